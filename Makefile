@@ -1,0 +1,35 @@
+# Everything from a bare checkout: Python 3.11 or newer and make are all that is needed.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+DEMO ?= demo-report
+
+.PHONY: demo test check soak bench clean
+
+demo: $(VENV)/.demo ## FedBalancer against the paper's baselines on real smartwatch data; prints where the report is
+	$(BIN)/fedbalancer compare --out $(DEMO) --overwrite
+
+test: $(VENV)/.dev ## lint, types and all tests
+	BIN=$(BIN) scripts/check
+
+soak: $(VENV)/.dev ## the long checks: a hundred kills and resumes
+	$(BIN)/pytest -m soak -n 0 --timeout 7200 tests
+
+bench: $(VENV)/.dev ## ratios against named alternatives
+	$(BIN)/python benchmarks/algorithms.py
+
+clean:
+	rm -rf $(VENV) $(DEMO) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Installed once; again only when the list of dependencies changes.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[torch,demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[torch,demo,dev]'
+	@touch $@ $(VENV)/.demo

@@ -1,0 +1,61 @@
+"""FedBalancer: federated learning with sample selection and adaptive deadlines.
+
+import fedbalancer as fb
+result = fb.run("watch", method="fedbalancer", seed=0)
+table = fb.compare("watch", methods=["fedavg+1t", "fedbalancer"], seeds=3)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from fedbalancer.errors import FedBalancerError
+    from fedbalancer.methods import Method, method
+    from fedbalancer.report import Comparison
+    from fedbalancer.runs import RunResult, compare, resume, run
+    from fedbalancer.settings import Settings
+    from fedbalancer.tasks import Task, load_task
+
+_HOMES = {
+    "Comparison": "report",
+    "FedBalancerError": "errors",
+    "Method": "methods",
+    "RunResult": "runs",
+    "Settings": "settings",
+    "Task": "tasks",
+    "compare": "runs",
+    "load_task": "tasks",
+    "method": "methods",
+    "resume": "runs",
+    "run": "runs",
+}
+
+__all__ = [
+    "Comparison",
+    "FedBalancerError",
+    "Method",
+    "RunResult",
+    "Settings",
+    "Task",
+    "compare",
+    "load_task",
+    "method",
+    "resume",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Public names are found when first used: the core algorithms import with NumPy alone.
+    from importlib import import_module
+
+    if name in _HOMES:
+        return getattr(import_module(f"fedbalancer.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'fedbalancer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,49 @@
+"""The `fedbalancer` command: its commands, and what happens to errors."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedbalancer import __version__
+from fedbalancer.cli.compare import compare
+from fedbalancer.cli.errors import guarded
+from fedbalancer.cli.list import list_
+from fedbalancer.cli.report import report
+from fedbalancer.cli.resume import resume
+from fedbalancer.cli.run import run
+
+app = typer.Typer(
+    name="fedbalancer",
+    help="Federated learning with sample selection and adaptive deadlines: compare methods under device heterogeneity.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedbalancer {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.", callback=_version)] = False,
+) -> None:
+    """FedBalancer and its baselines on simulated phones."""
+
+
+app.command("compare")(guarded(compare))
+app.command("run")(guarded(run))
+app.command("resume")(guarded(resume))
+app.command("report")(guarded(report))
+app.command("list")(guarded(list_))
+
+
+def main() -> None:
+    """Entry point of the `fedbalancer` script."""
+    app()

@@ -1,0 +1,80 @@
+"""`fedbalancer compare`: methods x seeds on one task, then the table and the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedbalancer.cli.display import comparison_display
+from fedbalancer.cli.errors import EXIT_USER_ERROR
+from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, overrides
+from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
+
+if TYPE_CHECKING:
+    from fedbalancer.runs.compare import ComparisonRun
+
+Jobs = Annotated[int | None, typer.Option(help="Runs at the same time (default: one per core).")]
+
+
+def compare(
+    task: Annotated[str, typer.Argument(help="Name of a task; without one: the embedded demo.")] = "watch",
+    methods: Annotated[
+        str | None, typer.Option(help="Comma-separated methods (default: FedBalancer and the paper's baselines).")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many seeds: 0, 1, ...")] = 3,
+    scale: Scale = "small",
+    users: Users = None,
+    rounds: Rounds = None,
+    extend: Annotated[
+        float, typer.Option(help="Budgets that a method may take to reach the target; 1 stops all at the budget.")
+    ] = 2.0,
+    out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK).")] = None,
+    overwrite: Overwrite = False,
+    jobs: Jobs = None,
+    set_: Assignments = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Compare methods by time-to-accuracy and final accuracy, over seeds.
+
+    Budget: FedAvg+1T's simulated clock after the task's rounds. Target: final accuracy of the best FedAvg variant.
+
+    Examples:
+
+        fedbalancer compare
+
+        fedbalancer compare watch --methods fedavg+1t,prox+1t,fedbalancer --seeds 5
+    """
+    from fedbalancer.runs.compare import DEFAULT_METHODS, ComparisonPlan, run_comparison
+
+    names = [name.strip() for name in methods.split(",") if name.strip()] if methods else list(DEFAULT_METHODS)
+    plan = ComparisonPlan.make(task, names, seeds, scale, users, overrides(config, set_), rounds, extend)
+    folder = out if out is not None else Path("runs") / f"compare-{task.replace(':', '.')}"
+    with StopFlag() as stop, comparison_display(names, list(plan.seeds)) as listen:
+        result = run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, listen=listen, stopped=stop)
+    finish(result, as_json)
+
+
+def finish(result: ComparisonRun, as_json: bool) -> None:
+    """Print the table, where the report is, and what failed."""
+    from rich.console import Console
+
+    from fedbalancer.report.tables import rich_table
+
+    if as_json:
+        typer.echo(json.dumps(result.comparison.to_json()))
+    else:
+        Console().print(rich_table(result.comparison))
+        for note in result.comparison.notes:
+            typer.echo(f"note: {note}", err=True)
+        typer.echo(f"report: {result.folder / 'report.html'}")
+    for event in result.failed:
+        typer.echo(f"error: {event.key[0]} seed {event.key[1]} failed: {event.why}", err=True)
+    if result.stopped:
+        typer.echo(f"stopped; to go on: fedbalancer resume {result.folder}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if result.failed:
+        raise typer.Exit(EXIT_USER_ERROR)

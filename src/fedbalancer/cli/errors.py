@@ -1,0 +1,30 @@
+"""A user's mistake is one line on stderr and exit code 2; never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
+
+import typer
+
+from fedbalancer.errors import FedBalancerError
+
+P = ParamSpec("P")
+EXIT_USER_ERROR = 2
+
+
+def guarded(command: Callable[P, None]) -> Callable[P, None]:
+    """The command with errors of ours turned into one line."""
+
+    @wraps(command)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except FedBalancerError as error:
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(EXIT_USER_ERROR) from error
+        except BrokenPipeError as error:
+            raise typer.Exit(1) from error
+
+    return inner

@@ -1,0 +1,83 @@
+"""`fedbalancer list`: what there is."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from fedbalancer.cli.options import Json
+from fedbalancer.errors import UnknownName
+
+Rows = list[dict[str, Any]]
+
+
+def list_(
+    what: Annotated[str, typer.Argument(help="tasks, methods, devices, policies or settings")] = "methods",
+    as_json: Json = False,
+) -> None:
+    """List tasks, methods, devices, policies or settings.
+
+    Example:
+
+        fedbalancer list settings
+    """
+    kinds = {"tasks": _tasks, "methods": _methods, "devices": _devices, "policies": _policies, "settings": _settings}
+    if what not in kinds:
+        raise UnknownName("list", what, kinds)
+    rows = kinds[what]()
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console().print(table)
+
+
+def _tasks() -> Rows:
+    from fedbalancer.tasks.registry import TASKS
+
+    return [{"task": entry.name, "what it is": entry.title} for entry in TASKS.values()]
+
+
+def _methods() -> Rows:
+    from fedbalancer.methods import BASES, MODIFIERS
+
+    bases = [{"method": name, "what it is": title} for name, (title, _) in BASES.items()]
+    return bases + [{"method": f"...{name}", "what it is": title} for name, (title, _) in MODIFIERS.items()]
+
+
+def _devices() -> Rows:
+    from fedbalancer.devices import LATENCY_MS
+
+    return [
+        {"latency row": row, **{f"{name} ms/batch": f"{mean:.1f} ± {std:.1f}" for name, (mean, std) in classes.items()}}
+        for row, classes in LATENCY_MS.items()
+    ]
+
+
+def _policies() -> Rows:
+    from fedbalancer.methods import BASES, SLOTS, method
+
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in BASES:
+        for slot in SLOTS:
+            policy = type(getattr(method(name), slot)).__name__
+            found.setdefault((slot, policy), []).append(name)
+    return [
+        {"slot": slot, "policy": policy, "used by": ", ".join(names)} for (slot, policy), names in sorted(found.items())
+    ]
+
+
+def _settings() -> Rows:
+    from fedbalancer.settings import Settings
+
+    return [
+        {"key": key, "default": field.get_default(call_default_factory=True), "meaning": field.description}
+        for key, field in Settings.model_fields.items()
+    ]

@@ -1,0 +1,25 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedbalancer.settings import parse_assignments, read_config
+
+Scale = Annotated[str, typer.Option(help="Size of the task: small, or paper as published.")]
+Users = Annotated[int | None, typer.Option(help="How many users of the task to take, where it allows a choice.")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds (default: the task's).")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left in the folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting as key=value; repeatable. See `fedbalancer list settings`.")
+]
+Config = Annotated[Path | None, typer.Option(help="TOML file of settings (default: fedbalancer.toml, if there).")]
+
+
+def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
+    """Settings of the configuration file, then those of the command line."""
+    return {**read_config(config), **parse_assignments(assignments or [])}

@@ -1,0 +1,36 @@
+"""`fedbalancer report`: table, figures and page of a folder, made anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedbalancer.cli.options import Json
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run or a comparison.")],
+    stamp: Annotated[
+        str, typer.Option(help="Time of an evaluation: end of its round, or start as the authors' notebooks had it.")
+    ] = "end",
+    as_json: Json = False,
+) -> None:
+    """Write summary.json, table.md, figures and report.html of a run or a comparison.
+
+    Example:
+
+        fedbalancer report runs/compare-watch
+    """
+    from fedbalancer.errors import UnknownName
+    from fedbalancer.report import write_report
+
+    if stamp not in ("end", "start"):
+        raise UnknownName("stamp", stamp, ("end", "start"))
+    paths = write_report(folder, stamp="end" if stamp == "end" else "start")
+    if as_json:
+        typer.echo(paths.summary.read_text(encoding="utf-8"))
+    else:
+        typer.echo(paths.table.read_text(encoding="utf-8"))
+        typer.echo(f"report: {paths.page}")

@@ -1,0 +1,68 @@
+"""`fedbalancer run`: one method on one task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedbalancer.cli.display import run_display
+from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, overrides
+from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
+
+
+def run(
+    task: Annotated[str, typer.Argument(help="Name of a task (`fedbalancer list tasks`) or package.module:function.")],
+    method: Annotated[str, typer.Option("--method", "-m", help="Name of a method.")] = "fedbalancer",
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    scale: Scale = "small",
+    users: Users = None,
+    rounds: Rounds = None,
+    budget: Annotated[float | None, typer.Option(help="Simulated seconds to run for, instead of rounds.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/TASK-METHOD-seed-N).")] = None,
+    overwrite: Overwrite = False,
+    workers: Annotated[int, typer.Option(help="Processes that train clients.")] = 1,
+    executor: Annotated[str | None, typer.Option(help="inline or pool (default: pool for several workers).")] = None,
+    timing_only: Annotated[bool, typer.Option("--timing-only", help="Run the clock without training.")] = False,
+    set_: Assignments = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Run one method on one task and keep everything in a run folder.
+
+    Examples:
+
+        fedbalancer run watch --method fedbalancer --seed 0
+
+        fedbalancer run synthetic -m fedavg+1t --users 10000 --rounds 1000 --timing-only --set clients_per_round=100
+    """
+    from fedbalancer.runs.execute import execute
+    from fedbalancer.runs.spec import RunSpec
+
+    spec = RunSpec(task, method, seed, scale, users, overrides(config, set_), rounds, budget, None, timing_only)
+    folder = out if out is not None else Path("runs") / f"{task.replace(':', '.')}-{method}-seed-{seed}"
+    with StopFlag() as stop, run_display(f"{task} {method} seed {seed}") as progress:
+        result = execute(
+            spec, folder, overwrite=overwrite, workers=workers, executor=executor, progress=progress, stopped=stop
+        )
+    finish(result, folder, as_json)
+
+
+def finish(result: object, folder: Path, as_json: bool) -> None:
+    """Say how a run ended."""
+    from fedbalancer.runs.execute import RunResult
+
+    assert isinstance(result, RunResult)
+    clock_s = float(result.rounds["end_s"][-1]) if len(result.rounds) else 0.0
+    accuracy = result.accuracy if len(result.evals) else None
+    if as_json:
+        values = {"status": result.status, "rounds": len(result.rounds), "clock_s": clock_s, "accuracy": accuracy}
+        typer.echo(json.dumps({**values, "out": str(folder)}))
+    elif result.status == "done":
+        reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+        typer.echo(f"done: {len(result.rounds)} rounds, {clock_s:,.0f} simulated seconds{reached}; kept in {folder}")
+    if result.status == "stopped":
+        typer.echo(f"stopped after round {len(result.rounds)}; to go on: fedbalancer resume {folder}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED)

@@ -1,0 +1,75 @@
+"""Before any training: do the model, the loss and the data of a task fit together?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbalancer.client.tensors import to_tensors
+from fedbalancer.errors import BadData
+from fedbalancer.tasks.task import MadeOnDemand, Samples, Task
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedbalancer.client.tensors import Loss
+
+
+def check_model(task: Task, module: torch.nn.Module, loss: Loss) -> int | None:
+    """Run two samples of the first client through model and loss, and look at all labels that are there already.
+
+    Returns the number of classes that the model tells apart, None if the loss is the user's own. Clients that are
+    made on demand are looked at when they are made, by `check_labels`.
+    """
+    import torch
+
+    client = next(iter(task.clients))
+    features, labels = (part[:2] for part in to_tensors(task.clients[client]))
+    module.eval()
+    with torch.no_grad():
+        try:
+            outputs = module(features)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise BadData(f"client {client!r}: {refused(features, error)}") from error
+        if callable(task.loss):
+            loss(outputs, labels)
+            return None
+    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or len(outputs) != len(labels):
+        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+        raise BadData(
+            f"client {client!r}: for {len(labels)} samples the model gives {got}; the cross-entropy needs "
+            f"({len(labels)}, classes); give the task a loss of its own for other outputs"
+        )
+    classes = int(outputs.shape[1])
+    for where, samples in _present(task):
+        check_labels(np.asarray(samples[1]), where, classes)
+    return classes
+
+
+def _present(task: Task) -> Iterator[tuple[str, Samples]]:
+    """The data that need not be made first."""
+    if not isinstance(task.clients, MadeOnDemand):
+        yield from ((f"client {client!r}", samples) for client, samples in task.clients.items())
+    yield "the test data", task.test
+
+
+def check_labels(labels: NDArray[Any], where: str, classes: int) -> None:
+    """Raise `BadData` unless the labels are numbers of classes that the model has."""
+    if labels.dtype.kind not in "iub" or labels.ndim != 1:
+        raise BadData(f"{where}: the cross-entropy needs one whole number a sample as label, not {labels.dtype}")
+    bad = np.flatnonzero(labels >= classes)
+    if len(bad):
+        raise BadData(
+            f"{where} has label {labels[bad[0]]} in sample {bad[0]}, but the model has {classes} outputs; "
+            f"labels must be 0 to {classes - 1}, or the model needs {labels.max() + 1} outputs"
+        )
+
+
+def refused(features: torch.Tensor, error: Exception) -> str:
+    """One line about a model that fails on a batch of features."""
+    shape, kind = tuple(features.shape), str(features.dtype).removeprefix("torch.")
+    reason = " ".join(str(error).split())
+    return f"the model fails on {len(features)} samples of shape {shape[1:]} ({kind}): {reason}"

@@ -1,0 +1,7 @@
+"""Which samples a client trains on."""
+
+from fedbalancer.client.samples.every import EverySample
+from fedbalancer.client.samples.highest_loss import HighestLoss
+from fedbalancer.client.samples.threshold import OverThreshold
+
+__all__ = ["EverySample", "HighestLoss", "OverThreshold"]

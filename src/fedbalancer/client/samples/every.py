@@ -1,0 +1,22 @@
+"""All samples, always."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbalancer.types import FloatArray, IndexArray, Order
+
+
+@dataclass(frozen=True)
+class EverySample:
+    """FedAvg's and Prox's choice: the whole data set."""
+
+    def cap(self, sizes: IndexArray) -> int | None:
+        return None
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        return np.arange(size)

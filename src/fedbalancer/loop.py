@@ -1,0 +1,20 @@
+"""plan -> run -> observe, until stop. Knows only a server and an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fedbalancer.protocols import Engine
+from fedbalancer.server.server import Server
+from fedbalancer.types import RoundResult, ServerState
+
+
+def rounds(
+    server: Server, engine: Engine, state: ServerState, stop: Callable[[ServerState], bool]
+) -> Iterator[tuple[ServerState, RoundResult]]:
+    """Run rounds from `state` on; yields the state after each round and what happened in it."""
+    while not stop(state):
+        plan = server.plan(state, engine.available(state.clock_s))
+        result = engine.run(plan, state.weights, state.clock_s)
+        state = server.observe(state, result)
+        yield state, result

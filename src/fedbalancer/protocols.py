@@ -1,0 +1,202 @@
+"""Every verb: one Protocol per slot of a method, and one per seam to the world.
+
+Policies are frozen dataclasses. What a server policy remembers is its field of `ServerState`: `init` makes it,
+`observe` returns the next one; both default to nothing in `Stateless`. No policy changes an argument or keeps
+hidden state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from fedbalancer.types import (
+    ClientReport,
+    ClientWork,
+    Evaluation,
+    FloatArray,
+    IndexArray,
+    Layout,
+    Order,
+    RoundPlan,
+    RoundResult,
+    ServerState,
+    Setup,
+    Summary,
+    Trained,
+    Weights,
+)
+
+
+class Stateless:
+    """A server policy that remembers nothing."""
+
+    def init(self, setup: Setup) -> Any:
+        return None
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Any:
+        return None
+
+
+class ServerPolicy(Protocol):
+    """What all server slots share. `observe` sees the state before the round, with the ledger already updated."""
+
+    def init(self, setup: Setup) -> Any: ...
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Any: ...
+
+
+@runtime_checkable
+class ClientSelector(ServerPolicy, Protocol):
+    """Who takes part."""
+
+    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        """Ledger rows of the cohort: min(K, available) different ones of `available`."""
+
+
+@runtime_checkable
+class ThresholdPolicy(ServerPolicy, Protocol):
+    """The loss threshold of the next round."""
+
+    def threshold(self, setup: Setup, state: ServerState) -> float: ...
+
+
+class Ratios(Protocol):
+    """What the state of a pace policy offers to threshold and deadline."""
+
+    @property
+    def loss_threshold_ratio(self) -> float: ...
+    @property
+    def deadline_ratio(self) -> float: ...
+    @property
+    def utility(self) -> float | None: ...
+
+
+@runtime_checkable
+class PacePolicy(ServerPolicy, Protocol):
+    """Moves the two ratios; its state is a `Ratios`."""
+
+    def init(self, setup: Setup) -> Ratios: ...
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Ratios: ...
+
+
+@runtime_checkable
+class DeadlinePolicy(ServerPolicy, Protocol):
+    """When the round closes."""
+
+    def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
+        """Deadline in seconds (may be infinite) and quorum for this cohort."""
+
+
+@runtime_checkable
+class Aggregator(ServerPolicy, Protocol):
+    """New global weights from the reports that made it (at least one)."""
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Weights: ...
+
+
+@runtime_checkable
+class SampleSelector(Protocol):
+    """What a client trains on."""
+
+    def cap(self, sizes: IndexArray) -> int | None:
+        """Asked once on the server, before the first round: a size to tell all clients, or None."""
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        """Sorted sample numbers, at least one; None if the loss list is needed and there is none yet."""
+
+
+@runtime_checkable
+class Work(Protocol):
+    """How much a client does before the deadline."""
+
+    def batches(self, elapsed_s: Callable[[int], float], deadline_s: float, per_epoch: int, epochs: int) -> int:
+        """How many of the `per_epoch * epochs` batches to train, 0 for none in time. `elapsed_s(b)` is when a client
+        that trains `b` batches has finished its upload; it never decreases."""
+
+
+@runtime_checkable
+class Summarizer(Protocol):
+    """What a client releases; noise is added here, on the client."""
+
+    def summarize(
+        self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> Summary: ...
+
+
+@runtime_checkable
+class Compressor(Protocol):
+    """What an update loses and saves on its way up."""
+
+    def encoded_bytes(self, layout: Layout, model_bytes: int) -> int: ...
+    def apply(self, update: Weights, layout: Layout, rng: np.random.Generator) -> Weights: ...
+
+
+class Trainer(Protocol):
+    """Local training and evaluation of one task: pure functions of their arguments."""
+
+    @property
+    def layout(self) -> Layout: ...
+    def initial_weights(self, seed: int) -> Weights: ...
+    def train(self, weights: Weights, work: ClientWork) -> Trained: ...
+    def losses(self, weights: Weights, client: str) -> FloatArray:
+        """Loss of every sample of the client, by a forward pass in evaluation mode."""
+
+    def evaluate(self, weights: Weights) -> Evaluation: ...
+
+
+class Executor(Protocol):
+    """Spreads a trainer's work; results come back in the order of the work."""
+
+    @property
+    def layout(self) -> Layout: ...
+    def initial_weights(self, seed: int) -> Weights: ...
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[Trained]: ...
+    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]: ...
+    def evaluate(self, weights: Weights) -> Evaluation: ...
+    def close(self) -> None: ...
+
+
+class Draw(Protocol):
+    """One device in one round."""
+
+    @property
+    def batch_s(self) -> float: ...
+    @property
+    def download_s(self) -> float: ...
+    @property
+    def upload_s(self) -> float: ...
+
+
+class DeviceModel(Protocol):
+    """How fast every client's device is. Modelled here, measured on real devices."""
+
+    def expected_network_s(self, client: str, down_bytes: int, up_bytes: int) -> float:
+        """Download plus upload at mean speed."""
+
+    def sample_batch_s(self, client: str, count: int) -> FloatArray:
+        """`count` batch latencies sampled before training starts."""
+
+    def draw(self, client: str, round: int, down_bytes: int, up_bytes: int) -> Draw:
+        """Batch latency and transfer times of one client in one round."""
+
+
+class Availability(Protocol):
+    """When a client's device may work."""
+
+    def is_available(self, client: str, at_s: float) -> bool: ...
+    def elapsed_s(self, client: str, start_s: float, busy_s: float) -> float:
+        """Seconds on the clock until `busy_s` seconds of work are done that begin at `start_s`; inf if never."""
+
+
+class Engine(Protocol):
+    """Runs plans: on a virtual clock, or on real devices."""
+
+    def available(self, clock_s: float) -> IndexArray:
+        """Ledger rows of the clients that can be selected for a round that starts now."""
+
+    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult: ...
+    def evaluate(self, weights: Weights) -> Evaluation: ...

@@ -1,0 +1,164 @@
+"""The figures of a comparison or a run as PNG files. matplotlib draws without a display and without global state."""
+
+from __future__ import annotations
+
+import textwrap
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedbalancer.report.folders import Results
+from fedbalancer.report.scores import Comparison
+from fedbalancer.report.series import NOISY_POINTS, Band, accuracy_band, group_width, round_band, used
+from fedbalancer.report.style import DASHES, looks, time_unit
+from fedbalancer.store.atomic import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DOTS_PER_INCH = 160
+INK, FAINT = "#222222", "#666666"
+NOTHING = "nothing to show"
+
+
+def write_figures(results: Results, comparison: Comparison | None, folder: Path) -> tuple[Path, ...]:
+    """Draw all figures into `folder`; a run alone has no speed-ups."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {
+        "accuracy.png": accuracy_figure(results, comparison),
+        "deadline.png": deadline_figure(results),
+        "loss_threshold.png": threshold_figure(results),
+        "completed.png": completed_figure(results),
+    }
+    if comparison is not None:
+        figures["speedup.png"] = speedup_figure(results, comparison)
+    for name, figure in figures.items():
+        write_bytes(folder / name, _png(figure))
+    return tuple(folder / name for name in figures)
+
+
+def accuracy_figure(results: Results, comparison: Comparison | None) -> Figure:
+    """Accuracy over simulated time, with the target and the budget of a comparison."""
+    bands = {method: accuracy_band(results.of(method)) for method in results.methods}
+    per_unit, unit = time_unit(max((band.x[-1] for band in bands.values() if band), default=0.0))
+    figure, axes = _figure(results, "Accuracy over simulated time", f"Simulated time ({unit})", "Test accuracy")
+    _draw(axes, results, bands, per_unit)
+    if comparison is not None and comparison.target is not None and comparison.budget_s is not None:
+        budgets = [seed.budget_s / per_unit for seed in comparison.seeds]
+        axes.axhline(comparison.target, color=FAINT, linestyle=(0, (1, 2)), linewidth=1.2, label="target")
+        axes.axvline(comparison.budget_s / per_unit, color=FAINT, linestyle=(0, (5, 3)), linewidth=1.0, label="budget")
+        axes.axvspan(min(budgets), max(budgets), color=FAINT, alpha=0.10, linewidth=0)
+    axes.set_xlim(left=0)
+    return _finish(figure, axes)
+
+
+def deadline_figure(results: Results) -> Figure:
+    """Deadline over rounds; methods that wait without a deadline are named instead of drawn."""
+    bands = {m: round_band(results.of(m), "deadline_s", group_width(results)) for m in results.methods}
+    return _round_figure(results, "Round deadline", "Deadline (s)", bands, group_width(results), "No deadline: ")
+
+
+def threshold_figure(results: Results) -> Figure:
+    """Loss threshold over rounds; methods that never set one are named instead of drawn."""
+    width = group_width(results)
+    bands = {m: used(round_band(results.of(m), "loss_threshold", width)) for m in results.methods}
+    return _round_figure(results, "Loss threshold", "Loss threshold", bands, width, "No threshold: ")
+
+
+def completed_figure(results: Results) -> Figure:
+    """Clients whose update arrived in time, over rounds."""
+    width = group_width(results, NOISY_POINTS)
+    bands = {m: round_band(results.of(m), "completed", width) for m in results.methods}
+    return _round_figure(results, "Clients that completed the round", "Clients", bands, width)
+
+
+def speedup_figure(results: Results, comparison: Comparison) -> Figure:
+    """Mean speed-up to the target as bars, with ± one standard deviation and a dot per seed."""
+    look = looks(results.methods)
+    figure, axes = _figure(results, "Speed-up to the target accuracy", _rival_label(comparison), "")
+    for place, method in enumerate(comparison.methods):
+        spread, row = method.speedup, len(comparison.methods) - 1 - place
+        if spread.mean is None:
+            axes.annotate("not scored", (0, row), (4, 0), textcoords="offset points", va="center", color=FAINT)
+            continue
+        axes.barh(row, spread.mean, height=0.62, color=look[method.method].colour, alpha=0.85)
+        if spread.std is not None:
+            axes.errorbar(spread.mean, row, xerr=spread.std, color=INK, capsize=3, linewidth=1.2)
+        dots = [score.speedup for score in method.scores]
+        axes.plot(dots, [row] * len(dots), "o", markersize=4, color="white", markeredgecolor=INK, clip_on=False)
+        edge = max([*dots, spread.mean + (spread.std or 0.0)])
+        axes.annotate(f"{spread.mean:.2f}×", (edge, row), (7, 0), textcoords="offset points", va="center", color=INK)
+    axes.set_yticks(range(len(comparison.methods)), [method.method for method in reversed(comparison.methods)])
+    axes.axvline(1.0, color=FAINT, linestyle=(0, (5, 3)), linewidth=1.0)
+    axes.margins(x=0.12)
+    axes.set_xlim(left=0)
+    axes.grid(visible=False, axis="y")
+    return figure
+
+
+def _round_figure(
+    results: Results, title: str, y_label: str, bands: dict[str, Band | None], width: int, absent: str = ""
+) -> Figure:
+    """Lines over rounds, and below them the names of the methods that have none."""
+    label = "Round" if width == 1 else f"Round (points are means of {width} rounds)"
+    without = ", ".join(method for method, band in bands.items() if band is None)
+    note = "\n" + textwrap.fill(absent + without, 95) if absent and without else ""
+    figure, axes = _figure(results, title, label + note, y_label)
+    _draw(axes, results, bands)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    return _finish(figure, axes)
+
+
+def _figure(results: Results, title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    subject = f"{results.task} ({results.variant})" if results.variant else results.task
+    axes.set_title(f"{title} · {subject}", loc="left", fontsize=12, fontweight="bold", color=INK, parse_math=False)
+    axes.set_xlabel(x_label, color=INK, parse_math=False)
+    axes.set_ylabel(y_label, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True, color="#DDDDDD", linewidth=0.7)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _draw(axes: Axes, results: Results, bands: dict[str, Band | None], per_x: float = 1.0) -> None:
+    """One line per method, and a band where there are several seeds."""
+    for method, look in looks(results.methods).items():
+        band = bands[method]
+        if band is None:
+            continue
+        x, marker = band.x / per_x, "o" if len(band.x) == 1 else ""
+        axes.plot(
+            x, band.mean, label=method, color=look.colour, linestyle=DASHES[look.dash],
+            linewidth=look.width * 0.85, marker=marker,
+        )  # fmt: skip
+        if band.seeds > 1:
+            axes.fill_between(x, band.low, band.high, color=look.colour, alpha=0.12, linewidth=0)
+    if not axes.lines:
+        axes.text(0.5, 0.5, NOTHING, transform=axes.transAxes, ha="center", va="center", color=FAINT)
+
+
+def _finish(figure: Figure, axes: Axes) -> Figure:
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=min(5, len(handles)), frameon=False, fontsize=9
+        )
+    return figure
+
+
+def _rival_label(comparison: Comparison) -> str:
+    reference = "the best FedAvg variant" if comparison.fedavg_reference else comparison.methods[0].method
+    return f"Times as fast as {reference} (bars: mean, lines: ± standard deviation, dots: seeds)"
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = BytesIO()
+    # without the version of the library in it, the same results give the same bytes
+    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()

@@ -1,0 +1,201 @@
+"""What a report reads: a run folder, or a comparison's folder of run folders.
+
+A run that failed, was stopped, still goes on, is absent or is damaged is loaded as far as it goes and says so in its
+`status` and `why`; only a folder that is neither a run nor a comparison is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from fedbalancer.errors import RunFolderError
+
+EVALS = {"round": pl.Int64, "start_s": pl.Float64, "clock_s": pl.Float64, "accuracy": pl.Float64, "loss": pl.Float64}
+ROUNDS = {
+    "round": pl.Int64, "start_s": pl.Float64, "end_s": pl.Float64, "deadline_s": pl.Float64,
+    "loss_threshold": pl.Float64, "loss_threshold_ratio": pl.Float64, "deadline_ratio": pl.Float64,
+    "selected": pl.Int64, "completed": pl.Int64,
+}  # fmt: skip
+OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
+
+
+@dataclass(frozen=True, eq=False)
+class RunCurve:
+    """What scoring needs of one run: its evaluations (round, start_s, clock_s, accuracy), its status, and the clock at
+    the end of its last round (None: that of its last evaluation)."""
+
+    method: str
+    seed: int
+    evals: pl.DataFrame
+    status: str = "done"
+    end_s: float | None = None
+
+    @property
+    def last_s(self) -> float:
+        """How far the run has come on the simulated clock."""
+        if self.end_s is not None:
+            return self.end_s
+        return float(self.evals["clock_s"].max() or 0.0) if self.evals.height else 0.0  # type: ignore[arg-type]
+
+    def covers(self, budget_s: float | None) -> bool:
+        """Whether the run can be scored: it is done, or has come to the end of the budget."""
+        return self.status == "done" or (budget_s is not None and self.last_s >= budget_s > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """One run as found on disk."""
+
+    curve: RunCurve
+    why: str = ""
+    rounds: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ROUNDS))
+    outcomes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OUTCOMES))
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    started: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """All that a report is made from. A single run is a comparison of one method on one seed."""
+
+    folder: Path
+    task: str
+    variant: str
+    scale: str
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    rounds: int | None
+    budgets_s: Mapping[int, float]
+    runs: tuple[StoredRun, ...]
+    single: bool = False
+
+    @property
+    def curves(self) -> tuple[RunCurve, ...]:
+        return tuple(run.curve for run in self.runs)
+
+    def of(self, method: str) -> tuple[StoredRun, ...]:
+        """The runs of a method that belong in its curves: those that can be scored or, if none can, all."""
+        mine = tuple(
+            run for run in self.runs if run.curve.method == method and run.rounds.height + run.curve.evals.height
+        )
+        return tuple(run for run in mine if run.curve.covers(self.budgets_s.get(run.curve.seed))) or mine
+
+
+def load(folder: Path) -> Results:
+    """The results in a comparison folder or a run folder."""
+    if (folder / "comparison.json").is_file():
+        return load_comparison(folder)
+    if (folder / "manifest.json").is_file():
+        return _as_results(folder, load_run(folder))
+    raise RunFolderError(
+        f"{folder} holds neither comparison.json nor manifest.json; give a folder that run or compare made"
+    )
+
+
+def load_comparison(folder: Path) -> Results:
+    """The runs that `comparison.json` promises, each as far as it is there."""
+    path = folder / "comparison.json"
+    content, problem = _read_json(path)
+    if problem:
+        raise RunFolderError(f"{path} cannot be read ({problem}); run the comparison again")
+    try:
+        methods, seeds = tuple(map(str, content["methods"])), tuple(map(int, content["seeds"]))
+        budgets = {int(seed): float(s) for seed, s in (content.get("budgets_s") or {}).items() if s is not None}
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunFolderError(
+            f"{path} lacks a valid methods, seeds or budgets_s ({error!r}); run the comparison again"
+        ) from error
+    runs = tuple(load_run(folder / method / f"seed-{seed}", method, seed) for method in methods for seed in seeds)
+    scales = [str(content.get("scale") or ""), *(str(_task_of(run).get("scale") or "") for run in runs)]
+    return Results(
+        folder=folder,
+        task=str(content.get("task") or "unnamed task"),
+        variant=str(content.get("variant") or ""),
+        scale=next(filter(None, scales), ""),
+        methods=methods,
+        seeds=seeds,
+        rounds=content.get("rounds"),
+        budgets_s=budgets,
+        runs=runs,
+    )
+
+
+def load_run(folder: Path, method: str | None = None, seed: int | None = None) -> StoredRun:
+    """One run folder; `method` and `seed` are what the comparison calls it."""
+    manifest, problem = _read_json(folder / "manifest.json")
+    method = str(manifest.get("method", folder.parent.name)) if method is None else method
+    seed = int(manifest.get("seed") or 0) if seed is None else seed
+    if problem:
+        status = "damaged" if (folder / "manifest.json").exists() else "missing"
+        return StoredRun(RunCurve(method, seed, pl.DataFrame(schema=EVALS), status, 0.0), why=problem)
+    status, why = str(manifest.get("status") or "unknown"), str(manifest.get("why") or "")
+    evals, evals_problem = _read_parquet(folder / "evals.parquet", EVALS)
+    rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS)
+    outcomes, outcomes_problem = _read_outcomes(folder / "clients.parquet")
+    problems = [text for text in (evals_problem, rounds_problem, outcomes_problem) if text]
+    if problems and status == "done":
+        status = "damaged"
+    end_s = float(rounds["end_s"].max()) if rounds.height else None  # type: ignore[arg-type]
+    curve = RunCurve(method, seed, evals, status, end_s)
+    why = "; ".join(filter(None, [why, *problems]))
+    return StoredRun(curve, why, rounds, outcomes, manifest, str(manifest.get("started") or ""))
+
+
+def _as_results(folder: Path, run: StoredRun) -> Results:
+    task, budget_s, seed = _task_of(run), run.manifest.get("budget_s"), run.curve.seed
+    return Results(
+        folder=folder,
+        task=str(task.get("name") or "unnamed task"),
+        variant=str(task.get("variant") or ""),
+        scale=str(task.get("scale") or ""),
+        methods=(run.curve.method,),
+        seeds=(seed,),
+        rounds=None,
+        budgets_s={seed: float(budget_s)} if budget_s else {},
+        runs=(run,),
+        single=True,
+    )
+
+
+def _task_of(run: StoredRun) -> Mapping[str, Any]:
+    task = run.manifest.get("task")
+    return task if isinstance(task, dict) else {"name": task}
+
+
+def _read_json(path: Path) -> tuple[dict[str, Any], str]:
+    """The content, and in words what is wrong with the file (empty: nothing)."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}, f"no {path.name}"
+    except (OSError, ValueError) as error:
+        return {}, f"{path.name} is unreadable: {error}"
+    return (content, "") if isinstance(content, dict) else ({}, f"{path.name} is not a JSON object")
+
+
+def _read_parquet(path: Path, schema: Mapping[str, Any]) -> tuple[pl.DataFrame, str]:
+    """The columns of `schema`, and in words what is wrong with the file. A run that has not come far has no file."""
+    if not path.exists():
+        return pl.DataFrame(schema=schema), ""
+    try:
+        frame = pl.read_parquet(path, columns=list(schema), memory_map=False)
+        return frame.cast(dict(schema)), ""  # type: ignore[arg-type]
+    except (OSError, pl.exceptions.PolarsError) as error:
+        return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
+
+
+def _read_outcomes(path: Path) -> tuple[pl.DataFrame, str]:
+    """How many selected clients ended in which way, over all rounds; counted without loading the rows."""
+    if not path.exists():
+        return pl.DataFrame(schema=OUTCOMES), ""
+    try:
+        counts = pl.scan_parquet(path).group_by(pl.col("outcome").cast(pl.String)).agg(pl.len().alias("clients"))
+        return counts.sort("outcome").collect().cast({"clients": pl.Int64}), ""
+    except (OSError, pl.exceptions.PolarsError) as error:
+        return pl.DataFrame(schema=OUTCOMES), f"{path.name} is unreadable: {str(error).splitlines()[0]}"

@@ -1,0 +1,239 @@
+"""The paper's scoring rule: how much sooner a method reaches the accuracy that the best FedAvg variant ends with.
+
+Per seed: the budget G is FedAvg+1T's clock after the task's rounds. The target is the final accuracy (the last
+evaluation with clock <= G) of the best FedAvg variant; a method's time is the clock of its first evaluation at or
+above the target, and its speed-up the reference's time over its own. Runs may go on beyond G: that counts for the time
+only. A target that is never reached is a speed-up of 0. Among FedAvg variants that end equal, the one that was there
+first is the reference. Without any FedAvg variant the first method listed is.
+
+Departures from the authors' notebooks: an evaluation is stamped with the end of its round, when the model exists
+(`stamp="start"` gives their stamp), and ± is the sample standard deviation (ddof 1).
+
+>>> import polars as pl
+>>> frame = pl.DataFrame({"start_s": [0.0, 10.0], "clock_s": [10.0, 20.0], "accuracy": [0.5, 0.8]})
+>>> fast = pl.DataFrame({"start_s": [0.0, 5.0], "clock_s": [5.0, 10.0], "accuracy": [0.6, 0.8]})
+>>> result = score([RunCurve("fedavg+1t", 0, frame), RunCurve("fedbalancer", 0, fast)], {0: 20.0})
+>>> result["fedbalancer"].speedup.mean
+2.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.report.folders import Results, RunCurve, load_comparison
+from fedbalancer.report.rule import Stamp, final_accuracy, is_fedavg, time_to_accuracy
+from fedbalancer.report.spread import Spread
+
+__all__ = [
+    "Comparison",
+    "MethodScore",
+    "RunCurve",
+    "Score",
+    "SeedScore",
+    "Spread",
+    "Stamp",
+    "load_comparison",
+    "score",
+    "score_comparison",
+    "score_results",
+]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One method on one seed. `time_s` is None and `speedup` 0.0 if the target was never reached."""
+
+    method: str
+    seed: int
+    time_s: float | None
+    speedup: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class SeedScore:
+    """What one seed was scored against, and the scores."""
+
+    seed: int
+    budget_s: float
+    target: float
+    reference: str
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True)
+class MethodScore:
+    """One method over the seeds on which it can be scored."""
+
+    method: str
+    scores: tuple[Score, ...]
+
+    @property
+    def speedup(self) -> Spread:
+        return Spread.of([score.speedup for score in self.scores])
+
+    @property
+    def accuracy(self) -> Spread:
+        return Spread.of([score.accuracy for score in self.scores])
+
+    @property
+    def reached(self) -> int:
+        """On how many seeds the target was reached."""
+        return sum(score.time_s is not None for score in self.scores)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The scores of all methods. `notes` say in words what could not be scored, and why."""
+
+    methods: tuple[MethodScore, ...]
+    seeds: tuple[SeedScore, ...]
+    fedavg_reference: bool
+    stamp: Stamp = "end"
+    notes: tuple[str, ...] = ()
+    task: str = ""
+    variant: str = ""
+    rounds: int | None = None
+
+    def __getitem__(self, method: str) -> MethodScore:
+        for found in self.methods:
+            if found.method == method:
+                return found
+        raise UnknownName("method", method, [known.method for known in self.methods])
+
+    @property
+    def target(self) -> float | None:
+        """Mean over the scored seeds."""
+        return Spread.of([seed.target for seed in self.seeds]).mean
+
+    @property
+    def budget_s(self) -> float | None:
+        """Mean over the scored seeds."""
+        return Spread.of([seed.budget_s for seed in self.seeds]).mean
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape that `compare --json` and `summary.json` share."""
+        return {
+            "target": self.target,
+            "budget_s": self.budget_s,
+            "methods": {method.method: _method_json(method) for method in self.methods},
+            "seeds": len(self.seeds),
+            "per_seed": [_seed_json(seed) for seed in self.seeds],
+        }
+
+
+def score(
+    curves: Iterable[RunCurve],
+    budgets_s: Mapping[int, float],
+    *,
+    methods: Sequence[str] | None = None,
+    stamp: Stamp = "end",
+    task: str = "",
+    variant: str = "",
+    rounds: int | None = None,
+) -> Comparison:
+    """Score every run that is done or has come to the end of its seed's budget; `methods` gives the order."""
+    if stamp not in ("end", "start"):
+        raise BadSetting(f"stamp {stamp!r} is not known; use 'end' or 'start'")
+    curves = list(curves)
+    names = list(methods) if methods is not None else list(dict.fromkeys(curve.method for curve in curves))
+    variants = [name for name in names if is_fedavg(name)]
+    seeds: list[SeedScore] = []
+    notes: list[str] = []
+    for seed in sorted({curve.seed for curve in curves}):
+        scored, said = _score_seed(
+            seed, [curve for curve in curves if curve.seed == seed], budgets_s.get(seed), variants or names[:1], stamp
+        )
+        seeds += [scored] if scored else []
+        notes += said
+    everything = [result for seed_score in seeds for result in seed_score.scores]
+    return Comparison(
+        methods=tuple(MethodScore(name, tuple(s for s in everything if s.method == name)) for name in names),
+        seeds=tuple(seeds),
+        fedavg_reference=bool(variants),
+        stamp=stamp,
+        notes=tuple(notes),
+        task=task,
+        variant=variant,
+        rounds=rounds,
+    )
+
+
+def score_comparison(results: Results, stamp: Stamp = "end") -> Comparison:
+    """The scores of what a folder holds."""
+    return score(
+        results.curves, results.budgets_s, methods=results.methods, stamp=stamp,
+        task=results.task, variant=results.variant, rounds=results.rounds,
+    )  # fmt: skip
+
+
+def score_results(results: Results, stamp: Stamp = "end") -> Comparison | None:
+    """The scores of a comparison; None for a single run."""
+    return None if results.single else score_comparison(results, stamp)
+
+
+def _score_seed(
+    seed: int, curves: list[RunCurve], budget_s: float | None, candidates: list[str], stamp: Stamp
+) -> tuple[SeedScore | None, list[str]]:
+    """The scores of one seed, if it has a budget and a reference; and what a reader must know about them."""
+    if budget_s is None:
+        return None, [f"seed {seed} is not scored: its time budget is not known"]
+    ends = {c.method: final_accuracy(c.evals, budget_s) if c.covers(budget_s) else None for c in curves}
+    notes = [_gap(curve, budget_s) for curve in curves if ends[curve.method] is None]
+    notes += [_unfinished(curve) for curve in curves if ends[curve.method] is not None and curve.status != "done"]
+    by_name = {curve.method: curve for curve in curves if ends[curve.method] is not None}
+    best = [
+        (-accuracy, time_s, order, name)
+        for order, name in enumerate(candidates)
+        if (accuracy := ends.get(name)) is not None
+        and (time_s := time_to_accuracy(by_name[name].evals, accuracy, stamp)) is not None
+    ]
+    if not best:
+        return None, [*notes, f"seed {seed} is not scored: no reference among {', '.join(candidates)} can be scored"]
+    negative, reference_s, _, reference = min(best)
+    scores = [_score_run(curve, -negative, reference_s, ends[name], stamp) for name, curve in by_name.items()]
+    return SeedScore(seed, budget_s, -negative, reference, tuple(scores)), notes
+
+
+def _score_run(curve: RunCurve, target: float, reference_s: float, accuracy: float | None, stamp: Stamp) -> Score:
+    time_s = time_to_accuracy(curve.evals, target, stamp)
+    speedup = 0.0 if time_s is None else reference_s / time_s
+    return Score(curve.method, curve.seed, time_s, speedup, float(accuracy or 0.0))
+
+
+def _gap(curve: RunCurve, budget_s: float) -> str:
+    what = (
+        "has no evaluation within"
+        if curve.covers(budget_s)
+        else f"only came to {curve.last_s:.0f} s (status: {curve.status}) of"
+    )
+    return f"{curve.method}, seed {curve.seed} is not scored: it {what} the budget of {budget_s:.0f} s"
+
+
+def _unfinished(curve: RunCurve) -> str:
+    return f"{curve.method}, seed {curve.seed} is {curve.status}: it is scored as far as it came, {curve.last_s:.0f} s"
+
+
+def _method_json(method: MethodScore) -> dict[str, Any]:
+    speedup, accuracy = method.speedup, method.accuracy
+    return {
+        "speedup": {
+            "mean": speedup.mean, "std": speedup.std, "low": speedup.low, "high": speedup.high,
+            "reached": method.reached,
+        },
+        "accuracy": {"mean": accuracy.mean, "std": accuracy.std},
+    }  # fmt: skip
+
+
+def _seed_json(seed: SeedScore) -> dict[str, Any]:
+    return {
+        "seed": seed.seed,
+        "target": seed.target,
+        "budget_s": seed.budget_s,
+        "reference": seed.reference,
+        "methods": {s.method: {"time_s": s.time_s, "speedup": s.speedup, "accuracy": s.accuracy} for s in seed.scores},
+    }

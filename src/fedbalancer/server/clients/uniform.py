@@ -1,0 +1,22 @@
+"""Uniform client selection: every available client is as likely as any other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbalancer.protocols import Stateless
+from fedbalancer.randomness import stream
+from fedbalancer.types import IndexArray, ServerState, Setup
+
+
+@dataclass(frozen=True)
+class Uniform(Stateless):
+    """K clients without replacement (FedAvg, Prox, SampleSelection). Methods that share it meet the same cohorts
+    under the same seed, so that their difference is not one of luck."""
+
+    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        count = min(setup.clients_per_round, len(available))
+        rng = stream(setup.seed, "clients", state.round + 1)
+        return np.sort(rng.choice(available, size=count, replace=False))

@@ -1,0 +1,56 @@
+"""The server of one method: plans a round, and observes its result into the next state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fedbalancer.errors import TrainingDiverged
+from fedbalancer.server.guard import fault
+from fedbalancer.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
+
+if TYPE_CHECKING:
+    from fedbalancer.methods import Method
+
+STATEFUL_SLOTS = ("clients", "threshold", "pace", "deadline", "aggregate")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Pure: the same state and result give the same next state."""
+
+    method: Method
+    setup: Setup
+
+    def init(self, weights: Weights) -> ServerState:
+        """The state before the first round."""
+        slots = {slot: getattr(self.method, slot).init(self.setup) for slot in STATEFUL_SLOTS}
+        return ServerState(round=0, clock_s=0.0, weights=weights, ledger=self.setup.ledger, **slots)
+
+    def plan(self, state: ServerState, available: IndexArray) -> RoundPlan:
+        """The next round: its clients, then its threshold, then a deadline for just these clients."""
+        cohort = self.method.clients.choose(self.setup, state, available)
+        deadline_s, quorum = self.method.deadline.plan(self.setup, state, cohort)
+        order = Order(
+            round=state.round + 1,
+            loss_threshold=self.method.threshold.threshold(self.setup, state),
+            deadline_s=deadline_s,
+            epochs=self.setup.epochs,
+            batch_size=self.setup.batch_size,
+            seed=self.setup.seed,
+            sample_cap=self.setup.sample_cap,
+        )
+        return RoundPlan(order, tuple(sorted(state.ledger.clients[row] for row in cohort)), quorum)
+
+    def observe(self, state: ServerState, result: RoundResult) -> ServerState:
+        """The state after a round: aggregate, remember, move the ratios. A round without a report keeps the model."""
+        for report in result.reports:
+            if problem := fault(report, state.weights):
+                raise TrainingDiverged(f"client {report.client!r} in round {state.round + 1} sent {problem}")
+        known = replace(state, ledger=state.ledger.record(result))
+        weights = state.weights
+        if result.reports:
+            weights = self.method.aggregate.aggregate(self.setup, known, result.reports)
+        slots = {slot: getattr(self.method, slot).observe(self.setup, known, result) for slot in STATEFUL_SLOTS}
+        clock_s = state.clock_s + result.window_s + result.seconds
+        return replace(known, round=state.round + 1, clock_s=clock_s, weights=weights, **slots)

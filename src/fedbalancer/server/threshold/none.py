@@ -1,0 +1,16 @@
+"""No loss threshold: every sample is over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedbalancer.protocols import Stateless
+from fedbalancer.types import ServerState, Setup
+
+
+@dataclass(frozen=True)
+class NoThreshold(Stateless):
+    """A threshold of zero in every round."""
+
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        return 0.0

@@ -1,0 +1,146 @@
+"""All settings of a run, typed and with their ranges. Defaults < task < `fedbalancer.toml` < `--set`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+
+
+class Settings(BaseModel):
+    """Every key that `--set key=value` and a TOML file may give."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    batch_size: Count = Field(10, description="samples in a mini-batch (B)")
+    epochs: Annotated[int, Field(ge=1, le=1000)] = Field(5, description="local epochs a round (E)")
+    learning_rate: Annotated[float, Field(gt=0, le=1000)] = Field(0.01, description="step size of the local SGD")
+    clients_per_round: Count = Field(10, description="clients selected for a round (K)")
+    rounds: Count = Field(50, description="rounds; in a comparison, FedAvg+1T's clock after them is everybody's budget")
+    eval_every: Count = Field(5, description="rounds between two evaluations on the test data")
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(None, description="clip gradients at this global norm")
+    prox_mu: Annotated[float, Field(ge=0, le=1000)] = Field(0.0, description="weight of Prox's proximal term")
+    sample_selection_deadline: Literal[1, 2] = Field(
+        1, description="SampleSelection's deadline in T: the better Prox's"
+    )
+
+    latency: str = Field("femnist", description="row of batch latencies: femnist, celeba, reddit, shakespeare, har")
+    latency_samples: Annotated[int, Field(ge=1, le=10**4)] = Field(
+        10, description="batch latencies sampled per client before training starts (k)"
+    )
+    window_s: Annotated[float, Field(ge=0, le=10**6)] = Field(20.0, description="seconds that selecting clients takes")
+    network_floor: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="lift network speeds to this share of their mean; off as published"
+    )
+    availability: str | None = Field(None, description="file of availability traces; off: everybody is always there")
+
+    w: Annotated[int, Field(ge=1, le=10**6)] = Field(20, description="window of the ratio control in rounds (Alg. 3)")
+    lss: Share = Field(0.05, description="loss threshold step size (Alg. 3)")
+    dss: Share = Field(0.05, description="deadline step size (Alg. 3)")
+    p: Annotated[float, Field(ge=0.5, le=1)] = Field(1.0, description="share of samples over the threshold (Alg. 1)")
+    noise_factor: Annotated[float, Field(ge=0, le=10**6)] = Field(0.0, description="standard deviation of the noise")
+    loss_history: Literal["round", "cumulative"] = Field("round", description="reports that Alg. 2 looks at")
+    utility_samples: Literal["selected", "all"] = Field("selected", description="samples that Alg. 3 sums over")
+    forward_pass: Literal["first", "every"] = Field("first", description="when the loss list is made by a full pass")
+    deadline_grid: Literal["integer", "continuous"] = Field("integer", description="deadlines that Alg. 4 tries")
+    deadline_counts: Literal["recent", "over"] = Field("recent", description="samples that Alg. 4 expects per client")
+    deadline_gate: Share = Field(0.5, description="share of clients to hear from before Alg. 4 starts")
+    deadline_gate_clients: Annotated[int, Field(ge=0)] = Field(200, description="or this many clients")
+    guard_s: Annotated[float, Field(ge=0, le=10**6)] = Field(10.0, description="seconds added after a failed round")
+    fedbalancer_mu: Annotated[float, Field(ge=0, le=1000)] = Field(0.0, description="proximal term of FedBalancer")
+
+    alpha: Annotated[float, Field(ge=0, le=100)] = Field(0.5, description="exponent of the duration penalty (Oort: 2)")
+    exploration: Share = Field(0.9, description="share of a cohort that explores, at first")
+    exploration_decay: Share = Field(0.98, description="factor of the exploration a round")
+    exploration_min: Share = Field(0.2, description="exploration stops shrinking below this")
+    utility_clip: Share = Field(0.95, description="quantile at which utilities are clipped")
+    utility_cutoff: Share = Field(0.95, description="share of the last rank's score that still takes part")
+    normalise_utility: bool = Field(True, description="scale utilities to [0, 1] before the temporal term")
+    smartpc_share: Annotated[float, Field(gt=0, le=1)] = Field(0.8, description="reports that SmartPC waits for")
+
+    checkpoint_s: Annotated[float, Field(ge=0, le=10**6)] = Field(1.0, description="least seconds between checkpoints")
+    slots: dict[str, str] = Field(default_factory=dict, description="own policies: slot -> package.module:Class")
+
+
+def resolve(*layers: Mapping[str, Any]) -> Settings:
+    """One `Settings` from layers, the last one winning; an unknown key or a value out of range is a clear error."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            # A table (the slots) is merged key by key, so that one layer can add to another's.
+            tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+            merged[key] = {**merged[key], **value} if tables else value
+    for key in merged:
+        if key not in Settings.model_fields:
+            raise UnknownName("setting", key, Settings.model_fields)
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        raise BadSetting("; ".join(_sentence(problem) for problem in error.errors())) from None
+
+
+def _sentence(problem: Any) -> str:
+    key = ".".join(str(part) for part in problem["loc"]) or "settings"
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    return f"setting {key} = {problem['input']!r}: {message}{_range(str(problem['loc'][0]) if problem['loc'] else '')}"
+
+
+def _range(key: str) -> str:
+    """The allowed range of a key, in words, as far as the schema tells."""
+    schema = Settings.model_json_schema()["properties"].get(key, {})
+    variants = [schema, *schema.get("anyOf", ())]
+    words = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {part[name]:g}" for part in variants for name, sign in words.items() if name in part]
+    return f" (allowed: {' and '.join(bounds)})" if bounds else ""
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """`key=value` pairs of the command line; values are TOML, or plain text where they are not.
+
+    >>> parse_assignments(["w=5", "latency=har", "slots.deadline=my.module:Deadline"])
+    {'w': 5, 'latency': 'har', 'slots': {'deadline': 'my.module:Deadline'}}
+    """
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise BadSetting(f"--set {assignment!r} must look like key=value")
+        if key.startswith("slots."):
+            slots = values.setdefault("slots", {})
+            if not isinstance(slots, dict):
+                raise BadSetting(f"--set slots={slots} must name a slot: slots.deadline=package.module:Class")
+            slots[key.removeprefix("slots.")] = text.strip()
+        else:
+            values[key] = _parse_value(text.strip())
+    return values
+
+
+def _parse_value(text: str) -> Any:
+    if text.lower() in ("none", "null", "off"):
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def read_config(path: Path | None) -> dict[str, Any]:
+    """The settings of a TOML file: `--config`, or `fedbalancer.toml` in the working folder if there is one."""
+    found = path if path is not None else Path("fedbalancer.toml")
+    if path is None and not found.is_file():
+        return {}
+    try:
+        return tomllib.loads(found.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunFolderError(f"cannot read {found}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{found} is not valid TOML: {error}") from error

@@ -1,0 +1,29 @@
+"""The run folder: what a run leaves behind, and how it goes on after it was killed."""
+
+from fedbalancer.store.atomic import clean_temporaries, write_bytes, write_json, write_text
+from fedbalancer.store.checkpoint import Checkpoints
+from fedbalancer.store.codec import decode_state, encode_state, from_jsonable, to_jsonable
+from fedbalancer.store.contents import read_manifest
+from fedbalancer.store.folder import STATUSES, RunFolder
+from fedbalancer.store.journal import Journal, open_at
+from fedbalancer.store.tables import CLIENTS_SCHEMA, EVALS_SCHEMA, ROUNDS_SCHEMA
+
+__all__ = [
+    "CLIENTS_SCHEMA",
+    "EVALS_SCHEMA",
+    "ROUNDS_SCHEMA",
+    "STATUSES",
+    "Checkpoints",
+    "Journal",
+    "RunFolder",
+    "clean_temporaries",
+    "decode_state",
+    "encode_state",
+    "from_jsonable",
+    "open_at",
+    "read_manifest",
+    "to_jsonable",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]

@@ -1,0 +1,131 @@
+"""Checkpoints: directories that are whole and checked, of which the last two are kept.
+
+    checkpoint/step-00000012/state.json          {"sha256": of the rest, "body": {"arrays": {...}, "blob": ...}}
+                             arrays.safetensors  its own sha256 is in the body
+
+A checkpoint is written under a temporary name and renamed when the disk has all of it. One that was damaged later is
+noticed by its checksums, and the one before it is used instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from fedbalancer.errors import RunFolderError
+from fedbalancer.store.atomic import sync_directory, write_synced
+from fedbalancer.store.codec import Arrays
+
+FORMAT = 1
+STATE, ARRAYS = "state.json", "arrays.safetensors"
+
+
+class Checkpoints:
+    """The checkpoints in one folder, for the one process that writes there. `warnings` tells of damaged ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+        self.warnings: list[str] = []
+        self._newest_good: int | None = None
+
+    def save(self, step: int, blob: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Save a checkpoint and remove all but it and the good one before it. `blob` must be strict JSON."""
+        temporary, final = self._temporary(), self._path(step)
+        temporary.mkdir(parents=True)
+        packed = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
+        body = {"format": FORMAT, "step": step, "arrays": {"sha256": _sha256(packed), "names": list(arrays)}}
+        write_synced(temporary / ARRAYS, packed)
+        write_synced(temporary / STATE, _sealed(json.dumps(body | {"blob": blob}, allow_nan=False).encode()))
+        sync_directory(temporary)
+        if final.exists():
+            self._discard(final)
+        os.rename(temporary, final)
+        sync_directory(self.folder)
+        self._prune(step)
+
+    def load_latest(self) -> tuple[dict[str, Any], Arrays] | None:
+        """Blob and arrays of the newest checkpoint that is whole, or None if there is none at all."""
+        self._remove_leftovers()
+        steps = sorted(self._steps(), reverse=True)
+        for step in steps:
+            try:
+                loaded = _load(self._path(step))
+            except (OSError, _Damaged) as error:
+                self.warnings.append(
+                    f"checkpoint {self._path(step)} is damaged ({error}); going back to the one before"
+                )
+                continue
+            self._newest_good = step
+            return loaded
+        if steps:
+            places = " and ".join(str(self._path(step)) for step in steps)
+            raise RunFolderError(f"no checkpoint can be read: {places} are damaged; start again with --overwrite")
+        return None
+
+    def _prune(self, newest: int) -> None:
+        older = {step for step in self._steps() if step != newest}
+        before = self._newest_good if self._newest_good in older else max(older, default=None)
+        self._newest_good = newest
+        for step in older - {before}:
+            self._discard(self._path(step))
+        self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        for leftover in self.folder.glob("tmp-*"):
+            shutil.rmtree(leftover)
+
+    def _discard(self, path: Path) -> None:
+        """Rename, so that a process killed while it removes files leaves no half a checkpoint under a real name."""
+        os.rename(path, self._temporary())
+
+    def _steps(self) -> list[int]:
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        return [int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d{8,})", name))]
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08d}"
+
+    def _temporary(self) -> Path:
+        return self.folder / f"tmp-{uuid.uuid4().hex}"
+
+
+class _Damaged(Exception):
+    """What is wrong with a checkpoint's files."""
+
+
+def _load(path: Path) -> tuple[dict[str, Any], Arrays]:
+    body = json.loads(_unsealed((path / STATE).read_bytes()))
+    if body["format"] != FORMAT:
+        raise RunFolderError(f"{path / STATE} has format {body['format']}, but this version reads format {FORMAT}")
+    packed = (path / ARRAYS).read_bytes()
+    if _sha256(packed) != body["arrays"]["sha256"]:
+        raise _Damaged(f"{ARRAYS} does not match its checksum")
+    loaded = safetensors.numpy.load(packed)
+    # A copy where the library hands out a read-only view: whoever goes on with these arrays may write into them.
+    return body["blob"], {name: np.require(loaded[name], requirements="W") for name in body["arrays"]["names"]}
+
+
+def _sealed(body: bytes) -> bytes:
+    return b'{"sha256": "%s", "body": %s}\n' % (_sha256(body).encode(), body)
+
+
+def _unsealed(data: bytes) -> bytes:
+    body = data[len(_sealed(b"")) - len(b"}\n") : -len(b"}\n")]
+    if data != _sealed(body):
+        raise _Damaged(f"{STATE} does not match its checksum")
+    return body
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,104 @@
+"""What lies in a run folder: which files are ours, and when a folder is free for a new run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from fedbalancer.errors import RunFolderError
+from fedbalancer.store.atomic import TEMPORARY_SUFFIX, clean_temporaries
+from fedbalancer.store.lock import LOCK
+from fedbalancer.types import Layout, Weights
+
+FORMAT = "fedbalancer run 1"
+"""What the manifest of a run says under "format"; other programs write files of the same name."""
+
+MANIFEST, LOG, MODEL, CHECKPOINT = "manifest.json", "log.jsonl", "model.safetensors", "checkpoint"
+RESULTS = ("rounds.parquet", "evals.parquet", "clients.parquet", MODEL, LOG)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the run at `path`; a `RunFolderError` that names the file if there is none or it is damaged."""
+    file = path / MANIFEST
+    try:
+        manifest = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RunFolderError(f"{path} is not a run folder: there is no {file}") from error
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise RunFolderError(f'{file} is not the manifest of a run: it needs the field "format": "{FORMAT}"')
+    return manifest
+
+
+def check_free(path: Path, overwrite: bool) -> None:
+    """Raise `RunFolderError` unless a new run may be written to `path`.
+
+    Only a folder that holds a run can be overwritten: in any other, a file with one of our names may be someone's.
+    """
+    if path.exists() and not path.is_dir():
+        raise RunFolderError(f"{path} is a file, not a folder; choose another --out")
+    found = sorted(name for name in os.listdir(path) if not _is_trace(name)) if path.exists() else []
+    if not found:
+        return
+    if MANIFEST not in found:
+        names = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+        raise RunFolderError(f"{path} holds other files ({names}); choose another --out, or an empty folder")
+    status = read_manifest(path).get("status", "unknown")
+    if not overwrite:
+        raise RunFolderError(
+            f"{path} already holds a run (status: {status}); "
+            f"replace it with --overwrite, or go on with: fedbalancer resume {path}"
+        )
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder and those above it, or raise a `RunFolderError`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be made: {error}; choose another --out") from error
+
+
+def remove_run(path: Path) -> None:
+    """Remove our files but the manifest, which the caller replaces: at no time can a checkpoint of the old run be
+    taken for one of the new. Files of others stay."""
+    checkpoint = path / CHECKPOINT
+    if checkpoint.is_dir():
+        shutil.rmtree(checkpoint)
+    for name in RESULTS:
+        (path / name).unlink(missing_ok=True)
+    clean_temporaries(path)
+
+
+def drop_torn_line(file: Path) -> None:
+    """Cut off an unfinished last line, which a power cut may leave, so that the file is JSON lines throughout."""
+    if not file.exists():
+        return
+    data = file.read_bytes()
+    if not data.endswith(b"\n"):
+        os.truncate(file, data.rfind(b"\n") + 1)
+
+
+def split_weights(weights: Weights, layout: Layout) -> dict[str, Weights]:
+    """The named tensors in a flat vector.
+
+    >>> import numpy as np
+    >>> split_weights(np.arange(3, dtype=np.float32), (("bias", (1,)), ("scale", (2, 1))))["scale"].tolist()
+    [[1.0], [2.0]]
+    """
+    sizes = [math.prod(shape) for _, shape in layout]
+    if sum(sizes) != len(weights):
+        raise ValueError(f"the layout has {sum(sizes)} numbers, but there are {len(weights)} weights")
+    ends = [sum(sizes[: count + 1]) for count in range(len(sizes))]
+    parts = zip(layout, sizes, ends, strict=True)
+    return {name: weights[end - size : end].reshape(shape) for (name, shape), size, end in parts}
+
+
+def _is_trace(name: str) -> bool:
+    """Whether a file is what a process leaves that was killed before it wrote a manifest."""
+    return name == LOCK or name.endswith(TEMPORARY_SUFFIX)

@@ -1,0 +1,83 @@
+"""The rows of a run as they arise: one JSON line per round, only ever appended to.
+
+A checkpoint remembers how long the journal was, and its checksum. A resumed run cuts the journal back to that length:
+what follows belongs to rounds that will be run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedbalancer.errors import RunFolderError
+from fedbalancer.store.atomic import sync_directory
+from fedbalancer.store.codec import dumps, loads
+
+JOURNAL = "journal.jsonl"
+
+
+class Journal:
+    """An open journal; use `open_at` to make one. `size` is its length in bytes."""
+
+    def __init__(self, path: Path, prefix: bytes) -> None:
+        # Unbuffered: a forked worker must not hold, and later write, a copy of bytes that wait in a buffer.
+        self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
+        self._file.truncate(len(prefix))
+        self._file.seek(len(prefix))
+        self._hash = hashlib.sha256(prefix)
+        self.path = path
+        self.size = len(prefix)
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of the first `size` bytes."""
+        return self._hash.hexdigest()
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Add an entry of plain values; floats that are not finite survive."""
+        line = dumps(entry).encode() + b"\n"
+        rest = memoryview(line)
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._hash.update(line)
+        self.size += len(line)
+
+    def flush(self) -> None:
+        """Return when the disk has all entries; to be called before a checkpoint refers to `size`."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def open_at(folder: Path, size: int, sha256: str | None = None) -> tuple[Journal, list[dict[str, Any]]]:
+    """The journal in `folder`, cut back to `size` bytes, and the entries in them. Makes an empty one if there is none.
+
+    Raises `RunFolderError` if the journal is shorter than `size` or is not the one that has the checksum `sha256`.
+    """
+    folder.mkdir(exist_ok=True)
+    path = folder / JOURNAL
+    if not path.exists():
+        path.touch()
+        sync_directory(folder)
+    with open(path, "rb") as file:
+        prefix = file.read(size)
+    entries = _entries(path, prefix, size, sha256)  # before `Journal` cuts anything off: what is damaged stays as it is
+    return Journal(path, prefix), entries
+
+
+def _entries(path: Path, prefix: bytes, size: int, sha256: str | None) -> list[dict[str, Any]]:
+    if len(prefix) < size:
+        raise RunFolderError(f"{path} has {len(prefix)} bytes, but its checkpoint needs {size}; use --overwrite")
+    if prefix and not prefix.endswith(b"\n"):
+        raise RunFolderError(f"{path} has no end of a line at byte {size}, where its checkpoint ends; use --overwrite")
+    if sha256 is not None and hashlib.sha256(prefix).hexdigest() != sha256:
+        raise RunFolderError(f"{path} is damaged: it does not match its checksum; start again with --overwrite")
+    try:
+        return [loads(line) for line in prefix.splitlines()]
+    except ValueError as error:
+        raise RunFolderError(f"{path} is damaged ({error}); start again with --overwrite") from error

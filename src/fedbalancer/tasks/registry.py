@@ -1,0 +1,74 @@
+"""The tasks by name, and your own by where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import signature
+from types import MappingProxyType
+from typing import Any
+
+from fedbalancer.errors import BadData, UnknownName
+from fedbalancer.tasks.task import Task
+
+SCALES = ("small", "paper")
+
+
+@dataclass(frozen=True)
+class TaskEntry:
+    """One line of `fedbalancer list tasks`: `loader` is "package.module:function" of (scale, users) to a `Task`."""
+
+    name: str
+    title: str
+    loader: str
+
+
+def _entries(*entries: TaskEntry) -> Mapping[str, TaskEntry]:
+    return MappingProxyType({entry.name: entry for entry in entries})
+
+
+TASKS = _entries(
+    TaskEntry("watch", "7 shoulder exercises on the smartwatches of 10 people (the demo)", "fedbalancer.tasks.watch:load"),
+    TaskEntry("synthetic", "logistic regression on users of any number and unlikeness", "fedbalancer.tasks.synthetic:load"),
+)
+
+
+def load_task(name: str, *, scale: str = "small", users: int | None = None) -> Task:
+    """The task of that name, or of your own code.
+
+    `name` is one of `TASKS`, or "package.module:thing" where thing is a `Task` or a function that returns one; the
+    function is given `scale` and `users` if it has parameters of these names.
+    """
+    if scale not in SCALES:
+        raise UnknownName("scale", scale, SCALES)
+    if ":" not in name and name not in TASKS:
+        raise UnknownName("task", name, TASKS)
+    place = TASKS[name].loader if name in TASKS else name
+    thing = _imported(place)
+    task = thing if isinstance(thing, Task) else _called(thing, place, {"scale": scale, "users": users})
+    if not isinstance(task, Task):
+        raise BadData(f"{place} gives {type(task).__name__}; it must be a fedbalancer Task or a function returning one")
+    return task
+
+
+def _imported(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, but something that it imports is not
+        raise BadData(f"task {place!r}: there is no module {error.name!r} on the Python path") from error
+    except (ValueError, TypeError) as error:
+        raise BadData(f"task {place!r} is not of the form package.module:function") from error
+    if not hasattr(found, attribute):
+        raise UnknownName(f"task function in {module}", attribute, [n for n in vars(found) if not n.startswith("_")])
+    return getattr(found, attribute)
+
+
+def _called(function: Any, place: str, options: Mapping[str, Any]) -> Any:
+    if not callable(function):
+        return function
+    accepted = signature(function).parameters
+    return function(**{key: value for key, value in options.items() if key in accepted})

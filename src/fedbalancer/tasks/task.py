@@ -1,0 +1,110 @@
+"""A learning problem: who has what data, and what is trained on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbalancer.errors import BadData
+
+Samples = tuple[NDArray[Any], NDArray[Any]]
+"""Features and labels, row by row."""
+
+
+@runtime_checkable
+class MadeOnDemand(Protocol):
+    """Clients whose samples are made when they are asked for: a mapping that knows all sizes beforehand, in the order
+    of its keys. Such clients are not looked at when a task is made, so that ten thousand of them cost nothing."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A learning problem. Only `clients`, `test` and `model` are needed; the rest are settings with defaults.
+
+    `clients` maps an id to (features, labels); `model` makes a fresh `torch.nn.Module`, called without arguments.
+    `rounds` is the budget rule: a comparison gives every method the seconds that FedAvg+1T needs for that many rounds.
+    `latency` names the row of batch latencies of the device model (a task of the paper), or gives your own: a mapping
+    of slow, mid and fast to (mean, standard deviation) in milliseconds.
+
+    >>> import numpy as np
+    >>> x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])
+    >>> task = Task(clients={"ann": (x, y), "bob": (x, y)}, test=(x, y), model=lambda: None)
+    >>> task.sizes
+    {'ann': 4, 'bob': 4}
+    """
+
+    clients: Mapping[str, Samples]
+    test: Samples
+    model: Callable[[], Any]
+    name: str = "custom"
+    variant: str = ""
+    batch_size: int = 10
+    epochs: int = 5
+    learning_rate: float = 0.01
+    clients_per_round: int = 10
+    rounds: int = 50
+    eval_every: int = 5
+    clip_norm: float | None = None
+    prox_mu: float = 0.0
+    sample_selection_deadline: int = 1
+    loss: str | Callable[[Any, Any], Any] = "cross_entropy"
+    latency: str | Mapping[str, tuple[float, float]] = "femnist"
+    model_bytes: int | None = None
+    classes: int | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise BadData(f"task {self.name!r} has no clients; give at least one as an id and (features, labels)")
+        if isinstance(self.clients, MadeOnDemand):
+            for client, size in self.clients.sizes.items():
+                if size < 1:
+                    raise BadData(f"client {client!r} has no samples; leave it out or give it at least one")
+        else:
+            for client, samples in self.clients.items():
+                check_samples(samples, f"client {client!r}", self.classes)
+        check_samples(self.test, "the test data", self.classes)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Samples per client, in the order of the clients."""
+        if isinstance(self.clients, MadeOnDemand):
+            return dict(self.clients.sizes)
+        return {client: len(labels) for client, (_, labels) in self.clients.items()}
+
+    def settings(self) -> dict[str, Any]:
+        """The values of the task that a configuration or `--set` may override."""
+        names = (
+            "batch_size", "epochs", "learning_rate", "clients_per_round", "rounds", "eval_every", "clip_norm",
+            "prox_mu", "sample_selection_deadline",
+        )  # fmt: skip
+        values = {name: getattr(self, name) for name in names}
+        if isinstance(self.latency, str):
+            values["latency"] = self.latency
+        return values
+
+
+def check_samples(samples: Samples, where: str, classes: int | None) -> None:
+    """Raise `BadData` with place and index for anything that cannot be trained on."""
+    try:
+        features, labels = (np.asarray(part) for part in samples)
+    except (TypeError, ValueError) as error:
+        raise BadData(f"{where} must be a pair (features, labels) of arrays, not {type(samples).__name__}") from error
+    if len(features) != len(labels):
+        raise BadData(f"{where} has {len(features)} features but {len(labels)} labels")
+    if len(labels) == 0:
+        raise BadData(f"{where} has no samples; leave it out or give it at least one")
+    if features.dtype.kind == "f" and not np.isfinite(features).all():
+        bad = int(np.flatnonzero(~np.isfinite(features.reshape(len(features), -1)).all(axis=1))[0])
+        raise BadData(f"{where} has a NaN or infinite feature in sample {bad}")
+    if labels.dtype.kind in "iu" and (labels.min() < 0 or (classes is not None and labels.max() >= classes)):
+        bad = int(np.flatnonzero((labels < 0) | (labels >= (classes if classes is not None else np.inf)))[0])
+        top = f"0 to {classes - 1}" if classes is not None else "0 or more"
+        raise BadData(f"{where} has label {labels.flat[bad]} in sample {bad}; labels must be {top}")

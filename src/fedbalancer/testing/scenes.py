@@ -1,0 +1,123 @@
+"""Small made-up runs, to show a policy states that it may meet."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.errors import FedBalancerError
+from fedbalancer.methods import Method, method
+from fedbalancer.randomness import stream
+from fedbalancer.server.server import Server
+from fedbalancer.store.codec import decode_state, encode_state
+from fedbalancer.testing.checked import Checked
+from fedbalancer.testing.same import same
+from fedbalancer.types import (
+    ClientReport,
+    Layout,
+    Ledger,
+    Missing,
+    Order,
+    RoundPlan,
+    RoundResult,
+    ServerState,
+    Setup,
+    Summary,
+    Timings,
+)
+
+LAYOUT: Layout = (("dense.weight", (4, 3)), ("dense.bias", (4,)))
+PARAMETERS = sum(math.prod(shape) for _, shape in LAYOUT)
+
+SHORT = 6
+"""Rounds of a short run: one of every kind, and two more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A state, and the round that comes next."""
+
+    setup: Setup
+    state: ServerState
+    result: RoundResult
+
+
+def scenes(checked: Checked, slot: str, rounds: int = SHORT) -> Iterator[Scene]:
+    """The states of short runs in which the policy under test keeps its own state, which is checked on the way."""
+    for setup, length in ((_setup(7, 3), rounds), (_setup(2, 5), SHORT), (_setup(1, 1), SHORT)):
+        fresh = checked.call("init", setup)
+        played: Method = replace(method("fedbalancer"), **{slot: checked.policy})
+        server = Server(played, setup)
+        start = state = server.init(stream(setup.seed, "weights").normal(size=PARAMETERS).astype(np.float32))
+        check_saving(checked, slot, state, start)
+        for _ in range(length):
+            scene = Scene(setup, state, _round(setup, state))
+            yield scene
+            known = replace(state, ledger=state.ledger.record(scene.result))
+            own = checked.call("observe", setup, known, scene.result)
+            checked.require(
+                type(own) is type(fresh),
+                f"returns {type(own).__name__} from observe() but {type(fresh).__name__} from init()",
+            )
+            state = server.observe(state, scene.result)
+            check_saving(checked, slot, state, start)
+
+
+def check_saving(checked: Checked, slot: str, state: ServerState, start: ServerState) -> None:
+    """The policy's state must be nothing or a frozen dataclass that a checkpoint gives back as it was."""
+    own = getattr(state, slot)
+    frozen = is_dataclass(own) and bool(getattr(type(own), "__dataclass_params__").frozen)  # noqa: B009 - not in the stubs
+    checked.require(own is None or frozen, f"keeps a state that is neither None nor a frozen dataclass: {own!r}")
+    try:
+        blob, arrays = encode_state(state)
+        back = getattr(decode_state(json.loads(json.dumps(blob)), arrays, start), slot)
+    except (TypeError, ValueError, FedBalancerError) as error:
+        checked.broken("keeps a state that cannot be saved in a checkpoint", error)
+    checked.require(same(own, back), f"keeps a state that a checkpoint does not give back as it was: {own!r}")
+
+
+def order(round: int = 1, **changes: Any) -> Order:
+    """A plain order with some values changed."""
+    plain = Order(round=round, loss_threshold=0.5, deadline_s=60.0, epochs=2, batch_size=10, seed=0)
+    return replace(plain, **changes)
+
+
+def reports(setup: Setup, clients: tuple[str, ...], round: int) -> tuple[ClientReport, ...]:
+    """A plausible report of every one of the clients."""
+    return tuple(_report(setup, client, round) for client in clients)
+
+
+def _setup(clients: int, clients_per_round: int) -> Setup:
+    rng = stream(clients, "setup")
+    names = tuple(f"client-{row}" for row in range(clients))
+    sizes = rng.integers(1, 90, size=clients)
+    ledger = Ledger.start(names, sizes, rng.uniform(1, 9, clients), rng.uniform(0.1, 2.0, (clients, 10)))
+    return Setup(ledger, epochs=2, batch_size=10, clients_per_round=clients_per_round, seed=clients)
+
+
+def _round(setup: Setup, state: ServerState) -> RoundResult:
+    """All report; some do; none does; nobody was selected; and so on."""
+    number, kind = state.round + 1, state.round % 4
+    rng = stream(setup.seed, "round", number)
+    count = 0 if kind == 3 else min(setup.clients_per_round, len(setup.ledger.clients))
+    rows = np.sort(rng.choice(len(setup.ledger.clients), size=count, replace=False))
+    cohort = tuple(setup.ledger.clients[row] for row in rows)
+    arrived = {0: count, 1: max(count - 1, 1), 2: 0, 3: 0}[kind]
+    deadline_s = math.inf if number % 5 == 0 else 60.0
+    plan = RoundPlan(order(number, deadline_s=deadline_s, loss_threshold=0.0 if number < 3 else 0.4), cohort, count)
+    missing = tuple(Missing(client, "train") for client in cohort[arrived:])
+    return RoundResult(plan, reports(setup, cohort[:arrived], number), missing, seconds=45.0, window_s=20.0)
+
+
+def _report(setup: Setup, client: str, round: int) -> ClientReport:
+    rng = stream(setup.seed, "report", round, client)
+    trained = int(setup.ledger.size[setup.ledger.position[client]])
+    loss = 2.0 / round
+    summary = Summary(0.1 * loss, 1.5 * loss, loss * trained, trained, trained, loss**2 * trained, trained, 0.8)
+    update = (0.1 * rng.normal(size=PARAMETERS)).astype(np.float32)
+    return ClientReport(client, update, float(trained), 2.0, summary, Timings(1.0, 0.0, 20.0, 2.0))

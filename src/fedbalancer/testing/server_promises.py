@@ -1,0 +1,92 @@
+"""What each slot of the server promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.testing.checked import Checked
+from fedbalancer.testing.kinds import is_indices, is_integer, is_real, kind
+from fedbalancer.testing.same import same
+from fedbalancer.testing.scenes import reports, scenes
+
+PACE_ROUNDS = 60
+"""Long enough for the control of the paper (w = 20) to move twice."""
+
+
+def check_clients(checked: Checked) -> None:
+    """Exactly min(K, available) different rows of `available`."""
+    for scene in scenes(checked, "clients"):
+        everybody = np.arange(len(scene.setup.ledger.clients))
+        for available in (everybody, everybody[::2], everybody[-1:], everybody[:0]):
+            rows = checked.call("choose", scene.setup, scene.state, available)
+            checked.require(is_indices(rows), f"chooses {rows!r}; ledger rows must be a 1-d array of integers")
+            wanted = min(scene.setup.clients_per_round, len(available))
+            checked.require(len(rows) == wanted, f"chooses {len(rows)} clients of {len(available)}, not {wanted}")
+            checked.require(len(set(rows.tolist())) == wanted, f"chooses a client twice: rows {rows.tolist()}")
+            strange = sorted(set(rows.tolist()) - set(available.tolist()))
+            checked.require(not strange, f"chooses rows {strange}, which are not available")
+
+
+def check_threshold(checked: Checked) -> None:
+    """A finite loss, zero or more."""
+    for scene in scenes(checked, "threshold"):
+        loss = checked.call("threshold", scene.setup, scene.state)
+        checked.require(is_real(loss) and math.isfinite(loss) and loss >= 0, f"gives a threshold of {loss!r}")
+
+
+def check_pace(checked: Checked) -> None:
+    """Two ratios from 0 to 1, and the utility or None."""
+    for scene in scenes(checked, "pace", PACE_ROUNDS):
+        pace = scene.state.pace
+        for name in ("loss_threshold_ratio", "deadline_ratio"):
+            ratio: Any = getattr(pace, name, None)
+            checked.require(is_real(ratio) and 0 <= ratio <= 1, f"gives a {name} of {ratio!r}; it must be in [0, 1]")
+        checked.require(hasattr(pace, "utility"), "keeps a state without utility")
+        finite = pace.utility is None or (is_real(pace.utility) and math.isfinite(pace.utility))
+        checked.require(finite, f"gives a utility of {pace.utility!r}; it must be a finite number or None")
+
+
+def check_deadline(checked: Checked) -> None:
+    """Seconds over zero, infinite ones allowed, and a quorum from 1 to n; 0 where nobody was selected."""
+    for scene in scenes(checked, "deadline"):
+        everybody = np.arange(len(scene.setup.ledger.clients))
+        for cohort in (everybody, everybody[-1:], everybody[:0]):
+            planned = checked.call("plan", scene.setup, scene.state, cohort)
+            pair = isinstance(planned, tuple) and len(planned) == 2
+            checked.require(pair, f"plans {planned!r}; it must be (deadline in seconds, quorum)")
+            seconds, quorum = planned
+            checked.require(is_real(seconds) and seconds > 0, f"plans a deadline of {seconds!r} s; it must be over 0")
+            within = is_integer(quorum) and min(1, len(cohort)) <= quorum <= len(cohort)
+            checked.require(within, f"plans a quorum of {quorum!r} for {len(cohort)} clients")
+
+
+def check_aggregate(checked: Checked) -> None:
+    """Finite float32 weights of the same shape, the same bytes whatever the order of the reports."""
+    for scene in scenes(checked, "aggregate"):
+        clients = scene.setup.ledger.clients
+        for heard in (clients, clients[:1]):
+            arrived = reports(scene.setup, heard, scene.state.round + 1)
+            weights = checked.call("aggregate", scene.setup, scene.state, arrived)
+            array = isinstance(weights, np.ndarray) and weights.dtype == np.float32
+            checked.require(array, f"aggregates to {kind(weights)}; it must be an array of float32")
+            shape = scene.state.weights.shape
+            checked.require(weights.shape == shape, f"aggregates to shape {weights.shape}, not {shape}")
+            checked.require(bool(np.isfinite(weights).all()), "aggregates to weights that are not finite")
+            for order in (arrived[::-1], arrived[1:] + arrived[:1]):
+                again = checked.call("aggregate", scene.setup, scene.state, order)
+                checked.require(
+                    same(weights, again), "aggregates to other weights if the reports come in another order"
+                )
+
+
+SERVER_PROMISES: dict[str, Callable[[Checked], None]] = {
+    "clients": check_clients,
+    "threshold": check_threshold,
+    "pace": check_pace,
+    "deadline": check_deadline,
+    "aggregate": check_aggregate,
+}

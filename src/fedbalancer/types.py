@@ -1,0 +1,257 @@
+"""Every noun of the system. All values are frozen; seconds are floats; client ids are strings.
+
+A round flows one way: the server plans (`RoundPlan`), an engine runs it (`RoundResult`), the server observes the
+result into its next `ServerState`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IndexArray = NDArray[np.int64]
+Weights = NDArray[np.float32]
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
+"""Names and shapes of the tensors that a flat `Weights` vector holds, in order."""
+
+RECENT_COUNTS = 5
+"""How many trained-sample counts the ledger remembers per client."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that a client is told beside the weights."""
+
+    round: int
+    loss_threshold: float
+    deadline_s: float
+    epochs: int
+    batch_size: int
+    seed: int
+    sample_cap: int | None = None
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """One round to run: it closes at the `quorum`-th report or at the deadline, whichever is first."""
+
+    order: Order
+    cohort: tuple[str, ...]
+    quorum: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a client releases about its losses and its speed; never anything per sample.
+
+    `loss_sum` and `loss_count` are over the samples that Algorithm 3 looks at (the selected ones, or all of them as
+    an option); `over_count` and `over_sumsq` are over the samples at or above the loss threshold.
+    """
+
+    loss_low: float
+    loss_high: float
+    loss_sum: float
+    loss_count: float
+    over_count: float
+    over_sumsq: float
+    trained: int
+    batch_s: float
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Where a client's seconds went. `paused_s` is time in which the device was not available."""
+
+    download_s: float = 0.0
+    forward_s: float = 0.0
+    train_s: float = 0.0
+    upload_s: float = 0.0
+    paused_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        return self.download_s + self.forward_s + self.train_s + self.upload_s + self.paused_s
+
+
+@dataclass(frozen=True, eq=False)
+class ClientReport:
+    """A client that made it: its update (new weights minus the weights it was sent) and its metadata."""
+
+    client: str
+    update: Weights
+    weight: float
+    epochs: float
+    summary: Summary
+    timings: Timings
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
+    passed), late (the quorum was full) or unavailable."""
+
+    client: str
+    why: str
+    timings: Timings = field(default_factory=Timings)
+    samples: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class RoundResult:
+    """All that an engine may tell the server. Reports and missing are in order of client id; `seconds` is the
+    duration from the send to the close, `window_s` what the selection of clients took before it."""
+
+    plan: RoundPlan
+    reports: tuple[ClientReport, ...]
+    missing: tuple[Missing, ...]
+    seconds: float
+    window_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The global model on the test data."""
+
+    accuracy: float
+    loss: float
+    samples: int
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """A row per client, stored as columns so that a million clients stay cheap.
+
+    `network_s` is the expected download plus upload (size over mean speed), `batch_s_*` all batch latencies that the
+    server has seen (the ten before training included), `recent_trained` the last five counts of trained samples
+    (at first the full size), `over_*` the client's last released summary, `participations` its successful rounds,
+    `last_round` the last of them (0 = never).
+    """
+
+    clients: tuple[str, ...]
+    position: Mapping[str, int]
+    size: IndexArray
+    network_s: FloatArray
+    batch_s_sum: FloatArray
+    batch_s_count: IndexArray
+    recent_trained: FloatArray
+    over_count: FloatArray
+    over_sumsq: FloatArray
+    participations: IndexArray
+    last_round: IndexArray
+
+    @classmethod
+    def start(cls, clients: tuple[str, ...], size: IndexArray, network_s: FloatArray, batch_s: FloatArray) -> Ledger:
+        """A ledger before the first round; `batch_s` holds a row of sampled batch latencies per client."""
+        count = len(clients)
+        size = np.asarray(size, dtype=np.int64)
+        return cls(
+            clients=clients,
+            position={client: row for row, client in enumerate(clients)},
+            size=size,
+            network_s=np.asarray(network_s, dtype=np.float64),
+            batch_s_sum=batch_s.sum(axis=1),
+            batch_s_count=np.full(count, batch_s.shape[1], dtype=np.int64),
+            recent_trained=np.repeat(size[:, None], RECENT_COUNTS, axis=1).astype(np.float64),
+            over_count=np.full(count, math.nan),
+            over_sumsq=np.full(count, math.nan),
+            participations=np.zeros(count, dtype=np.int64),
+            last_round=np.zeros(count, dtype=np.int64),
+        )
+
+    @property
+    def batch_s(self) -> FloatArray:
+        """Mean batch latency of every client."""
+        return self.batch_s_sum / self.batch_s_count
+
+    @property
+    def explored(self) -> NDArray[np.bool_]:
+        """Who has succeeded at least once."""
+        return self.participations > 0
+
+    def rows(self, clients: tuple[str, ...]) -> IndexArray:
+        """Row numbers of the given clients."""
+        return np.fromiter((self.position[client] for client in clients), dtype=np.int64, count=len(clients))
+
+    def record(self, result: RoundResult) -> Ledger:
+        """The ledger after a round. A client without a report leaves no trace: the server heard nothing from it."""
+        if not result.reports:
+            return self
+        rows = self.rows(tuple(report.client for report in result.reports))
+        summaries = [report.summary for report in result.reports]
+
+        def updated(column: NDArray[Any], values: Any) -> NDArray[Any]:
+            fresh = column.copy()
+            fresh[rows] = values
+            return fresh
+
+        recent = np.roll(self.recent_trained[rows], -1, axis=1)
+        recent[:, -1] = [summary.trained for summary in summaries]
+        return replace(
+            self,
+            batch_s_sum=updated(self.batch_s_sum, self.batch_s_sum[rows] + [s.batch_s for s in summaries]),
+            batch_s_count=updated(self.batch_s_count, self.batch_s_count[rows] + 1),
+            recent_trained=updated(self.recent_trained, recent),
+            over_count=updated(self.over_count, [s.over_count for s in summaries]),
+            over_sumsq=updated(self.over_sumsq, [s.over_sumsq for s in summaries]),
+            participations=updated(self.participations, self.participations[rows] + 1),
+            last_round=updated(self.last_round, result.plan.order.round),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What the server knows before the first round, and what does not change during a run."""
+
+    ledger: Ledger
+    epochs: int
+    batch_size: int
+    clients_per_round: int
+    seed: int
+    sample_cap: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """All that the server remembers: saving it is the checkpoint. The last five fields belong to the policies of
+    those slots: each is a frozen dataclass of plain values, or None for a policy that remembers nothing."""
+
+    round: int
+    clock_s: float
+    weights: Weights
+    ledger: Ledger
+    clients: Any = None
+    threshold: Any = None
+    pace: Any = None
+    deadline: Any = None
+    aggregate: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class ClientWork:
+    """One local training, as pure work: `batches` steps over `indices`, reshuffled every epoch."""
+
+    client: str
+    indices: IndexArray
+    batches: int
+    batch_size: int
+    learning_rate: float
+    mu: float
+    clip_norm: float | None
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The result of a `ClientWork`: the update, and of the samples really seen their losses in the first epoch, each
+    taken in its mini-batch just before that step."""
+
+    client: str
+    update: Weights
+    seen: IndexArray
+    losses: FloatArray

@@ -1,0 +1,104 @@
+"""What a person at the terminal is promised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+Cli = Callable[..., "CompletedProcess[str]"]
+SMALL = ("synthetic", "--users", "8", "--rounds", "3", "--set", "clients_per_round=3", "--set", "eval_every=1")
+
+
+def refused(done: CompletedProcess[str]) -> str:
+    """The one line of a refusal: exit code 2, nothing on stdout, no traceback."""
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "wach"), "did you mean watch"),
+        (("run", "synthetic", "--method", "fedbalancr"), "did you mean fedbalancer"),
+        (("run", "synthetic", "--method", "fedbalancer+batch"), "did you mean +batches"),
+        (("run", "synthetic", "--scale", "smal"), "did you mean small"),
+        (("run", "synthetic", "--set", "learningrate=1"), "did you mean learning_rate"),
+        (("run", "synthetic", "--set", "learning_rate=-1"), "learning_rate = -1"),
+        (("run", "synthetic", "--set", "learning_rate=nan"), "learning_rate"),
+        (("run", "synthetic", "--set", "p=0.2"), "allowed: >= 0.5 and <= 1"),
+        (("run", "synthetic", "--set", "w"), "key=value"),
+        (("run", "synthetic", "--set", "latency=tablet"), "unknown latency row 'tablet'"),
+        (("run", "synthetic", "--set", "slots.deadlin=a:b"), "did you mean deadline"),
+        (("run", "synthetic", "--set", "slots.deadline=json:dumps"), "no policy for that slot"),
+        (("run", "synthetic", "--set", "availability=nowhere.json"), "nowhere.json"),
+        (("run", "synthetic", "--rounds", "0"), "rounds = 0"),
+        (("run", "synthetic", "--budget", "-5"), "budget = -5"),
+        (("run", "synthetic", "--seed", "-1"), "seed = -1"),
+        (("run", "synthetic", "--config", "missing.toml"), "missing.toml"),
+        (("compare", "synthetic", "--methods", "fedavg+1t,fedavg+1t"), "named twice"),
+        (("compare", "synthetic", "--extend", "0.5"), "extend = 0.5"),
+        (("resume", "nowhere"), "nowhere"),
+        (("report", "nowhere"), "nowhere"),
+        (("list", "task"), "did you mean tasks"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(cli: Cli, arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused(cli(*arguments))
+
+
+def test_run_then_refuse_then_overwrite_then_report(cli: Cli, tmp_path: Path) -> None:
+    done = cli("run", *SMALL, "--method", "fedavg+1t", "--out", "r")
+    assert done.returncode == 0, done.stderr
+    assert "3 rounds" in done.stdout
+    assert "100%" in done.stderr  # progress, in lines where there is no terminal
+    assert "fedbalancer resume r" in refused(cli("run", *SMALL, "--method", "fedavg+1t", "--out", "r"))
+    again = cli("run", *SMALL, "--method", "prox+1t", "--out", "r", "--overwrite", "--json")
+    assert json.loads(again.stdout)["rounds"] == 3
+    assert cli("report", "r").returncode == 0
+    assert (tmp_path / "r" / "report.html").is_file()
+
+
+def test_compare_prints_the_table_and_json_has_its_shape(cli: Cli, tmp_path: Path) -> None:
+    done = cli("compare", *SMALL, "--methods", "fedavg+1t,fedbalancer", "--seeds", "2", "--out", "c")
+    assert done.returncode == 0, done.stderr
+    assert "fedavg+1t" in done.stdout
+    assert "report.html" in done.stdout
+    resumed = cli("resume", "c", "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    result = json.loads(resumed.stdout)
+    assert {"target", "budget_s", "methods"} <= set(result)
+    for method in ("fedavg+1t", "fedbalancer"):
+        assert set(result["methods"][method]["speedup"]) == {"mean", "std", "low", "high", "reached"}
+        assert set(result["methods"][method]["accuracy"]) >= {"mean", "std"}
+
+
+def test_settings_come_from_toml_and_the_command_line_wins(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "fedbalancer.toml").write_text("w = 7\nlss = 0.1\n")
+    assert cli("run", *SMALL, "--set", "w=3", "--out", "r").returncode == 0
+    settings = json.loads((tmp_path / "r" / "manifest.json").read_text())["settings"]
+    assert (settings["w"], settings["lss"]) == (3, 0.1)
+    (tmp_path / "fedbalancer.toml").write_text("w = [")
+    assert "TOML" in refused(cli("run", *SMALL, "--out", "other"))
+
+
+@pytest.mark.parametrize("what", ["tasks", "methods", "devices", "policies", "settings"])
+def test_list(cli: Cli, what: str) -> None:
+    assert cli("list", what).returncode == 0
+    assert json.loads(cli("list", what, "--json").stdout)
+
+
+def test_a_diverging_run_fails_in_words(cli: Cli, tmp_path: Path) -> None:
+    done = cli("run", *SMALL[:-4], "--rounds", "50", "--method", "fedavg+wfa", "--set", "learning_rate=1000",
+               "--set", "prox_mu=900", "--method", "prox+2t", "--out", "r")  # fmt: skip
+    line = refused(done)
+    assert "round" in line
+    assert "client" in line
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text())["status"] == "failed"

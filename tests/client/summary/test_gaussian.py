@@ -1,0 +1,85 @@
+"""What a client releases about its losses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import Unchanged, make_order
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbalancer.client.summary import LossStatistics
+from fedbalancer.types import FloatArray, IndexArray, Summary
+
+NOISY = ("loss_low", "loss_high", "loss_sum", "over_count", "over_sumsq")
+LOSSES = np.array([0.2, 1.0, 3.0, 0.5, 2.0])
+SEEN = np.array([1, 3])
+
+
+def summarize(policy: LossStatistics, losses: FloatArray, seen: IndexArray, seed: int = 0, **order: Any) -> Summary:
+    with Unchanged(losses, seen):
+        return policy.summarize(losses, seen, 1.5, make_order(**order), np.random.default_rng(seed))
+
+
+@given(st.data())
+def test_without_noise_every_statistic_is_exact(data: st.DataObject) -> None:
+    losses = np.array(data.draw(st.lists(st.floats(0, 10), min_size=1, max_size=30)))
+    seen = np.array(sorted(data.draw(st.sets(st.integers(0, len(losses) - 1), min_size=1))))
+    threshold = data.draw(st.floats(0, 10))
+    found = LossStatistics().summarize(
+        losses, seen, 1.5, make_order(loss_threshold=threshold), np.random.default_rng(0)
+    )
+    over = [loss for loss in losses if loss >= threshold]
+    assert found.loss_low == min(losses)
+    assert found.loss_high == pytest.approx(np.quantile(losses, 0.8))
+    assert found.loss_sum == pytest.approx(sum(losses[i] for i in seen))
+    assert found.loss_count == found.trained == len(seen)
+    assert found.over_count == len(over)
+    assert found.over_sumsq == pytest.approx(sum(loss**2 for loss in over))
+    assert found.batch_s == 1.5
+
+
+def test_utility_over_the_selected_samples_or_over_all() -> None:
+    selected = summarize(LossStatistics(), LOSSES, SEEN)
+    everything = summarize(LossStatistics(utility_samples="all"), LOSSES, SEEN)
+    assert (selected.loss_sum, selected.loss_count) == (1.5, 2.0)
+    assert (everything.loss_sum, everything.loss_count) == (pytest.approx(6.7), 5.0)
+    assert selected.trained == everything.trained == 2
+
+
+def test_samples_never_looked_at_are_left_out() -> None:
+    known = summarize(LossStatistics(utility_samples="all"), LOSSES, SEEN, loss_threshold=0.9)
+    more = np.append(LOSSES, [math.nan, math.nan])
+    assert summarize(LossStatistics(utility_samples="all"), more, SEEN, loss_threshold=0.9) == known
+
+
+def test_a_loss_equal_to_the_threshold_is_over() -> None:
+    assert summarize(LossStatistics(), LOSSES, SEEN, loss_threshold=1.0).over_count == 3
+
+
+@pytest.mark.parametrize("scope", ["selected", "all"])
+def test_noise_changes_every_loss_statistic_and_nothing_else(scope: Any) -> None:
+    exact = asdict(summarize(LossStatistics(0.0, scope), LOSSES, SEEN))
+    noisy = asdict(summarize(LossStatistics(0.1, scope), LOSSES, SEEN))
+    assert {name for name in exact if exact[name] != noisy[name]} == set(NOISY)
+
+
+def test_noise_is_normal_with_the_given_deviation_and_independent() -> None:
+    exact = asdict(summarize(LossStatistics(), LOSSES, SEEN))
+    rng = np.random.default_rng(3)
+    policy, order = LossStatistics(0.5), make_order()
+    released = [asdict(policy.summarize(LOSSES, SEEN, 1.5, order, rng)) for _ in range(2000)]
+    noise = np.array([[row[name] - exact[name] for name in NOISY] for row in released])
+    assert noise.mean(axis=0) == pytest.approx(np.zeros(5), abs=4 * 0.5 / math.sqrt(2000))
+    assert noise.std(axis=0) == pytest.approx(np.full(5, 0.5), rel=0.05)
+    assert np.corrcoef(noise.T) == pytest.approx(np.eye(5), abs=0.07)
+
+
+def test_noise_depends_on_the_generator_only() -> None:
+    policy = LossStatistics(0.5)
+    assert summarize(policy, LOSSES, SEEN, seed=1) == summarize(policy, LOSSES, SEEN, seed=1)
+    assert summarize(policy, LOSSES, SEEN, seed=1) != summarize(policy, LOSSES, SEEN, seed=2)

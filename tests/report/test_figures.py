@@ -1,0 +1,52 @@
+"""The PNG figures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedbalancer.report.figures import accuracy_figure, deadline_figure, threshold_figure, write_figures
+from fedbalancer.report.folders import load
+from fedbalancer.report.scores import score_results
+from fedbalancer.report.style import looks
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_all_figures_of_a_comparison_are_written_without_pyplot(
+    comparison_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it would now fail
+    results = load(comparison_folder)
+    paths = write_figures(results, score_results(results), comparison_folder / "figures")
+    names = ["accuracy.png", "deadline.png", "loss_threshold.png", "completed.png", "speedup.png"]
+    assert [path.name for path in paths] == names
+    assert all(path.read_bytes().startswith(PNG) for path in paths)
+    assert sorted(path.name for path in (comparison_folder / "figures").iterdir()) == sorted(names)
+
+
+def test_lines_have_the_colours_of_their_methods_and_axes_have_units(comparison_folder: Path) -> None:
+    results = load(comparison_folder)
+    axes = accuracy_figure(results, score_results(results)).axes[0]
+    colours = {line.get_label(): line.get_color() for line in axes.lines}
+    for method, look in looks(results.methods).items():
+        assert colours[method] == look.colour
+    assert axes.get_xlabel() == "Simulated time (min)"
+    assert "har (synthetic)" in axes.get_title(loc="left")
+
+
+def test_methods_without_a_deadline_or_threshold_are_named_instead_of_drawn(comparison_folder: Path) -> None:
+    results = load(comparison_folder)
+    deadline, threshold = deadline_figure(results).axes[0], threshold_figure(results).axes[0]
+    assert "No deadline: fedavg+wfa, oort" in deadline.get_xlabel()
+    assert [line.get_label() for line in threshold.lines] == ["fedbalancer"]
+
+
+def test_a_run_that_recorded_nothing_gives_figures_that_say_so(run_folder: Path) -> None:
+    for path in run_folder.glob("*.parquet"):
+        path.unlink()
+    results = load(run_folder)
+    assert len(write_figures(results, None, run_folder / "figures")) == 4
+    assert accuracy_figure(results, None).axes[0].texts[0].get_text() == "nothing to show"

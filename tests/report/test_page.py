@@ -1,0 +1,102 @@
+"""The page is whole, safe and honest. What a browser makes of it is in test_page_browser.py."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedbalancer.report.charts import charts
+from fedbalancer.report.folders import load
+from fedbalancer.report.page import page_html, write_page
+from fedbalancer.report.scores import score_results
+
+VOID = {"meta", "link", "line"}
+
+
+def without_scripts(page: str) -> str:
+    return re.sub(r"<script.*?</script>", "", page, flags=re.S)
+
+
+class Balance(HTMLParser):
+    """Collects what is opened and not closed, and every attribute that could load something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        self.loads += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "action")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag in VOID or self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_refers_to_nothing_outside(comparison_folder: Path) -> None:
+    page = write_page(comparison_folder).read_text(encoding="utf-8")
+    parser = Balance()
+    parser.feed(page)
+    assert parser.open == []
+    assert parser.loads == ["data:,"]
+    assert page.count("plotly.js v") <= 1 < page.count("Plotly")
+    assert '<html lang="en">' in page
+    assert "default-src 'none'" in page
+
+
+def test_everything_from_files_is_escaped(comparison_folder: Path) -> None:
+    content = json.loads((comparison_folder / "comparison.json").read_text())
+    content |= {"task": "<img src=x onerror=alert(1)>", "methods": [*content["methods"], "</script><b>bad"]}
+    (comparison_folder / "comparison.json").write_text(json.dumps(content))
+    page = write_page(comparison_folder).read_text(encoding="utf-8")
+    text = without_scripts(page)
+    assert "<img" not in text
+    assert "<script>alert" not in text
+    assert "<b>bad" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert len(re.findall(r"</script>", page)) == 3
+
+
+def test_failures_statuses_settings_and_provenance_are_there(comparison_folder: Path) -> None:
+    text = without_scripts(write_page(comparison_folder).read_text(encoding="utf-8"))
+    assert "1 of 15 runs are not done" in text
+    assert "prox+1t, seed 2: failed (loss is nan" in text
+    assert text.count('class="status done"') == 14
+    assert "pace.window" in text
+    assert "Settings that differ" in text
+    for needed in ("fedbalancer 0.1.0", "2024-05-01 12:00:00", "small", "synthetic"):
+        assert needed in text
+    assert text.count('scope="row"') >= 5 + 15
+
+
+def test_every_chart_is_one_that_plotly_accepts(comparison_folder: Path) -> None:
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    results = load(comparison_folder)
+    drawn = charts(results, score_results(results))
+    assert [chart.name for chart in drawn] == ["accuracy", "speedup", "outcomes", "completed", "deadline", "threshold"]
+    for chart in drawn:
+        graph_objects.Figure(data=chart.data, layout=chart.layout)
+        json.dumps([chart.data, chart.layout], allow_nan=False)
+
+
+def test_a_single_run_has_curves_and_no_scores(run_folder: Path) -> None:
+    text = write_page(run_folder).read_text(encoding="utf-8")
+    assert "fedbalancer on har, seed 3, ended at an accuracy of" in text
+    assert 'id="chart-accuracy"' in text
+    assert 'id="chart-speedup"' not in text
+    assert '<table id="scores">' not in text
+
+
+def test_a_comparison_of_which_nothing_ran_makes_a_page(tmp_path: Path) -> None:
+    content = {"task": "har", "variant": "", "methods": ["fedavg+1t"], "seeds": [0], "rounds": 5, "budgets_s": {}}
+    (tmp_path / "comparison.json").write_text(json.dumps(content))
+    results = load(tmp_path)
+    page = page_html(results, score_results(results))
+    assert "Nothing can be scored yet" in page
+    assert "No run has recorded a round yet" in page
+    assert "missing (no manifest.json)" in page

@@ -1,0 +1,68 @@
+"""The table says who was best, against what, and what could not be scored."""
+
+from __future__ import annotations
+
+import io
+
+import polars as pl
+from rich.console import Console
+
+from fedbalancer.report.scores import Comparison, RunCurve, score
+from fedbalancer.report.tables import markdown_table, rich_table
+
+
+def run(method: str, seed: int, time_s: float, accuracy: float, status: str = "done") -> RunCurve:
+    frame = pl.DataFrame({"start_s": [time_s - 1], "clock_s": [time_s], "accuracy": [accuracy]})
+    return RunCurve(method, seed, frame, status)
+
+
+def small(**more: object) -> Comparison:
+    runs = [run("fedavg+1t", s, 100.0, 0.8) for s in (0, 1)] + [
+        run("fedbalancer", s, 50.0 - 10 * s, 0.85) for s in (0, 1)
+    ]
+    runs += [run("oort", 0, 10.0, 0.5), run("oort", 1, 3.0, 0.5, "failed")]
+    return score(runs, {0: 100.0, 1: 100.0}, task="har", variant="synthetic", rounds=50, **more)  # type: ignore[arg-type]
+
+
+def test_the_markdown_table_has_a_row_per_method_with_the_best_in_bold() -> None:
+    lines = markdown_table(small()).splitlines()
+    assert "| fedavg+1t | 1.00 ± 0.00 | 2/2 | 0.800 ± 0.000 |" in lines
+    assert "| fedbalancer | **2.25 ± 0.35** | 2/2 | **0.850 ± 0.000** |" in lines
+    assert "| oort | 0.00 | 0/1 | 0.500 |" in lines
+
+
+def test_the_captions_say_what_a_reader_must_know() -> None:
+    text = markdown_table(small())
+    for needed in (
+        "har (synthetic)",
+        "0.800",
+        "100 s",
+        "best final accuracy",
+        "50 rounds",
+        "ddof 1",
+        "seeds: 0, 1",
+        "end of",
+    ):
+        assert needed in text
+    assert "- oort, seed 1 is not scored" in text
+    assert "start (the authors' notebooks)" in markdown_table(small(stamp="start"))
+
+
+def test_a_comparison_without_fedavg_names_its_reference() -> None:
+    text = markdown_table(score([run("prox+1t", 0, 10.0, 0.8), run("oort", 0, 5.0, 0.8)], {0: 10.0}))
+    assert "against prox+1t, the first method listed" in text
+
+
+def test_nothing_scored_still_makes_a_table() -> None:
+    text = markdown_table(score([], {}, methods=["a|b"]))
+    assert "nothing scored yet" in text
+    assert "| a\\|b | – | 0/0 | – |" in text
+
+
+def test_the_terminal_table_shows_the_same_numbers_and_no_markup() -> None:
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(rich_table(small()))
+    text = console.export_text()
+    assert "2.25 ± 0.35" in text
+    assert "[bold]" not in text
+    assert "har (synthetic)" in text

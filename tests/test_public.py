@@ -1,0 +1,38 @@
+"""The public surface, and the promise that the core needs NumPy alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import fedbalancer as fb
+
+
+def test_public_names() -> None:
+    assert sorted(fb.__all__) == [
+        "Comparison", "FedBalancerError", "Method", "RunResult", "Settings", "Task", "compare", "load_task", "method",
+        "resume", "run",
+    ]  # fmt: skip
+    for name in fb.__all__:
+        assert getattr(fb, name) is not None
+    assert dir(fb) == sorted(fb.__all__)
+
+
+def test_the_core_imports_with_numpy_alone() -> None:
+    script = """
+import importlib, pkgutil, sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "polars", "pydantic", "typer", "rich", "matplotlib", "plotly", "scipy",
+                                  "safetensors"}:
+            raise ImportError("the core must not need " + name)
+sys.meta_path.insert(0, Refuse())
+for package in ("server", "client.samples", "client.summary", "client.compress", "devices"):
+    root = importlib.import_module("fedbalancer." + package)
+    for module in pkgutil.walk_packages(root.__path__, root.__name__ + "."):
+        importlib.import_module(module.name)
+for module in ("types", "protocols", "randomness", "client.work", "client.losses", "loop"):
+    importlib.import_module("fedbalancer." + module)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,411 @@
+"""check_policy(): our own policies keep every promise, and a policy that breaks one is told which."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedbalancer.client.compress import NoCompression
+from fedbalancer.client.samples import EverySample
+from fedbalancer.client.summary import LossStatistics
+from fedbalancer.client.work import AllOrNothing
+from fedbalancer.errors import UnknownName
+from fedbalancer.methods import BASES, MODIFIERS, SLOTS, method
+from fedbalancer.protocols import Stateless
+from fedbalancer.server.aggregate import WeightedMean
+from fedbalancer.server.clients import Uniform
+from fedbalancer.server.deadline import FixedDeadline, Quorum
+from fedbalancer.server.pace import ConstantPace
+from fedbalancer.server.pace.constant import ConstantState
+from fedbalancer.server.threshold import NoThreshold
+from fedbalancer.testing import PolicyError, check_policy
+from fedbalancer.testing.policies import PROMISES
+from fedbalancer.types import ClientReport, RoundResult, ServerState, Setup, Summary, Weights
+
+NAMES = [*BASES, *(f"fedbalancer{modifier}" for modifier in MODIFIERS)]
+
+
+def all_policies() -> list[tuple[str, Any]]:
+    """Every different policy of every method, each with its slot."""
+    found: dict[tuple[str, str], Any] = {}
+    for name in NAMES:
+        built = method(name)
+        found |= {(slot, repr(getattr(built, slot))): getattr(built, slot) for slot in SLOTS}
+    return [(slot, policy) for (slot, _), policy in found.items()]
+
+
+@pytest.mark.parametrize(("slot", "policy"), all_policies(), ids=lambda value: str(value)[:60])
+def test_every_policy_of_every_method_keeps_its_promises(slot: str, policy: Any) -> None:
+    assert check_policy(policy) == slot
+
+
+def test_every_slot_has_promises() -> None:
+    assert set(PROMISES) == set(SLOTS)
+
+
+# Policies that break one promise each. They stand at the top of the module so that they can be pickled.
+
+
+class NoMethods:
+    """Fits no slot."""
+
+
+class TwoSlots(NoThreshold):
+    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+        return available[: setup.clients_per_round]
+
+
+class WrongArguments(Stateless):
+    def threshold(self, setup: Setup) -> float:
+        return 0.0
+
+
+class Raises(NoThreshold):
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        return 1 / state.round
+
+
+class NotCopied(NoThreshold):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise RuntimeError("there is one of me")
+
+
+@dataclass(frozen=True)
+class NotPickled(NoThreshold):
+    loss: Callable[[], float] = lambda: 0.0
+
+
+class LosesItsValue(NoThreshold):
+    """A deep copy forgets what it was made with."""
+
+    def __init__(self, loss: float = 1.0) -> None:
+        self.loss = loss
+
+    def __reduce__(self) -> Any:
+        return (LosesItsValue, (2.0,))
+
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        return self.loss
+
+
+class PickledAsAnother(LosesItsValue):
+    """Only a pickled copy forgets what it was made with."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return PickledAsAnother(self.loss)
+
+
+class RemembersItself(NoThreshold):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        self.calls += 1
+        return 0.0
+
+
+CALLS: list[int] = []
+
+
+class RemembersElsewhere(NoThreshold):
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        CALLS.append(1)
+        return float(len(CALLS))
+
+
+class ChangesLedger(NoThreshold):
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        state.ledger.network_s[0] += 1
+        return 0.0
+
+
+class ChangesLossesWhileObserving(Stateless):
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        return 0.0
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> None:
+        for report in result.reports:
+            report.update[:] = 0
+
+
+class GlobalNumpy(NoThreshold):
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        np.random.rand()  # noqa: NPY002
+        return 0.0
+
+
+class GlobalRandom(NoThreshold):
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        return random.random()
+
+
+class PlainState(NoThreshold):
+    """Keeps a dictionary, which no checkpoint takes."""
+
+    def init(self, setup: Setup) -> Any:
+        return {"round": 0}
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Any:
+        return {"round": state.round}
+
+
+@dataclass
+class Open:
+    value: float = 0.0
+
+
+class OpenState(PlainState):
+    def init(self, setup: Setup) -> Any:
+        return Open()
+
+
+@dataclass(frozen=True)
+class Anything:
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class StateOf(NoThreshold):
+    """Keeps the given value in a frozen dataclass."""
+
+    value: Any = None
+
+    def init(self, setup: Setup) -> Any:
+        return Anything(self.value)
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Any:
+        return state.threshold
+
+
+class ForgetsItsState(StateOf):
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (NoMethods(), "has the methods of no slot"),
+        (TwoSlots(), "fits several slots: clients, threshold; say which with slot="),
+        (Uniform, "Uniform is a class; give a policy made from it"),
+        (WrongArguments(), r"WrongArguments.threshold\(\) must take \(setup, state\)"),
+        (Raises(), r"Raises raised an error in threshold\(\): ZeroDivisionError"),
+        (NotCopied(), "NotCopied cannot be deep-copied: RuntimeError: there is one of me"),
+        (NotPickled(), "NotPickled cannot be pickled"),
+        (LosesItsValue(), "LosesItsValue is another after a deep copy"),
+        (PickledAsAnother(), "is not deterministic: its pickled copy gives another result"),
+        (RemembersItself(), r"changed itself in threshold\(\)"),
+        (RemembersElsewhere(), "is not deterministic: it gives another result the second time"),
+        (ChangesLedger(), r"changed its argument (setup|state) in threshold\(\)"),
+        (ChangesLossesWhileObserving(), r"changed its argument result in observe\(\)"),
+        (GlobalNumpy(), r"draws from a global random generator in threshold\(\)"),
+        (GlobalRandom(), r"draws from a global random generator in threshold\(\)"),
+        (PlainState(), "neither None nor a frozen dataclass"),
+        (OpenState(), "neither None nor a frozen dataclass"),
+        (StateOf(np.zeros(2)), "a state that cannot be saved in a checkpoint"),
+        (StateOf([1, 2]), "a checkpoint does not give back as it was"),
+        (ForgetsItsState(1), r"returns NoneType from observe\(\) but Anything from init\(\)"),
+    ],
+    ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
+)
+def test_what_every_policy_promises(policy: Any, told: str) -> None:
+    with pytest.raises(PolicyError, match=told):
+        check_policy(policy)
+
+
+@dataclass(frozen=True)
+class Cached(NoThreshold):
+    """A cache that says that it is one is no hidden state."""
+
+    seen: dict[int, float] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def loss(self) -> float:
+        return 0.25
+
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        return self.seen.setdefault(state.round, self.loss)
+
+
+def test_a_cache_is_allowed() -> None:
+    assert check_policy(Cached()) == "threshold"
+
+
+def test_a_state_of_plain_values_is_allowed() -> None:
+    assert check_policy(StateOf((1, math.inf, "text", (None, True)))) == "threshold"
+
+
+def test_the_slot_may_be_named_and_then_its_methods_are_asked_for() -> None:
+    assert check_policy(TwoSlots(), "clients") == "clients"
+    with pytest.raises(PolicyError, match=r"Uniform has no method plan\(\), which a policy for deadline needs"):
+        check_policy(Uniform(), "deadline")
+    with pytest.raises(UnknownName, match="deadline"):
+        check_policy(Uniform(), "deadlin")
+
+
+def test_a_policy_error_is_a_failed_assertion() -> None:
+    assert issubclass(PolicyError, AssertionError)
+
+
+# Promises of the single slots. A bent policy does as a good one does and then bends what comes out.
+
+
+def bend(good: Any, **bent: Callable[..., Any]) -> Any:
+    """A policy like `good` in which the named methods' results go through a function of (result, *arguments)."""
+    return Bent(good, bent)
+
+
+class Bent:
+    def __init__(self, good: Any, bent: dict[str, Callable[..., Any]]) -> None:
+        self.good, self.bent = good, bent
+
+    def __reduce__(self) -> Any:
+        # Functions inside functions cannot be pickled; a registry of live ones can be named.
+        key = next((number for number, made in enumerate(BENT) if made is self), None)
+        if key is None:
+            BENT.append(self)
+            key = len(BENT) - 1
+        return (_bent, (key,))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in ("good", "bent"):
+            raise AttributeError(name)
+        whole = getattr(self.good, name)
+        if name not in self.bent:
+            return whole
+
+        def method(*arguments: Any) -> Any:
+            return self.bent[name](whole(*arguments), *arguments)
+
+        return method
+
+
+BENT: list[Bent] = []
+
+
+def _bent(key: int) -> Bent:
+    return Bent(BENT[key].good, BENT[key].bent)
+
+
+def nan_weights(weights: Weights, *_: Any) -> Weights:
+    return np.full_like(weights, np.nan)
+
+
+class FirstReportCounts(Stateless):
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Weights:
+        return state.weights + reports[0].update
+
+
+class SummedAsTheyCome(Stateless):
+    """Float32 sums in the order of arrival: right but for the last bit."""
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Weights:
+        total = np.zeros_like(state.weights)
+        for report in reports:
+            total += np.float32(report.weight) * report.update
+        return state.weights + total / np.float32(sum(report.weight for report in reports))
+
+
+class RisingPace(ConstantPace):
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> ConstantState:
+        return replace(state.pace, loss_threshold_ratio=state.pace.loss_threshold_ratio + 0.3)
+
+
+class NanUtility(ConstantPace):
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> ConstantState:
+        return replace(state.pace, utility=math.nan)
+
+
+BROKEN: list[tuple[str, Any, str]] = [
+    ("clients", bend(Uniform(), choose=lambda rows, *_: rows[:-1]), r"chooses \d clients of \d, not \d"),
+    ("clients", bend(Uniform(), choose=lambda rows, s, t, available: available), "chooses 7 clients of 7, not 3"),
+    ("clients", bend(Uniform(), choose=lambda rows, *_: np.repeat(rows[:1], len(rows))), "chooses a client twice"),
+    ("clients", bend(Uniform(), choose=lambda rows, *_: rows + 1), "which are not available"),
+    ("clients", bend(Uniform(), choose=lambda rows, *_: rows.tolist()), "must be a 1-d array of integers"),
+    ("clients", bend(Uniform(), choose=lambda rows, *_: rows.astype(float)), "must be a 1-d array of integers"),
+    ("deadline", bend(Quorum(), plan=lambda plan, *_: (0.0, plan[1])), "a deadline of 0.0 s; it must be over 0"),
+    ("deadline", bend(Quorum(), plan=lambda plan, *_: (math.nan, plan[1])), "a deadline of nan s"),
+    ("deadline", bend(Quorum(), plan=lambda plan, *_: (5.0, 0)), "plans a quorum of 0 for 7 clients"),
+    ("deadline", bend(Quorum(), plan=lambda plan, *_: (5.0, plan[1] + 1)), "plans a quorum of 8 for 7 clients"),
+    ("deadline", bend(Quorum(), plan=lambda plan, *_: (5.0, float(plan[1]))), "plans a quorum of 7.0"),
+    ("deadline", bend(Quorum(), plan=lambda plan, *_: (5.0, max(plan[1], 1))), "plans a quorum of 1 for 0 clients"),
+    ("deadline", bend(FixedDeadline(), plan=lambda plan, *_: plan[0]), r"must be \(deadline in seconds, quorum\)"),
+    ("threshold", bend(NoThreshold(), threshold=lambda *_: -0.1), "gives a threshold of -0.1"),
+    ("threshold", bend(NoThreshold(), threshold=lambda *_: math.nan), "gives a threshold of nan"),
+    ("threshold", bend(NoThreshold(), threshold=lambda *_: math.inf), "gives a threshold of inf"),
+    ("threshold", bend(NoThreshold(), threshold=lambda *_: None), "gives a threshold of None"),
+    ("pace", ConstantPace(deadline_ratio=1.5), "gives a deadline_ratio of 1.5"),
+    ("pace", ConstantPace(loss_threshold_ratio=math.nan), "gives a loss_threshold_ratio of nan"),
+    ("pace", RisingPace(), "gives a loss_threshold_ratio of 1.2"),
+    ("pace", NanUtility(), "gives a utility of nan"),
+    ("pace", Stateless(), "gives a loss_threshold_ratio of None"),
+    ("aggregate", bend(WeightedMean(), aggregate=nan_weights), "weights that are not finite"),
+    ("aggregate", bend(WeightedMean(), aggregate=lambda w, *_: w.astype(float)), "must be an array of float32"),
+    ("aggregate", bend(WeightedMean(), aggregate=lambda w, *_: w[:-1]), r"aggregates to shape \(15,\), not \(16,\)"),
+    ("aggregate", FirstReportCounts(), "other weights if the reports come in another order"),
+    ("aggregate", SummedAsTheyCome(), "other weights if the reports come in another order"),
+    ("samples", bend(EverySample(), select=lambda chosen, *_: chosen[:0]), "selects no sample of 1"),
+    ("samples", bend(EverySample(), select=lambda chosen, *_: chosen + 1), "selects samples outside 0 to 0"),
+    ("samples", bend(EverySample(), select=lambda chosen, *_: chosen[::-1]), "selects unsorted or repeated samples"),
+    ("samples", bend(EverySample(), select=lambda c, *_: np.repeat(c, 2)), "selects unsorted or repeated samples"),
+    ("samples", bend(EverySample(), select=lambda *_: None), "selects None although there is a loss list"),
+    ("samples", bend(EverySample(), select=lambda c, *_: c == 0), "must be a 1-d array of integers"),
+    ("samples", bend(EverySample(), cap=lambda *_: 0), "gives a cap of 0"),
+    ("work", bend(AllOrNothing(), batches=lambda *_: -1), "trains -1 batches"),
+    ("work", bend(AllOrNothing(), batches=lambda b, *_: b + 1), r"trains \d batches"),
+    ("work", bend(AllOrNothing(), batches=lambda b, *_: float(b)), r"trains \d.0 batches; it must be a whole number"),
+    (
+        "work",
+        bend(AllOrNothing(), batches=lambda b, e, d, per, epochs: per * epochs),
+        "end after the deadline of 0.1 s",
+    ),
+    ("work", bend(AllOrNothing(), batches=lambda *_: 0), "trains nothing although all 1 batches are in time"),
+    ("summary", bend(LossStatistics(), summarize=lambda s, *_: replace(s, loss_sum=math.nan)), "loss_sum = nan"),
+    ("summary", bend(LossStatistics(), summarize=lambda s, *_: replace(s, batch_s=math.inf)), "batch_s = inf"),
+    ("summary", bend(LossStatistics(), summarize=lambda *_: {"loss_sum": 1.0}), "releases dict; it must be a Summary"),
+    ("compress", bend(NoCompression(), apply=lambda u, *_: u[:-1]), r"makes shape \(15,\) of \(16,\)"),
+    ("compress", bend(NoCompression(), apply=lambda u, *_: u.astype(float)), "must be an array of float32"),
+    ("compress", bend(NoCompression(), apply=lambda u, *_: u / np.float32(0)), "an update that is not finite"),
+    ("compress", bend(NoCompression(), encoded_bytes=lambda *_: 1.5), "gives 1.5 bytes"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("slot", "policy", "told"), BROKEN, ids=[f"{slot}: {told}" for slot, _, told in BROKEN])
+def test_what_a_slot_promises(slot: str, policy: Any, told: str) -> None:
+    with pytest.raises(PolicyError, match=told):
+        check_policy(policy, slot)
+
+
+@pytest.mark.parametrize(
+    ("slot", "good"),
+    [("clients", Uniform()), ("work", AllOrNothing()), ("samples", EverySample()), ("aggregate", WeightedMean())],
+    ids=["clients", "work", "samples", "aggregate"],
+)
+def test_bending_alone_breaks_nothing(slot: str, good: Any) -> None:
+    assert check_policy(bend(good, **{name: lambda result, *_: result for name in ("choose", "batches")}), slot) == slot
+
+
+class RandomSubset(EverySample):
+    """Uses the generator that it is given, as it should."""
+
+    def select(self, size: int, losses: Any, batch_s: float, order: Any, rng: np.random.Generator) -> Any:
+        return np.sort(rng.choice(size, size=(size + 1) // 2, replace=False))
+
+
+class NoisyLosses(LossStatistics):
+    def summarize(self, losses: Any, seen: Any, batch_s: float, order: Any, rng: np.random.Generator) -> Summary:
+        exact = super().summarize(losses, seen, batch_s, order, rng)
+        return replace(exact, loss_sum=exact.loss_sum + rng.normal())
+
+
+def test_the_given_generator_may_be_drawn_from() -> None:
+    assert check_policy(RandomSubset()) == "samples"
+    assert check_policy(NoisyLosses(noise_factor=0.5)) == "summary"
