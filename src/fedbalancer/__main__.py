@@ -2,4 +2,5 @@
 
 from fedbalancer.cli import main
 
-main()
+if __name__ == "__main__":  # worker processes import this file without running it
+    main()

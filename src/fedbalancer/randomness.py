@@ -30,7 +30,7 @@ def stream(seed: int, purpose: str, round: int = 0, client: str = "") -> np.rand
     True
     """
     key = np.frombuffer(_digest(seed, purpose, round, client), dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(_Key(key)))
+    return np.random.Generator(np.random.Philox(_Key(key)))  # type: ignore[arg-type] # its stubs know one kind
 
 
 def integer_seed(seed: int, purpose: str, round: int = 0, client: str = "") -> int:

@@ -12,7 +12,7 @@ from fedbalancer.client.losses import updated_losses
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=30), st.data())
 def test_only_seen_entries_change_and_the_old_list_is_left_alone(losses: list[float], data: st.DataObject) -> None:
     seen = np.array(sorted(data.draw(st.sets(st.integers(0, len(losses) - 1)))), dtype=np.int64)
-    fresh = np.arange(len(seen)) + 100.0
+    fresh = np.arange(100.0, 100.0 + len(seen))
     old = np.array(losses)
     found = updated_losses(old, len(losses), seen, fresh)
     assert old.tolist() == losses

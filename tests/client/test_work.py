@@ -29,8 +29,8 @@ def rounds(draw: Callable[..., Any]) -> tuple[list[float], float, int, int]:
 
 
 def done(policy: Work, case: tuple[list[float], float, int, int]) -> int:
-    elapsed, *rest = case
-    return policy.batches(lambda count: elapsed[count], *rest)
+    elapsed, deadline_s, per_epoch, epochs = case
+    return policy.batches(lambda count: elapsed[count], deadline_s, per_epoch, epochs)
 
 
 @given(rounds())

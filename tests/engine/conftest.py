@@ -50,7 +50,7 @@ class Phones:
 
 @dataclass
 class Notes:
-    """An executor that trains nothing, gives chosen losses, and notes its work. Sample i of a training has loss 10 + i."""
+    """An executor that trains nothing and notes its work. Sample i has loss 10 + i in a training."""
 
     lists: Mapping[str, FloatArray]
     trained: list[ClientWork] = field(default_factory=list)
@@ -62,10 +62,11 @@ class Notes:
 
     def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[Trained]:
         self.trained.extend(works)
-        seen = [np.sort(work.indices[: work.batches * work.batch_size]) for work in works]
-        return [
-            Trained(work.client, np.ones(2, dtype=np.float32), s, 10.0 + s) for work, s in zip(works, seen, strict=True)
-        ]
+        return [self._trained(work) for work in works]
+
+    def _trained(self, work: ClientWork) -> Trained:
+        seen = np.sort(work.indices[: work.batches * work.batch_size])
+        return Trained(work.client, np.ones(2, dtype=np.float32), seen, seen.astype(np.float64) + 10.0)
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
         self.looked.extend(clients)

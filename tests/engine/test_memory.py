@@ -11,13 +11,8 @@ from hypothesis import strategies as st
 
 from fedbalancer.engine.memory import ClientMemory, from_arrays, to_arrays
 
-memories = st.builds(
-    ClientMemory,
-    st.none()
-    | st.lists(st.floats(0, 9) | st.just(math.nan), max_size=6).map(lambda values: np.array(values, dtype=float)),
-    st.floats(0.1, 100),
-    st.integers(1, 50),
-)
+losses = st.lists(st.floats(0, 9) | st.just(math.nan), max_size=6).map(lambda values: np.array(values, dtype=float))
+memories = st.builds(ClientMemory, st.none() | losses, st.floats(0.1, 100), st.integers(1, 50))
 
 
 @given(st.lists(memories, max_size=6))

@@ -67,7 +67,8 @@ def build(make: Callable[[], Any]) -> torch.nn.Module:
     """A fresh module from the user's factory, in float32 on the CPU."""
     import torch
 
-    module = make()
+    with torch.random.fork_rng(devices=[]):  # the user's own draws go on as if no model had been made
+        module = make()
     if not isinstance(module, torch.nn.Module):
         raise BadData(f"the task's model must make a torch.nn.Module, not {type(module).__name__}")
     return module.float().cpu()

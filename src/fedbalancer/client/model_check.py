@@ -59,7 +59,8 @@ def _present(task: Task) -> Iterator[tuple[str, Samples]]:
 def check_labels(labels: NDArray[Any], where: str, classes: int) -> None:
     """Raise `BadData` unless the labels are numbers of classes that the model has."""
     if labels.dtype.kind not in "iub" or labels.ndim != 1:
-        raise BadData(f"{where}: the cross-entropy needs one whole number a sample as label, not {labels.dtype}")
+        got = f"{labels.dtype} of shape {labels.shape}"
+        raise BadData(f"{where}: the cross-entropy needs one whole number a sample as labels, not {got}")
     bad = np.flatnonzero(labels >= classes)
     if len(bad):
         raise BadData(

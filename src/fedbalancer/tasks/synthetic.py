@@ -1,13 +1,17 @@
-"""Synthetic(alpha, beta): a logistic regression whose clients differ in model and in data as much as you ask.
+"""Synthetic(alpha, beta): a logistic regression whose users differ in their models and in their data.
 
 User k has its own true model W_k, b_k ~ N(u_k, 1) with u_k ~ N(0, alpha), and its own features x ~ N(v_k, S) with
 v_k ~ N(B_k, 1), B_k ~ N(0, beta), S diagonal with S_jj = j^-1.2; the label is the argmax of softmax(W_k x + b_k). There
-are 60 features and 10 classes, and a user has 50 + lognormal(4, 2) samples, so a few have most of the data (T. Li et al.,
-"Federated Optimization in Heterogeneous Networks", 2020; LEAF has the same generator). alpha and beta are variances, as
-in the paper's formulas. Two departures keep it bounded: sizes are capped, at `MOST_SAMPLES` of the scale, and the test
-data (a tenth of every user's samples) are pooled over at most 100 users, spread evenly.
+are 60 features and 10 classes, and a user has 50 + lognormal(4, 2) samples, so a few have most of the data (T. Li et
+al., "Federated Optimization in Heterogeneous Networks", 2020; LEAF has such a generator too). alpha and beta are
+variances, as in the paper's formulas.
 
-A user's samples are made when they are asked for, so that ten thousand users cost nothing until they train.
+Worth knowing: u_k is one number, added to the scores of all classes alike, so it cancels in the softmax and alpha
+changes no label. The users' models differ all the same, because every W_k is drawn on its own.
+
+Two departures keep it bounded: sizes are capped, at `MOST_SAMPLES` of the scale, and the test data (a tenth of a user's
+samples) are pooled over at most 100 users, spread evenly. A user's samples are made when they are asked for, so that
+ten thousand users cost nothing until they train.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ CLASSES = 10
 TEST_SHARE = 0.1
 TEST_USERS = 100
 MOST_SAMPLES = {"small": 400, "paper": 3000}
-"""The cap on a user's samples at each scale; a fifth and a fiftieth of the users reach it."""
+"""The cap on a user's samples at each scale; about a fifth and a fortieth of the users reach it."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,8 @@ class SyntheticClients(Mapping[str, Samples]):
 
 
 def _held_out(total: IndexArray) -> IndexArray:
-    return np.maximum(1, np.floor(total * TEST_SHARE)).astype(np.int64)
+    held_out: IndexArray = np.maximum(1, np.floor(total * TEST_SHARE)).astype(np.int64)
+    return held_out
 
 
 def make_model() -> torch.nn.Module:

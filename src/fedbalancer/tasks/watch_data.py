@@ -1,6 +1,7 @@
 """Reading the smartwatch recordings that the package `seglearn` ships, without importing or trusting it.
 
-The file is a pickled dictionary. Unpickling may run any code, so only what a dictionary of NumPy arrays needs is let in.
+The file is a pickled dictionary. Unpickling may run any code, so only what a dictionary of NumPy arrays needs
+is let in.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class _ArraysOnly(pickle.Unpickler):
     """Admits NumPy arrays and plain types; refuses every other name before it is looked up."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        rebuild: Callable[..., Any] = np.empty(0).__reduce__()[0]  # wherever this NumPy keeps it
+        rebuild: Any = np.empty(0).__reduce__()[0]  # wherever this NumPy keeps it
         admitted: dict[tuple[str, str], Callable[..., Any]] = {
             ("numpy", "ndarray"): np.ndarray,
             ("numpy", "dtype"): np.dtype,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from fedbalancer.engine.executors import InlineExecutor
 
 
@@ -19,12 +17,11 @@ class Echo:
 
 
 def test_asks_the_trainer_once_for_each_piece_of_work_in_order() -> None:
-    executor = InlineExecutor(Echo())  # type: ignore[arg-type]
-    weights = np.zeros(1, dtype=np.float32)
+    trainer: Any = Echo()
+    executor: Any = InlineExecutor(trainer)
     assert executor.layout == Echo.layout
-    assert executor.initial_weights(3) == ("initial_weights", 3)  # type: ignore[comparison-overlap]
-    assert executor.losses(weights, ["b", "a"]) == [("losses", weights, "b"), ("losses", weights, "a")]  # type: ignore[comparison-overlap]
-    works: Any = ["second", "first"]
-    assert executor.train(weights, works) == [("train", weights, "second"), ("train", weights, "first")]  # type: ignore[comparison-overlap]
-    assert executor.evaluate(weights) == ("evaluate", weights)  # type: ignore[comparison-overlap]
+    assert executor.initial_weights(3) == ("initial_weights", 3)
+    assert executor.losses("weights", ["b", "a"]) == [("losses", "weights", "b"), ("losses", "weights", "a")]
+    assert executor.train("weights", ["b", "a"]) == [("train", "weights", "b"), ("train", "weights", "a")]
+    assert executor.evaluate("weights") == ("evaluate", "weights")
     executor.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,19 @@ def test_clients_count_by_their_samples_and_not_by_their_epochs() -> None:
     reports = [make_report("a", [1.0, 0.0], 30.0), make_report("b", [0.0, 4.0], 10.0)]
     state = make_state(weights=np.array([1.0, 2.0], dtype=np.float32))
     assert WeightedMean().aggregate(make_setup(), state, reports).tolist() == [1.75, 3.0]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_the_order_of_arrival_does_not_matter_even_where_rounding_does(order: tuple[int, ...]) -> None:
+    reports = [make_report("a", [2.0**60], 1.0), make_report("b", [1.0], 1.0), make_report("c", [-(2.0**60)], 1.0)]
+    state = make_state(weights=np.zeros(1, dtype=np.float32))
+    assert WeightedMean().aggregate(make_setup(), state, [reports[i] for i in order]).tolist() == [0.0]
+
+
+def test_weighs_in_double_precision() -> None:
+    reports = [make_report("a", [1 + 2.0**-23], 3.0), make_report("b", [-1.0], 3.0)]
+    state = make_state(weights=np.zeros(1, dtype=np.float32))
+    assert WeightedMean().aggregate(make_setup(), state, reports).tolist() == [2.0**-24]
 
 
 def test_sums_in_double_precision() -> None:

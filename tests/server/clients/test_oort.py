@@ -88,6 +88,11 @@ class TestChoose:
         assert sorted(set(chosen) - {0, 1}) == [3, 5, 7]
         assert len(set(chosen) & {0, 1}) == 1
 
+    def test_expects_an_unknown_client_to_train_all_its_samples(self) -> None:
+        ledger = heard(make_ledger([100, 500, 30, 400, 20]), [0])
+        drawn = draws(ledger, OverThresholdUtility(), 20, exploration=0.75, clients_per_round=3)
+        assert drawn.all(axis=0).tolist() == [False, False, True, True, True]
+
     def test_breaks_ties_of_speed_at_random(self) -> None:
         ledger = heard(make_ledger([100] * 6, network_s=[1, 5, 5, 5, 5, 9]), [0])
         drawn = draws(ledger, OverThresholdUtility(), 400, exploration=0.9, clients_per_round=2)

@@ -12,13 +12,11 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from fedbalancer.errors import FedBalancerError
-from fedbalancer.processes import become_worker, process_context
+from fedbalancer.processes import DIED, become_worker, packed, process_context, unpacked
 from fedbalancer.protocols import Trainer
 from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
 
-DIED = "a worker process died (out of memory?); fewer --workers may help"
-
-_trainer: Trainer | None = None
+_trainer: Trainer | FedBalancerError | None = None
 
 
 class PoolExecutor:
@@ -26,7 +24,9 @@ class PoolExecutor:
 
     def __init__(self, make_trainer: Callable[[], Trainer], workers: int) -> None:
         self.workers = workers
-        self._pool = ProcessPoolExecutor(workers, process_context(), initializer=_start, initargs=(make_trainer,))
+        self._pool = ProcessPoolExecutor(
+            workers, process_context(), initializer=_start, initargs=(packed(make_trainer),)
+        )
         self.layout: Layout = self._result(self._submit(_layout))
 
     def initial_weights(self, seed: int) -> Weights:
@@ -84,22 +84,31 @@ def balanced(costs: Sequence[int], parts: int) -> list[list[int]]:
     return dealt
 
 
-def _start(make_trainer: Callable[[], Trainer]) -> None:
+def _start(make_trainer: bytes) -> None:
     global _trainer  # noqa: PLW0603 - the one value a worker process holds
     become_worker()
-    _trainer = make_trainer()
+    try:
+        _trainer = unpacked(make_trainer)()
+    except FedBalancerError as error:  # told when first asked: an initializer that raises only breaks the pool
+        _trainer = error
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 
 
-def _layout() -> Layout:
+def _the_trainer() -> Trainer:
     assert _trainer is not None
-    return _trainer.layout
+    if isinstance(_trainer, FedBalancerError):
+        raise _trainer
+    return _trainer
+
+
+def _layout() -> Layout:
+    return _the_trainer().layout
 
 
 def _call(verb: str, *arguments: Any) -> Any:
-    return getattr(_trainer, verb)(*arguments)
+    return getattr(_the_trainer(), verb)(*arguments)
 
 
 def _each(verb: str, weights: Weights, items: Sequence[Any]) -> list[Any]:
-    return [getattr(_trainer, verb)(weights, item) for item in items]
+    return [getattr(_the_trainer(), verb)(weights, item) for item in items]

@@ -1,0 +1,43 @@
+"""The trainer for runs in which only the clock matters."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedbalancer.client.batches import batches
+from fedbalancer.client.timing_only import TimingOnly
+from fedbalancer.types import ClientWork
+
+
+def work(count: int) -> ClientWork:
+    return ClientWork("ann", np.array([9, 2, 4, 7, 1, 5, 30]), count, 3, 0.1, 0.0, None, seed=4)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 9])
+def test_sees_what_a_real_trainer_would_see_in_the_first_epoch(count: int) -> None:
+    trained = TimingOnly({"ann": 40}).train(np.empty(0, np.float32), work(count))
+    seen = [row for epoch, rows in batches(work(count)) if epoch == 0 for row in rows]
+    assert list(trained.seen) == sorted(seen)
+    assert list(trained.losses) == [1.0] * len(seen)
+    assert trained.update.shape == (0,)
+
+
+def test_has_no_weights_and_nothing_to_evaluate() -> None:
+    trainer = TimingOnly({"ann": 4})
+    assert trainer.layout == ()
+    assert trainer.initial_weights(3).shape == (0,)
+    assert list(trainer.losses(trainer.initial_weights(0), "ann")) == [1.0] * 4
+    evaluation = trainer.evaluate(trainer.initial_weights(0))
+    assert math.isnan(evaluation.accuracy)
+    assert math.isnan(evaluation.loss)
+    assert evaluation.samples == 0
+
+
+def test_needs_no_torch() -> None:
+    code = "import sys, fedbalancer.client.timing_only, fedbalancer.tasks; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

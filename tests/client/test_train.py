@@ -1,0 +1,274 @@
+"""The torch trainer gives what textbook SGD gives, and tells the user what does not fit."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedbalancer.client.batches import batches
+from fedbalancer.errors import BadData, TrainingDiverged, UnknownName
+from fedbalancer.tasks.task import Task
+from fedbalancer.types import ClientWork
+
+torch = pytest.importorskip("torch", reason="the torch trainer needs the extra [torch]")
+
+from fedbalancer.client.train import TorchTrainer  # noqa: E402
+
+F = torch.nn.functional
+SIZE, FEATURES, CLASSES = 23, 5, 3
+
+
+def mlp() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(FEATURES, 4), torch.nn.Tanh(), torch.nn.Linear(4, CLASSES))
+
+
+def data(seed: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(SIZE, FEATURES)), rng.integers(CLASSES, size=SIZE)
+
+
+def task(model: Callable[[], Any] = mlp, **options: Any) -> Task:
+    return Task(**{"clients": {"ann": data(0), "bob": data(1)}, "test": data(2), "model": model} | options)
+
+
+def work(**options: Any) -> ClientWork:
+    plain = {
+        "client": "ann", "indices": np.arange(SIZE), "batches": 8, "batch_size": 10, "learning_rate": 0.3, "mu": 0.0,
+        "clip_norm": None, "seed": 11,
+    }  # fmt: skip
+    return ClientWork(**plain | options)
+
+
+def load(module: Any, weights: Any) -> None:
+    torch.nn.utils.vector_to_parameters(torch.tensor(weights), module.parameters())
+
+
+def textbook(weights: Any, job: ClientWork, penalty: float = 0.0) -> tuple[Any, dict[int, float]]:
+    """The same batches through torch.optim.SGD, the proximal term as part of the loss; new weights, first losses."""
+    module = mlp()
+    load(module, weights.copy())
+    optimizer = torch.optim.SGD(module.parameters(), job.learning_rate)
+    features, labels = torch.tensor(data()[0], dtype=torch.float32), torch.tensor(data()[1])
+    start, first = torch.tensor(weights), {}
+    for epoch, rows in batches(job):
+        losses = F.cross_entropy(module(features[rows]), labels[rows], reduction="none")
+        if epoch == 0:
+            first.update(zip(rows.tolist(), losses.tolist(), strict=True))
+        flat = torch.nn.utils.parameters_to_vector(module.parameters())
+        optimizer.zero_grad()
+        (losses.mean() + penalty / 2 * (flat - start).square().sum()).backward()
+        if job.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), job.clip_norm)
+        optimizer.step()
+    return torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy(), first
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"mu": 0.7}, {"clip_norm": 0.05}, {"mu": 2.0, "clip_norm": 0.1}, {"batch_size": 23, "batches": 3}],
+    ids=["sgd", "proximal", "clipped", "proximal and clipped", "full batches"],
+)
+def test_training_equals_textbook_sgd_on_the_same_batches(options: dict[str, Any]) -> None:
+    trainer, job = TorchTrainer(task()), work(**options)
+    weights = trainer.initial_weights(0)
+    expected, first = textbook(weights, job, job.mu)
+    trained = trainer.train(weights, job)
+    np.testing.assert_allclose(trained.update, expected - weights, atol=1e-6)
+    assert trained.update.dtype == np.float32
+    assert list(trained.seen) == sorted(first)
+    np.testing.assert_allclose(trained.losses, [first[row] for row in sorted(first)], rtol=1e-5)
+    assert trained.losses.dtype == np.float64
+
+
+def test_losses_are_those_from_before_the_step() -> None:
+    trainer = TorchTrainer(task())
+    weights = trainer.initial_weights(0)
+    trained = trainer.train(weights, work(batch_size=SIZE, batches=1, learning_rate=5.0))
+    np.testing.assert_allclose(trained.losses, trainer.losses(weights, "ann"), rtol=1e-5)
+    assert abs(trainer.losses(weights + trained.update, "ann") - trained.losses).max() > 0.1
+
+
+def test_only_the_samples_really_seen_are_reported() -> None:
+    trainer = TorchTrainer(task())
+    job = work(indices=np.array([3, 8, 1, 20, 15, 7]), batches=2, batch_size=2)
+    trained = trainer.train(trainer.initial_weights(0), job)
+    assert list(trained.seen) == sorted(np.concatenate([rows for _, rows in batches(job)]))
+    assert len(trained.losses) == 4
+
+
+def test_no_batches_change_nothing() -> None:
+    trainer = TorchTrainer(task())
+    trained = trainer.train(trainer.initial_weights(0), work(batches=0))
+    assert not trained.update.any()
+    assert trained.seen.shape == trained.losses.shape == (0,)
+
+
+class Noisy(torch.nn.Module):  # type: ignore[misc]
+    """Dropout, and a batch norm whose running mean depends on an integer counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.Linear(FEATURES, 6)
+        self.norm = torch.nn.BatchNorm1d(6, momentum=None)
+        self.b = torch.nn.Linear(6, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        return self.b(F.dropout(self.norm(self.a(x)), 0.5, self.training))
+
+
+@pytest.mark.parametrize("model", [mlp, Noisy])
+def test_same_work_same_bytes_whatever_was_done_before(model: Callable[[], Any]) -> None:
+    trainer, other = TorchTrainer(task(model)), TorchTrainer(task(model))
+    weights = trainer.initial_weights(4)
+    kept = weights.copy()
+    first = trainer.train(weights, work())
+    trainer.train(weights + first.update, work(client="bob", seed=9))
+    trainer.evaluate(weights)
+    torch.manual_seed(123)
+    for again in (trainer.train(weights, work()), other.train(weights, work())):
+        assert again.update.tobytes() == first.update.tobytes()
+        assert again.losses.tobytes() == first.losses.tobytes()
+    assert weights.tobytes() == kept.tobytes()
+
+
+def test_initial_weights_depend_on_the_seed_only_and_leave_the_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    trainer = TorchTrainer(task())
+    first = trainer.initial_weights(1)
+    trainer.train(first, work())
+    assert torch.rand(1) == expected
+    assert first.tobytes() == trainer.initial_weights(1).tobytes()
+    assert first.tobytes() != trainer.initial_weights(2).tobytes()
+    assert first.dtype == np.float32
+    assert sum(int(np.prod(shape)) for _, shape in trainer.layout) == first.size
+
+
+def test_running_statistics_are_part_of_the_weights_and_counters_are_not() -> None:
+    trainer = TorchTrainer(task(Noisy))
+    names = [name for name, _ in trainer.layout]
+    assert {"norm.running_mean", "norm.running_var"} < set(names)
+    assert "norm.num_batches_tracked" not in names
+    update = trainer.train(trainer.initial_weights(0), work()).update
+    sizes = [int(np.prod(shape)) for _, shape in trainer.layout]
+    parts = dict(zip(names, np.split(update, np.cumsum(sizes)[:-1]), strict=True))
+    assert parts["norm.running_mean"].any()
+
+
+def test_evaluation_counts_right_answers_and_averages_losses() -> None:
+    features, labels = (np.tile(part, (30, 1) if part.ndim == 2 else 30) for part in data(2))
+    trainer = TorchTrainer(task(test=(features, labels)))
+    weights, module = trainer.initial_weights(0), mlp()
+    load(module, weights)
+    outputs = module(torch.tensor(features, dtype=torch.float32)).detach().double()
+    evaluation = trainer.evaluate(weights)
+    assert evaluation.samples == 30 * SIZE
+    assert evaluation.accuracy == pytest.approx(float((outputs.argmax(1).numpy() == labels).mean()))
+    assert evaluation.loss == pytest.approx(float(F.cross_entropy(outputs, torch.tensor(labels))), rel=1e-5)
+
+
+def test_a_loss_of_your_own_may_fit_numbers() -> None:
+    features, _ = data()
+    pair = (features, features.sum(axis=1))
+    regression = task(
+        lambda: torch.nn.Linear(FEATURES, 1), clients={"ann": pair}, test=pair,
+        loss=lambda outputs, labels: (outputs[:, 0] - labels) ** 2,
+    )  # fmt: skip
+    trainer = TorchTrainer(regression)
+    weights = trainer.initial_weights(0)
+    for _ in range(20):
+        weights = weights + trainer.train(weights, work(learning_rate=0.05)).update
+    evaluation = trainer.evaluate(weights)
+    assert evaluation.loss < 0.05
+    assert np.isnan(evaluation.accuracy)
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, lambda o, y: 1.0], ids=["mean", "float"])
+def test_a_loss_must_give_one_value_a_sample(loss: Callable[[Any, Any], Any]) -> None:
+    with pytest.raises(BadData, match="one value a sample"):
+        TorchTrainer(task(loss=loss))
+
+
+def test_an_unknown_loss_is_named() -> None:
+    with pytest.raises(UnknownName, match="cross_entropy"):
+        TorchTrainer(task(loss="crossentropy"))
+
+
+def test_divergence_names_the_client_and_what_to_change() -> None:
+    features, labels = data()
+    trainer = TorchTrainer(task(lambda: torch.nn.Linear(FEATURES, CLASSES), clients={"ann": (features * 1e20, labels)}))
+    with pytest.raises(TrainingDiverged, match=r"client 'ann': the loss .* lower the learning rate \(now 1e\+10\)"):
+        trainer.train(trainer.initial_weights(0), work(learning_rate=1e10))
+    with pytest.raises(TrainingDiverged, match=r"client 'ann': the update is not finite; lower"):
+        trainer.train(trainer.initial_weights(0), work(learning_rate=1e30, batches=1))
+
+
+def test_losses_that_are_not_numbers_name_client_and_sample() -> None:
+    trainer = TorchTrainer(task())
+    weights = trainer.initial_weights(0)
+    with pytest.raises(TrainingDiverged, match="client 'bob': the loss of sample 0 is nan"):
+        trainer.losses(np.full_like(weights, np.nan), "bob")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": lambda: torch.nn.Linear(FEATURES + 1, 3)}, r"client 'ann': the model fails on 2 samples .*\(5,\)"),
+        ({"model": lambda: torch.nn.Linear(FEATURES, 2)}, "has label 2 in sample .*2 outputs.*0 to 1"),
+        ({"model": lambda: None}, "must make a torch.nn.Module, not NoneType"),
+        ({"model": lambda: torch.nn.Flatten(0)}, r"gives \(10,\)"),
+        ({"test": (data()[0], np.full(SIZE, 7))}, "the test data has label 7 in sample 0"),
+        ({"test": (data()[0], np.full(SIZE, 0.5))}, "the test data: .* whole number a sample"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_data_is_told_before_training(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadData, match=message):
+        TorchTrainer(task(**options))
+
+
+def test_a_batch_that_the_model_cannot_take_is_told() -> None:
+    trainer = TorchTrainer(task(Noisy))
+    with pytest.raises(BadData, match="client 'ann': the model fails on 1 samples"):
+        trainer.train(trainer.initial_weights(0), work(indices=np.arange(1)))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float64, np.float16, bool])
+def test_images_and_any_floats_are_trained_as_float32(kind: type) -> None:
+    features = (np.abs(data()[0]) * 3).astype(kind)
+    features.flags.writeable = False
+    trainer = TorchTrainer(task(clients={"ann": (features, data()[1].astype(np.uint8))}))
+    assert trainer.train(trainer.initial_weights(0), work()).update.any()
+
+
+def test_tokens_stay_whole_numbers() -> None:
+    tokens = np.random.default_rng(0).integers(20, size=(SIZE, 4)).astype(np.int32)
+
+    def bag() -> Any:
+        return torch.nn.Sequential(torch.nn.EmbeddingBag(20, 6), torch.nn.Linear(6, CLASSES))
+
+    trainer = TorchTrainer(task(bag, clients={"ann": (tokens, data()[1])}, test=(tokens, data()[1])))
+    assert trainer.train(trainer.initial_weights(0), work()).update.any()
+
+
+def test_frozen_parameters_do_not_move() -> None:
+    def frozen() -> Any:
+        module = mlp()
+        module[0].requires_grad_(False)
+        return module
+
+    trainer = TorchTrainer(task(frozen))
+    update = trainer.train(trainer.initial_weights(0), work(mu=0.1)).update
+    count = FEATURES * 4 + 4
+    assert not update[:count].any()
+    assert update[count:].any()
+
+
+def test_results_can_be_sent_to_another_process() -> None:
+    trainer = TorchTrainer(task())
+    trained = trainer.train(trainer.initial_weights(0), work())
+    assert pickle.loads(pickle.dumps(trained)).update.tobytes() == trained.update.tobytes()

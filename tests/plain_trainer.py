@@ -1,0 +1,37 @@
+"""A trainer for tests, in a module of its own so that worker processes can import it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbalancer.errors import TrainingDiverged
+from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A trainer of NumPy only, whose result depends on every field of the work. Two clients of it misbehave."""
+
+    layout: Layout = (("weight", (3,)),)
+
+    def initial_weights(self, seed: int) -> Weights:
+        return np.random.default_rng(seed).normal(size=3).astype(np.float32)
+
+    def train(self, weights: Weights, work: ClientWork) -> Trained:
+        if work.client == "killer":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if work.client == "diverging":
+            raise TrainingDiverged("client 'diverging': loss is not finite")
+        rng = np.random.default_rng([work.seed, work.batches, work.batch_size])
+        update = (weights * rng.normal(size=3) * work.learning_rate - work.mu).astype(np.float32)
+        return Trained(work.client, update, work.indices, rng.random(len(work.indices)))
+
+    def losses(self, weights: Weights, client: str) -> FloatArray:
+        return np.linspace(0.0, float(weights.sum()), len(client))
+
+    def evaluate(self, weights: Weights) -> Evaluation:
+        return Evaluation(float(weights[0]), float(weights[1]), 3)

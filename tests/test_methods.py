@@ -1,0 +1,181 @@
+"""The table of methods: what each name is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fedbalancer.client.compress import NoCompression
+from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold
+from fedbalancer.client.summary import LossStatistics
+from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
+from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.methods import BASES, MODIFIERS, SLOTS, load_policy, method
+from fedbalancer.server.aggregate import WeightedMean
+from fedbalancer.server.clients import OverThresholdUtility, Uniform
+from fedbalancer.server.deadline import FixedDeadline, PeakDeadline, Quorum
+from fedbalancer.server.pace import ConstantPace, RatioControl
+from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
+from fedbalancer.settings import Settings, resolve
+
+TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
+    "fedavg+1t": (Uniform(), EverySample(), FixedDeadline(1), AllOrNothing()),
+    "fedavg+2t": (Uniform(), EverySample(), FixedDeadline(2), AllOrNothing()),
+    "fedavg+spc": (Uniform(), EverySample(), Quorum(0.8), AllOrNothing()),
+    "fedavg+wfa": (Uniform(), EverySample(), Quorum(1.0), AllOrNothing()),
+    "prox+1t": (Uniform(), EverySample(), FixedDeadline(1), WholeEpochs()),
+    "prox+2t": (Uniform(), EverySample(), FixedDeadline(2), WholeEpochs()),
+    "sampleselection": (Uniform(), HighestLoss(), FixedDeadline(1), WholeEpochs()),
+    "fedbalancer": (OverThresholdUtility(), OverThreshold(1.0), PeakDeadline(), WholeEpochs()),
+}
+
+
+class TestTable:
+    @pytest.mark.parametrize("name", TABLE)
+    def test_each_method_is_its_row(self, name: str) -> None:
+        made = method(name)
+        assert (made.clients, made.samples, made.deadline, made.work) == TABLE[name]
+        assert (made.aggregate, made.compress, made.name) == (WeightedMean(), NoCompression(), name)
+
+    def test_fedbalancer_alone_moves_threshold_and_pace(self) -> None:
+        for name in TABLE:
+            made = method(name)
+            adaptive = name == "fedbalancer"
+            assert made.threshold == (InterpolatedThreshold() if adaptive else NoThreshold())
+            assert made.pace == (RatioControl(20, 0.05, 0.05) if adaptive else ConstantPace())
+
+    @pytest.mark.parametrize("name", BASES)
+    def test_each_registered_method_has_a_description_and_takes_every_modifier(self, name: str) -> None:
+        assert BASES[name][0]
+        for modifier in MODIFIERS:
+            assert method(name + modifier).name == name + modifier
+
+    @pytest.mark.parametrize("name", BASES)
+    def test_every_slot_holds_a_policy_of_its_kind(self, name: str) -> None:
+        made = method(name)
+        for slot, protocol in SLOTS.items():
+            assert isinstance(getattr(made, slot), protocol)
+
+    def test_the_proximal_term_is_prox_and_sampleselections(self) -> None:
+        s = resolve({"prox_mu": 0.1, "fedbalancer_mu": 0.2})
+        mu = {name: method(name, s).mu for name in TABLE}
+        assert mu == {name: 0.0 for name in TABLE if name.startswith("fedavg")} | {
+            "prox+1t": 0.1, "prox+2t": 0.1, "sampleselection": 0.1, "fedbalancer": 0.2
+        }  # fmt: skip
+
+
+class TestSettingsReachTheSlots:
+    def test_fedbalancer(self) -> None:
+        s = resolve(
+            {
+                "p": 0.7, "w": 7, "lss": 0.1, "dss": 0.2, "noise_factor": 0.3, "loss_history": "cumulative",
+                "utility_samples": "all", "forward_pass": "every", "deadline_grid": "continuous",
+                "deadline_counts": "over", "deadline_gate": 0.4, "deadline_gate_clients": 3, "guard_s": 4.0,
+                "alpha": 2.0, "exploration": 0.8, "exploration_decay": 0.9, "exploration_min": 0.1,
+                "utility_clip": 0.6, "utility_cutoff": 0.5, "normalise_utility": False,
+            }
+        )  # fmt: skip
+        made = method("fedbalancer", s)
+        assert made.samples == OverThreshold(0.7)
+        assert made.pace == RatioControl(7, 0.1, 0.2)
+        assert made.threshold == InterpolatedThreshold("cumulative")
+        assert made.summary == LossStatistics(0.3, "all")
+        assert made.deadline == PeakDeadline("over", "continuous", 0.4, 3, 4.0)
+        assert made.clients == OverThresholdUtility(2.0, 0.8, 0.9, 0.1, 0.6, 0.5, False)
+        assert made.forward_pass == "every"
+
+    def test_the_others(self) -> None:
+        s = resolve({"smartpc_share": 0.5, "sample_selection_deadline": 2, "noise_factor": 0.3})
+        assert method("fedavg+spc", s).deadline == Quorum(0.5)
+        assert method("sampleselection", s).deadline == FixedDeadline(2)
+        assert all(method(name, s).summary == LossStatistics(0.3) for name in BASES)
+
+
+class TestModifiers:
+    def test_batches_exchanges_the_work(self) -> None:
+        assert method("fedbalancer+batches") == replace(
+            method("fedbalancer"), work=WholeBatches(), name="fedbalancer+batches"
+        )
+
+    def test_forwardpass_makes_a_fresh_list_every_round(self) -> None:
+        assert method("fedbalancer+forwardpass").forward_pass == "every"
+        assert method("fedbalancer").forward_pass == "first"
+
+    def test_modifiers_add_up_in_any_order(self) -> None:
+        one, other = method("prox+1t+batches+forwardpass"), method("prox+1t+forwardpass+batches")
+        assert replace(one, name="") == replace(other, name="")
+        assert (one.work, one.forward_pass) == (WholeBatches(), "every")
+
+    @pytest.mark.parametrize(
+        ("name", "hint"),
+        [("fedbalancer+batch", r"\+batches"), ("fedavg+1t+forwardpas", r"\+forwardpass"), ("fedbalancer+", "known")],
+    )
+    def test_an_unknown_one_names_the_method_and_the_nearest(self, name: str, hint: str) -> None:
+        with pytest.raises(UnknownName, match=rf"unknown modifier in method '{name.replace('+', '.')}'.*{hint}"):
+            method(name)
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "near"), [("fedbalancr", "fedbalancer"), ("fedavg", r"fedavg\+1t"), ("prox+3t", r"prox\+[12]t")]
+    )
+    def test_an_unknown_method_suggests_the_nearest(self, name: str, near: str) -> None:
+        with pytest.raises(UnknownName, match=f"unknown method .* did you mean .*{near}"):
+            method(name)
+
+    def test_a_name_like_no_other_lists_them_all(self) -> None:
+        with pytest.raises(UnknownName, match=r"known: .*fedavg.*sampleselection"):
+            method("")
+
+
+class TestSlots:
+    def test_any_slot_is_replaced(self) -> None:
+        made = method("fedbalancer", deadline=FixedDeadline(3), clients=Uniform(), mu=0.5)
+        assert (made.deadline, made.clients, made.mu) == (FixedDeadline(3), Uniform(), 0.5)
+        assert made.samples == OverThreshold(1.0)
+
+    def test_a_slot_is_named_in_the_settings_and_an_argument_wins(self) -> None:
+        s = Settings(slots={"deadline": "fedbalancer.server.deadline:Quorum"})
+        assert method("fedbalancer", s).deadline == Quorum()
+        assert method("fedbalancer", s, deadline=FixedDeadline(1)).deadline == FixedDeadline(1)
+
+    def test_an_unknown_slot_suggests_the_nearest(self) -> None:
+        with pytest.raises(UnknownName, match="unknown slot 'deadlin'; did you mean deadline"):
+            method("fedbalancer", deadlin=FixedDeadline(1))
+        with pytest.raises(UnknownName, match="unknown slot 'deadlin'; did you mean deadline"):
+            method("fedbalancer", Settings(slots={"deadlin": "a:B"}))
+
+    def test_the_name_is_no_slot(self) -> None:
+        with pytest.raises(TypeError):
+            method("fedbalancer", name="other")  # type: ignore[misc]
+
+
+class TestLoadPolicy:
+    def test_a_class_is_made_without_arguments(self) -> None:
+        assert load_policy("deadline", "fedbalancer.server.deadline.quorum:Quorum") == Quorum()
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [
+            ("no_such_package:Deadline", "No module named 'no_such_package'"),
+            ("fedbalancer.server.deadline:NoSuch", "has no attribute 'NoSuch'"),
+            ("fedbalancer.server.deadline", "must look like package.module:Class"),
+            ("", "must look like package.module:Class"),
+            (":Deadline", "Empty module name"),
+            (".relative:Deadline", "relative import"),
+            ("fedbalancer.server.clients:Uniform", "no policy for that slot; it needs init, observe, plan"),
+            ("fedbalancer.server.deadline.peak:PeakState", "cannot be made without arguments"),
+        ],
+    )
+    def test_what_is_wrong_is_said_in_one_line_with_slot_and_path(self, path: str, message: str) -> None:
+        with pytest.raises(BadSetting) as caught:
+            load_policy("deadline", path)
+        assert str(caught.value).startswith(f"slots.deadline = {path!r}")
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_an_unknown_slot_suggests_the_nearest(self) -> None:
+        with pytest.raises(UnknownName, match="did you mean deadline"):
+            load_policy("dedline", "a:B")

@@ -1,0 +1,79 @@
+"""The ledger: a row per client."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from builders import Unchanged, make_ledger, make_report, make_result, same
+
+from fedbalancer.types import RECENT_COUNTS, Ledger, Timings
+
+
+def start() -> Ledger:
+    return Ledger.start(
+        ("ann", "bob", "cid"), np.array([10, 20, 30]), np.array([1.0, 2.0, 3.0]), np.array([[1.0, 3.0]] * 3)
+    )
+
+
+class TestStart:
+    def test_nobody_has_been_heard_of(self) -> None:
+        ledger = start()
+        assert not ledger.explored.any()
+        assert ledger.last_round.tolist() == [0, 0, 0]
+        assert np.isnan(ledger.over_count).all()
+        assert np.isnan(ledger.over_sumsq).all()
+
+    def test_the_latencies_sampled_before_training_count(self) -> None:
+        assert start().batch_s.tolist() == [2.0, 2.0, 2.0]
+        assert start().batch_s_count.tolist() == [2, 2, 2]
+
+    def test_recent_counts_begin_at_the_full_size(self) -> None:
+        assert start().recent_trained.tolist() == [[10.0] * 5, [20.0] * 5, [30.0] * 5]
+
+    def test_rows_are_found_by_client(self) -> None:
+        assert start().rows(("cid", "ann")).tolist() == [2, 0]
+        assert start().rows(()).tolist() == []
+        with pytest.raises(KeyError):
+            start().rows(("dan",))
+
+
+class TestRecord:
+    def test_a_report_changes_its_clients_row_and_no_other(self) -> None:
+        before = start()
+        report = make_report("bob", trained=7, batch_s=8.0, over_count=4.0, over_sumsq=9.0)
+        result = make_result([report], missing=["cid"], round=6)
+        with Unchanged(before, result):
+            after = before.record(result)
+        assert after.batch_s.tolist() == [2.0, pytest.approx(12 / 3), 2.0]
+        assert after.recent_trained.tolist() == [[10.0] * 5, [20.0, 20.0, 20.0, 20.0, 7.0], [30.0] * 5]
+        assert after.participations.tolist() == [0, 1, 0]
+        assert after.last_round.tolist() == [0, 6, 0]
+        assert after.explored.tolist() == [False, True, False]
+        assert (after.over_count[1], after.over_sumsq[1]) == (4.0, 9.0)
+        assert np.isnan(after.over_count[[0, 2]]).all()
+        assert same((after.clients, after.size, after.network_s), (before.clients, before.size, before.network_s))
+
+    def test_only_the_last_five_counts_are_kept(self) -> None:
+        ledger = start()
+        for number in range(1, 8):
+            ledger = ledger.record(make_result([make_report("ann", trained=number)], round=number))
+        assert ledger.recent_trained[0].tolist() == [3.0, 4.0, 5.0, 6.0, 7.0]
+        assert len(ledger.recent_trained[0]) == RECENT_COUNTS
+        assert (ledger.participations[0], ledger.last_round[0], ledger.batch_s_count[0]) == (7, 7, 9)
+
+    def test_a_round_without_reports_leaves_no_trace(self) -> None:
+        ledger = start()
+        assert same(ledger.record(make_result(missing=["ann", "bob"])), ledger)
+
+    def test_the_order_of_reports_does_not_matter(self) -> None:
+        ledger = make_ledger()
+        reports = [make_report(client, trained=number) for number, client in enumerate(("c0", "c3", "c5"))]
+        assert same(ledger.record(make_result(reports)), ledger.record(make_result(reports[::-1])))
+
+
+def test_the_parts_of_a_clients_time_add_up() -> None:
+    assert Timings(1.0, 2.0, 3.0, 4.0, 5.0).total_s == 15.0
+    assert Timings().total_s == 0.0
+    assert math.isinf(Timings(paused_s=math.inf).total_s)
