@@ -92,3 +92,9 @@ def test_the_model_fits_the_data_and_learns() -> None:
     job = ClientWork("u00002", np.arange(task.sizes["u00002"]), 50, 10, 0.01, 0.0, None, 0)
     before = trainer.losses(weights, "u00002").mean()
     assert trainer.losses(weights + trainer.train(weights, job).update, "u00002").mean() < before
+
+
+def test_the_size_that_is_charged_is_the_models() -> None:
+    task = synthetic.load()
+    parameters = sum(parameter.numel() for parameter in task.model().parameters())
+    assert task.model_bytes == 4 * parameters

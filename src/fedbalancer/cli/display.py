@@ -16,7 +16,7 @@ from rich.text import Text
 from fedbalancer.runs.execute import Progress
 from fedbalancer.runs.jobs import JobEvent
 
-LINE_EVERY_SHARE = 0.1
+LINE_EVERY_SHARE = 0.25
 
 
 @dataclass

@@ -36,6 +36,9 @@ from fedbalancer.types import (
     Weights,
 )
 
+LOST_ROUND_S = 1.0
+"""What a round takes in which nothing happened and selecting took no time: the clock must not stand still."""
+
 
 @dataclass(frozen=True, eq=False)
 class Attempt:
@@ -101,6 +104,8 @@ class SimulatedEngine:
         start_s = clock_s + self.window_s
         attempts = self._attempts(plan.order, plan.cohort, weights, start_s)
         accepted, seconds = close_round(plan, attempts)
+        if seconds + self.window_s == 0:
+            seconds = LOST_ROUND_S
         missing = tuple(_missing(attempt) for attempt in attempts if attempt.client not in accepted)
         winners = [attempt for attempt in attempts if attempt.client in accepted]
         reports = self._train(plan.order, winners, weights)
@@ -171,7 +176,7 @@ class SimulatedEngine:
         batches = 0
         if len(indices):
             batches = self.method.work.batches(elapsed_s, order.deadline_s, per_epoch, order.epochs)
-        trained = batches or per_epoch * order.epochs
+        trained = batches or (per_epoch * order.epochs if len(indices) else 0)
         total_s = elapsed_s(trained)
         train_s = trained * draw.batch_s
         paused_s = max(total_s - (before_s + train_s + draw.upload_s), 0.0)

@@ -56,6 +56,8 @@ class OverThreshold:
         under = losses < order.loss_threshold
         over_group, under_group = np.flatnonzero(~under), np.flatnonzero(under)
         wanted = max(fits, len(over_group), 1)
+        if wanted == size:
+            return np.arange(size)
         from_over, from_under = group_sizes(wanted, len(over_group), len(under_group), self.p)
         drawn = [
             rng.choice(over_group, from_over, replace=False),

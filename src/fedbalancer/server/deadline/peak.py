@@ -40,6 +40,8 @@ class PeakState:
 class PeakDeadline:
     """ddl = dl + (dh - dl) ddlr, with dl and dh the deadlines of peak DDL-E at one and at E epochs.
 
+    As published: where a few clients are much faster than the rest, dl may exceed dh.
+
     `counts` says how many samples a client is expected to train: "recent", the mean of its last five counts in
     whole batches (what the authors ran), or "over", the paper's (|OT| - 1) / B real-valued batches with |OT| of its
     last report (all samples before the first). Two rules are the authors' and not in the paper. The gate: DDL-E
