@@ -1,0 +1,256 @@
+"""One run from start, or from where it stopped, to its end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+
+from fedbalancer.errors import FedBalancerError, TrainingDiverged
+from fedbalancer.loop import rounds as run_rounds
+from fedbalancer.methods import Method
+from fedbalancer.runs.rows import client_rows, eval_row, round_row
+from fedbalancer.runs.spec import RunSpec, from_manifest
+from fedbalancer.runs.world import World, build, resolve_spec
+from fedbalancer.store import RunFolder
+from fedbalancer.tasks import Task
+from fedbalancer.types import Evaluation, ServerState, Weights
+
+TABLES_EVERY_S = 10.0
+"""How often the tables on disk are brought up to date while a run is going on."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: `share` is the part of its rounds or budget that is behind it."""
+
+    round: int
+    clock_s: float
+    accuracy: float | None
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """A run that ended: `status` is done or stopped. Frames have the columns of the tables in the run folder."""
+
+    status: str
+    folder: Path | None
+    rounds: pl.DataFrame
+    evals: pl.DataFrame
+    clients: pl.DataFrame
+    weights: Weights
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy at the last evaluation."""
+        return float(self.evals["accuracy"][-1]) if len(self.evals) else math.nan
+
+
+def run(
+    task: str | Task,
+    method: str | Method = "fedbalancer",
+    seed: int = 0,
+    *,
+    scale: str = "small",
+    users: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    rounds: int | None = None,
+    budget_s: float | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    workers: int = 1,
+    executor: str | None = None,
+    timing_only: bool = False,
+) -> RunResult:
+    """Run one method on one task. Without `out` nothing stays on disk."""
+    spec = RunSpec(task, method, seed, scale, users, settings or {}, rounds, budget_s, None, timing_only)
+    if out is not None:
+        return execute(spec, Path(out), overwrite=overwrite, workers=workers, executor=executor)
+    with TemporaryDirectory(prefix="fedbalancer-") as folder:
+        return replace(execute(spec, Path(folder) / "run", workers=workers, executor=executor), folder=None)
+
+
+def execute(
+    spec: RunSpec,
+    out: Path,
+    *,
+    task: Task | None = None,
+    overwrite: bool = False,
+    workers: int = 1,
+    executor: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> RunResult:
+    """Run a spec into a new folder."""
+    task = task if task is not None else spec.load_task()
+    settings, _ = resolve_spec(spec, task)
+    with RunFolder.create(out, spec.manifest(task, settings), overwrite=overwrite) as folder:
+        folder.log("started", method=spec.method_name, seed=spec.seed)
+        return _go(spec, task, folder, workers, executor, progress, stopped)
+
+
+def resume(
+    out: Path | str,
+    *,
+    task: Task | None = None,
+    method: Method | None = None,
+    workers: int = 1,
+    executor: str | None = None,
+    budget_s: float | None = None,
+    target: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> RunResult:
+    """Go on with a run from its last checkpoint; a run that is done is returned as it is, unless a new `budget_s`
+    (with a `target` accuracy to stop at) carries it further."""
+    with RunFolder.open(out) as folder:
+        if budget_s is not None:
+            folder.update_manifest(budget_s=budget_s, target=target)
+        spec = from_manifest(folder.manifest, task, method)
+        folder.set_status("running")
+        folder.log("resumed")
+        loaded = task if task is not None else spec.load_task()
+        return _go(spec, loaded, folder, workers, executor, progress, stopped)
+
+
+def _go(
+    spec: RunSpec,
+    task: Task,
+    folder: RunFolder,
+    workers: int,
+    executor: str | None,
+    progress: Callable[[Progress], None] | None,
+    stopped: Callable[[], bool],
+) -> RunResult:
+    """The run itself, with its end written down whatever it is."""
+    try:
+        with one_thread(spec.timing_only):
+            world = build(spec, task, workers, executor)
+            try:
+                run = _Run(world, folder, progress)
+                finished = run.go(stopped)
+            finally:
+                world.executor.close()
+    except FedBalancerError as error:
+        _close_tables(folder, "failed", str(error))
+        raise
+    except BaseException as error:
+        _close_tables(folder, "failed", f"{type(error).__name__}: {error}")
+        raise
+    status = "done" if finished else "stopped"
+    folder.write_model(run.state.weights, world.executor.layout)
+    _close_tables(folder, status, None if finished else "interrupted")
+    return _result(folder.path, status, run.state.weights)
+
+
+def _close_tables(folder: RunFolder, status: str, why: str | None) -> None:
+    folder.write_tables()
+    folder.set_status(status, why)
+    folder.log(status, why=why)
+
+
+class _Run:
+    """The loop of one run: evaluates, records, checkpoints."""
+
+    def __init__(self, world: World, folder: RunFolder, progress: Callable[[Progress], None] | None) -> None:
+        self.world = world
+        self.folder = folder
+        self.progress = progress or (lambda _: None)
+        self.rounds = world.spec.rounds if world.spec.rounds is not None else world.settings.rounds
+        self.accuracy: float | None = None
+        self.saved_at = self.tables_at = time.monotonic()
+        self.state = world.server.init(world.executor.initial_weights(world.spec.seed))
+        restored = folder.restore(self.state)
+        if restored is not None:
+            self.state, memory, arrays = restored
+            world.engine.restore(arrays)
+            self.accuracy = memory["accuracy"]
+        else:
+            self._evaluate(0.0)
+
+    def go(self, stopped: Callable[[], bool]) -> bool:
+        """Run until the end; False if it was stopped before."""
+        before = self.state
+        if stopped():
+            return self.is_over(before)
+        self.progress(self._progress())
+        for state, result in run_rounds(self.world.server, self.world.engine, self.state, self.is_over):
+            self.state = state
+            rows = (round_row(before, state, result), client_rows(result))
+            due = state.round % self.world.settings.eval_every == 0 or self.is_over(state, with_target=False)
+            self._evaluate(before.clock_s, *rows) if due else self.folder.record(rows[0], None, rows[1])
+            before = state
+            self.progress(self._progress())
+            self._save(force=stopped())
+            if stopped():
+                break
+        self._save(force=True)
+        return self.is_over(self.state)
+
+    def is_over(self, state: ServerState, with_target: bool = True) -> bool:
+        """Whether the budget, the rounds or the target is reached."""
+        spec = self.world.spec
+        if with_target and spec.target is not None and self.accuracy is not None and self.accuracy >= spec.target:
+            return True
+        return state.clock_s >= spec.budget_s if spec.budget_s is not None else state.round >= self.rounds
+
+    def _evaluate(self, start_s: float, row: dict[str, Any] | None = None, clients: Any = ()) -> None:
+        found = None
+        if not self.world.spec.timing_only:
+            evaluation = self.world.engine.evaluate(self.state.weights)
+            _check_finite(evaluation, self.state.round)
+            self.accuracy = evaluation.accuracy
+            found = eval_row(self.state.round, start_s, self.state.clock_s, evaluation)
+        if row is not None or found is not None:
+            self.folder.record(row, found, clients)
+
+    def _save(self, force: bool) -> None:
+        now = time.monotonic()
+        if force or now - self.saved_at >= self.world.settings.checkpoint_s:
+            self.folder.checkpoint(self.state, {"accuracy": self.accuracy}, self.world.engine.snapshot())
+            self.saved_at = now
+        if now - self.tables_at >= TABLES_EVERY_S:
+            self.folder.write_tables()
+            self.tables_at = now
+
+    def _progress(self) -> Progress:
+        budget_s = self.world.spec.budget_s
+        share = self.state.clock_s / budget_s if budget_s is not None else self.state.round / self.rounds
+        return Progress(self.state.round, self.state.clock_s, self.accuracy, min(share, 1.0))
+
+
+def _check_finite(evaluation: Evaluation, round: int) -> None:
+    if not math.isfinite(evaluation.loss):
+        raise TrainingDiverged(
+            f"round {round}: the global model's test loss is {evaluation.loss}; a smaller learning_rate may help"
+        )
+
+
+def _result(folder: Path, status: str, weights: Weights) -> RunResult:
+    frames = {name: pl.read_parquet(folder / f"{name}.parquet") for name in ("rounds", "evals", "clients")}
+    return RunResult(status=status, folder=folder, weights=weights, **frames)
+
+
+@contextmanager
+def one_thread(without_torch: bool = False) -> Iterator[None]:
+    """Torch on one thread while a run goes on: the same bytes on any machine load, and no quarrel between runs."""
+    if without_torch or find_spec("torch") is None:
+        yield
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,112 @@
+"""What to run: everything that decides the result of a run, and how it is written down in the manifest."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.methods import Method
+from fedbalancer.settings import Settings
+from fedbalancer.tasks import Task, load_task
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run. `task` and `method` are names, or objects of your own.
+
+    It stops after `rounds` rounds (default: the task's) or, if `budget_s` is given, when the clock passes that. With a
+    `target` accuracy it also stops at the first evaluation that reaches it.
+    """
+
+    task: str | Task
+    method: str | Method
+    seed: int = 0
+    scale: str = "small"
+    users: int | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int | None = None
+    budget_s: float | None = None
+    target: float | None = None
+    timing_only: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise BadSetting(f"seed = {self.seed} must be a whole number from 0 to 2**63 - 1")
+        if self.rounds is not None and self.rounds < 1:
+            raise BadSetting(f"rounds = {self.rounds} must be at least 1")
+        if self.budget_s is not None and not 0 < self.budget_s < float("inf"):
+            raise BadSetting(f"budget = {self.budget_s} must be a finite number of seconds over 0")
+        if self.users is not None and self.users < 1:
+            raise BadSetting(f"users = {self.users} must be at least 1")
+
+    @property
+    def method_name(self) -> str:
+        return self.method if isinstance(self.method, str) else self.method.name
+
+    def load_task(self) -> Task:
+        """The task itself."""
+        if isinstance(self.task, Task):
+            return self.task
+        return load_task(self.task, scale=self.scale, users=self.users)
+
+    def manifest(self, task: Task, settings: Settings) -> dict[str, Any]:
+        """What the run folder says about this run before it starts."""
+        return {
+            "task": {
+                "name": task.name,
+                "variant": task.variant,
+                "scale": self.scale,
+                "users": self.users,
+                "source": self.task if isinstance(self.task, str) else None,
+            },
+            "method": self.method_name,
+            "method_is_named": isinstance(self.method, str),
+            "seed": self.seed,
+            "overrides": dict(self.overrides),
+            "settings": settings.model_dump(mode="json"),
+            "rounds": self.rounds,
+            "budget_s": self.budget_s,
+            "target": self.target,
+            "timing_only": self.timing_only,
+            "versions": versions(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+
+
+def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
+    """The spec that a manifest describes; objects of the user's own have to be given again."""
+    source = manifest["task"]["source"] or task
+    chosen = manifest["method"] if manifest["method_is_named"] else method
+    if source is None or chosen is None:
+        raise RunFolderError(
+            "this run was started from Python with its own task or method; "
+            "resume it there with fedbalancer.resume(folder, task=..., method=...)"
+        )
+    return RunSpec(
+        task=source,
+        method=chosen,
+        seed=manifest["seed"],
+        scale=manifest["task"]["scale"],
+        users=manifest["task"]["users"],
+        overrides=manifest["overrides"],
+        rounds=manifest["rounds"],
+        budget_s=manifest["budget_s"],
+        target=manifest["target"],
+        timing_only=manifest["timing_only"],
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    found = {"python": platform.python_version()}
+    for package in ("fedbalancer", "numpy", "torch", "polars"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

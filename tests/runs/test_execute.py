@@ -1,0 +1,144 @@
+"""A run gives the same bytes whatever happens around it, and ends in words when it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from runs import tinytask
+
+import fedbalancer as fb
+from fedbalancer.errors import BadData, BadSetting, RunFolderError, TrainingDiverged, UnknownName
+from fedbalancer.runs.execute import execute, resume
+from fedbalancer.runs.spec import RunSpec
+
+FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def spec(method: str = "fedbalancer", **changes: object) -> RunSpec:
+    return RunSpec(tinytask.load(), method, 0, overrides={"w": 2, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["fedavg+1t", "fedbalancer", "fedbalancer+batches", "sampleselection"])
+def test_one_and_two_workers_give_the_same_bytes(method: str, tmp_path: Path) -> None:
+    execute(spec(method), tmp_path / "one", workers=1)
+    execute(spec(method), tmp_path / "two", workers=2)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 3, 5])
+def test_a_stopped_run_resumes_to_the_same_bytes(stop_after: int, tmp_path: Path) -> None:
+    execute(spec(), tmp_path / "whole")
+    seen: list[int] = []
+    stopped = execute(
+        spec(),
+        tmp_path / "cut",
+        progress=lambda p: seen.append(p.round),
+        stopped=lambda: max(seen, default=0) >= stop_after,
+    )
+    assert stopped.status == "stopped"
+    assert resume(tmp_path / "cut", task=tinytask.load()).status == "done"
+    assert contents(tmp_path / "whole") == contents(tmp_path / "cut")
+
+
+def test_tables_agree_with_each_other(tmp_path: Path) -> None:
+    result = execute(spec("prox+1t"), tmp_path / "run")
+    rounds, clients = result.rounds, result.clients
+    assert rounds["round"].to_list() == list(range(1, 7))
+    assert (rounds["start_s"][1:] == rounds["end_s"][:-1]).all()
+    assert (rounds["end_s"] - rounds["start_s"] <= rounds["deadline_s"] + 20 + 1e-9).all()
+    completed = clients.filter(pl.col("outcome") == "completed").group_by("round").len().sort("round")
+    assert completed["len"].to_list() == rounds.filter(pl.col("completed") > 0)["completed"].to_list()
+    assert result.evals["round"].to_list() == [0, 2, 4, 6]
+
+
+def test_a_budget_ends_the_run_instead_of_rounds(tmp_path: Path) -> None:
+    result = execute(RunSpec(tinytask.load(), "fedavg+wfa", budget_s=150.0), tmp_path / "run")
+    assert result.rounds["end_s"][-1] >= 150.0 > result.rounds["start_s"][-1]
+
+
+def test_timing_only_keeps_the_clock_of_the_trained_run(tmp_path: Path) -> None:
+    task = tinytask.load()
+    trained = fb.run(task, "fedavg+1t")
+    timed = fb.run(task, "fedavg+1t", timing_only=True)
+    assert trained.rounds["end_s"].to_list() == timed.rounds["end_s"].to_list()
+    assert len(timed.evals) == 0
+
+
+def test_an_occupied_folder_is_refused_unless_overwritten(tmp_path: Path) -> None:
+    execute(spec("fedavg+1t"), tmp_path / "run")
+    with pytest.raises(RunFolderError, match="--overwrite"):
+        execute(spec("fedavg+1t"), tmp_path / "run")
+    execute(spec("prox+1t"), tmp_path / "run", overwrite=True)
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["method"] == "prox+1t"
+
+
+def test_a_diverging_run_is_marked_failed_with_client_and_round(tmp_path: Path) -> None:
+    with pytest.raises(TrainingDiverged, match=r"round \d+.*c\d"):
+        execute(spec("fedavg+wfa", learning_rate=1000.0, rounds=200), tmp_path / "run", task=_explosive())
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["status"] == "failed"
+    assert "c" in manifest["why"]
+    assert (tmp_path / "run" / "rounds.parquet").is_file()
+
+
+def _explosive() -> fb.Task:
+    def squared(outputs, labels):  # type: ignore[no-untyped-def]
+        return ((outputs[:, 0] - labels) ** 2) ** 2
+
+    return tinytask.load(loss=squared)
+
+
+def test_labels_beyond_the_model_are_named(tmp_path: Path) -> None:
+    features, labels = tinytask.samples(30, 1)
+    labels = labels.copy()
+    labels[7] = 5
+    task = tinytask.load(clients={"bad": (features, labels), "good": tinytask.samples(30, 2)})
+    with pytest.raises(BadData, match=r"bad.*5"):
+        execute(RunSpec(task, "fedavg+1t"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ({"empty": (np.zeros((0, 4), np.float32), np.zeros(0, np.int64))}, "empty.*no samples"),
+        ({"short": (np.zeros((3, 4), np.float32), np.zeros(2, np.int64))}, "short.*3 features but 2 labels"),
+        ({"nan": (np.full((3, 4), np.nan, np.float32), np.zeros(3, np.int64))}, "nan.*sample 0"),
+        ({}, "no clients"),
+    ],
+)
+def test_bad_data_is_refused_with_the_client(clients: dict[str, object], words: str) -> None:
+    with pytest.raises(BadData, match=words):
+        tinytask.load(clients=clients)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"method": "fedavgg+1t"}, UnknownName),
+        ({"task": "wach"}, UnknownName),
+        ({"seed": -1}, BadSetting),
+        ({"rounds": 0}, BadSetting),
+        ({"budget_s": float("nan")}, BadSetting),
+        ({"settings": {"learning_rate": float("nan")}}, BadSetting),
+        ({"settings": {"batchsize": 3}}, UnknownName),
+        ({"workers": 0}, BadSetting),
+        ({"executor": "cloud"}, BadSetting),
+    ],
+)
+def test_mistakes_are_errors_of_ours(arguments: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        fb.run(**{"task": tinytask.load(), "method": "fedavg+1t", **arguments})  # type: ignore[arg-type]
+
+
+def test_a_run_of_an_own_task_says_how_to_resume_it(tmp_path: Path) -> None:
+    execute(spec(), tmp_path / "run")
+    with pytest.raises(RunFolderError, match=r"fedbalancer\.resume"):
+        resume(tmp_path / "run")

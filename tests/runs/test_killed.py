@@ -1,0 +1,109 @@
+"""SIGKILL at any moment, then resume: the same bytes as a run that was left alone. Real processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
+RUN = (
+    "run", "synthetic", "--users", "12", "--rounds", "40", "--method", "fedbalancer", "--set", "clients_per_round=4",
+    "--set", "eval_every=2", "--set", "w=3", "--set", "checkpoint_s=0",
+)  # fmt: skip
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "fedbalancer", *arguments]
+
+
+def finish(folder: Path) -> None:
+    """Resume, or start if the kill came before the run had a manifest."""
+    started = (folder / "manifest.json").is_file()
+    arguments = ("resume", str(folder)) if started else (*RUN, "--out", str(folder))
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def kill_and_finish(folder: Path, after_s: float) -> None:
+    process = subprocess.Popen(
+        command(*RUN, "--out", str(folder)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    time.sleep(after_s)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finish(folder)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], float, float]:
+    """The undisturbed run: its bytes, the seconds until its folder appeared, and those until it ended."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        command(*RUN, "--out", str(folder)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    while not (folder / "checkpoint").is_dir():
+        time.sleep(0.01)
+        assert process.poll() is None
+    first_s = time.monotonic() - begun
+    assert process.wait(240) == 0
+    return contents(folder), first_s, time.monotonic() - begun
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+def test_a_killed_run_resumes_to_the_same_bytes(
+    share: float, whole: tuple[dict[str, bytes], float, float], tmp_path: Path
+) -> None:
+    expected, first_s, last_s = whole
+    kill_and_finish(tmp_path / "run", first_s + share * (last_s - first_s))
+    assert contents(tmp_path / "run") == expected
+
+
+@pytest.mark.soak
+def test_a_hundred_kills(whole: tuple[dict[str, bytes], float, float], tmp_path: Path) -> None:
+    expected, first_s, last_s = whole
+    moments = random.Random(0)
+    for number in range(int(os.environ.get("KILLS", "100"))):
+        folder = tmp_path / f"run-{number}"
+        kill_and_finish(folder, moments.uniform(0.8 * first_s, last_s))
+        assert contents(folder) == expected, f"kill {number}"
+
+
+def test_ctrl_c_stops_cleanly_with_the_command_to_resume(
+    whole: tuple[dict[str, bytes], float, float], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    process = subprocess.Popen(command(*RUN, "--out", str(folder)), stderr=subprocess.PIPE, text=True)
+    while not (folder / "checkpoint").is_dir() or not any((folder / "checkpoint").glob("step-*")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"fedbalancer resume {folder}" in errors
+    finish(folder)
+    assert contents(folder) == whole[0]
+
+
+def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = subprocess.Popen(command(*RUN, "--out", str(folder)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        while not (folder / "checkpoint").is_dir():
+            time.sleep(0.01)
+        second = subprocess.run(command("resume", str(folder)), capture_output=True, text=True, check=False)
+        assert second.returncode == 2
+        assert "Traceback" not in second.stderr
+    finally:
+        first.kill()
+        first.wait()

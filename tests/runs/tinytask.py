@@ -1,0 +1,41 @@
+"""A task small enough to run many times: eight clients, two classes, a linear model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.tasks import Task
+
+
+def samples(count: int, seed: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(count, 4)).astype(np.float32)
+    return features, (features.sum(axis=1) > 0).astype(np.int64)
+
+
+def linear() -> Any:
+    import torch
+
+    return torch.nn.Linear(4, 2)
+
+
+def load(**changes: Any) -> Task:
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "clients": {f"c{number}": samples(20 + 12 * number, number) for number in range(8)},
+        "test": samples(200, 99),
+        "model": linear,
+        "clients_per_round": 3,
+        "rounds": 6,
+        "eval_every": 2,
+        "learning_rate": 0.05,
+        "latency": "har",
+    }
+    return Task(**{**values, **changes})
+
+
+def load_named(*, scale: str = "small", users: int | None = None) -> Task:
+    """The shape that the registry calls."""
+    return load()
