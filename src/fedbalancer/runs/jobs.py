@@ -51,7 +51,10 @@ def run_jobs(
     news, stop = context.Queue(), context.Event()
     last: dict[tuple[str, int], JobEvent] = {}
     with ProcessPoolExecutor(
-        min(workers, max(len(jobs), 1)), context, initializer=_start, initargs=(packed(_sendable(task, jobs)), news, stop)
+        min(workers, max(len(jobs), 1)),
+        context,
+        initializer=_start,
+        initargs=(packed(_sendable(task, jobs)), news, stop),
     ) as pool:
         futures: dict[Future[JobEvent], Job] = {pool.submit(_work, packed(job)): job for job in jobs}
         pending = set(futures)
@@ -116,7 +119,9 @@ def _work(packed_job: bytes) -> JobEvent:
     return JobEvent(job.key, result.status)
 
 
-def _run_or_resume(job: Job, task: Task | None, progress: Callable[[Progress], None], stopped: Callable[[], bool]) -> Any:
+def _run_or_resume(
+    job: Job, task: Task | None, progress: Callable[[Progress], None], stopped: Callable[[], bool]
+) -> Any:
     method = job.spec.method if not isinstance(job.spec.method, str) else None
     if job.extend is not None:
         budget_s, target = job.extend
