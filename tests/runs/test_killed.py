@@ -107,3 +107,56 @@ def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
     finally:
         first.kill()
         first.wait()
+
+
+COMPARE = (
+    "compare", "synthetic", "--users", "12", "--rounds", "25", "--methods", "fedavg+1t,fedbalancer", "--seeds", "2",
+    "--set", "clients_per_round=4", "--set", "w=3", "--jobs", "2",
+)  # fmt: skip
+
+
+def all_runs(folder: Path) -> dict[str, dict[str, bytes]]:
+    return {
+        str(path.parent.relative_to(folder)): contents(path.parent) for path in folder.glob("*/seed-*/manifest.json")
+    }
+
+
+def start_comparison(folder: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        command(*COMPARE, "--out", str(folder)), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    while not any(folder.glob("*/seed-*/checkpoint/step-*")):
+        time.sleep(0.01)
+        assert process.poll() is None
+    return process
+
+
+def test_a_comparison_stopped_by_ctrl_c_or_killed_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    whole = subprocess.run(command(*COMPARE, "--out", str(tmp_path / "whole")), capture_output=True, check=False)
+    assert whole.returncode == 0
+    expected = all_runs(tmp_path / "whole")
+    assert len(expected) == 4
+
+    stopped = start_comparison(tmp_path / "stopped")
+    stopped.send_signal(signal.SIGINT)
+    _, errors = stopped.communicate(timeout=120)
+    assert stopped.returncode == 130
+    assert f"fedbalancer resume {tmp_path / 'stopped'}" in errors
+
+    killed = start_comparison(tmp_path / "killed")
+    killed.kill()
+    killed.communicate(timeout=20)  # returns when no process of it is left that holds the pipes
+
+    for name in ("stopped", "killed"):
+        done = subprocess.run(command("resume", str(tmp_path / name)), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert all_runs(tmp_path / name) == expected
+
+
+def test_a_second_ctrl_c_exits_at_once(tmp_path: Path) -> None:
+    process = start_comparison(tmp_path / "run")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)  # returns when no process of it is left that holds the pipes
+    assert process.returncode == 130
