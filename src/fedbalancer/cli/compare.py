@@ -10,7 +10,7 @@ import typer
 
 from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.errors import EXIT_USER_ERROR
-from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, overrides
+from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, Variant, overrides
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many seeds: 0, 1, ...")] = 3,
     scale: Scale = "small",
     users: Users = None,
+    variant: Variant = None,
     rounds: Rounds = None,
     extend: Annotated[
         float, typer.Option(help="Budgets that a method may take to reach the target; 1 stops all at the budget.")
@@ -51,7 +52,7 @@ def compare(
     from fedbalancer.runs.compare import DEFAULT_METHODS, ComparisonPlan, run_comparison
 
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else list(DEFAULT_METHODS)
-    plan = ComparisonPlan.make(task, names, seeds, scale, users, overrides(config, set_), rounds, extend)
+    plan = ComparisonPlan.make(task, names, seeds, scale, users, overrides(config, set_), rounds, extend, variant)
     folder = out if out is not None else Path("runs") / f"compare-{task.replace(':', '.')}"
     with StopFlag() as stop, comparison_display(names, list(plan.seeds)) as listen:
         result = run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, listen=listen, stopped=stop)

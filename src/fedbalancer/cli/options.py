@@ -11,6 +11,7 @@ from fedbalancer.settings import parse_assignments, read_config
 
 Scale = Annotated[str, typer.Option(help="Size of the task: small, or paper as published.")]
 Users = Annotated[int | None, typer.Option(help="How many users of the task to take, where it allows a choice.")]
+Variant = Annotated[str | None, typer.Option(help="Which of the task's data sets (`fedbalancer data list`).")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds (default: the task's).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left in the folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedbalancer.cli.display import run_display
-from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, overrides
+from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, Variant, overrides
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 
@@ -19,6 +19,7 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     scale: Scale = "small",
     users: Users = None,
+    variant: Variant = None,
     rounds: Rounds = None,
     budget: Annotated[float | None, typer.Option(help="Simulated seconds to run for, instead of rounds.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/TASK-METHOD-seed-N).")] = None,
@@ -41,7 +42,8 @@ def run(
     from fedbalancer.runs.execute import execute
     from fedbalancer.runs.spec import RunSpec
 
-    spec = RunSpec(task, method, seed, scale, users, overrides(config, set_), rounds, budget, None, timing_only)
+    settings = overrides(config, set_)
+    spec = RunSpec(task, method, seed, scale, users, settings, rounds, budget, None, timing_only, variant)
     folder = out if out is not None else Path("runs") / f"{task.replace(':', '.')}-{method}-seed-{seed}"
     with StopFlag() as stop, run_display(f"{task} {method} seed {seed}") as progress:
         result = execute(

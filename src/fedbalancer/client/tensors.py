@@ -55,6 +55,15 @@ def per_sample_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:
     return values
 
 
+def hits_of(metric: str | Callable[[Any, Any], tuple[float, float]]) -> Callable[[Any, Any], tuple[float, float]]:
+    """The task's metric as a function of outputs and labels to (how many are right, of how many)."""
+    if callable(metric):
+        return metric
+    if metric != "accuracy":
+        raise UnknownName("metric", metric, ["accuracy"])
+    return lambda outputs, labels: (correct(outputs, labels), float(len(labels)))
+
+
 def correct(outputs: torch.Tensor, labels: torch.Tensor) -> float:
     """How many samples are classified right (labels of several parts count by their share); NaN without classes."""
     if labels.is_floating_point() or outputs.ndim != labels.ndim + 1:

@@ -5,6 +5,7 @@ The reference behind the `Trainer` protocol: any faster trainer has to give what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from fedbalancer.client.batches import batches
 from fedbalancer.client.flat import FlatModule
 from fedbalancer.client.model_check import check_labels, check_model, refused
-from fedbalancer.client.tensors import correct, per_sample_loss, to_tensors
+from fedbalancer.client.tensors import hits_of, per_sample_loss, to_tensors
 from fedbalancer.errors import BadData, MissingData, TrainingDiverged
 from fedbalancer.randomness import integer_seed
 from fedbalancer.tasks.task import Task
@@ -43,6 +44,7 @@ class TorchTrainer:
             raise MissingData("training needs torch; install it with: pip install 'fedbalancer[torch]'") from error
         self._task = task
         self._loss = per_sample_loss(task.loss)
+        self._hits = hits_of(task.metric)
         self._flat = FlatModule(task.model)
         self._tensors: dict[str, Tensors] = {}
         self._test: Tensors | None = None
@@ -90,12 +92,13 @@ class TorchTrainer:
         """Accuracy and mean loss on the test data. The accuracy of a task without classes is not a number."""
         if self._test is None:
             self._test = to_tensors(self._task.test)
-        loss_sum, shares = 0.0, []
+        loss_sum, right, counted = 0.0, 0.0, 0.0
         for outputs, labels, losses in self._forward(weights, self._test):
             loss_sum += float(losses.double().sum())
-            shares.append(correct(outputs, labels))
+            hits, of = self._hits(outputs, labels)
+            right, counted = right + hits, counted + of
         samples = len(self._test[1])
-        return Evaluation(float(np.sum(shares)) / samples, loss_sum / samples, samples)
+        return Evaluation(right / counted if counted else math.nan, loss_sum / samples, samples)
 
     def _step(self, work: ClientWork, rows: IndexArray, anchors: list[torch.Tensor]) -> torch.Tensor:
         """One step of SGD; returns the per-sample losses from before it."""

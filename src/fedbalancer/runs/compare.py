@@ -64,9 +64,10 @@ def compare(
     out: Path | str | None = None,
     overwrite: bool = False,
     jobs: int | None = None,
+    variant: str | None = None,
 ) -> Comparison:
     """Compare methods and return the scores; with `out` the folder keeps every run and the report."""
-    plan = ComparisonPlan.make(task, methods, seeds, scale, users, settings or {}, rounds, extend)
+    plan = ComparisonPlan.make(task, methods, seeds, scale, users, settings or {}, rounds, extend, variant)
     if out is not None:
         return run_comparison(plan, Path(out), overwrite=overwrite, jobs=jobs).comparison
     with TemporaryDirectory(prefix="fedbalancer-") as folder:
@@ -86,6 +87,7 @@ class ComparisonPlan:
     overrides: Mapping[str, Any]
     rounds: int
     extend: float
+    variant: str | None = None
 
     @classmethod
     def make(
@@ -98,6 +100,7 @@ class ComparisonPlan:
         overrides: Mapping[str, Any] | None = None,
         rounds: int | None = None,
         extend: float = 2.0,
+        variant: str | None = None,
     ) -> ComparisonPlan:
         """Check everything that can be wrong before anything runs."""
         numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
@@ -108,17 +111,18 @@ class ComparisonPlan:
             raise BadSetting(f"methods are named twice: {', '.join(names)}")
         if not 1 <= extend <= 1000:
             raise BadSetting(f"extend = {extend} must be from 1 to 1000 budgets")
-        loaded = load_task(task, scale=scale, users=users) if isinstance(task, str) else task
+        loaded = load_task(task, scale=scale, users=users, variant=variant) if isinstance(task, str) else task
         merged = {**(overrides or {}), **({"rounds": rounds} if rounds is not None else {})}
         for method in methods:
             settings, _ = resolve_spec(RunSpec(task, method, numbers[0], scale, users, merged), loaded)
         source = task if isinstance(task, str) else None
-        return cls(loaded, source, tuple(methods), numbers, scale, users, merged, settings.rounds, extend)
+        return cls(loaded, source, tuple(methods), numbers, scale, users, merged, settings.rounds, extend, variant)
 
     def spec(self, method: str | Method, seed: int, budget_s: float | None = None) -> RunSpec:
         """The spec of one run."""
+        source = self.source or self.task
         return RunSpec(
-            self.source or self.task, method, seed, self.scale, self.users, self.overrides, budget_s=budget_s
+            source, method, seed, self.scale, self.users, self.overrides, budget_s=budget_s, variant=self.variant
         )
 
     def budgets_s(self) -> dict[int, float]:
@@ -134,6 +138,7 @@ class ComparisonPlan:
             "source": self.source,
             "scale": self.scale,
             "users": self.users,
+            "variant_asked": self.variant,
             "methods": [method if isinstance(method, str) else method.name for method in self.methods],
             "methods_are_named": all(isinstance(method, str) for method in self.methods),
             "seeds": list(self.seeds),
@@ -191,6 +196,7 @@ def resume_comparison(out: Path, **options: Any) -> ComparisonRun:
         document["overrides"],
         document["rounds"],
         document["extend"],
+        document["variant_asked"],
     )
     return run_comparison(plan, out, resumed=True, **options)
 

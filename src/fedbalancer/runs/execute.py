@@ -70,9 +70,10 @@ def run(
     workers: int = 1,
     executor: str | None = None,
     timing_only: bool = False,
+    variant: str | None = None,
 ) -> RunResult:
     """Run one method on one task. Without `out` nothing stays on disk."""
-    spec = RunSpec(task, method, seed, scale, users, settings or {}, rounds, budget_s, None, timing_only)
+    spec = RunSpec(task, method, seed, scale, users, settings or {}, rounds, budget_s, None, timing_only, variant)
     if out is not None:
         return execute(spec, Path(out), overwrite=overwrite, workers=workers, executor=executor)
     with TemporaryDirectory(prefix="fedbalancer-") as folder:

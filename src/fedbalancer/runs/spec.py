@@ -33,6 +33,7 @@ class RunSpec:
     budget_s: float | None = None
     target: float | None = None
     timing_only: bool = False
+    variant: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
@@ -52,7 +53,7 @@ class RunSpec:
         """The task itself."""
         if isinstance(self.task, Task):
             return self.task
-        return load_task(self.task, scale=self.scale, users=self.users)
+        return load_task(self.task, scale=self.scale, users=self.users, variant=self.variant)
 
     def manifest(self, task: Task, settings: Settings) -> dict[str, Any]:
         """What the run folder says about this run before it starts."""
@@ -62,6 +63,7 @@ class RunSpec:
                 "variant": task.variant,
                 "scale": self.scale,
                 "users": self.users,
+                "variant_asked": self.variant,
                 "source": self.task if isinstance(self.task, str) else None,
             },
             "method": self.method_name,
@@ -98,6 +100,7 @@ def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method:
         budget_s=manifest["budget_s"],
         target=manifest["target"],
         timing_only=manifest["timing_only"],
+        variant=manifest["task"]["variant_asked"],
     )
 
 

@@ -9,7 +9,7 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
-from fedbalancer.errors import BadData, UnknownName
+from fedbalancer.errors import BadData, BadSetting, UnknownName
 from fedbalancer.tasks.task import Task
 
 SCALES = ("small", "paper")
@@ -38,11 +38,11 @@ TASKS = _entries(
 )
 
 
-def load_task(name: str, *, scale: str = "small", users: int | None = None) -> Task:
+def load_task(name: str, *, scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
     """The task of that name, or of your own code.
 
     `name` is one of `TASKS`, or "package.module:thing" where thing is a `Task` or a function that returns one; the
-    function is given `scale` and `users` if it has parameters of these names.
+    function is given `scale`, `users` and `variant` if it has parameters of these names.
     """
     if scale not in SCALES:
         raise UnknownName("scale", scale, SCALES)
@@ -50,7 +50,8 @@ def load_task(name: str, *, scale: str = "small", users: int | None = None) -> T
         raise UnknownName("task", name, TASKS)
     place = TASKS[name].loader if name in TASKS else name
     thing = _imported(place)
-    task = thing if isinstance(thing, Task) else _called(thing, place, {"scale": scale, "users": users})
+    options = {"scale": scale, "users": users, "variant": variant}
+    task = thing if isinstance(thing, Task) else _called(thing, name, options)
     if not isinstance(task, Task):
         raise BadData(f"{place} gives {type(task).__name__}; it must be a fedbalancer Task or a function returning one")
     return task
@@ -75,4 +76,6 @@ def _called(function: Any, place: str, options: Mapping[str, Any]) -> Any:
     if not callable(function):
         return function
     accepted = signature(function).parameters
+    if options["variant"] is not None and "variant" not in accepted:
+        raise BadSetting(f"task {place!r} has no variants; leave out --variant {options['variant']}")
     return function(**{key: value for key, value in options.items() if key in accepted})

@@ -29,9 +29,10 @@ class Task:
     """A learning problem. Only `clients`, `test` and `model` are needed; the rest are settings with defaults.
 
     `clients` maps an id to (features, labels); `model` makes a fresh `torch.nn.Module`, called without arguments.
-    `rounds` is the budget rule: a comparison gives every method the seconds that FedAvg+1T needs for that many rounds.
-    `latency` names the row of batch latencies of the device model (a task of the paper), or gives your own: a mapping
-    of slow, mid and fast to (mean, standard deviation) in milliseconds.
+    `loss` gives one value a sample from (outputs, labels); `metric` how many of how many are right, for losses that
+    are not the cross-entropy of one label. `rounds` is the budget rule: a comparison gives every method the seconds
+    that FedAvg+1T needs for that many rounds. `latency` names the row of batch latencies of the device model (a task
+    of the paper), or gives your own: a mapping of slow, mid and fast to (mean, standard deviation) in milliseconds.
 
     >>> import numpy as np
     >>> x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])
@@ -55,6 +56,7 @@ class Task:
     prox_mu: float = 0.0
     sample_selection_deadline: int = 1
     loss: str | Callable[[Any, Any], Any] = "cross_entropy"
+    metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy"
     latency: str | Mapping[str, tuple[float, float]] = "femnist"
     model_bytes: int | None = None
     classes: int | None = None

@@ -1,0 +1,18 @@
+"""Where data comes from: sources, the folder they lie in, and the cache of what was made of them."""
+
+from fedbalancer.data.cache import Prepared, cached, checksum
+from fedbalancer.data.clients import SlicedClients, joined
+from fedbalancer.data.places import cache_folder, data_folder
+from fedbalancer.data.source import Source, choose
+
+__all__ = [
+    "Prepared",
+    "SlicedClients",
+    "Source",
+    "cache_folder",
+    "cached",
+    "checksum",
+    "choose",
+    "data_folder",
+    "joined",
+]
