@@ -142,3 +142,16 @@ def test_a_run_of_an_own_task_says_how_to_resume_it(tmp_path: Path) -> None:
     execute(spec(), tmp_path / "run")
     with pytest.raises(RunFolderError, match=r"fedbalancer\.resume"):
         resume(tmp_path / "run")
+
+
+def test_an_interrupt_from_python_leaves_a_run_that_can_go_on(tmp_path: Path) -> None:
+    def interrupt(progress: object) -> None:
+        if progress.round == 3:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    execute(spec(), tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        execute(spec(), tmp_path / "cut", progress=interrupt)
+    assert json.loads((tmp_path / "cut" / "manifest.json").read_text())["status"] == "stopped"
+    resume(tmp_path / "cut", task=tinytask.load())
+    assert contents(tmp_path / "whole") == contents(tmp_path / "cut")

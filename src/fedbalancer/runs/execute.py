@@ -144,6 +144,9 @@ def _go(
     except FedBalancerError as error:
         _close_tables(folder, "failed", str(error))
         raise
+    except KeyboardInterrupt:
+        _close_tables(folder, "stopped", "interrupted")
+        raise
     except BaseException as error:
         _close_tables(folder, "failed", f"{type(error).__name__}: {error}")
         raise
