@@ -8,6 +8,7 @@ import typer
 
 from fedbalancer import __version__
 from fedbalancer.cli.compare import compare
+from fedbalancer.cli.data import data
 from fedbalancer.cli.errors import guarded
 from fedbalancer.cli.list import list_
 from fedbalancer.cli.report import report
@@ -42,6 +43,7 @@ app.command("run")(guarded(run))
 app.command("resume")(guarded(resume))
 app.command("report")(guarded(report))
 app.command("list")(guarded(list_))
+app.add_typer(data, name="data")
 
 
 def main() -> None:

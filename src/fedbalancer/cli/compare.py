@@ -11,6 +11,7 @@ import typer
 from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.errors import EXIT_USER_ERROR
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, Variant, overrides
+from fedbalancer.cli.own import announce, folder_name, is_file, source
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ Jobs = Annotated[int | None, typer.Option(help="Runs at the same time (default: 
 
 
 def compare(
-    task: Annotated[str, typer.Argument(help="Name of a task; without one: the embedded demo.")] = "watch",
+    task: Annotated[
+        str, typer.Argument(help="Name of a task, or TOML file; without one: the embedded demo.")
+    ] = "watch",
     methods: Annotated[
         str | None, typer.Option(help="Comma-separated methods (default: FedBalancer and the paper's baselines).")
     ] = None,
@@ -48,12 +51,18 @@ def compare(
         fedbalancer compare
 
         fedbalancer compare watch --methods fedavg+1t,prox+1t,fedbalancer --seeds 5
+
+        fedbalancer compare my_task.toml
     """
     from fedbalancer.runs.compare import DEFAULT_METHODS, ComparisonPlan, run_comparison
 
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else list(DEFAULT_METHODS)
-    plan = ComparisonPlan.make(task, names, seeds, scale, users, overrides(config, set_), rounds, extend, variant)
-    folder = out if out is not None else Path("runs") / f"compare-{task.replace(':', '.')}"
+    plan = ComparisonPlan.make(
+        source(task), names, seeds, scale, users, overrides(config, set_), rounds, extend, variant
+    )
+    folder = out if out is not None else Path("runs") / f"compare-{folder_name(task)}"
+    if is_file(task):
+        announce(plan.task, plan.overrides)
     with StopFlag() as stop, comparison_display(names, list(plan.seeds)) as listen:
         result = run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, listen=listen, stopped=stop)
     finish(result, as_json)

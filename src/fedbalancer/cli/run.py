@@ -10,11 +10,14 @@ import typer
 
 from fedbalancer.cli.display import run_display
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, Variant, overrides
+from fedbalancer.cli.own import announce, folder_name, is_file, source
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 
 def run(
-    task: Annotated[str, typer.Argument(help="Name of a task (`fedbalancer list tasks`) or package.module:function.")],
+    task: Annotated[
+        str, typer.Argument(help="Name of a task (`fedbalancer list tasks`), TOML file, or package.module:function.")
+    ],
     method: Annotated[str, typer.Option("--method", "-m", help="Name of a method.")] = "fedbalancer",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     scale: Scale = "small",
@@ -38,17 +41,25 @@ def run(
         fedbalancer run watch --method fedbalancer --seed 0
 
         fedbalancer run synthetic -m fedavg+1t --users 10000 --rounds 1000 --timing-only --set clients_per_round=100
+
+        fedbalancer run my_task.toml --method fedbalancer
     """
     from fedbalancer.runs.execute import execute
     from fedbalancer.runs.spec import RunSpec
+    from fedbalancer.runs.world import resolve_spec
 
     settings = overrides(config, set_)
-    spec = RunSpec(task, method, seed, scale, users, settings, rounds, budget, None, timing_only, variant)
-    folder = out if out is not None else Path("runs") / f"{task.replace(':', '.')}-{method}-seed-{seed}"
-    with StopFlag() as stop, run_display(f"{task} {method} seed {seed}") as progress:
+    spec = RunSpec(source(task), method, seed, scale, users, settings, rounds, budget, None, timing_only, variant)
+    folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{method}-seed-{seed}"
+    loaded = spec.load_task() if is_file(task) else None
+    if loaded is not None:
+        resolve_spec(spec, loaded)
+        announce(loaded, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
+    with StopFlag() as stop, run_display(f"{folder_name(task)} {method} seed {seed}") as progress:
         result = execute(
-            spec, folder, overwrite=overwrite, workers=workers, executor=executor, progress=progress, stopped=stop
-        )
+            spec, folder, task=loaded, overwrite=overwrite, workers=workers, executor=executor, progress=progress,
+            stopped=stop,
+        )  # fmt: skip
     finish(result, folder, as_json)
 
 

@@ -1,6 +1,7 @@
 """Where data comes from: sources, the folder they lie in, and the cache of what was made of them."""
 
-from fedbalancer.data.cache import Prepared, cached, checksum
+from fedbalancer.data.cache import Prepared, cached
+from fedbalancer.data.checksums import checksum
 from fedbalancer.data.clients import SlicedClients, joined
 from fedbalancer.data.places import cache_folder, data_folder
 from fedbalancer.data.source import Source, choose

@@ -1,15 +1,19 @@
 """What preprocessing made, kept as memory-mapped arrays.
 
-A cache entry is a folder named by the checksum of its sources and settings. It is written under another name and
-renamed when it is whole, so that a half-written one is never used; two processes that make the same one do not meet.
+A cache entry is a folder named by the checksum of its sources and settings. It is written under another name, reaches
+the disk, and is renamed when it is whole, so that a half-written one is never used. Of several processes that need
+the same entry one makes it while the others wait. An entry of which a file is missing or cut off is made again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,9 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data.places import cache_folder
+from fedbalancer.data.checksums import checksum
+from fedbalancer.data.places import CACHE, cache_folder
+from fedbalancer.errors import BadSetting
 
-_VERSION = 1
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["Prepared", "cached", "checksum"]
+
+_VERSION = 2
 _META = "meta.json"
 
 
@@ -39,53 +50,103 @@ def cached(task: str, key: Mapping[str, Any], make: Callable[[], Prepared]) -> P
     """
     digest = hashlib.sha256(json.dumps([_VERSION, key], sort_keys=True).encode()).hexdigest()[:24]
     folder = cache_folder() / "prepared" / f"{task}-{digest}"
-    if not folder.is_dir():
-        _write(folder, make())
-    return _read(folder)
+    found = _read(folder)
+    if found is not None:
+        return found
+    with _only_one_maker(folder):
+        found = _read(folder)  # somebody else may have made it while we waited
+        if found is None:
+            prepared = make()
+            with _writable():
+                _write(folder, prepared)
+            found = _read(folder)
+    if found is None:
+        raise BadSetting(f"{folder} was written but cannot be read; set {CACHE} to a folder on a healthy disk")
+    return found
 
 
-def checksum(path: Path) -> str:
-    """SHA-256 of a file, or of the names and contents of a folder's files; remembered while size and time stay."""
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    if len(files) == 1 and files[0] == path:
-        return _file_checksum(path)
-    parts = [(str(file.relative_to(path)), _file_checksum(file)) for file in files]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+@contextmanager
+def _only_one_maker(folder: Path) -> Iterator[None]:
+    """A lock that ends with the process that holds it. Where there is none, two makers write under different names
+    and the first to finish wins."""
+    with _writable():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                pass  # a file system without locks
+            else:
+                _remove_leftovers(folder)
+        yield
+    finally:
+        os.close(descriptor)
 
 
-def _file_checksum(path: Path) -> str:
-    stat = path.stat()
-    name = hashlib.sha256(f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:32]
-    known = cache_folder() / "checksums" / name
-    if known.is_file():
-        return known.read_text(encoding="ascii")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    from fedbalancer.store.atomic import write_text
+@contextmanager
+def _writable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadSetting(
+            f"the cache folder {cache_folder()} cannot be written: {error}; set {CACHE} to one that can"
+        ) from error
 
-    known.parent.mkdir(parents=True, exist_ok=True)
-    write_text(known, digest)
-    return digest
+
+def _remove_leftovers(folder: Path) -> None:
+    """What killed makers of this entry left; only for who holds its lock."""
+    for leftover in folder.parent.glob(f".making-{folder.name}-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _write(folder: Path, prepared: Prepared) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(mkdtemp(prefix=".making-", dir=folder.parent))
+    from fedbalancer.store.atomic import sync_directory, write_synced
+
+    temporary = Path(mkdtemp(prefix=f".making-{folder.name}-", dir=folder.parent))
     try:
         for name, array in prepared.arrays.items():
-            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        document = {"arrays": sorted(prepared.arrays), **{"meta": prepared.meta}}
-        (temporary / _META).write_text(json.dumps(document), encoding="utf-8")
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.is_dir():  # another process may have been faster: its result is the same
-                raise
+            _save(temporary / f"{name}.npy", array)
+        sizes = {name: (temporary / f"{name}.npy").stat().st_size for name in sorted(prepared.arrays)}
+        document = json.dumps({"arrays": sizes, "meta": prepared.meta})
+        write_synced(temporary / _META, document.encode())
+        sync_directory(temporary)
+        _set_aside(folder, temporary)
+        temporary.rename(folder)
+        sync_directory(folder.parent)
+    except OSError:
+        if _read(folder) is None:  # else another process was faster: its result is the same
+            raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _read(folder: Path) -> Prepared:
-    document = json.loads((folder / _META).read_text(encoding="utf-8"))
-    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in document["arrays"]}
-    return Prepared(arrays, document["meta"])
+def _save(path: Path, array: NDArray[Any]) -> None:
+    with path.open("xb") as file:
+        np.save(file, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _set_aside(folder: Path, temporary: Path) -> None:
+    """Make room where a damaged entry lies; whoever still has its arrays mapped keeps them."""
+    if folder.exists() and _read(folder) is None:
+        damaged = Path(mkdtemp(prefix=f"{temporary.name}-", dir=folder.parent))
+        try:
+            folder.rename(damaged / "damaged")
+        finally:
+            shutil.rmtree(damaged, ignore_errors=True)
+
+
+def _read(folder: Path) -> Prepared | None:
+    """The entry; None if there is none or it is damaged."""
+    try:
+        document = json.loads((folder / _META).read_text(encoding="utf-8"))
+        files = {name: (folder / f"{name}.npy", size) for name, size in document["arrays"].items()}
+        if any(path.stat().st_size != size for path, size in files.values()):
+            return None
+        arrays = {name: np.load(path, mmap_mode="r", allow_pickle=False) for name, (path, _) in files.items()}
+        return Prepared(arrays, document["meta"])
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.errors import BadData
 from fedbalancer.tasks.task import Samples
 
 
@@ -16,7 +17,13 @@ from fedbalancer.tasks.task import Samples
 class SlicedClients(Mapping[str, Samples]):
     """Client k has the rows after those of the clients before it; nothing is copied: memory-mapped arrays stay shared.
 
-    Such clients are not looked at when a task is made: whoever wrote the arrays has checked them.
+    Such clients are not looked at when a task is made: whoever wrote the arrays has checked them. Only that names and
+    rows fit together is checked here.
+
+    >>> import numpy as np
+    >>> clients = SlicedClients(("ann", "bob"), (1, 2), np.zeros((3, 4)), np.array([0, 1, 1]))
+    >>> clients["bob"][1]
+    array([1, 1])
     """
 
     names: tuple[str, ...]
@@ -26,8 +33,18 @@ class SlicedClients(Mapping[str, Samples]):
     _starts: dict[str, tuple[int, int]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        ends = np.cumsum(self.lengths).tolist()
+        if len(self.names) != len(self.lengths):
+            raise BadData(f"there are {len(self.names)} names of clients but {len(self.lengths)} lengths")
+        ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
+        rows = ends[-1] if ends else 0
+        if not rows == len(self.features) == len(self.labels):
+            raise BadData(
+                f"clients have {rows} samples in all, but there are {len(self.features)} features "
+                f"and {len(self.labels)} labels"
+            )
         spans = {name: (end - length, end) for name, length, end in zip(self.names, self.lengths, ends, strict=True)}
+        if len(spans) != len(self.names):
+            raise BadData(f"client {_repeated(self.names)!r} is there twice")
         object.__setattr__(self, "_starts", spans)
 
     @property
@@ -48,6 +65,16 @@ class SlicedClients(Mapping[str, Samples]):
 def joined(users: Mapping[str, Samples] | Sequence[tuple[str, Samples]]) -> tuple[list[str], list[int], Any, Any]:
     """Names, lengths, features and labels of users, side by side: what `SlicedClients` takes."""
     pairs = list(users.items()) if isinstance(users, Mapping) else list(users)
+    if not pairs:
+        raise BadData("there are no users to join; give at least one")
+    for name, (features, labels) in pairs:
+        if len(features) != len(labels):
+            raise BadData(f"user {name!r} has {len(features)} features but {len(labels)} labels")
     features = np.concatenate([np.asarray(samples[0]) for _, samples in pairs])
     labels = np.concatenate([np.asarray(samples[1]) for _, samples in pairs])
     return [name for name, _ in pairs], [len(samples[1]) for _, samples in pairs], features, labels
+
+
+def _repeated(names: Sequence[str]) -> str:
+    seen: set[str] = set()
+    return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -35,6 +36,11 @@ TASKS = _entries(
     TaskEntry(
         "synthetic", "logistic regression on users of any number and unlikeness", "fedbalancer.tasks.synthetic:load"
     ),
+    TaskEntry("femnist", "62 characters in the handwriting of many people (FEMNIST)", "fedbalancer.tasks.femnist:load"),
+    TaskEntry("celeba", "who smiles on photographs of celebrities (CelebA)", "fedbalancer.tasks.celeba:load"),
+    TaskEntry("har", "6 activities on the smartphones of 30 people (UCI-HAR)", "fedbalancer.tasks.har:load"),
+    TaskEntry("shakespeare", "the next character of what a role says", "fedbalancer.tasks.shakespeare:load"),
+    TaskEntry("reddit", "the next word of what an author writes", "fedbalancer.tasks.reddit:load"),
 )
 
 
@@ -42,14 +48,19 @@ def load_task(name: str, *, scale: str = "small", users: int | None = None, vari
     """The task of that name, or of your own code.
 
     `name` is one of `TASKS`, or "package.module:thing" where thing is a `Task` or a function that returns one; the
-    function is given `scale`, `users` and `variant` if it has parameters of these names.
+    function is given `scale`, `users` and `variant` if it has parameters of these names. A name that ends in .toml is
+    the path of a task file.
     """
     if scale not in SCALES:
         raise UnknownName("scale", scale, SCALES)
+    if name.endswith(".toml"):
+        from fedbalancer.tasks.own.toml import load_toml
+
+        return load_toml(Path(name), users, variant)
     if ":" not in name and name not in TASKS:
         raise UnknownName("task", name, TASKS)
     place = TASKS[name].loader if name in TASKS else name
-    thing = _imported(place)
+    thing = imported(place)
     options = {"scale": scale, "users": users, "variant": variant}
     task = thing if isinstance(thing, Task) else _called(thing, name, options)
     if not isinstance(task, Task):
@@ -57,18 +68,19 @@ def load_task(name: str, *, scale: str = "small", users: int | None = None, vari
     return task
 
 
-def _imported(place: str) -> Any:
+def imported(place: str, kind: str = "task") -> Any:
+    """What "package.module:thing" names; `kind` is what errors call it."""
     module, _, attribute = place.partition(":")
     try:
         found = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, but something that it imports is not
-        raise BadData(f"task {place!r}: there is no module {error.name!r} on the Python path") from error
+        raise BadData(f"{kind} {place!r}: there is no module {error.name!r} on the Python path") from error
     except (ValueError, TypeError) as error:
-        raise BadData(f"task {place!r} is not of the form package.module:function") from error
+        raise BadData(f"{kind} {place!r} is not of the form package.module:function") from error
     if not hasattr(found, attribute):
-        raise UnknownName(f"task function in {module}", attribute, [n for n in vars(found) if not n.startswith("_")])
+        raise UnknownName(f"{kind} function in {module}", attribute, [n for n in vars(found) if not n.startswith("_")])
     return getattr(found, attribute)
 
 

@@ -1,0 +1,142 @@
+"""`fedbalancer data`: which data there is, getting it, checking it, looking at it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedbalancer.cli.errors import EXIT_USER_ERROR, guarded
+from fedbalancer.cli.options import Json, Scale, Users, Variant
+
+Name = Annotated[str, typer.Argument(metavar="TASK", help="Name of a task (`fedbalancer list tasks`).")]
+Replace = Annotated[bool, typer.Option("--overwrite", help="Replace data that is there already.")]
+
+data = typer.Typer(help="Data of the tasks: list, get, import, check and show it.", no_args_is_help=True)
+
+
+def list_(as_json: Json = False) -> None:
+    """List the data sets of every task: which are here, how large they are, and on what terms.
+
+    Users and samples are known for data that was checked before (`fedbalancer data check`).
+
+    Example:
+
+        fedbalancer data list
+    """
+    from fedbalancer.cli.data_display import print_list
+    from fedbalancer.data.listing import listing
+
+    rows = listing()
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows]))
+    else:
+        print_list(rows)
+
+
+def get(task: Name, variant: Variant = None, scale: Scale = "small", overwrite: Replace = False) -> None:
+    """Fetch the official data of a task. An interrupted download goes on where it was when you type it again.
+
+    Example:
+
+        fedbalancer data get har
+    """
+    from fedbalancer.cli.data_display import download_display, put_in_place
+    from fedbalancer.data.catalog import source_of
+    from fedbalancer.data.get import get as get_data
+
+    source = source_of(task, variant)
+    if source.present and not overwrite:
+        typer.echo(f"{task} ({source.variant}) is there already, in {', '.join(map(str, source.paths))}")
+        return
+    with download_display() as progress:
+        facts = get_data(task, source, progress, scale=scale, overwrite=overwrite)
+    put_in_place(task, source, facts)
+
+
+def import_(
+    task: Name,
+    path: Annotated[Path, typer.Argument(help="A file, a folder or an archive that holds the data.")],
+    variant: Variant = None,
+    link: Annotated[bool, typer.Option("--link", help="Point to the data instead of copying it.")] = False,
+    scale: Scale = "small",
+    overwrite: Replace = False,
+) -> None:
+    """Bring data that you have to where the tasks look for it, after checking it by loading it.
+
+    Examples:
+
+        fedbalancer data import har "Downloads/UCI HAR Dataset.zip"
+
+        fedbalancer data import celeba /big/disk/celeba --link
+    """
+    from fedbalancer.cli.data_display import put_in_place
+    from fedbalancer.data.catalog import source_of
+    from fedbalancer.data.importing import bring, copied, linked
+
+    source = source_of(task, variant)
+    facts = bring(task, source, path.expanduser(), linked if link else copied, scale=scale, overwrite=overwrite)
+    put_in_place(task, source, facts)
+
+
+def check(
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Only this task (default: all).")] = None,
+    scale: Scale = "small",
+    as_json: Json = False,
+) -> None:
+    """Load every data set that is here, look at every sample, and say what it holds or what is wrong.
+
+    Example:
+
+        fedbalancer data check har
+    """
+    from fedbalancer.cli.data_display import print_checks
+    from fedbalancer.data.checking import check_all
+
+    checks = check_all(task, scale)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in checks]))
+    else:
+        print_checks(checks)
+    if any(row.error for row in checks):
+        raise typer.Exit(EXIT_USER_ERROR)
+
+
+def show(
+    task: Annotated[str, typer.Argument(help="Name of a task, a task file (.toml) or package.module:function.")],
+    variant: Variant = None,
+    scale: Scale = "small",
+    users: Users = None,
+    out: Annotated[Path | None, typer.Option(help="The picture, a PNG (default: data-TASK.png).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show who has what: clients, their sizes and labels, in words and as a picture.
+
+    Example:
+
+        fedbalancer data show watch --out watch.png
+    """
+    from fedbalancer.cli.data_show import picture_path, print_holdings, summary
+    from fedbalancer.data.holdings import holdings
+    from fedbalancer.data.picture import write_picture
+    from fedbalancer.tasks import load_task
+
+    loaded = load_task(task, scale=scale, users=users, variant=variant)
+    path = picture_path(task, loaded.variant, out)
+    held = holdings(loaded)
+    write_picture(held, path)
+    if as_json:
+        typer.echo(json.dumps({**summary(held), "picture": str(path)}))
+        return
+    print_holdings(held)
+    typer.echo(f"picture: {path}")
+
+
+data.command("list")(guarded(list_))
+data.command("get")(guarded(get))
+data.command("import")(guarded(import_))
+data.command("check")(guarded(check))
+data.command("show")(guarded(show))

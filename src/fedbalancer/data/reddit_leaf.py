@@ -1,0 +1,84 @@
+"""LEAF's Reddit JSON: a comment in x is a list of sequences of ten words, its entry in y has their `target_tokens`.
+
+    "x": [[["<BOS>", "hi", "<EOS>", "<PAD>", ...]]], "y": [{"target_tokens": [["hi", "<EOS>", "<PAD>", ...]], ...}]
+
+LEAF's vocabulary is a pickle, which may run any code when it is opened, so it is not read. It holds nothing but the
+most frequent words of `train`, and these are counted here in the same way.
+
+The users are read here and not by `leaf.leaf_users`, which wants `num_samples` to be the number of samples: in LEAF's
+Reddit it is the number of a user's comments in train, val and test together, in all three of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fedbalancer.data.leaf import LeafUser, leaf_files
+from fedbalancer.data.vocabulary import LENGTH, Tokens
+from fedbalancer.errors import BadData
+
+ByUser = dict[str, list[Tokens]]
+
+
+def read_reddit(folder: Path) -> tuple[ByUser, ByUser]:
+    """The sequences of every user for the training, and for the test."""
+    files = leaf_files(folder)
+    if not files["test"]:
+        raise BadData(
+            f"{folder} has no test/*.json; LEAF's Reddit comes with train, val and test, by time in each user"
+        )
+    return _part(files["train"]), _part(files["test"])
+
+
+def _part(files: Iterable[Path]) -> ByUser:
+    found: ByUser = {}
+    for file in files:
+        for user in _users(file):
+            if user.name in found:
+                raise BadData(f"{user.where} is there twice; a user must be in one place")
+            found[user.name] = _sequences(user)
+    return found
+
+
+def _users(file: Path) -> Iterator[LeafUser]:
+    try:
+        document = json.loads(file.read_bytes())
+    except ValueError as error:  # bytes that are no text are one too
+        raise BadData(f"{file} is not whole JSON ({' '.join(str(error).split())}); fetch it again") from error
+    names, data = (document.get(key) if isinstance(document, dict) else None for key in ("users", "user_data"))
+    if not isinstance(names, list) or not isinstance(data, dict):
+        raise BadData(f"{file} has no list 'users' or no object 'user_data', which LEAF's JSON has")
+    for index, name in enumerate(names):
+        where = f"{file}: user {name!r} (number {index})"
+        samples = data.get(name) if isinstance(name, str) else None
+        if not isinstance(samples, dict) or not all(isinstance(samples.get(key), list) for key in ("x", "y")):
+            raise BadData(f"{where} needs an entry in user_data with the lists x and y")
+        x, y = samples["x"], samples["y"]
+        if len(x) != len(y):
+            raise BadData(f"{where} has {len(x)} x but {len(y)} y: comment {min(len(x), len(y))} lacks one of them")
+        yield LeafUser(name, x, y, file)
+
+
+def _sequences(user: LeafUser) -> list[Tokens]:
+    found: list[Tokens] = []
+    for index, (comment, label) in enumerate(zip(user.x, user.y, strict=True)):
+        where = f"{user.where}, comment {index}"
+        targets = label.get("target_tokens") if isinstance(label, dict) else None
+        for what, part in (("x", comment), ("target_tokens of y", targets)):
+            if not _is_table(part):
+                raise BadData(f"{where}: {what} must be a list of sequences of {LENGTH} words, not {part!r:.60}")
+        if targets is None or len(comment) != len(targets):
+            raise BadData(f"{where} has {len(comment)} sequences in x but {len(targets or ())} in target_tokens")
+        found += map(Tokens, comment, targets)
+    if not found:
+        raise BadData(f"{user.where} has no sequences; leave the user out or give it at least one")
+    return found
+
+
+def _is_table(rows: Any) -> bool:
+    return isinstance(rows, list) and all(
+        isinstance(row, list) and len(row) == LENGTH and all(isinstance(token, str) for token in row) for row in rows
+    )

@@ -1,0 +1,127 @@
+"""FEMNIST: which of 62 characters has a person written?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fedbalancer.data import Prepared, Source, cached, checksum, choose, digits, strokes
+from fedbalancer.data.femnist_json import CLASSES, PIXELS, femnist_samples
+from fedbalancer.data.leaf import leaf_checksums, leaf_files
+from fedbalancer.data.user_split import from_leaf, pack, unpack
+from fedbalancer.tasks.task import Task
+
+if TYPE_CHECKING:
+    import torch
+
+_CITATION = "S. Caldas et al., LEAF: A Benchmark for Federated Settings, 2018; images: NIST Special Database 19"
+SOURCES: tuple[Source, ...] = (
+    Source(
+        task="femnist",
+        variant="leaf",
+        title="FEMNIST: handwritten characters by writer, as LEAF's JSON",
+        files=("femnist",),
+        licence="NIST SD19: public domain; LEAF's scripts: BSD 2-clause",
+        citation=_CITATION,
+        by_hand=(
+            "run LEAF's data/femnist/preprocess.sh -s niid --sf 0.2 -k 0 -t user (it fetches NIST's by_class.zip and "
+            "by_write.zip), and give its folder data/femnist, with train and test in it or in its subfolder data"
+        ),
+    ),
+    Source(
+        task="femnist",
+        variant="digits",
+        title="MNIST by writer: FEMNIST's handwriting, its ten digits only",
+        files=("mnist_by_writer.npz",),
+        licence="MNIST: CC BY-SA 3.0; QMNIST: BSD",
+        citation="Y. LeCun et al., MNIST, 1998; C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, 2019",
+        official=False,
+    ),
+    Source(
+        task="femnist",
+        variant="strokes",
+        title="Chars74K: 62 characters drawn by pen, as images",
+        files=("chars74k_hnd_strokes.json.xz",),
+        licence="free for research; cite",
+        citation="T. E. de Campos et al., Character recognition in natural images, VISAPP 2009",
+        official=False,
+    ),
+)
+
+PAPER: Mapping[str, Any] = {
+    "batch_size": 10,
+    "epochs": 5,
+    "learning_rate": 0.001,
+    "clients_per_round": 100,
+    "rounds": 1000,
+    "eval_every": 5,
+    "latency": "femnist",
+}
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "paper": PAPER,
+    "small": {**PAPER, "learning_rate": 0.03, "clients_per_round": 10, "rounds": 25},
+}
+DENSE = {"paper": 2048, "small": 256}
+USERS: Mapping[str, tuple[int | None, int | None]] = {"paper": (None, None), "small": (100, 60)}
+"""At most so many users train and test; None for all."""
+
+MODEL_BYTES = 26_414_840
+"""Of the published model, at every scale: the batch latencies are those of the published model too."""
+
+
+def load(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
+    """The task with the first `users` training users, in an order that was drawn once."""
+    source = choose(SOURCES, variant)
+    data = prepare(source)
+    most, test_users = USERS[scale]
+    if users is None and most is not None:
+        users = min(most, len(data.meta["train"]["names"]))
+    clients, test = unpack(data, users, test_users)
+    settings = dict(SETTINGS[scale])
+    settings["clients_per_round"] = min(settings["clients_per_round"], len(clients))
+    return Task(
+        clients=clients,
+        test=test,
+        model=partial(make_model, DENSE[scale]),
+        name="femnist",
+        variant=source.variant,
+        model_bytes=MODEL_BYTES,
+        classes=CLASSES,
+        notes={"dense": DENSE[scale], "test_users": len(data.meta["test"]["names"][:test_users])},
+        **settings,
+    )
+
+
+def prepare(source: Source) -> Prepared:
+    """The images of a source, from the cache if they were made before."""
+    path = source.paths[0]
+    if source.variant == "leaf":
+        files = leaf_files(path)
+        return cached("femnist", leaf_checksums(files), lambda: pack(from_leaf(files, femnist_samples)))
+    if source.variant == "digits":
+        return cached("femnist", {"file": checksum(path)}, lambda: pack(digits.read_digits(path)))
+    pen = {"body": strokes.BODY, "largest": strokes.LARGEST, "pen": strokes.PEN}
+    return cached("femnist", {"file": checksum(path), **pen}, lambda: pack(strokes.read_strokes(path)))
+
+
+def make_model(dense: int = DENSE["paper"]) -> torch.nn.Module:
+    """LEAF's CNN, with 6,603,710 parameters as published; Glorot-uniform weights and zero biases."""
+    from torch import nn
+
+    from fedbalancer.tasks.init import glorot
+
+    return glorot(
+        nn.Sequential(
+            nn.Conv2d(1, 32, 5, padding=2),
+            nn.MaxPool2d(2),
+            nn.ReLU(),  # after the pooling: the same values, a quarter of the work
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * (PIXELS // 4) ** 2, dense),
+            nn.ReLU(),
+            nn.Linear(dense, CLASSES),
+        )
+    )

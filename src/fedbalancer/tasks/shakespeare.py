@@ -1,0 +1,161 @@
+"""Which character comes next? 80 characters of what a role of Shakespeare says, and the one after them.
+
+A client is a role of a play. The official text is Project Gutenberg's; `moby` is a stand-in, the same plays in another
+edition. As in LEAF and the paper, a fifth of the samples is drawn as whole roles, the last one cut to fit; nine in ten
+of these roles train, the others are the test. LEAF's own draw depends on the order in which a file system lists files,
+so ours is another one; its seed was chosen among 5000 to give with `moby` the published number of 171 roles (845,231
+samples in the paper).
+
+The paper's settings are in `SETTINGS`. At `small`, roles are capped at 500 samples and the LSTMs are 64 instead of 256
+wide, with batches of 10 to have enough steps of learning.
+
+Departures: characters outside LEAF's alphabet are mapped as `data.plays.encode` says. "All's Well That Ends Well" is
+read, which LEAF's script passes over. `load(split="time")` tests on the last tenth of every role instead (LEAF's other
+split takes a tenth at random, so that nearly every test window overlaps windows of the training).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedbalancer.data import Prepared, Source, cached, checksum, choose
+from fedbalancer.data.gutenberg import read_gutenberg
+from fedbalancer.data.moby import read_moby
+from fedbalancer.data.plays import ALPHABET, WINDOW, Span, Windows, role_texts
+from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.randomness import stream
+from fedbalancer.tasks.lstm import text_model
+from fedbalancer.tasks.task import Task
+
+if TYPE_CHECKING:
+    import torch
+
+_CITATION = "S. Caldas et al., LEAF: A Benchmark for Federated Settings, 2018; B. McMahan et al., AISTATS 2017"
+SOURCES = (
+    Source(
+        task="shakespeare",
+        variant="gutenberg",
+        title="Project Gutenberg's complete works, edition of 1994, which LEAF reads",
+        files=("100.txt",),
+        licence="free for personal use, not commercially (the edition's own terms)",
+        citation=_CITATION,
+        urls=("https://www.gutenberg.org/files/100/old/1994-01-100.zip",),
+        by_hand="fetch 1994-01-100.zip from gutenberg.org/files/100/old and unpack its 100.txt into the data folder",
+    ),
+    Source(
+        task="shakespeare",
+        variant="gutenberg-today",
+        title="Project Gutenberg's complete works, edition of today",
+        files=("pg100.txt",),
+        licence="public domain in the USA (Project Gutenberg License)",
+        citation=_CITATION,
+        urls=("https://www.gutenberg.org/cache/epub/100/pg100.txt",),
+        by_hand="fetch gutenberg.org/cache/epub/100/pg100.txt into the data folder",
+    ),
+    Source(
+        task="shakespeare",
+        variant="moby",
+        title="37 plays of the Moby edition, by speech (a stand-in)",
+        files=("shakespeare_moby_speeches.jsonl.xz",),
+        licence="public domain",
+        citation="The Complete Moby(tm) Shakespeare",
+        official=False,
+    ),
+)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "paper": {"clients_per_round": 10, "batch_size": 100, "epochs": 5, "learning_rate": 0.8, "rounds": 40},
+    "small": {"clients_per_round": 5, "batch_size": 10, "epochs": 5, "learning_rate": 0.8, "rounds": 30},
+}
+HIDDEN = {"paper": 256, "small": 64}
+SHARE = {"paper": 0.2, "small": 1.0}
+"""Of all samples, how much is drawn as whole roles."""
+USERS = {"paper": None, "small": 40}
+TEST_USERS = {"paper": None, "small": 10}
+"""Roles that train and that test; None for nine and one in ten of those drawn."""
+MOST_SAMPLES = {"paper": None, "small": 500}
+"""A role's samples are at most these, from its beginning."""
+TRAIN_SHARE = 0.9
+DATA_SEED = 3278
+SPLITS = ("user", "time")
+
+
+def load(scale: str = "small", users: int | None = None, variant: str | None = None, *, split: str = "user") -> Task:
+    """The task with `users` training roles (all of the scale's unless told)."""
+    if scale not in SETTINGS:
+        raise UnknownName("scale", scale, SETTINGS)
+    if split not in SPLITS:
+        raise UnknownName("split", split, SPLITS)
+    source = choose(SOURCES, variant)
+    prepared = cached("shakespeare", {"text": [checksum(path) for path in source.paths]}, partial(_prepare, source))
+    drawn = _drawn(prepared, scale)
+    train, test = (_by_user if split == "user" else _by_time)(drawn, scale)
+    if users is not None and not 1 <= users <= len(train):
+        raise BadSetting(f"users is {users}, but shakespeare at scale {scale} can have 1 to {len(train)}")
+    text = prepared.arrays["text"]
+    settings = SETTINGS[scale]
+    train = train[:users]
+    return Task(
+        clients=Windows(text, tuple(train)),
+        test=Windows(text, tuple(test)).pooled(),
+        model=partial(make_model, HIDDEN[scale]),
+        name="shakespeare",
+        variant=source.variant if split == "user" else f"{source.variant} by time",
+        eval_every=5,
+        latency="shakespeare",
+        classes=len(ALPHABET),
+        notes={"split": split, "most_samples": MOST_SAMPLES[scale], "hidden": HIDDEN[scale], "test_roles": len(test)},
+        **{**settings, "clients_per_round": min(settings["clients_per_round"], len(train))},
+    )
+
+
+def load_by_time(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
+    """The task with the split by time: `fedbalancer run fedbalancer.tasks.shakespeare:load_by_time`."""
+    return load(scale, users, variant, split="time")
+
+
+def make_model(hidden: int = 256) -> torch.nn.Module:
+    """Embedding of 8, two layers of LSTM, and a dense layer on the last state."""
+    return text_model(symbols=len(ALPHABET), embedding=8, hidden=hidden)
+
+
+def _prepare(source: Source) -> Prepared:
+    path: Path = source.paths[0]
+    texts = role_texts(read_moby(path) if source.variant == "moby" else read_gutenberg(path), str(path))
+    lengths = [len(text) for text in texts.values()]
+    return Prepared({"text": np.concatenate(list(texts.values()))}, {"names": list(texts), "lengths": lengths})
+
+
+def _drawn(prepared: Prepared, scale: str) -> list[Span]:
+    """Roles in an order drawn once and for all, until the scale's share of the samples is met; the last one is cut."""
+    names, lengths = prepared.meta["names"], np.array(prepared.meta["lengths"], dtype=np.int64)
+    starts = np.cumsum(lengths) - lengths
+    quota = int(SHARE[scale] * (lengths - WINDOW).sum())
+    spans: list[Span] = []
+    for role in stream(DATA_SEED, "shakespeare roles").permutation(len(names)):
+        samples = min(int(lengths[role]) - WINDOW, quota)
+        if samples < 1:
+            break
+        spans.append(Span(names[role], int(starts[role]), samples))
+        quota -= samples
+    return spans
+
+
+def _by_user(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
+    most = MOST_SAMPLES[scale]
+    spans = [span._replace(samples=min(span.samples, most or span.samples)) for span in spans]
+    cut = max(1, int(TRAIN_SHARE * len(spans)))
+    return spans[:cut][: USERS[scale]], spans[cut:][: TEST_USERS[scale]]
+
+
+def _by_time(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
+    """The last tenth of a role's samples is the test. Its windows begin in what was trained on; its labels do not."""
+    train, test = [], []
+    for name, start, samples in _by_user([span for span in spans if span.samples > 1], scale)[0]:
+        first = max(1, int(TRAIN_SHARE * samples))
+        train.append(Span(name, start, first))
+        test.append(Span(name, start + first, samples - first))
+    return train, test

@@ -1,0 +1,89 @@
+"""Archives come out as they are, and never outside."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fedbalancer.data import archives
+from fedbalancer.data.archives import is_archive, unpack
+from fedbalancer.errors import BadData
+
+
+def zipped(path: Path, files: dict[str, str]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return path
+
+
+def tarred(path: Path, files: dict[str, str]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return path
+
+
+@pytest.mark.parametrize(("pack", "name"), [(zipped, "a.zip"), (tarred, "a.tar.gz"), (tarred, "a.TGZ")])
+def test_what_went_in_comes_out(tmp_path: Path, pack, name: str) -> None:  # type: ignore[no-untyped-def]
+    archive = pack(tmp_path / name, {"set/train/x.txt": "1", "set/y.txt": "2", "__MACOSX/set/._y.txt": "litter"})
+    unpack(archive, tmp_path / "out")
+    found = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert found == {"set/train/x.txt", "set/y.txt"}
+    assert (tmp_path / "out" / "set" / "y.txt").read_text() == "2"
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "C:\\evil", "..\\evil", "\\evil"])
+def test_nothing_lands_outside(tmp_path: Path, pack, name: str) -> None:  # type: ignore[no-untyped-def]
+    archive = pack(tmp_path / ("a.zip" if pack is zipped else "a.tar"), {"fine": "1", name: "2"})
+    with pytest.raises(BadData, match="a path outside of it"):
+        unpack(archive, tmp_path / "deep" / "out")
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {archive.name}
+
+
+def test_a_link_that_leads_outside_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        link = tarfile.TarInfo("inside")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../outside"
+        archive.addfile(link)
+    with pytest.raises(BadData, match="cannot be unpacked"):
+        unpack(tmp_path / "a.tar", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz", "a.tar"])
+def test_no_archive_or_half_of_one_is_told(tmp_path: Path, name: str) -> None:
+    whole = zipped(tmp_path / "whole.zip", {"x": "1" * 1000}) if name == "a.zip" else tarred(
+        tmp_path / "whole.tar.gz", {"x": "1" * 100_000})  # fmt: skip
+    for content in (b"<html>not found</html>", b"", whole.read_bytes()[:-60]):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(BadData, match="cannot be unpacked"):
+            unpack(tmp_path / name, tmp_path / "out")
+
+
+def test_a_spoilt_member_is_told(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", {"x": "some text " * 100})
+    data = bytearray(archive.read_bytes())
+    data[45] ^= 0xFF
+    archive.write_bytes(data)
+    with pytest.raises(BadData, match="cannot be unpacked"):
+        unpack(archive, tmp_path / "out")
+
+
+def test_an_archive_larger_than_the_disk_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = zipped(tmp_path / "a.zip", {"x": "1" * 10_000})
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda folder: type("usage", (), {"free": 9_999}))
+    with pytest.raises(BadData, match=r"unpacks to 10,000 bytes, but .* has room for 9,999"):
+        unpack(archive, tmp_path / "out")
+    assert not (tmp_path / "out" / "x").exists()
+
+
+def test_what_is_to_be_unpacked() -> None:
+    assert all(map(is_archive, ("a.zip", "A.ZIP", "a.tar.gz", "a.tgz", "a.tar.xz")))
+    assert not any(map(is_archive, ("a.npz", "a.json.xz", "a.txt", "zip", "a.gz")))

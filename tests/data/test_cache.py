@@ -1,0 +1,253 @@
+"""Preprocessing happens once, is shared, and is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedbalancer.data import Prepared, cached
+from fedbalancer.errors import BadSetting
+
+MAKER = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+from fedbalancer.data import Prepared, cached
+
+def make():
+    Path(sys.argv[1], f"made-{os.getpid()}").touch()
+    time.sleep(0.3)
+    return Prepared({"x": np.arange(100_000), "y": np.ones(3)}, {"by": os.getpid()})
+
+print("ready", flush=True)
+sys.stdin.readline()
+got = cached("t", {"k": 1}, make)
+print(got.meta["by"], int(got.arrays["x"].sum()), flush=True)
+"""
+
+
+def maker(calls: list[int], value: int = 1) -> Callable[[], Prepared]:
+    def make() -> Prepared:
+        calls.append(value)
+        return Prepared({"x": np.full((4, 2), value), "y": np.arange(4)}, {"names": ["a", "b"], "value": value})
+
+    return make
+
+
+def entry(cache: Path) -> Path:
+    (folder,) = [path for path in (cache / "prepared").iterdir() if not path.name.startswith(".")]
+    return folder
+
+
+def leftovers(cache: Path) -> list[str]:
+    return [path.name for path in (cache / "prepared").iterdir() if path.name.startswith(".making")]
+
+
+def test_made_once_per_key(folders: tuple[Path, Path]) -> None:
+    calls: list[int] = []
+    for _ in range(3):
+        found = cached("t", {"source": "abc", "width": 3}, maker(calls))
+        assert found.meta == {"names": ["a", "b"], "value": 1}
+        assert np.array_equal(found.arrays["x"], np.full((4, 2), 1))
+    assert calls == [1]
+    assert cached("t", {"source": "abc", "width": 4}, maker(calls, 2)).meta["value"] == 2
+    assert cached("other", {"source": "abc", "width": 3}, maker(calls, 3)).meta["value"] == 3
+    assert calls == [1, 2, 3]
+
+
+def test_the_order_of_the_key_does_not_matter(folders: tuple[Path, Path]) -> None:
+    calls: list[int] = []
+    cached("t", {"a": 1, "b": 2}, maker(calls))
+    cached("t", {"b": 2, "a": 1}, maker(calls))
+    assert calls == [1]
+
+
+def test_arrays_are_memory_mapped_and_read_only_from_the_first_time_on(folders: tuple[Path, Path]) -> None:
+    for _ in range(2):
+        array = cached("t", {}, maker([])).arrays["x"]
+        assert isinstance(array, np.memmap)
+        assert not array.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            array[0, 0] = 9
+
+
+def test_empty_and_scalar_arrays_survive(folders: tuple[Path, Path]) -> None:
+    def make() -> Prepared:
+        return Prepared({"none": np.zeros((0, 3)), "one": np.array(7)}, {})
+
+    for _ in range(2):
+        found = cached("t", {}, make)
+        assert found.arrays["none"].shape == (0, 3)
+        assert int(found.arrays["one"]) == 7
+
+
+def test_a_maker_that_fails_leaves_nothing(folders: tuple[Path, Path]) -> None:
+    def fail() -> Prepared:
+        raise ZeroDivisionError
+
+    def fail_late() -> Prepared:
+        return Prepared({"x": np.arange(3), "z": np.array([object()])}, {})
+
+    for make in (fail, fail_late):
+        with pytest.raises((ZeroDivisionError, ValueError)):
+            cached("t", {}, make)
+        assert leftovers(folders[1]) == []
+    calls: list[int] = []
+    assert cached("t", {}, maker(calls)).meta["value"] == 1
+    assert calls == [1]
+
+
+DYING = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from fedbalancer.data import Prepared, cached
+
+def dying(real):
+    def call(*arguments, **options):
+        global left
+        left -= 1
+        if left == 0:
+            os._exit(9)
+        return real(*arguments, **options)
+    return call
+
+os.fsync, Path.rename = dying(os.fsync), dying(Path.rename)
+for step in range(1, 8):
+    left, child = step, os.fork()
+    if child == 0:
+        cached("t", {"step": step}, lambda: Prepared({"x": np.full((4, 2), 1), "y": np.arange(4)}, {"value": 1}))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="fork is POSIX")
+def test_killed_at_every_step_of_writing(folders: tuple[Path, Path]) -> None:
+    """A process that dies before its n-th fsync or rename never leaves something half that counts as an entry. The
+    steps are two arrays, the document, its folder, the rename and the folder above."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", DYING], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["9"] * 6 + ["0"], done.stderr
+    for step in range(1, 8):
+        calls: list[int] = []
+        found = cached("t", {"step": step}, maker(calls))
+        assert calls == ([1] if step < 6 else []), "used before it was whole, or not used although it was"
+        assert np.array_equal(found.arrays["x"], np.full((4, 2), 1))
+    assert leftovers(folders[1]) == []
+
+
+def damage(folder: Path, how: str) -> None:
+    if how == "array missing":
+        (folder / "x.npy").unlink()
+    elif how == "array cut":
+        data = (folder / "x.npy").read_bytes()
+        (folder / "x.npy").write_bytes(data[:-8])
+    elif how == "array empty":
+        (folder / "x.npy").write_bytes(b"")
+    elif how == "header spoilt":
+        size = (folder / "x.npy").stat().st_size
+        (folder / "x.npy").write_bytes(b"?" * size)
+    elif how == "meta missing":
+        (folder / "meta.json").unlink()
+    elif how == "meta cut":
+        (folder / "meta.json").write_text((folder / "meta.json").read_text()[:20])
+    elif how == "meta of another kind":
+        (folder / "meta.json").write_text(json.dumps(["x"]))
+    else:
+        shutil.rmtree(folder)
+        folder.write_text("a file where a folder should be")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "array missing", "array cut", "array empty", "header spoilt", "meta missing", "meta cut",
+        "meta of another kind", "not a folder",
+    ],
+)  # fmt: skip
+def test_a_damaged_entry_is_made_again(folders: tuple[Path, Path], how: str) -> None:
+    calls: list[int] = []
+    cached("t", {}, maker(calls))
+    damage(entry(folders[1]), how)
+    assert np.array_equal(cached("t", {}, maker(calls)).arrays["x"], np.full((4, 2), 1))
+    assert calls == [1, 1]
+    cached("t", {}, maker(calls))
+    assert calls == [1, 1], "and is whole again"
+    assert leftovers(folders[1]) == []
+
+
+def test_who_has_the_damaged_arrays_open_keeps_them(folders: tuple[Path, Path]) -> None:
+    before = cached("t", {}, maker([])).arrays["y"]
+    damage(entry(folders[1]), "array missing")
+    cached("t", {}, maker([]))
+    assert before.tolist() == [0, 1, 2, 3]
+
+
+def start(made: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", MAKER, str(made)], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="without POSIX locks several processes may make the same entry")
+def test_of_several_processes_one_makes_it_and_all_have_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    processes = [start(made) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    results = {}
+    threads = [
+        threading.Thread(target=lambda p=process: results.update({p.pid: p.communicate("go\n", timeout=60)}))
+        for process in processes
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [process.returncode for process in processes] == [0] * 4, results
+    assert len(list(made.iterdir())) == 1, "made by more than one"
+    assert len({out for out, _ in results.values()}) == 1
+    assert leftovers(folders[1]) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
+def test_a_maker_that_is_killed_does_not_keep_the_others_waiting(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    with start(made) as process:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        while not list(made.iterdir()):
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        process.kill()
+    calls: list[int] = []
+    assert cached("t", {"k": 1}, maker(calls)).meta["value"] == 1
+    assert calls == [1]
+
+
+def test_a_cache_that_cannot_be_written_is_told(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    folders[1].write_text("a file")
+    with pytest.raises(BadSetting, match=r"cannot be written: .*set FEDBALANCER_CACHE"):
+        cached("t", {}, maker([]))
+
+
+def test_an_error_of_the_maker_is_not_taken_for_one_of_the_cache(folders: tuple[Path, Path]) -> None:
+    def make() -> Prepared:
+        raise FileNotFoundError("source.npz")
+
+    with pytest.raises(FileNotFoundError, match=r"source\.npz"):
+        cached("t", {}, make)

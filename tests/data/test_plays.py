@@ -1,0 +1,116 @@
+"""What roles say becomes numbers of 80 characters, and windows over them."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbalancer.data.moby import read_moby
+from fedbalancer.data.plays import ALPHABET, WINDOW, Span, Speech, Windows, encode, role_name, role_texts
+from fedbalancer.errors import BadData
+
+
+def test_the_alphabet_has_80_different_characters() -> None:
+    assert len(set(ALPHABET)) == len(ALPHABET) == 80
+
+
+@given(st.text(alphabet=ALPHABET))
+def test_known_characters_are_kept(text: str) -> None:
+    assert "".join(ALPHABET[number] for number in encode(text)) == text
+
+
+@given(st.text())
+def test_any_text_can_be_encoded(text: str) -> None:
+    numbers = encode(text)
+    assert numbers.dtype == np.uint8
+    assert all(number < 80 for number in numbers)
+
+
+def test_typography_becomes_plain_and_the_unknown_one_symbol() -> None:
+    decoded = "".join(ALPHABET[number] for number in encode("“Æneas’ café” — _Exit._ 5$"))
+    assert decoded == '"Aeneas\' cafe" - Exit. 5}'
+
+
+def test_a_client_is_a_role_of_a_play_with_more_than_two_lines() -> None:
+    said = ("A line that is long enough to be read,", "and   another with a gap", "and the last of all of these lines")
+    speeches = [
+        Speech("One", "KING", said[:2]),
+        Speech("Two", "KING", said),
+        Speech("One", "FOOL", ("x" * 99, "y" * 99)),
+        Speech("One", "PAGE", ("a", "b", "c")),
+        Speech("One", "KING", said[2:]),
+    ]
+    texts = role_texts(speeches, "here")
+    assert list(texts) == ["ONE_KING", "TWO_KING"]
+    np.testing.assert_array_equal(texts["ONE_KING"], encode(" ".join(said).replace("   ", " ")))
+    np.testing.assert_array_equal(texts["ONE_KING"], texts["TWO_KING"])
+    with pytest.raises(BadData, match="here has no role"):
+        role_texts(speeches[2:4], "here")
+
+
+def test_names_hold_letters_digits_and_underscores() -> None:
+    assert role_name("A Midsummer Night's Dream", "First Fairy") == "A_MIDSUMMER_NIGHT_S_DREAM_FIRST_FAIRY"
+
+
+@given(st.integers(1, 50), st.integers(0, 30))
+def test_every_window_is_followed_by_its_label(samples: int, start: int) -> None:
+    text = (np.arange(200) * 7 % 80).astype(np.uint8)
+    features, labels = Windows(text, (Span("a", start, samples),))["a"]
+    assert features.shape == (samples, WINDOW)
+    assert features.dtype == labels.dtype == np.int64
+    for row in range(samples):
+        np.testing.assert_array_equal(features[row], text[start + row : start + row + WINDOW])
+        assert labels[row] == text[start + row + WINDOW]
+
+
+def test_windows_are_clients_whose_sizes_are_known() -> None:
+    text = np.zeros(400, dtype=np.uint8)
+    clients = Windows(text, (Span("a", 0, 20), Span("b", 100, 30)))
+    assert dict(clients.sizes) == {"a": 20, "b": 30}
+    assert list(clients) == ["a", "b"]
+    assert len(clients["b"][1]) == 30
+    features, labels = clients.pooled()
+    assert features.shape == (50, WINDOW)
+    assert features.dtype == labels.dtype == np.int16
+    assert "c" not in clients
+    assert pickle.loads(pickle.dumps(clients)).sizes == clients.sizes
+
+
+def write(path: Path, *records: object) -> Path:
+    with lzma.open(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+    return path
+
+
+def test_what_two_say_together_is_said_by_each(tmp_path: Path) -> None:
+    path = write(tmp_path / "plays.xz", {"play": "P", "speaker": ["ANN", "BOB"], "lines": ["one", "two"]})
+    assert read_moby(path) == [Speech("P", "ANN", ("one", "two")), Speech("P", "BOB", ("one", "two"))]
+
+
+def test_bad_speeches_are_named_by_file_and_line(tmp_path: Path) -> None:
+    good = {"play": "P", "speaker": ["ANN"], "lines": ["one"]}
+    for bad, reason in (
+        ({**good, "speaker": "ANN"}, "line 2: a speech needs"),
+        ({**good, "lines": [1]}, "line 2: a speech needs"),
+        ({"speaker": ["ANN"], "lines": ["one"]}, "line 2: a speech needs"),
+        ([good], "line 2: not whole JSON .a list"),
+    ):
+        with pytest.raises(BadData, match=rf"plays\.xz, {reason}"):
+            read_moby(write(tmp_path / "plays.xz", good, bad))
+
+
+def test_a_file_cut_off_is_told(tmp_path: Path) -> None:
+    whole = write(tmp_path / "plays.xz", *[{"play": "P", "speaker": ["ANN"], "lines": [str(n)]} for n in range(999)])
+    whole.write_bytes(whole.read_bytes()[:-40])
+    with pytest.raises(BadData, match="not whole JSON"):
+        read_moby(whole)
+    whole.write_bytes(b"not compressed")
+    with pytest.raises(BadData, match="line 1: not whole JSON"):
+        read_moby(whole)

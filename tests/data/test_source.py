@@ -1,0 +1,73 @@
+"""Which variant of a task's data is taken, and what is said of one that is not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedbalancer.data import Source, choose
+from fedbalancer.data.source import named
+from fedbalancer.errors import MissingData, UnknownName
+
+OFFICIAL = Source(
+    "t", "real", "the real one", ("real/x.json", "real/images"), "free", "they", urls=("https://a/b.zip",)
+)
+STAND_IN = Source("t", "small", "a stand-in", ("small.npz",), "free", "others", official=False)
+SOURCES = (OFFICIAL, STAND_IN)
+
+
+def put(data: Path, *names: str) -> None:
+    for name in names:
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_text("")
+
+
+def test_the_official_one_is_preferred_and_a_stand_in_taken_where_it_is_alone(folders: tuple[Path, Path]) -> None:
+    put(folders[0], "small.npz")
+    assert choose(SOURCES) is STAND_IN
+    put(folders[0], "real/x.json")
+    assert choose(SOURCES) is STAND_IN, "half of the official files are not enough"
+    (folders[0] / "real" / "images").mkdir()
+    assert choose(SOURCES) is OFFICIAL
+    assert choose(SOURCES, "small") is STAND_IN
+
+
+def test_a_variant_that_is_asked_for_is_never_exchanged(folders: tuple[Path, Path]) -> None:
+    put(folders[0], "small.npz", "real/x.json")
+    with pytest.raises(
+        MissingData, match=r"variant 'real' of task 't' needs real/images in .*data get t --variant real"
+    ):
+        choose(SOURCES, "real")
+
+
+def test_nothing_there_names_files_folder_and_command(folders: tuple[Path, Path]) -> None:
+    with pytest.raises(MissingData) as caught:
+        choose(SOURCES)
+    for word in ("real/x.json", str(folders[0]), "fedbalancer data get t", "FEDBALANCER_DATA"):
+        assert word in str(caught.value)
+    with pytest.raises(MissingData, match="data import t PATH"):
+        choose((STAND_IN,))
+
+
+def test_an_unknown_variant_suggests_one() -> None:
+    with pytest.raises(UnknownName, match="unknown variant of t 'smal'; did you mean small"):
+        choose(SOURCES, "smal")
+    assert named(SOURCES) is OFFICIAL
+    assert named(SOURCES, "small") is STAND_IN
+
+
+def test_what_a_download_is_called() -> None:
+    assert OFFICIAL.downloads == ("b.zip",)
+    book = replace(STAND_IN, files=("plays/all.txt",), urls=("https://host/files/100-0.txt?download=1",))
+    assert book.downloads == ("plays/all.txt",), "a single file has the name that the task looks for"
+    assert replace(book, urls=("https://host/My%20Set.tar.gz",)).downloads == ("My Set.tar.gz",)
+    kept = replace(book, files=("devices.zip",), urls=("https://host/devices.zip",))
+    assert kept.downloads == ("devices.zip",)
+    assert (OFFICIAL.kind, STAND_IN.kind) == ("official", "stand-in")
+
+
+def test_an_address_cannot_choose_a_folder() -> None:
+    sneaky = replace(OFFICIAL, urls=("https://host/..%2F..%2Fsneaky.zip",))
+    assert sneaky.downloads == ("sneaky.zip",)
