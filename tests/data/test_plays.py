@@ -59,15 +59,24 @@ def test_names_hold_letters_digits_and_underscores() -> None:
     assert role_name("A Midsummer Night's Dream", "First Fairy") == "A_MIDSUMMER_NIGHT_S_DREAM_FIRST_FAIRY"
 
 
-@given(st.integers(1, 50), st.integers(0, 30))
-def test_every_window_is_followed_by_its_label(samples: int, start: int) -> None:
-    text = (np.arange(200) * 7 % 80).astype(np.uint8)
-    features, labels = Windows(text, (Span("a", start, samples),))["a"]
+@given(st.integers(1, 50), st.integers(0, 30), st.integers(1, 4))
+def test_every_window_is_followed_by_its_label(samples: int, start: int, step: int) -> None:
+    text = (np.arange(400) ** 2 % 79).astype(np.uint8)
+    features, labels = Windows(text, (Span("a", start, samples, step),))["a"]
     assert features.shape == (samples, WINDOW)
     assert features.dtype == labels.dtype == np.int64
     for row in range(samples):
-        np.testing.assert_array_equal(features[row], text[start + row : start + row + WINDOW])
-        assert labels[row] == text[start + row + WINDOW]
+        first = start + row * step
+        np.testing.assert_array_equal(features[row], text[first : first + WINDOW])
+        assert labels[row] == text[first + WINDOW]
+
+
+@given(st.integers(1, 5000), st.integers(1, 600))
+def test_fewer_windows_stay_inside_the_part(samples: int, most: int) -> None:
+    thin = Span("a", 7, samples).thinned(most)
+    assert thin.samples == min(samples, most)
+    assert (thin.samples - 1) * thin.step < samples
+    assert Span("a", 7, samples).thinned(None).samples == samples
 
 
 def test_windows_are_clients_whose_sizes_are_known() -> None:

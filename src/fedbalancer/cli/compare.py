@@ -11,7 +11,7 @@ import typer
 from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.errors import EXIT_USER_ERROR
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, Variant, overrides
-from fedbalancer.cli.own import announce, folder_name, is_file, source
+from fedbalancer.cli.tasks import announce, folder_name, is_file, loaded
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
@@ -57,8 +57,10 @@ def compare(
     from fedbalancer.runs.compare import DEFAULT_METHODS, ComparisonPlan, run_comparison
 
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else list(DEFAULT_METHODS)
-    plan = ComparisonPlan.make(
-        source(task), names, seeds, scale, users, overrides(config, set_), rounds, extend, variant
+    settings = overrides(config, set_)
+    plan = loaded(
+        lambda: ComparisonPlan.make(task, names, seeds, scale, users, settings, rounds, extend, variant),
+        lambda plan: plan.task,
     )
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task)}"
     if is_file(task):

@@ -10,7 +10,7 @@ import typer
 
 from fedbalancer.cli.display import run_display
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, Variant, overrides
-from fedbalancer.cli.own import announce, folder_name, is_file, source
+from fedbalancer.cli.tasks import announce, folder_name, is_file, label, loaded
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 
@@ -49,15 +49,15 @@ def run(
     from fedbalancer.runs.world import resolve_spec
 
     settings = overrides(config, set_)
-    spec = RunSpec(source(task), method, seed, scale, users, settings, rounds, budget, None, timing_only, variant)
+    spec = RunSpec(task, method, seed, scale, users, settings, rounds, budget, None, timing_only, variant)
     folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{method}-seed-{seed}"
-    loaded = spec.load_task() if is_file(task) else None
-    if loaded is not None:
-        resolve_spec(spec, loaded)
-        announce(loaded, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
+    prepared = loaded(spec.load_task, lambda task: task)
+    if is_file(task):
+        resolve_spec(spec, prepared)
+        announce(prepared, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
     with StopFlag() as stop, run_display(f"{folder_name(task)} {method} seed {seed}") as progress:
         result = execute(
-            spec, folder, task=loaded, overwrite=overwrite, workers=workers, executor=executor, progress=progress,
+            spec, folder, task=prepared, overwrite=overwrite, workers=workers, executor=executor, progress=progress,
             stopped=stop,
         )  # fmt: skip
     finish(result, folder, as_json)
@@ -66,16 +66,21 @@ def run(
 def finish(result: object, folder: Path, as_json: bool) -> None:
     """Say how a run ended."""
     from fedbalancer.runs.execute import RunResult
+    from fedbalancer.store import read_manifest
 
     assert isinstance(result, RunResult)
+    described = read_manifest(folder)
+    task = described["task"]
     clock_s = float(result.rounds["end_s"][-1]) if len(result.rounds) else 0.0
     accuracy = result.accuracy if len(result.evals) else None
     if as_json:
+        known = {"task": task["name"], "variant": task["variant"], "method": described["method"]}
         values = {"status": result.status, "rounds": len(result.rounds), "clock_s": clock_s, "accuracy": accuracy}
-        typer.echo(json.dumps({**values, "out": str(folder)}))
+        typer.echo(json.dumps({**known, "seed": described["seed"], **values, "out": str(folder)}))
     elif result.status == "done":
         reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
-        typer.echo(f"done: {len(result.rounds)} rounds, {clock_s:,.0f} simulated seconds{reached}; kept in {folder}")
+        ran = f"{label(task['name'], task['variant'])}, {described['method']}: {len(result.rounds)} rounds"
+        typer.echo(f"done: {ran}, {clock_s:,.0f} simulated seconds{reached}; kept in {folder}")
     if result.status == "stopped":
         typer.echo(f"stopped after round {len(result.rounds)}; to go on: fedbalancer resume {folder}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -76,16 +76,27 @@ def role_name(play: str, role: str) -> str:
 
 
 class Span(NamedTuple):
-    """A client's part of the text: `samples` windows, the first of which starts at `start`."""
+    """A client's part of the text: `samples` windows, the first of which starts at `start`, the others `step` apart."""
 
     name: str
     start: int
     samples: int
+    step: int = 1
+
+    def thinned(self, most: int | None) -> Span:
+        """At most `most` of the windows, spread evenly: neighbours have nearly all their characters in common.
+
+        >>> Span("a", 0, 100).thinned(40)
+        Span(name='a', start=0, samples=40, step=2)
+        """
+        if most is None or self.samples <= most:
+            return self
+        return self._replace(samples=most, step=self.step * (self.samples // most))
 
 
 @dataclass(frozen=True, eq=False)
 class Windows(Mapping[str, Samples]):
-    """Clients whose samples are all windows of 80 characters of their text, each with the character after it.
+    """Clients whose samples are windows of 80 characters of their text, each with the character after it.
 
     Only the text is kept, one byte a character; windows are made when they are asked for, as views.
     """
@@ -112,8 +123,9 @@ class Windows(Mapping[str, Samples]):
 
     def windows(self, span: Span) -> Samples:
         """Features and labels of a part."""
-        part = np.asarray(self.text[span.start : span.start + span.samples + WINDOW], dtype=np.int64)
-        rows = sliding_window_view(part, WINDOW + 1)
+        end = span.start + (span.samples - 1) * span.step + WINDOW + 1
+        part = np.asarray(self.text[span.start : end], dtype=np.int64)
+        rows = sliding_window_view(part, WINDOW + 1)[:: span.step]
         return rows[:, :WINDOW], rows[:, WINDOW]
 
     def pooled(self) -> Samples:

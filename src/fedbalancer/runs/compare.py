@@ -22,7 +22,7 @@ from fedbalancer.methods import Method
 from fedbalancer.report import Comparison, score_results, write_report
 from fedbalancer.report.folders import load_comparison
 from fedbalancer.runs.jobs import Job, JobEvent, is_run, run_jobs, status
-from fedbalancer.runs.spec import RunSpec
+from fedbalancer.runs.spec import RunSpec, whole_path
 from fedbalancer.runs.world import resolve_spec, timed_clock_s
 from fedbalancer.store import write_json
 from fedbalancer.tasks import Task, load_task
@@ -115,7 +115,8 @@ class ComparisonPlan:
         merged = {**(overrides or {}), **({"rounds": rounds} if rounds is not None else {})}
         for method in methods:
             settings, _ = resolve_spec(RunSpec(task, method, numbers[0], scale, users, merged), loaded)
-        source = task if isinstance(task, str) else None
+        named = whole_path(task)
+        source = named if isinstance(named, str) else None
         return cls(loaded, source, tuple(methods), numbers, scale, users, merged, settings.rounds, extend, variant)
 
     def spec(self, method: str | Method, seed: int, budget_s: float | None = None) -> RunSpec:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from fedbalancer.errors import BadSetting, RunFolderError
@@ -36,6 +37,7 @@ class RunSpec:
     variant: str | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", whole_path(self.task))
         if not 0 <= self.seed < 2**63:
             raise BadSetting(f"seed = {self.seed} must be a whole number from 0 to 2**63 - 1")
         if self.rounds is not None and self.rounds < 1:
@@ -102,6 +104,11 @@ def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method:
         timing_only=manifest["timing_only"],
         variant=manifest["task"]["variant_asked"],
     )
+
+
+def whole_path(task: str | Task) -> str | Task:
+    """A task that is a file, by its whole path, so that `resume` finds it from anywhere."""
+    return str(Path(task).absolute()) if isinstance(task, str) and task.endswith(".toml") else task
 
 
 def versions() -> dict[str, str]:

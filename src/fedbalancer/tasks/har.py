@@ -20,7 +20,6 @@ more), the three postures up to 5 % more: 7,415 and 2,996 windows instead of 7,3
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +53,6 @@ SOURCES: tuple[Source, ...] = (
         official=False,
     ),
 )
-OTHER_FOLDER = replace(OFFICIAL, files=("uci-har",))
-"""The official data under the other name that its folder may have."""
 
 PAPER = {
     "batch_size": 10,
@@ -71,7 +68,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {"paper": PAPER, "small": {**PAPER, 
 
 def load(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
     """The task with the first `users` training subjects (all 21 unless told)."""
-    source = find_source(variant)
+    source = choose(SOURCES, variant)
     data = prepare(source)
     names, lengths = data.meta["names"], data.meta["lengths"]
     users = len(names) if users is None else users
@@ -92,12 +89,6 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
         notes={"activities": ACTIVITIES, "signals": SIGNALS, "test_subjects": data.meta["test_names"]},
         **settings,
     )
-
-
-def find_source(variant: str | None = None) -> Source:
-    """The variant asked for or the first that is there; the official one may be in a folder of either name."""
-    official = OTHER_FOLDER if OTHER_FOLDER.present and not OFFICIAL.present else OFFICIAL
-    return choose((official, *SOURCES[1:]), variant)
 
 
 def prepare(source: Source) -> Prepared:

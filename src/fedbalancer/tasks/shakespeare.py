@@ -6,8 +6,8 @@ of these roles train, the others are the test. LEAF's own draw depends on the or
 so ours is another one; its seed was chosen among 5000 to give with `moby` the published number of 171 roles (845,231
 samples in the paper).
 
-The paper's settings are in `SETTINGS`. At `small`, roles are capped at 500 samples and the LSTMs are 64 instead of 256
-wide, with batches of 10 to have enough steps of learning.
+The paper's settings are in `SETTINGS`. At `small`, a role has at most 500 samples, spread evenly over what it says, and
+the LSTMs are 64 instead of 256 wide, with batches of 10 to have enough steps of learning.
 
 Departures: characters outside LEAF's alphabet are mapped as `data.plays.encode` says. "All's Well That Ends Well" is
 read, which LEAF's script passes over. `load(split="time")` tests on the last tenth of every role instead (LEAF's other
@@ -77,7 +77,7 @@ USERS = {"paper": None, "small": 40}
 TEST_USERS = {"paper": None, "small": 10}
 """Roles that train and that test; None for nine and one in ten of those drawn."""
 MOST_SAMPLES = {"paper": None, "small": 500}
-"""A role's samples are at most these, from its beginning."""
+"""A role's samples are at most these, spread evenly over what it says."""
 TRAIN_SHARE = 0.9
 DATA_SEED = 3278
 SPLITS = ("user", "time")
@@ -145,17 +145,16 @@ def _drawn(prepared: Prepared, scale: str) -> list[Span]:
 
 
 def _by_user(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
-    most = MOST_SAMPLES[scale]
-    spans = [span._replace(samples=min(span.samples, most or span.samples)) for span in spans]
     cut = max(1, int(TRAIN_SHARE * len(spans)))
+    spans = [span.thinned(MOST_SAMPLES[scale]) for span in spans]
     return spans[:cut][: USERS[scale]], spans[cut:][: TEST_USERS[scale]]
 
 
 def _by_time(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
     """The last tenth of a role's samples is the test. Its windows begin in what was trained on; its labels do not."""
     train, test = [], []
-    for name, start, samples in _by_user([span for span in spans if span.samples > 1], scale)[0]:
-        first = max(1, int(TRAIN_SHARE * samples))
-        train.append(Span(name, start, first))
-        test.append(Span(name, start + first, samples - first))
+    for span in _by_user([span for span in spans if span.samples > 1], scale)[0]:
+        first = max(1, int(TRAIN_SHARE * span.samples))
+        train.append(span._replace(samples=first))
+        test.append(span._replace(start=span.start + first * span.step, samples=span.samples - first))
     return train, test

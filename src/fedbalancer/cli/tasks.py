@@ -1,0 +1,54 @@
+"""How tasks are named, and what is said of them before they run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from fedbalancer.tasks import Task
+
+
+T = TypeVar("T")
+
+
+def is_file(task: str) -> bool:
+    """Whether a task is a file and not a name."""
+    return task.endswith(".toml")
+
+
+def folder_name(task: str) -> str:
+    """A task as part of a folder's name."""
+    return Path(task).stem if is_file(task) else task.replace(":", ".")
+
+
+def label(name: str, variant: str) -> str:
+    """A task with the variant of its data: nobody may take a stand-in for the original."""
+    return f"{name} ({variant})" if variant else name
+
+
+def loaded(load: Callable[[], T], task_of: Callable[[T], Task]) -> T:
+    """What `load` gives, with a line on stderr about the task and how long it took to prepare."""
+    begun = time.perf_counter()
+    result = load()
+    seconds = time.perf_counter() - begun
+    task = task_of(result)
+    sizes = task.sizes.values()
+    counted = f"{len(sizes):,} clients, {sum(sizes):,} samples"
+    typer.echo(f"{label(task.name, task.variant)}: {counted}; prepared in {seconds:.1f} s", err=True)
+    return result
+
+
+def announce(task: Task, overrides: Mapping[str, Any], *, trained: bool = True) -> None:
+    """Check that model and data fit together, then print what was understood to stderr."""
+    from fedbalancer.tasks.own.summary import describe
+
+    if trained:
+        from fedbalancer.client.train import TorchTrainer
+
+        TorchTrainer(task)
+    typer.echo(describe(task, overrides), err=True)
