@@ -1,4 +1,20 @@
-"""CelebA: does a person smile?"""
+"""CelebA: does a person smile on a photograph?
+
+Photographs of celebrities, a person a client, 84 x 84 pixels of three colours from 0 to 255, labelled by the attribute
+"Smiling" (Z. Liu et al., "Deep Learning Face Attributes in the Wild", 2015), sampled and split by person as LEAF does:
+915 people, nine of ten of them to train.
+
+Settings are the published ones but for the learning rate: the published code minimises the *sum* of the losses of a
+batch at .001, which for batches of 10 is the same step as their mean, which we take, at .01; a shorter last batch takes
+a longer step here. The batch norm always takes the statistics of the batch at hand. In a test the published batch is
+one person's images; here it is up to 256 images of several people.
+
+The variant `sunglasses` is another question on other people: 20 people of CMU's face images, 15 of whom train on 467
+images and five of whom test on 157; grey, enlarged to the same size; about half the images have sunglasses. It is easy:
+on the scale `small` FedAvg (uniform clients, all epochs, no deadline) has .76 .90 .83 .92 .92 .93 after rounds 1 to 6
+and .94 after 20, so the test is made after every round. The same model trained centrally has .73 .85 .92 .90 .90 after
+epochs 1 to 5 and stays between .90 and .92 up to 15; chance is .51. One seed each.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +49,7 @@ SOURCES: tuple[Source, ...] = (
         variant="sunglasses",
         title="CMU faces: sunglasses or not, by person",
         files=("cmu_faces_64x60.npz",),
-        licence="cite",
+        licence="cite the source",
         citation="T. Mitchell, CMU Face Images, UCI Machine Learning Repository, 1997",
         official=False,
     ),

@@ -22,7 +22,7 @@ def glorot(module: Module, embedding_range: float = EMBEDDING_RANGE) -> Module:
     their own. The numbers come from torch's generator, so that a seed gives the same model.
 
     >>> from torch import nn
-    >>> float(glorot(nn.Linear(4, 2)).bias.abs().sum())
+    >>> float(glorot(nn.Linear(4, 2)).bias.detach().abs().sum())
     0.0
     """
     from torch import nn

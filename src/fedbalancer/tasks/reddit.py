@@ -62,7 +62,7 @@ SOURCES = (
 )
 SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"clients_per_round": 100, "batch_size": 10, "epochs": 5, "learning_rate": 2.0, "rounds": 600},
-    "small": {"clients_per_round": 20, "batch_size": 10, "epochs": 5, "learning_rate": 2.0, "rounds": 60},
+    "small": {"clients_per_round": 10, "batch_size": 10, "epochs": 5, "learning_rate": 2.0, "rounds": 100},
 }
 WORDS = {"paper": 10_000, "small": 2_000}
 WIDTH = {"paper": 256, "small": 64}
