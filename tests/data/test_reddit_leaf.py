@@ -56,11 +56,11 @@ def broken(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, An
 
 
 BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "x and y of different length": (broken(lambda ann: ann["y"].pop()), "has 2 x but 1 y: comment 1 lacks"),
-    "no samples": (broken(lambda ann: (ann["x"].clear(), ann["y"].clear())), "has no sequences"),
+    "x and y of different length": (broken(lambda ann: ann["y"].pop()), "has 2 x but 1 y: sample 1 has no label"),
+    "no samples": (broken(lambda ann: (ann["x"].clear(), ann["y"].clear())), "has no samples"),
     "no y": (broken(lambda ann: ann.pop("y")), "the lists x and y"),
     "no data": (lambda data: data["user_data"].pop("ann"), "the lists x and y"),
-    "twice": (lambda data: data["users"].append("ann"), "is there twice"),
+    "twice": (lambda data: (data["users"].append("ann"), data["num_samples"].append(10)), "is there twice"),
     "a short sequence": (broken(lambda ann: ann["x"][1][0].pop()), "comment 1: x must be a list of sequences of 10"),
     "a number": (broken(lambda ann: ann["x"][1][0].__setitem__(3, 17)), "comment 1: x must be a list of sequences"),
     "no targets": (broken(lambda ann: ann["y"][0].pop("target_tokens")), "comment 0: target_tokens of y must be"),
@@ -92,7 +92,7 @@ def test_files_that_are_no_leaf_json_are_told(tmp_path: Path) -> None:
     folder = write(tmp_path, document(ann=["hi"]), document(ann=["bye"]))
     file = folder / "train" / "reddit_0_train.json"
     file.write_text(file.read_text()[:-20])
-    with pytest.raises(BadData, match=r"reddit_0_train\.json is not whole JSON"):
+    with pytest.raises(BadData, match=r"reddit_0_train\.json is damaged or no JSON"):
         read_reddit(folder)
     file.write_text("[]")
     with pytest.raises(BadData, match=r"reddit_0_train\.json has no list 'users'"):

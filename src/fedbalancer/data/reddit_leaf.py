@@ -5,18 +5,16 @@
 LEAF's vocabulary is a pickle, which may run any code when it is opened, so it is not read. It holds nothing but the
 most frequent words of `train`, and these are counted here in the same way.
 
-The users are read here and not by `leaf.leaf_users`, which wants `num_samples` to be the number of samples: in LEAF's
-Reddit it is the number of a user's comments in train, val and test together, in all three of them.
+Here num_samples is the number of a user's comments in train, val and test together, in all three of them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.data.leaf import LeafUser, leaf_files
+from fedbalancer.data.leaf import LeafUser, leaf_files, leaf_users
 from fedbalancer.data.vocabulary import LENGTH, Tokens
 from fedbalancer.errors import BadData
 
@@ -34,32 +32,7 @@ def read_reddit(folder: Path) -> tuple[ByUser, ByUser]:
 
 
 def _part(files: Iterable[Path]) -> ByUser:
-    found: ByUser = {}
-    for file in files:
-        for user in _users(file):
-            if user.name in found:
-                raise BadData(f"{user.where} is there twice; a user must be in one place")
-            found[user.name] = _sequences(user)
-    return found
-
-
-def _users(file: Path) -> Iterator[LeafUser]:
-    try:
-        document = json.loads(file.read_bytes())
-    except ValueError as error:  # bytes that are no text are one too
-        raise BadData(f"{file} is not whole JSON ({' '.join(str(error).split())}); fetch it again") from error
-    names, data = (document.get(key) if isinstance(document, dict) else None for key in ("users", "user_data"))
-    if not isinstance(names, list) or not isinstance(data, dict):
-        raise BadData(f"{file} has no list 'users' or no object 'user_data', which LEAF's JSON has")
-    for index, name in enumerate(names):
-        where = f"{file}: user {name!r} (number {index})"
-        samples = data.get(name) if isinstance(name, str) else None
-        if not isinstance(samples, dict) or not all(isinstance(samples.get(key), list) for key in ("x", "y")):
-            raise BadData(f"{where} needs an entry in user_data with the lists x and y")
-        x, y = samples["x"], samples["y"]
-        if len(x) != len(y):
-            raise BadData(f"{where} has {len(x)} x but {len(y)} y: comment {min(len(x), len(y))} lacks one of them")
-        yield LeafUser(name, x, y, file)
+    return {user.name: _sequences(user) for user in leaf_users(files, exact_counts=False)}
 
 
 def _sequences(user: LeafUser) -> list[Tokens]:
