@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedbalancer.data import har_uci
-from fedbalancer.data.har_windows import ACTIVITIES, SIGNALS
+from fedbalancer.data.readers import har_uci
+from fedbalancer.data.readers.har_windows import ACTIVITIES, SIGNALS
 from fedbalancer.errors import BadData, BadSetting, MissingData, UnknownName
 from fedbalancer.tasks import har
 from fedbalancer.tasks.registry import load_task

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedbalancer.client.train import TorchTrainer
-from fedbalancer.data.vocabulary import sequences
+from fedbalancer.data.readers.vocabulary import sequences
 from fedbalancer.errors import BadData, BadSetting, UnknownName
 from fedbalancer.tasks import load_task, reddit
 from fedbalancer.types import ClientWork

@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedbalancer.data import Prepared, Source, cached, checksum, choose
-from fedbalancer.data.celeba_images import PIXELS, celeba_key, read_celeba
-from fedbalancer.data.faces import TRAIN_SHARE, read_faces
-from fedbalancer.data.user_split import pack, unpack
+from fedbalancer.data.readers.celeba_images import PIXELS, celeba_key, read_celeba
+from fedbalancer.data.readers.faces import TRAIN_SHARE, read_faces
+from fedbalancer.data.readers.user_split import pack, unpack
 from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:

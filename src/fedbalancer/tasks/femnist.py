@@ -10,7 +10,7 @@ only, at .03 to .96. Simulated transfer times are those of the published model, 
 Two stand-ins, with ink and paper as in FEMNIST:
 `digits` is MNIST by writer, ten of the 62 classes, in MNIST's own split, which is by user too: 539 writers with 60,000
 images train and 297 others with 10,000 test. Writers differ in style, hardly in labels.
-`strokes` are 62 characters drawn by 55 writers once each (`fedbalancer.data.strokes` says how they become images); 49
+`strokes` are 62 characters drawn by 55 writers once each (`data.readers.strokes` says how they become images); 49
 train and six test. Letters whose capital looks the same are told apart by size at most.
 
 Accuracies on `small`, one seed, by FedAvg (uniform clients, all epochs, no deadline), and centrally with the same model
@@ -26,10 +26,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.data import Prepared, Source, cached, checksum, choose, digits, strokes
-from fedbalancer.data.femnist_json import CLASSES, PIXELS, femnist_samples
-from fedbalancer.data.leaf import leaf_checksums, leaf_files
-from fedbalancer.data.user_split import from_leaf, pack, unpack
+from fedbalancer.data import Prepared, Source, cached, checksum, choose
+from fedbalancer.data.readers import digits, strokes
+from fedbalancer.data.readers.femnist_json import CLASSES, PIXELS, femnist_samples
+from fedbalancer.data.readers.leaf import leaf_checksums, leaf_files
+from fedbalancer.data.readers.user_split import from_leaf, pack, unpack
 from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ Measured on the variant `hapt`, seed 0, paper scale: FedAvg+2T has .77 .79 .84 .
 windows. Nobody misses 2T, so that waiting for all gives the same. Trained centrally, the same model has .84 after three
 epochs and .90 after nine. The most frequent activity is 19 % of the test windows. A round takes some 9 s on one core.
 
-The variant `hapt` is made of the raw recordings of the same people (`fedbalancer.data.har_hapt` says how). Its
+The variant `hapt` is made of the raw recordings of the same people (`fedbalancer.data.readers.har_hapt` says how). Its
 activities were labelled anew: walking, upstairs and downstairs have the official numbers of windows (but for one
 more), the three postures up to 5 % more: 7,415 and 2,996 windows instead of 7,352 and 2,947.
 """
@@ -23,8 +23,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.data import Prepared, SlicedClients, Source, cached, checksum, choose, har_hapt, har_uci
-from fedbalancer.data.har_windows import ACTIVITIES, SIGNALS, WINDOW
+from fedbalancer.data import Prepared, SlicedClients, Source, cached, checksum, choose
+from fedbalancer.data.readers import har_hapt, har_uci
+from fedbalancer.data.readers.har_windows import ACTIVITIES, SIGNALS, WINDOW
 from fedbalancer.errors import BadSetting
 from fedbalancer.tasks.task import Task
 

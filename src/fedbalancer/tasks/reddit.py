@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbalancer.data import Prepared, SlicedClients, Source, cached, checksum, choose, joined
-from fedbalancer.data.irc import read_irc
-from fedbalancer.data.leaf import leaf_checksums, leaf_files
-from fedbalancer.data.reddit_leaf import ByUser, read_reddit
-from fedbalancer.data.vocabulary import UNKNOWN, Tokens, numbered, sequences, vocabulary
+from fedbalancer.data.readers.irc import read_irc
+from fedbalancer.data.readers.leaf import leaf_checksums, leaf_files
+from fedbalancer.data.readers.reddit_leaf import ByUser, read_reddit
+from fedbalancer.data.readers.vocabulary import UNKNOWN, Tokens, numbered, sequences, vocabulary
 from fedbalancer.errors import BadData, BadSetting, UnknownName
 from fedbalancer.randomness import stream
 from fedbalancer.tasks.lstm import text_model

@@ -9,8 +9,8 @@ samples in the paper).
 The paper's settings are in `SETTINGS`. At `small`, a role has at most 500 samples, spread evenly over what it says, and
 the LSTMs are 64 instead of 256 wide, with batches of 10 to have enough steps of learning.
 
-Departures: characters outside LEAF's alphabet are mapped as `data.plays.encode` says. "All's Well That Ends Well" is
-read, which LEAF's script passes over. `load(split="time")` tests on the last tenth of every role instead (LEAF's other
+Departures: characters outside LEAF's alphabet are mapped as `data.readers.plays.encode` says. "All's Well That Ends
+Well" is read, which LEAF's script passes over. `load(split="time")` tests on the last tenth of every role instead (LEAF's other
 split takes a tenth at random, so that nearly every test window overlaps windows of the training).
 """
 
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbalancer.data import Prepared, Source, cached, checksum, choose
-from fedbalancer.data.gutenberg import read_gutenberg
-from fedbalancer.data.moby import read_moby
-from fedbalancer.data.plays import ALPHABET, WINDOW, Span, Windows, role_texts
+from fedbalancer.data.readers.gutenberg import read_gutenberg
+from fedbalancer.data.readers.moby import read_moby
+from fedbalancer.data.readers.plays import ALPHABET, WINDOW, Span, Windows, role_texts
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.randomness import stream
 from fedbalancer.tasks.lstm import text_model

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data.femnist_json import class_labels
-from fedbalancer.data.leaf import LeafUser, leaf_checksums, leaf_files, leaf_users
-from fedbalancer.data.user_split import UserSplit, from_leaf
+from fedbalancer.data.readers.femnist_json import class_labels
+from fedbalancer.data.readers.leaf import LeafUser, leaf_checksums, leaf_files, leaf_users
+from fedbalancer.data.readers.user_split import UserSplit, from_leaf
 from fedbalancer.errors import BadData, MissingData
 from fedbalancer.tasks.task import Samples
 

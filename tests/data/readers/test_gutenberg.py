@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.data.gutenberg import read_gutenberg
-from fedbalancer.data.plays import Speech
+from fedbalancer.data.readers.gutenberg import read_gutenberg
+from fedbalancer.data.readers.plays import Speech
 from fedbalancer.errors import BadData
 
 OF_1994 = """\

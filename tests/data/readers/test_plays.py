@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.data.moby import read_moby
-from fedbalancer.data.plays import ALPHABET, WINDOW, Span, Speech, Windows, encode, role_name, role_texts
+from fedbalancer.data.readers.moby import read_moby
+from fedbalancer.data.readers.plays import ALPHABET, WINDOW, Span, Speech, Windows, encode, role_name, role_texts
 from fedbalancer.errors import BadData
 
 

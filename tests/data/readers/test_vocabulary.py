@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.data.vocabulary import LENGTH, PAD, PAD_WORD, UNKNOWN, numbered, sequences, vocabulary
+from fedbalancer.data.readers.vocabulary import LENGTH, PAD, PAD_WORD, UNKNOWN, numbered, sequences, vocabulary
 
 WORD = st.sampled_from(["a", "b", "c", "dog", "<url>"])
 

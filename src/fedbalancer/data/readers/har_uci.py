@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.data.cache import Prepared
-from fedbalancer.data.har_windows import ACTIVITIES, SIGNALS, SUBJECTS, WINDOW, prepared
+from fedbalancer.data.readers.har_windows import ACTIVITIES, SIGNALS, SUBJECTS, WINDOW, prepared
 from fedbalancer.errors import BadData, MissingData
 from fedbalancer.tasks.task import Samples
 from fedbalancer.types import IndexArray

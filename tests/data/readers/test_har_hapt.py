@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedbalancer.data import har_hapt
+from fedbalancer.data.readers import har_hapt
 from fedbalancer.errors import BadData
 
 Arrays = dict[str, NDArray[Any]]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data.leaf import LeafUser
+from fedbalancer.data.readers.leaf import LeafUser
 from fedbalancer.errors import BadData
 from fedbalancer.tasks.task import Samples
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.data import har_windows
+from fedbalancer.data.readers import har_windows
 from fedbalancer.errors import BadData
 from fedbalancer.tasks.task import Samples
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.data.cache import Prepared
-from fedbalancer.data.har_windows import ACTIVITIES, SUBJECTS, WINDOW, prepared, windows
+from fedbalancer.data.readers.har_windows import ACTIVITIES, SUBJECTS, WINDOW, prepared, windows
 from fedbalancer.errors import BadData
 from fedbalancer.tasks.task import Samples
 

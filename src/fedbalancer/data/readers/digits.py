@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data.npz import read_npz
-from fedbalancer.data.user_split import UserSplit
+from fedbalancer.data.readers.npz import read_npz
+from fedbalancer.data.readers.user_split import UserSplit
 from fedbalancer.errors import BadData
 from fedbalancer.tasks.task import Samples
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.data.user_split import UserSplit, held_out, pack, split_by_user, unpack
+from fedbalancer.data.readers.user_split import UserSplit, held_out, pack, split_by_user, unpack
 from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.tasks.task import Samples
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedbalancer.data.reddit_leaf import read_reddit
-from fedbalancer.data.vocabulary import sequences
+from fedbalancer.data.readers.reddit_leaf import read_reddit
+from fedbalancer.data.readers.vocabulary import sequences
 from fedbalancer.errors import BadData, MissingData
 
 

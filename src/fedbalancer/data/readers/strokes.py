@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data.digits import ink_on_paper
-from fedbalancer.data.user_split import UserSplit, held_out
+from fedbalancer.data.readers.digits import ink_on_paper
+from fedbalancer.data.readers.user_split import UserSplit, held_out
 from fedbalancer.errors import BadData
 from fedbalancer.tasks.task import Samples
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbalancer.data.strokes import CHARACTERS, draw, read_strokes
+from fedbalancer.data.readers.strokes import CHARACTERS, draw, read_strokes
 from fedbalancer.errors import BadData
 
 LINE = [[[100, 100], [100, 300]]]

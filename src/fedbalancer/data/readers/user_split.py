@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbalancer.data.cache import Prepared
 from fedbalancer.data.clients import SlicedClients, joined
-from fedbalancer.data.leaf import LeafUser, leaf_users
+from fedbalancer.data.readers.leaf import LeafUser, leaf_users
 from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.randomness import stream
 from fedbalancer.tasks.task import Samples

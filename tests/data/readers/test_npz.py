@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedbalancer.data.npz import read_npz
+from fedbalancer.data.readers.npz import read_npz
 from fedbalancer.errors import BadData
 
 SHAPES = {"x": (2,), "y": ()}

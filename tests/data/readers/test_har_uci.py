@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedbalancer.data import har_uci
-from fedbalancer.data.har_windows import SIGNALS
+from fedbalancer.data.readers import har_uci
+from fedbalancer.data.readers.har_windows import SIGNALS
 from fedbalancer.errors import BadData, MissingData
 
 SUBJECTS = {"train": [1, 1, 3, 3, 3], "test": [2, 4]}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedbalancer.data.faces import read_faces
+from fedbalancer.data.readers.faces import read_faces
 from fedbalancer.errors import BadData
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data.npz import read_npz
-from fedbalancer.data.user_split import UserSplit, held_out
+from fedbalancer.data.readers.npz import read_npz
+from fedbalancer.data.readers.user_split import UserSplit, held_out
 from fedbalancer.errors import BadData
 from fedbalancer.tasks.task import Samples
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.data.irc import read_irc, words
+from fedbalancer.data.readers.irc import read_irc, words
 from fedbalancer.errors import BadData
 
 

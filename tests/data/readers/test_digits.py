@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedbalancer.data.digits import ink_on_paper, read_digits
+from fedbalancer.data.readers.digits import ink_on_paper, read_digits
 from fedbalancer.errors import BadData
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedbalancer.data.celeba_images import celeba_key, read_celeba
+from fedbalancer.data.readers.celeba_images import celeba_key, read_celeba
 from fedbalancer.errors import BadData, MissingData
 
 

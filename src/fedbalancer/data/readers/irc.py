@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedbalancer.data.moby import json_lines
+from fedbalancer.data.readers.moby import json_lines
 from fedbalancer.errors import BadData
 
 _ADDRESSED = re.compile(r"^\S+:(?=\s)")

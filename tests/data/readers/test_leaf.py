@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.data.leaf import leaf_files, leaf_users, read_leaf
+from fedbalancer.data.readers.leaf import leaf_files, leaf_users, read_leaf
 from fedbalancer.errors import BadData, MissingData
 
 Users = dict[str, tuple[list[Any], list[Any]]]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.data.plays import Speech
+from fedbalancer.data.readers.plays import Speech
 from fedbalancer.errors import BadData
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.data.leaf import LeafUser, leaf_files, leaf_users
-from fedbalancer.data.vocabulary import LENGTH, Tokens
+from fedbalancer.data.readers.leaf import LeafUser, leaf_files, leaf_users
+from fedbalancer.data.readers.vocabulary import LENGTH, Tokens
 from fedbalancer.errors import BadData
 
 ByUser = dict[str, list[Tokens]]

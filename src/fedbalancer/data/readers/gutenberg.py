@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from fedbalancer.data.plays import Speech
+from fedbalancer.data.readers.plays import Speech
 from fedbalancer.errors import BadData
 
 _AUTHOR = "by William Shakespeare"

@@ -1,0 +1,1 @@
+"""One file per kind of source: from files as people have them to users, features and labels."""
