@@ -10,8 +10,8 @@ The paper's settings are in `SETTINGS`. At `small`, a role has at most 500 sampl
 the LSTMs are 64 instead of 256 wide, with batches of 10 to have enough steps of learning.
 
 Departures: characters outside LEAF's alphabet are mapped as `data.readers.plays.encode` says. "All's Well That Ends
-Well" is read, which LEAF's script passes over. `load(split="time")` tests on the last tenth of every role instead (LEAF's other
-split takes a tenth at random, so that nearly every test window overlaps windows of the training).
+Well" is read, which LEAF's script passes over. `load(split="time")` tests on the last tenth of every role instead
+(LEAF's other split takes a tenth at random, so that nearly every test window overlaps windows of the training).
 """
 
 from __future__ import annotations
