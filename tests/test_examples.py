@@ -22,17 +22,12 @@ def run(example: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_own_task_fits_thirty_lines_and_runs() -> None:
-    path = EXAMPLES / "own_task.py"
-    assert len(path.read_text().splitlines()) <= 30
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["fedavg+1t", "fedavg+wfa", "fedbalancer"]
-
-
-@pytest.mark.parametrize("example", ["own_folder.py", "own_parquet.py"])
-def test_own_data_in_thirty_odd_lines(example: str, tmp_path: Path) -> None:
-    assert len((EXAMPLES / example).read_text().splitlines()) <= 40
+@pytest.mark.parametrize(
+    ("example", "lines"),
+    [("own_task.py", 30), ("own_arrays.py", 30), ("own_folder.py", 40), ("own_parquet.py", 40)],
+)
+def test_own_data_takes_few_lines_and_runs(example: str, lines: int, tmp_path: Path) -> None:
+    assert len((EXAMPLES / example).read_text().splitlines()) <= lines
     assert [line.split()[0] for line in run(example, tmp_path)] == ["fedavg+1t", "fedavg+wfa", "fedbalancer"]
 
 

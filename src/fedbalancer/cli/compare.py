@@ -11,7 +11,7 @@ import typer
 from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.errors import EXIT_USER_ERROR
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, Variant, overrides
-from fedbalancer.cli.tasks import announce, folder_name, is_file, loaded
+from fedbalancer.cli.tasks import announce, folder_name, is_file, say_prepared, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ def compare(
 
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else list(DEFAULT_METHODS)
     settings = overrides(config, set_)
-    plan = loaded(
-        lambda: ComparisonPlan.make(task, names, seeds, scale, users, settings, rounds, extend, variant),
-        lambda plan: plan.task,
+    plan, seconds = timed(
+        lambda: ComparisonPlan.make(task, names, seeds, scale, users, settings, rounds, extend, variant)
     )
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task)}"
     if is_file(task):
         announce(plan.task, plan.overrides)
+    say_prepared(plan.task, seconds)
     with StopFlag() as stop, comparison_display(names, list(plan.seeds)) as listen:
         result = run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, listen=listen, stopped=stop)
     finish(result, as_json)

@@ -10,7 +10,7 @@ import typer
 
 from fedbalancer.cli.display import run_display
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, Variant, overrides
-from fedbalancer.cli.tasks import announce, folder_name, is_file, label, loaded
+from fedbalancer.cli.tasks import announce, folder_name, is_file, label, say_prepared, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 
@@ -51,10 +51,11 @@ def run(
     settings = overrides(config, set_)
     spec = RunSpec(task, method, seed, scale, users, settings, rounds, budget, None, timing_only, variant)
     folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{method}-seed-{seed}"
-    prepared = loaded(spec.load_task, lambda task: task)
+    prepared, seconds = timed(spec.load_task)
+    resolve_spec(spec, prepared)  # what can be wrong is wrong before anything is said
     if is_file(task):
-        resolve_spec(spec, prepared)
         announce(prepared, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
+    say_prepared(prepared, seconds)
     with StopFlag() as stop, run_display(f"{folder_name(task)} {method} seed {seed}") as progress:
         result = execute(
             spec, folder, task=prepared, overwrite=overwrite, workers=workers, executor=executor, progress=progress,

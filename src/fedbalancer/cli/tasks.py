@@ -31,16 +31,17 @@ def label(name: str, variant: str) -> str:
     return f"{name} ({variant})" if variant else name
 
 
-def loaded(load: Callable[[], T], task_of: Callable[[T], Task]) -> T:
-    """What `load` gives, with a line on stderr about the task and how long it took to prepare."""
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    """What `work` gives, and how many seconds it took."""
     begun = time.perf_counter()
-    result = load()
-    seconds = time.perf_counter() - begun
-    task = task_of(result)
+    return work(), time.perf_counter() - begun
+
+
+def say_prepared(task: Task, seconds: float) -> None:
+    """A line on stderr about a task that is ready, and how long that took."""
     sizes = task.sizes.values()
     counted = f"{len(sizes):,} clients, {sum(sizes):,} samples"
     typer.echo(f"{label(task.name, task.variant)}: {counted}; prepared in {seconds:.1f} s", err=True)
-    return result
 
 
 def announce(task: Task, overrides: Mapping[str, Any], *, trained: bool = True) -> None:
