@@ -129,6 +129,7 @@ def test_bad_data_is_refused_with_the_client(clients: dict[str, object], words: 
         ({"budget_s": float("nan")}, BadSetting),
         ({"settings": {"learning_rate": float("nan")}}, BadSetting),
         ({"settings": {"batchsize": 3}}, UnknownName),
+        ({"settings": {"clients_per_round": 9}}, BadSetting),
         ({"workers": 0}, BadSetting),
         ({"executor": "cloud"}, BadSetting),
     ],
@@ -136,6 +137,12 @@ def test_bad_data_is_refused_with_the_client(clients: dict[str, object], words: 
 def test_mistakes_are_errors_of_ours(arguments: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
         fb.run(**{"task": tinytask.load(), "method": "fedavg+1t", **arguments})  # type: ignore[arg-type]
+
+
+def test_only_a_default_is_cut_to_the_clients_there_are(tmp_path: Path) -> None:
+    assert fb.run(tinytask.load(clients_per_round=50, rounds=1), "fedavg+wfa").rounds["selected"].to_list() == [8]
+    with pytest.raises(BadSetting, match=r"clients_per_round = 9.*1 to 8"):
+        fb.run(tinytask.load(), "fedavg+wfa", settings={"clients_per_round": 9})
 
 
 def test_a_run_of_an_own_task_says_how_to_resume_it(tmp_path: Path) -> None:

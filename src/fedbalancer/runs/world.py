@@ -45,6 +45,12 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     settings = resolve(task.settings(), spec.overrides)
     chosen = method(spec.method, settings) if isinstance(spec.method, str) else spec.method
     if settings.clients_per_round > len(task.sizes):
+        # A default may be cut to a small task; what the user asked for may not.
+        if "clients_per_round" in spec.overrides:
+            raise BadSetting(
+                f"setting clients_per_round = {settings.clients_per_round}: "
+                f"task {task.name!r} has {len(task.sizes)} clients, so 1 to {len(task.sizes)} are allowed"
+            )
         settings = settings.model_copy(update={"clients_per_round": len(task.sizes)})
     return settings, chosen
 
