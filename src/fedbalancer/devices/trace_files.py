@@ -94,7 +94,7 @@ def _period_s(ends_s: FloatArray) -> float:
     ends_s = ends_s[ends_s > 0]
     if len(ends_s) == 0:
         return DAY_S
-    return DAY_S * math.ceil(np.quantile(ends_s, _PERIOD_QUANTILE, method="higher") / DAY_S)
+    return DAY_S * max(math.ceil(np.quantile(ends_s, _PERIOD_QUANTILE, method="higher") / DAY_S), 1)
 
 
 def _rows(path: str | Path, user: str, rows: object) -> FloatArray:
