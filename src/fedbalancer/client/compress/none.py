@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from fedbalancer.client.compress.tensors import from_wire, parameters, require_bytes, wire
 from fedbalancer.types import Layout, Weights
 
 
@@ -13,8 +12,12 @@ from fedbalancer.types import Layout, Weights
 class NoCompression:
     """Four bytes a parameter, nothing lost."""
 
-    def encoded_bytes(self, layout: Layout, model_bytes: int) -> int:
-        return model_bytes
+    def encoded_bytes(self, layout: Layout) -> int:
+        return 4 * parameters(layout)
 
-    def apply(self, update: Weights, layout: Layout, rng: np.random.Generator) -> Weights:
-        return update
+    def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
+        return wire(update), None
+
+    def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
+        require_bytes(payload, self.encoded_bytes(layout))
+        return from_wire(payload)

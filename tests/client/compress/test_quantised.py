@@ -1,0 +1,117 @@
+"""Sketched updates: few bits a value, unbiased."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedbalancer.client.compress import Quantised
+from fedbalancer.errors import BadSetting
+from fedbalancer.types import FloatArray, Layout, Weights
+
+RNG = np.random.default_rng(0)
+UPDATE = RNG.normal(size=48).astype(np.float32)
+LAYOUT: Layout = (("w", (8, 5)), ("b", (8,)))
+SEEDS = 1000
+
+
+def arrivals(policy: Quantised, update: Weights, layout: Layout, seeds: int = SEEDS) -> FloatArray:
+    sent = ((policy.encode(update, layout, seed, None)[0], seed) for seed in range(seeds))
+    return np.array([policy.decode(payload, layout, seed) for payload, seed in sent], dtype=np.float64)
+
+
+def mean_error(policy: Quantised, update: Weights, seeds: int) -> float:
+    found = arrivals(policy, update, (("w", update.shape),), seeds)
+    return float(((found - update) ** 2).sum(axis=1).mean())
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_a_tensor_takes_its_bits_and_two_ends(bits: int) -> None:
+    shapes = [(2048, 3136), (32, 1, 5, 5), (62,), (7, 11)]
+    layout = tuple((str(shape), shape) for shape in shapes)
+    expected = sum(math.ceil((bits * math.prod(shape) + 2 * 32) / 8) for shape in shapes)
+    assert Quantised(bits).encoded_bytes(layout) == Quantised(bits, rotate=False).encoded_bytes(layout) == expected
+
+
+def test_a_share_of_every_tensor_takes_its_bits() -> None:
+    assert Quantised(2, share=0.1).encoded_bytes((("w", (50, 40)), ("b", (100,)))) == (200 * 2 + 10 * 2 + 128 + 4) // 8
+
+
+def test_tensors_that_would_grow_travel_as_they_are() -> None:
+    layout: Layout = (("scale", ()), ("b", (2,)), ("none", (0,)))
+    update = np.array([0.1, 0.2, 0.3], dtype=np.float32)
+    assert Quantised().encoded_bytes(layout) == 12
+    assert arrivals(Quantised(), update, layout, 1)[0].tolist() == update.tolist()
+    assert Quantised(bits=1).encoded_bytes((("b", (3,)),)) == 9
+
+
+@pytest.mark.parametrize("policy", [
+    Quantised(1), Quantised(1, rotate=False), Quantised(3), Quantised(8), Quantised(8, rotate=False),
+    Quantised(2, share=0.25), Quantised(4, rotate=False, share=0.5),
+], ids=str)  # fmt: skip
+def test_the_mean_over_seeds_is_the_update(policy: Quantised) -> None:
+    found = arrivals(policy, UPDATE, LAYOUT)
+    spread = found.std(axis=0) / math.sqrt(SEEDS)
+    assert (np.abs(found.mean(axis=0) - UPDATE) < 4.5 * spread + 1e-5).all()
+    along = found @ UPDATE / (UPDATE @ UPDATE)
+    assert abs(along.mean() - 1) < 4.5 * along.std() / math.sqrt(SEEDS) + 1e-5 < 0.15
+
+
+@pytest.mark.parametrize("bits", [1, 2, 5])
+def test_the_error_of_rounding_is_that_of_the_formula(bits: int) -> None:
+    found = arrivals(Quantised(bits, rotate=False), UPDATE, (("w", (48,)),))
+    low, high = float(UPDATE.min()), float(UPDATE.max())
+    step = (high - low) / (2**bits - 1)
+    up = np.modf((UPDATE.astype(np.float64) - low) / step)[0]
+    errors = ((found - UPDATE) ** 2).sum(axis=1)
+    expected = (up * (1 - up)).sum() * step**2
+    assert expected <= len(UPDATE) * step**2 / 4
+    assert abs(errors.mean() - expected) < 4.5 * errors.std() / math.sqrt(SEEDS)
+    assert np.abs(found - UPDATE).max() <= step * 1.00001
+    levels = (found - low) / step
+    assert levels == pytest.approx(levels.round(), abs=1e-4)
+    assert levels.round().max() == 2**bits - 1
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+@pytest.mark.parametrize("shape", ["dense", "spiky", "one"])
+def test_the_error_after_a_rotation_is_within_the_bound_of_suresh_et_al(bits: int, shape: str) -> None:
+    size = 1024
+    update = np.random.default_rng(1).normal(size=size).astype(np.float32)
+    update *= {"dense": 1.0, "spiky": 0.01, "one": 0.0}[shape]
+    update[17] += 10
+    bound = (2 * math.log(size) + 2) / (2**bits - 1) ** 2 * float((update**2).sum())
+    assert mean_error(Quantised(bits), update, 200) <= bound
+
+
+def test_rotating_pays_where_a_few_values_are_large() -> None:
+    update = 0.01 * np.random.default_rng(1).normal(size=4096).astype(np.float32)
+    update[[3, 1000, 4000]] = [2, -3, 4]
+    assert mean_error(Quantised(4), update, 40) < 0.2 * mean_error(Quantised(4, rotate=False), update, 40)
+
+
+@pytest.mark.parametrize("rotate", [True, False])
+def test_equal_values_arrive_as_they_are(rotate: bool) -> None:
+    update = np.full(100, 0.3, dtype=np.float32)
+    policy = Quantised(1, rotate=False)
+    assert arrivals(policy, update, (("w", (100,)),), 1)[0].tolist() == update.tolist()
+    nothing = np.zeros(100, dtype=np.float32)
+    assert not arrivals(Quantised(2, rotate), nothing, (("w", (100,)),), 1).any()
+
+
+@pytest.mark.parametrize("rotate", [True, False])
+def test_the_smallest_differences_do_no_harm(rotate: bool) -> None:
+    update = np.array([1e-45, 0, 2e-45, 0, 0, 1e-44, 0, 0, 0, 0], dtype=np.float32)
+    found = arrivals(Quantised(4, rotate), update, (("w", (10,)),), 20)
+    assert np.isfinite(found).all()
+    assert np.abs(found).max() < 1e-43
+
+
+@pytest.mark.parametrize("bits", [0, 9, 1.5])
+def test_bits_that_are_none_are_refused(bits: int) -> None:
+    with pytest.raises(BadSetting, match=r"Quantised: bits is .* from 1 to 8"):
+        Quantised(bits)
+    with pytest.raises(BadSetting, match="Quantised: share is 0"):
+        Quantised(share=0)
