@@ -8,20 +8,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.protocols import Stateless
-from fedbalancer.types import ClientReport, ServerState, Setup, Weights
+from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
+
+
+def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
+    """The mean update, each weighted by its client's trained samples.
+
+    Summed in double precision in order of client id: the same bytes whatever the order of arrival.
+    """
+    ordered = in_order(reports)
+    total = np.zeros(ordered[0].update.shape, dtype=np.float64)
+    weighted = np.empty_like(total)
+    for report in ordered:
+        total += np.multiply(report.update, report.weight, out=weighted, dtype=np.float64)
+    return np.divide(total, sum(report.weight for report in ordered), out=total)
+
+
+def in_order(reports: Sequence[ClientReport]) -> list[ClientReport]:
+    """The reports in order of client id."""
+    return sorted(reports, key=lambda report: report.client)
 
 
 @dataclass(frozen=True)
 class WeightedMean(Stateless):
-    """Weights plus the mean update of the successful clients, each weighted by its trained samples.
+    """Weights plus the mean update of the successful clients, each weighted by its trained samples."""
 
-    Summed in double precision in order of client id: the same bytes whatever the order of arrival.
-    """
-
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Weights:
-        total = np.zeros(state.weights.shape, dtype=np.float64)
-        weight = 0.0
-        for report in sorted(reports, key=lambda report: report.client):
-            total += report.weight * report.update.astype(np.float64)
-            weight += report.weight
-        return (state.weights + total / weight).astype(np.float32)
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
+        return (state.weights + mean_update(reports)).astype(np.float32), None

@@ -1,0 +1,27 @@
+"""The mean of the updates without their extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbalancer.protocols import Stateless
+from fedbalancer.server.aggregate.mean import in_order
+from fedbalancer.types import ClientReport, ServerState, Setup, Weights
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Stateless):
+    """Of every parameter's moves the lowest and the highest int(beta n) are left out; the mean of the others counts,
+    all clients alike (Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018)."""
+
+    beta: float = 0.2
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
+        updates = np.stack([report.update for report in in_order(reports)])
+        cut = int(self.beta * len(updates))
+        if cut:
+            updates = np.partition(updates, (cut, len(updates) - cut - 1), axis=0)[cut : len(updates) - cut]
+        return (state.weights + updates.mean(axis=0, dtype=np.float64)).astype(np.float32), None
