@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO ?= demo-report
 
-.PHONY: demo test check soak bench clean
+.PHONY: demo test check soak bench bench-peers clean
 
 demo: $(VENV)/.demo ## FedBalancer against the paper's baselines on real smartwatch data; prints where the report is
 	$(BIN)/fedbalancer compare --out $(DEMO) --overwrite
@@ -18,6 +18,10 @@ soak: $(VENV)/.dev ## the long checks: a hundred kills and resumes
 
 bench: $(VENV)/.dev ## ratios against named alternatives
 	$(BIN)/python benchmarks/algorithms.py
+	$(BIN)/fedbalancer bench
+
+bench-peers: $(VENV)/.dev ## the same training in Flower and pfl-research, which it installs apart: half an hour
+	$(BIN)/python benchmarks/peers/run.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) .mypy_cache .pytest_cache .ruff_cache .hypothesis

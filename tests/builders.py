@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.server.clients.oort import OortState
+from fedbalancer.server.clients.over_threshold import OverThresholdState
 from fedbalancer.server.pace import PaceState
 from fedbalancer.types import (
     ClientReport,
@@ -100,7 +100,9 @@ def oort_world(
     ledger: Ledger, exploration: float = 0.0, preferred_s: float = math.inf, **setup: Any
 ) -> tuple[Setup, ServerState]:
     """Setup and state after ten rounds of a method that selects clients by their utility."""
-    return make_setup(ledger, **setup), make_state(ledger, round=10, clients=OortState(exploration, preferred_s))
+    return make_setup(ledger, **setup), make_state(
+        ledger, round=10, clients=OverThresholdState(exploration, preferred_s)
+    )
 
 
 def same(one: Any, other: Any) -> bool:

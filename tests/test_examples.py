@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
 from runpy import run_path
 from shutil import copy
 
+import polars as pl
 import pytest
+
+from fedbalancer.testing import check_policy
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -42,3 +47,40 @@ def test_my_task_is_a_task_of_what_own_parquet_writes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "2 channels of 32 steps" in done.stderr
     assert "2 rounds" in done.stdout
+
+
+def test_a_package_outside_the_source_tree_adds_two_policies_named_in_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = EXAMPLES / "own_policies"
+    for source in (package / "mypolicies").glob("*.py"):
+        assert len(source.read_text().splitlines()) <= 40
+    out = tmp_path / "run"
+    command = ["-m", "fedbalancer", "run", "synthetic", "--config", str(package / "fedbalancer.toml")]
+    done = subprocess.run(
+        [sys.executable, *command, "--seed", "1", "--out", str(out)],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(package)}, capture_output=True, text=True, timeout=240,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rounds = pl.read_parquet(out / "rounds.parquet")
+    assert rounds.height == 5
+    assert rounds["deadline_s"].n_unique() == 5  # a deadline for every cohort, which the fixed one would not give
+    assert rounds["samples"][-1] < rounds["samples"][0]
+    monkeypatch.syspath_prepend(str(package))
+    expected_share = importlib.import_module("mypolicies.expected_share").ExpectedShare
+    without_extremes = importlib.import_module("mypolicies.without_extremes").WithoutExtremes
+    assert check_policy(expected_share()) == "deadline"
+    assert check_policy(without_extremes()) == "samples"
+
+
+def test_a_package_that_is_not_on_the_path_is_named(tmp_path: Path) -> None:
+    config = EXAMPLES / "own_policies" / "fedbalancer.toml"
+    command = ["-m", "fedbalancer", "run", "synthetic", "--config", str(config), "--out", str(tmp_path / "r")]
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "mypolicies" in done.stderr
+    assert "PYTHONPATH" in done.stderr

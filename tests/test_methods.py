@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fedbalancer.client.compress import NoCompression
-from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold
-from fedbalancer.client.summary import LossStatistics
+from fedbalancer.client.compress import (
+    GradientDropping,
+    LowRank,
+    NoCompression,
+    Quantised,
+    RandomMask,
+    SignSGD,
+    Subsample,
+)
+from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
+from fedbalancer.client.summary import LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.methods import BASES, MODIFIERS, SLOTS, load_policy, method
-from fedbalancer.server.aggregate import WeightedMean
-from fedbalancer.server.clients import OverThresholdUtility, Uniform
-from fedbalancer.server.deadline import FixedDeadline, PeakDeadline, Quorum
+from fedbalancer.server.aggregate import (
+    QFFL,
+    FedAdagrad,
+    FedAdam,
+    FedYogi,
+    Krum,
+    MajorityVote,
+    Median,
+    ServerMomentum,
+    TrimmedMean,
+    WeightedMean,
+)
+from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, Quorum
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -28,8 +48,11 @@ TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "prox+1t": (Uniform(), EverySample(), FixedDeadline(1), WholeEpochs()),
     "prox+2t": (Uniform(), EverySample(), FixedDeadline(2), WholeEpochs()),
     "sampleselection": (Uniform(), HighestLoss(), FixedDeadline(1), WholeEpochs()),
+    "oort": (Oort(), EverySample(), FirstReports(), AllOrNothing()),
     "fedbalancer": (OverThresholdUtility(), OverThreshold(1.0), PeakDeadline(), WholeEpochs()),
+    "oortbalancer": (OverThresholdUtility(), OverThresholdBatch(1.0), PeakDeadline(), WholeEpochs()),
 }
+BALANCERS = {"fedbalancer", "oortbalancer"}
 
 
 class TestTable:
@@ -39,18 +62,37 @@ class TestTable:
         assert (made.clients, made.samples, made.deadline, made.work) == TABLE[name]
         assert (made.aggregate, made.compress, made.name) == (WeightedMean(), NoCompression(), name)
 
-    def test_fedbalancer_alone_moves_threshold_and_pace(self) -> None:
+    def test_every_base_is_in_the_table(self) -> None:
+        assert set(TABLE) == set(BASES)
+
+    def test_oort_and_oortbalancer_train_one_batch_an_epoch(self) -> None:
+        assert {name for name in TABLE if method(name).epoch_batches == 1} == {"oort", "oortbalancer"}
+        assert all(method(name).epoch_batches is None for name in set(TABLE) - {"oort", "oortbalancer"})
+
+    def test_the_balancers_alone_move_threshold_and_pace(self) -> None:
         for name in TABLE:
             made = method(name)
-            adaptive = name == "fedbalancer"
+            adaptive = name in BALANCERS
             assert made.threshold == (InterpolatedThreshold() if adaptive else NoThreshold())
             assert made.pace == (RatioControl(20, 0.05, 0.05) if adaptive else ConstantPace())
 
     @pytest.mark.parametrize("name", BASES)
-    def test_each_registered_method_has_a_description_and_takes_every_modifier(self, name: str) -> None:
+    def test_each_registered_method_has_a_description_and_takes_every_modifier_that_makes_sense(
+        self, name: str
+    ) -> None:
         assert BASES[name][0]
+        silenced = {"+silent"} if name in {"oort", *BALANCERS} else set()
+        parts = {modifier for modifier in MODIFIERS if modifier[0] == "-"}
+        refused = silenced | (set() if name in BALANCERS else parts)
+        refused -= {"-clients"} if name == "oort" else set()
+        refused -= {"-samples"} if name == "sampleselection" else set()
+        refused -= {"-deadline"} if isinstance(method(name).deadline, Quorum | FirstReports) or "2t" in name else set()
         for modifier in MODIFIERS:
-            assert method(name + modifier).name == name + modifier
+            if modifier not in refused:
+                assert method(name + modifier).name == name + modifier
+            else:
+                with pytest.raises(BadSetting, match=re.escape(name)):
+                    method(name + modifier)
 
     @pytest.mark.parametrize("name", BASES)
     def test_every_slot_holds_a_policy_of_its_kind(self, name: str) -> None:
@@ -61,8 +103,8 @@ class TestTable:
     def test_the_proximal_term_is_prox_and_sampleselections(self) -> None:
         s = resolve({"prox_mu": 0.1, "fedbalancer_mu": 0.2})
         mu = {name: method(name, s).mu for name in TABLE}
-        assert mu == {name: 0.0 for name in TABLE if name.startswith("fedavg")} | {
-            "prox+1t": 0.1, "prox+2t": 0.1, "sampleselection": 0.1, "fedbalancer": 0.2
+        assert mu == dict.fromkeys(TABLE, 0.0) | {
+            "prox+1t": 0.1, "prox+2t": 0.1, "sampleselection": 0.1, "fedbalancer": 0.2, "oortbalancer": 0.2
         }  # fmt: skip
 
 
@@ -92,8 +134,93 @@ class TestSettingsReachTheSlots:
         assert method("sampleselection", s).deadline == FixedDeadline(2)
         assert all(method(name, s).summary == LossStatistics(0.3) for name in BASES)
 
+    def test_oort(self) -> None:
+        s = resolve(
+            {
+                "oort_alpha": 1.0, "exploration": 0.8, "exploration_decay": 0.9, "exploration_min": 0.1,
+                "utility_clip": 0.6, "utility_cutoff": 0.5, "oort_overcommit": 1.5, "oort_pacer_window": 7,
+                "oort_pacer_start": 20.0, "oort_pacer_delta": 6.0, "oort_blacklist": 10, "p": 0.8,
+            }
+        )  # fmt: skip
+        assert method("oort", s).clients == Oort(1.0, 0.8, 0.9, 0.1, 0.6, 0.5, 1.5, 7, 20.0, 6.0, 10)
+        assert method("oortbalancer", s).samples == OverThresholdBatch(0.8)
+
+    def test_modifiers(self) -> None:
+        s = resolve(
+            {
+                "candidates": 3.0, "qffl_q": 0.5, "server_eta": 0.2, "server_beta_1": 0.8, "server_beta_2": 0.9,
+                "server_tau": 0.1, "server_momentum": 0.7, "server_momentum_eta": 0.6, "trim_share": 0.1,
+                "krum_malicious": 0.3, "krum_keep": 2, "structured_rank": 9, "mask_share": 0.4, "subsample_share": 0.3,
+                "quantised_bits": 4, "drop_keep": 0.05, "vote_step": 0.01, "p": 0.9,
+            }
+        )  # fmt: skip
+        made: dict[str, dict[str, Any]] = {
+            "+powerofchoice": {"clients": PowerOfChoice(3.0)},
+            "+fedcs": {"clients": FedCS(3.0)},
+            "+qffl": {"aggregate": QFFL(0.5)},
+            "+momentum": {"aggregate": ServerMomentum(0.7, 0.6)},
+            "+fedadam": {"aggregate": FedAdam(0.2, 0.8, 0.9, 0.1)},
+            "+fedyogi": {"aggregate": FedYogi(0.2, 0.8, 0.9, 0.1)},
+            "+fedadagrad": {"aggregate": FedAdagrad(0.2, 0.1)},
+            "+median": {"aggregate": Median()},
+            "+trimmedmean": {"aggregate": TrimmedMean(0.1)},
+            "+krum": {"aggregate": Krum(0.3, 2)},
+            "+structured": {"compress": LowRank(9)},
+            "+mask": {"compress": RandomMask(0.4)},
+            "+subsample": {"compress": Subsample(0.3)},
+            "+quantised": {"compress": Quantised(4)},
+            "+graddrop": {"compress": GradientDropping(0.05)},
+            "+signsgd": {"compress": SignSGD(), "aggregate": MajorityVote(0.01)},
+            "+randomsamples": {"samples": RandomSamples(0.9)},
+            "-samples": {"samples": EverySample(), "threshold": NoThreshold()},
+            "-deadline": {"deadline": FixedDeadline(1)},
+            "-clients": {"clients": Uniform()},
+            "+batches": {"work": WholeBatches()},
+            "+forwardpass": {"forward_pass": "every"},
+        }
+        assert set(made) == set(MODIFIERS) - {"+silent"}
+        for modifier, slots in made.items():
+            name = f"fedbalancer{modifier}"
+            assert method(name, s) == replace(method("fedbalancer", s), name=name, **slots)
+
 
 class TestModifiers:
+    def test_silent_exchanges_the_summary_where_nobody_needs_losses(self) -> None:
+        assert method("prox+1t+silent").summary == Silent()
+
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("fedbalancer+silent", "OverThresholdUtility steers by the clients' losses, which Silent does not release"),
+            ("fedavg+1t+qffl+silent", "QFFL steers by"),
+            ("oort+silent", "Oort steers by"),
+            ("prox+1t+powerofchoice+silent", "PowerOfChoice steers by"),
+            ("fedbalancer-clients+silent", "(InterpolatedThreshold|RatioControl) steers by"),
+            ("fedavg+1t+signsgd+median", "SignSGD .* MajorityVote"),
+        ],
+    )
+    def test_what_does_not_go_together_is_refused_with_a_sentence(self, name: str, why: str) -> None:
+        with pytest.raises(BadSetting, match=f"method '{re.escape(name)}' cannot run: .*{why}"):
+            method(name)
+
+    def test_a_policy_of_ones_own_may_refuse(self) -> None:
+        class Picky(Quorum):
+            def refuses(self, method: Any) -> str | None:
+                return "Picky wants prox" if method.mu == 0 else None
+
+        with pytest.raises(BadSetting, match="cannot run: Picky wants prox"):
+            method("fedavg+1t", deadline=Picky())
+        assert method("fedavg+1t", deadline=Picky(), mu=0.5).mu == 0.5
+
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [("fedavg+1t-samples", "without sample selection"), ("prox+1t-deadline", "without deadline control"),
+         ("oort-samples", "without sample selection"), ("fedavg+wfa-clients", "without client selection")],
+    )  # fmt: skip
+    def test_what_is_not_there_cannot_be_left_out(self, name: str, why: str) -> None:
+        with pytest.raises(BadSetting, match=f"{re.escape(name)}.* is {why} anyway"):
+            method(name)
+
     def test_batches_exchanges_the_work(self) -> None:
         assert method("fedbalancer+batches") == replace(
             method("fedbalancer"), work=WholeBatches(), name="fedbalancer+batches"

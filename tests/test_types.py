@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 from builders import Unchanged, make_ledger, make_report, make_result, same
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedbalancer.types import RECENT_COUNTS, Ledger, Timings
+from fedbalancer.types import RECENT_COUNTS, Ledger, RoundResult, Timings
 
 
 def start() -> Ledger:
@@ -71,6 +73,58 @@ class TestRecord:
         ledger = make_ledger()
         reports = [make_report(client, trained=number) for number, client in enumerate(("c0", "c3", "c5"))]
         assert same(ledger.record(make_result(reports)), ledger.record(make_result(reports[::-1])))
+
+
+SIZES = (10, 20, 30, 40, 50)
+COLUMNS = (
+    "batch_s_sum", "batch_s_count", "recent_trained", "over_count", "over_sumsq", "loss_mean", "participations",
+    "last_round",
+)  # fmt: skip
+reported = st.tuples(st.integers(1, 9), st.floats(0, 9), st.floats(0, 9), st.floats(0.1, 9))
+played = st.lists(st.dictionaries(st.integers(0, len(SIZES) - 1), reported), max_size=8)
+
+
+def results(rounds: list[dict[int, tuple[int, float, float, float]]]) -> list[RoundResult]:
+    return [
+        make_result(
+            [
+                make_report(
+                    f"c{row}", trained=trained, over_count=count, over_sumsq=sumsq, batch_s=batch_s, loss_sum=count
+                )
+                for row, (trained, count, sumsq, batch_s) in reports.items()
+            ],
+            round=number,
+        )
+        for number, reports in enumerate(rounds, start=1)
+    ]
+
+
+@given(played)
+def test_a_ledger_is_what_a_record_per_client_would_be(
+    rounds: list[dict[int, tuple[int, float, float, float]]],
+) -> None:
+    ledger = make_ledger(SIZES, batch_s=2.0)
+    for result in results(rounds):
+        ledger = ledger.record(result)
+    for row, size in enumerate(SIZES):
+        heard = [(number, reports[row]) for number, reports in enumerate(rounds, start=1) if row in reports]
+        last = heard[-1] if heard else (0, (0, math.nan, math.nan, 0.0))
+        latencies = [2.0, *(report[3] for _, report in heard)]
+        expected = (
+            sum(latencies), len(latencies), ([size] * 5 + [report[0] for _, report in heard])[-5:], last[1][1],
+            last[1][2], last[1][1] / 10.0, len(heard), last[0],
+        )  # fmt: skip
+        for name, value in zip(COLUMNS, expected, strict=True):
+            np.testing.assert_equal(getattr(ledger, name)[row].tolist(), value, err_msg=name)
+
+
+@given(played)
+def test_no_version_of_a_ledger_ever_changes(rounds: list[dict[int, tuple[int, float, float, float]]]) -> None:
+    versions = [make_ledger(SIZES)]
+    with Unchanged(versions[0]):
+        for result in results(rounds):
+            with Unchanged(*versions):
+                versions.append(versions[-1].record(result))
 
 
 def test_the_parts_of_a_clients_time_add_up() -> None:

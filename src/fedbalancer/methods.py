@@ -1,19 +1,26 @@
 """Each named method as a composition of slots. This file reads like the table of methods.
 
-A name is a base and any modifiers: `fedavg+1t`, `fedbalancer`, `fedbalancer+batches`.
+A name is a base and any modifiers: `fedavg+1t`, `fedbalancer`, `fedbalancer+qffl`, `fedbalancer-deadline`.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-from fedbalancer.client.compress import NoCompression
-from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold
-from fedbalancer.client.summary import LossStatistics
+from fedbalancer.client.compress import (
+    GradientDropping,
+    LowRank,
+    NoCompression,
+    Quantised,
+    RandomMask,
+    SignSGD,
+    Subsample,
+)
+from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
+from fedbalancer.client.summary import LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.protocols import (
@@ -27,12 +34,26 @@ from fedbalancer.protocols import (
     ThresholdPolicy,
     Work,
 )
-from fedbalancer.server.aggregate import WeightedMean
-from fedbalancer.server.clients import OverThresholdUtility, Uniform
-from fedbalancer.server.deadline import FixedDeadline, PeakDeadline, Quorum
+from fedbalancer.server.aggregate import (
+    QFFL,
+    FedAdagrad,
+    FedAdam,
+    FedYogi,
+    Krum,
+    MajorityVote,
+    Median,
+    ServerMomentum,
+    TrimmedMean,
+    WeightedMean,
+)
+from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, Quorum
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings
+from fedbalancer.slots import SLOTS, check_composition, load_policy
+
+__all__ = ["BASES", "MODIFIERS", "SLOTS", "Method", "load_policy", "method"]
 
 
 @dataclass(frozen=True)
@@ -51,19 +72,7 @@ class Method:
     compress: Compressor = field(default_factory=NoCompression)
     mu: float = 0.0
     forward_pass: Literal["first", "every"] = "first"
-
-
-SLOTS: dict[str, type] = {
-    "clients": ClientSelector,
-    "samples": SampleSelector,
-    "deadline": DeadlinePolicy,
-    "work": Work,
-    "aggregate": Aggregator,
-    "threshold": ThresholdPolicy,
-    "pace": PacePolicy,
-    "summary": Summarizer,
-    "compress": Compressor,
-}
+    epoch_batches: int | None = None
 
 
 def _fedavg(name: str, deadline: DeadlinePolicy, s: Settings) -> Method:
@@ -101,6 +110,32 @@ def _fedbalancer(s: Settings) -> Method:
     )
 
 
+def _oort(s: Settings) -> Method:
+    return Method(
+        "oort",
+        clients=Oort(
+            alpha=s.oort_alpha,
+            exploration=s.exploration,
+            exploration_decay=s.exploration_decay,
+            exploration_min=s.exploration_min,
+            clip=s.utility_clip,
+            cutoff=s.utility_cutoff,
+            overcommit=s.oort_overcommit,
+            pacer_window=s.oort_pacer_window,
+            pacer_start=s.oort_pacer_start,
+            pacer_delta=s.oort_pacer_delta,
+            blacklist=math.inf if s.oort_blacklist is None else s.oort_blacklist,
+        ),
+        deadline=FirstReports(),
+        summary=_summary(s),
+        epoch_batches=1,
+    )
+
+
+def _oortbalancer(s: Settings) -> Method:
+    return replace(_fedbalancer(s), samples=OverThresholdBatch(s.p), epoch_batches=1)
+
+
 def _summary(s: Settings) -> LossStatistics:
     return LossStatistics(s.noise_factor, s.utility_samples)
 
@@ -113,12 +148,69 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "prox+1t": ("Prox, partial epochs, deadline T", lambda s: _prox("prox+1t", 1, s)),
     "prox+2t": ("Prox, partial epochs, deadline 2 T", lambda s: _prox("prox+2t", 2, s)),
     "sampleselection": ("highest losses, big clients cut at P80", _sample_selection),
+    "oort": ("Oort: clients by utility and speed, one batch an epoch", _oort),
     "fedbalancer": ("sample selection and adaptive deadlines", _fedbalancer),
+    "oortbalancer": ("FedBalancer on Oort's one batch an epoch", _oortbalancer),
 }
 
-MODIFIERS: dict[str, tuple[str, Callable[[Method], Method]]] = {
-    "+batches": ("clients stop after the batches that fit", lambda m: replace(m, work=WholeBatches())),
-    "+forwardpass": ("a fresh forward pass every round", lambda m: replace(m, forward_pass="every")),
+Modifier = Callable[[Method, Settings], Method]
+
+MODIFIERS: dict[str, tuple[str, Modifier]] = {
+    # How much a client does, and what it knows of its losses.
+    "+batches": ("clients stop after the batches that fit", lambda m, s: replace(m, work=WholeBatches())),
+    "+forwardpass": ("a fresh forward pass every round", lambda m, s: replace(m, forward_pass="every")),
+    "+silent": ("clients release nothing about their losses", lambda m, s: replace(m, summary=Silent())),
+    # Who takes part.
+    "+powerofchoice": (
+        "clients of high loss among some drawn by size",
+        lambda m, s: replace(m, clients=PowerOfChoice(s.candidates)),
+    ),
+    "+fedcs": ("as many fast clients as fit", lambda m, s: replace(m, clients=FedCS(s.candidates))),
+    # How updates become a model.
+    "+qffl": ("q-FFL: high losses count for more", lambda m, s: replace(m, aggregate=QFFL(s.qffl_q))),
+    "+momentum": (
+        "momentum on the server",
+        lambda m, s: replace(m, aggregate=ServerMomentum(s.server_momentum, s.server_momentum_eta)),
+    ),
+    "+fedadam": (
+        "Adam on the server",
+        lambda m, s: replace(m, aggregate=FedAdam(s.server_eta, s.server_beta_1, s.server_beta_2, s.server_tau)),
+    ),
+    "+fedyogi": (
+        "Yogi on the server",
+        lambda m, s: replace(m, aggregate=FedYogi(s.server_eta, s.server_beta_1, s.server_beta_2, s.server_tau)),
+    ),
+    "+fedadagrad": (
+        "Adagrad on the server",
+        lambda m, s: replace(m, aggregate=FedAdagrad(s.server_eta, s.server_tau)),
+    ),
+    "+median": ("the median of every parameter", lambda m, s: replace(m, aggregate=Median())),
+    "+trimmedmean": ("the mean without extremes", lambda m, s: replace(m, aggregate=TrimmedMean(s.trim_share))),
+    "+krum": (
+        "Krum: the updates closest to the others",
+        lambda m, s: replace(m, aggregate=Krum(s.krum_malicious, s.krum_keep)),
+    ),
+    # How updates travel.
+    "+structured": ("Structured Updates of low rank", lambda m, s: replace(m, compress=LowRank(s.structured_rank))),
+    "+mask": ("Structured Updates by a random mask", lambda m, s: replace(m, compress=RandomMask(s.mask_share))),
+    "+subsample": ("a random share of each update", lambda m, s: replace(m, compress=Subsample(s.subsample_share))),
+    "+quantised": ("few bits a parameter, rotated", lambda m, s: replace(m, compress=Quantised(s.quantised_bits))),
+    "+graddrop": (
+        "the largest changes",
+        lambda m, s: replace(m, compress=GradientDropping(s.drop_keep)),
+    ),
+    "+signsgd": (
+        "signs only, majority vote",
+        lambda m, s: replace(m, compress=SignSGD(), aggregate=MajorityVote(s.vote_step)),
+    ),
+    # What FedBalancer is without one of its parts.
+    "+randomsamples": ("as many samples, at random", lambda m, s: replace(m, samples=RandomSamples(s.p))),
+    "-samples": (
+        "without sample selection",
+        lambda m, s: replace(m, samples=EverySample(), threshold=NoThreshold()),
+    ),
+    "-deadline": ("without deadline control: T", lambda m, s: replace(m, deadline=FixedDeadline(1))),
+    "-clients": ("without client selection", lambda m, s: replace(m, clients=Uniform())),
 }
 
 
@@ -134,13 +226,17 @@ def method(name: str, settings: Settings | None = None, **slots: Any) -> Method:
         raise UnknownName("method", name, BASES)
     result = BASES[base][1](settings)
     for modifier in _modifiers(name, name[len(base) :]):
-        result = MODIFIERS[modifier][1](result)
+        before, result = result, MODIFIERS[modifier][1](result, settings)
+        if modifier.startswith("-") and result == before:
+            raise BadSetting(f"method {name!r}: {base} is {MODIFIERS[modifier][0].partition(':')[0]} anyway")
     named = {slot: load_policy(slot, path) for slot, path in settings.slots.items()}
     known = {field.name for field in fields(Method)} - {"name"}
     for slot in {**named, **slots}:
         if slot not in known:
             raise UnknownName("slot", slot, known)
-    return replace(result, **{**named, **slots}, name=name)
+    made = replace(result, **{**named, **slots}, name=name)
+    check_composition(made)
+    return made
 
 
 def _starts(name: str, base: str) -> bool:
@@ -156,24 +252,3 @@ def _modifiers(name: str, rest: str) -> list[str]:
         found.append(modifier)
         rest = rest[len(modifier) :]
     return found
-
-
-def load_policy(slot: str, path: str) -> Any:
-    """An own policy named as `package.module:Class`, made without arguments and checked for its slot's methods."""
-    if slot not in SLOTS:
-        raise UnknownName("slot", slot, SLOTS)
-    module_name, colon, attribute = path.partition(":")
-    try:
-        found = getattr(importlib.import_module(module_name), attribute) if colon else None
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise BadSetting(f"slots.{slot} = {path!r}: {error}") from error
-    if found is None:
-        raise BadSetting(f"slots.{slot} = {path!r} must look like package.module:Class")
-    try:
-        policy = found() if inspect.isclass(found) else found
-    except TypeError as error:
-        raise BadSetting(f"slots.{slot} = {path!r} cannot be made without arguments: {error}") from error
-    if not isinstance(policy, SLOTS[slot]):
-        needed = sorted(name for name in dir(SLOTS[slot]) if not name.startswith("_"))
-        raise BadSetting(f"slots.{slot} = {path!r} is no policy for that slot; it needs {', '.join(needed)}")
-    return policy

@@ -52,7 +52,8 @@ class ClientSelector(ServerPolicy, Protocol):
     """Who takes part."""
 
     def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
-        """Ledger rows of the cohort: min(K, available) different ones of `available`."""
+        """Ledger rows of the cohort: different ones of `available`, min(K, available) of them, or more where the method
+        invites more than it will wait for."""
 
 
 @runtime_checkable
@@ -90,10 +91,11 @@ class DeadlinePolicy(ServerPolicy, Protocol):
 
 
 @runtime_checkable
-class Aggregator(ServerPolicy, Protocol):
-    """New global weights from the reports that made it (at least one)."""
+class Aggregator(Protocol):
+    """New global weights from the reports that made it (at least one), and what the policy remembers next."""
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Weights: ...
+    def init(self, setup: Setup) -> Any: ...
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]: ...
 
 
 @runtime_checkable
@@ -129,10 +131,22 @@ class Summarizer(Protocol):
 
 @runtime_checkable
 class Compressor(Protocol):
-    """What an update loses and saves on its way up."""
+    """How an update travels. The clock of a round is known before its training, so the size may depend on the layout
+    only; `seed` is known to both sides, who draw the same random numbers from it.
 
-    def encoded_bytes(self, layout: Layout, model_bytes: int) -> int: ...
-    def apply(self, update: Weights, layout: Layout, rng: np.random.Generator) -> Weights: ...
+    `residual` is what the client has kept back so far (error feedback): None at first, and for ever where nothing is.
+    """
+
+    def encoded_bytes(self, layout: Layout) -> int:
+        """Exactly the length of what `encode` gives."""
+
+    def encode(
+        self, update: Weights, layout: Layout, seed: int, residual: Weights | None
+    ) -> tuple[bytes, Weights | None]:
+        """What is sent, and the next residual."""
+
+    def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
+        """The update as the server takes it."""
 
 
 class Trainer(Protocol):

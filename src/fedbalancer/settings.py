@@ -66,6 +66,38 @@ class Settings(BaseModel):
     normalise_utility: bool = Field(True, description="scale utilities to [0, 1] before the temporal term")
     smartpc_share: Annotated[float, Field(gt=0, le=1)] = Field(0.8, description="reports that SmartPC waits for")
 
+    oort_alpha: Annotated[float, Field(ge=0, le=100)] = Field(2.0, description="Oort's exponent of the penalty")
+    oort_overcommit: Annotated[float, Field(ge=1, le=100)] = Field(1.3, description="clients that Oort invites, in K")
+    oort_pacer_window: Annotated[int, Field(ge=1, le=10**6)] = Field(20, description="rounds between its looks")
+    oort_pacer_start: Annotated[float, Field(ge=0, le=100)] = Field(
+        10.0, description="percentile of durations that Oort prefers at first"
+    )
+    oort_pacer_delta: Annotated[float, Field(ge=0, le=100)] = Field(5.0, description="percentiles that a look may add")
+    oort_blacklist: Count | None = Field(None, description="reports after which Oort exploits a client no longer")
+    candidates: Annotated[float, Field(ge=1, le=10**6)] = Field(
+        2.0, description="candidates of power-of-choice and FedCS, in K"
+    )
+
+    qffl_q: Annotated[float, Field(ge=0, le=100)] = Field(0.01, description="q-FFL's q: 0 treats all updates alike")
+    server_eta: Annotated[float, Field(gt=0, le=1000)] = Field(0.01, description="step of FedAdam, -Yogi and -Adagrad")
+    server_beta_1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="decay of their first moment")
+    server_beta_2: Annotated[float, Field(ge=0, lt=1)] = Field(0.99, description="decay of their second moment")
+    server_tau: Annotated[float, Field(gt=0, le=1000)] = Field(1e-3, description="how adaptive they are: less is more")
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="momentum on the server")
+    server_momentum_eta: Annotated[float, Field(gt=0, le=1000)] = Field(1.0, description="its step")
+    trim_share: Annotated[float, Field(ge=0, lt=0.5)] = Field(0.2, description="share that a trimmed mean cuts")
+    krum_malicious: Annotated[float, Field(ge=0, lt=0.5)] = Field(0.2, description="share of liars that Krum expects")
+    krum_keep: Count = Field(1, description="updates that Krum averages; more than 1 is Multi-Krum")
+
+    structured_rank: Count = Field(100, description="rank of Structured Updates (k)")
+    mask_share: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="share of parameters in a random mask")
+    subsample_share: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="share of parameters that are sent")
+    quantised_bits: Annotated[int, Field(ge=1, le=8)] = Field(8, description="bits a parameter of quantised updates")
+    drop_keep: Annotated[float, Field(gt=0, le=1)] = Field(0.01, description="share that gradient dropping sends")
+    vote_step: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="step of sign-SGD's majority vote; off: the learning rate"
+    )
+
     checkpoint_s: Annotated[float, Field(ge=0, le=10**6)] = Field(1.0, description="least seconds between checkpoints")
     slots: dict[str, str] = Field(default_factory=dict, description="own policies: slot -> package.module:Class")
 

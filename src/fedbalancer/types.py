@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.positions import Positions
+
 FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.int64]
+CountArray = NDArray[np.int32]
 Weights = NDArray[np.float32]
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 """Names and shapes of the tensors that a flat `Weights` vector holds, in order."""
@@ -26,7 +29,8 @@ RECENT_COUNTS = 5
 
 @dataclass(frozen=True)
 class Order:
-    """All that a client is told beside the weights."""
+    """All that a client is told beside the weights. `epoch_batches` cuts every local epoch short after so many batches
+    (Oort trains one); None trains as many as the selected samples fill."""
 
     round: int
     loss_threshold: float
@@ -35,6 +39,7 @@ class Order:
     batch_size: int
     seed: int
     sample_cap: int | None = None
+    epoch_batches: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,10 @@ class Summary:
     over_sumsq: float
     trained: int
     batch_s: float
+
+    @property
+    def loss_mean(self) -> float:
+        return self.loss_sum / self.loss_count if self.loss_count else math.nan
 
 
 @dataclass(frozen=True)
@@ -105,13 +114,16 @@ class Missing:
 @dataclass(frozen=True, eq=False)
 class RoundResult:
     """All that an engine may tell the server. Reports and missing are in order of client id; `seconds` is the
-    duration from the send to the close, `window_s` what the selection of clients took before it."""
+    duration from the send to the close, `window_s` what the selection of clients took before it, `down_bytes` and
+    `up_bytes` what was sent to the clients and what they sent, late updates included."""
 
     plan: RoundPlan
     reports: tuple[ClientReport, ...]
     missing: tuple[Missing, ...]
     seconds: float
     window_s: float = 0.0
+    down_bytes: int = 0
+    up_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,8 +141,12 @@ class Ledger:
 
     `network_s` is the expected download plus upload (size over mean speed), `batch_s_*` all batch latencies that the
     server has seen (the ten before training included), `recent_trained` the last five counts of trained samples
-    (at first the full size), `over_*` the client's last released summary, `participations` its successful rounds,
-    `last_round` the last of them (0 = never).
+    (at first the full size), `over_*` and `loss_mean` the client's last released summary (NaN before the first),
+    `participations` its successful rounds, `last_round` the last of them (0 = never).
+
+    A ledger is a value: `record` gives the next one and leaves this one as it is, by copying what changes. Counts take
+    four bytes, and a column that holds the same for everybody at the start takes none, so that the three ledgers alive
+    at once (the first, the last and the next) stay under 160 bytes a client.
     """
 
     clients: tuple[str, ...]
@@ -138,30 +154,34 @@ class Ledger:
     size: IndexArray
     network_s: FloatArray
     batch_s_sum: FloatArray
-    batch_s_count: IndexArray
-    recent_trained: FloatArray
+    batch_s_count: CountArray
+    recent_trained: CountArray
     over_count: FloatArray
     over_sumsq: FloatArray
-    participations: IndexArray
-    last_round: IndexArray
+    loss_mean: FloatArray
+    participations: CountArray
+    last_round: CountArray
 
     @classmethod
     def start(cls, clients: tuple[str, ...], size: IndexArray, network_s: FloatArray, batch_s: FloatArray) -> Ledger:
         """A ledger before the first round; `batch_s` holds a row of sampled batch latencies per client."""
         count = len(clients)
         size = np.asarray(size, dtype=np.int64)
+        unheard = np.broadcast_to(math.nan, count)
+        never = np.broadcast_to(np.int32(0), count)
         return cls(
             clients=clients,
-            position={client: row for row, client in enumerate(clients)},
+            position=Positions(clients),
             size=size,
             network_s=np.asarray(network_s, dtype=np.float64),
             batch_s_sum=batch_s.sum(axis=1),
-            batch_s_count=np.full(count, batch_s.shape[1], dtype=np.int64),
-            recent_trained=np.repeat(size[:, None], RECENT_COUNTS, axis=1).astype(np.float64),
-            over_count=np.full(count, math.nan),
-            over_sumsq=np.full(count, math.nan),
-            participations=np.zeros(count, dtype=np.int64),
-            last_round=np.zeros(count, dtype=np.int64),
+            batch_s_count=np.broadcast_to(np.int32(batch_s.shape[1]), count),
+            recent_trained=np.broadcast_to(size.astype(np.int32)[:, None], (count, RECENT_COUNTS)),
+            over_count=unheard,
+            over_sumsq=unheard,
+            loss_mean=unheard,
+            participations=never,
+            last_round=never,
         )
 
     @property
@@ -190,7 +210,8 @@ class Ledger:
             fresh[rows] = values
             return fresh
 
-        recent = np.roll(self.recent_trained[rows], -1, axis=1)
+        recent = self.recent_trained[rows]
+        recent[:, :-1] = recent[:, 1:]
         recent[:, -1] = [summary.trained for summary in summaries]
         return replace(
             self,
@@ -199,6 +220,7 @@ class Ledger:
             recent_trained=updated(self.recent_trained, recent),
             over_count=updated(self.over_count, [s.over_count for s in summaries]),
             over_sumsq=updated(self.over_sumsq, [s.over_sumsq for s in summaries]),
+            loss_mean=updated(self.loss_mean, [s.loss_mean for s in summaries]),
             participations=updated(self.participations, self.participations[rows] + 1),
             last_round=updated(self.last_round, result.plan.order.round),
         )
@@ -214,12 +236,14 @@ class Setup:
     clients_per_round: int
     seed: int
     sample_cap: int | None = None
+    epoch_batches: int | None = None
+    learning_rate: float = 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
     """All that the server remembers: saving it is the checkpoint. The last five fields belong to the policies of
-    those slots: each is a frozen dataclass of plain values, or None for a policy that remembers nothing."""
+    those slots: each is a frozen dataclass of plain values and arrays, or None for a policy that remembers nothing."""
 
     round: int
     clock_s: float
@@ -234,7 +258,8 @@ class ServerState:
 
 @dataclass(frozen=True, eq=False)
 class ClientWork:
-    """One local training, as pure work: `batches` steps over `indices`, reshuffled every epoch."""
+    """One local training, as pure work: `batches` steps over `indices`, reshuffled every epoch, of which every epoch
+    trains the first `epoch_batches` batches (None: all)."""
 
     client: str
     indices: IndexArray
@@ -244,11 +269,12 @@ class ClientWork:
     mu: float
     clip_norm: float | None
     seed: int
+    epoch_batches: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The result of a `ClientWork`: the update, and of the samples really seen their losses in the first epoch, each
+    """The result of a `ClientWork`: the update, and of the samples really seen the losses when each was first seen,
     taken in its mini-batch just before that step."""
 
     client: str

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from fedbalancer.devices import PROFILES, Network
 from fedbalancer.errors import BadSetting
+from fedbalancer.randomness import client_keys
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "reference" / "har_golden_seed0.json"
 MB = 1024 * 1024
@@ -85,6 +87,34 @@ def test_without_floor_speeds_come_arbitrarily_near_zero_but_stay_positive() -> 
     drawn = speeds_kb_s(network, client_of_profile(network, 16), 3000)[:, 0]  # mean 6708, deviation 6738
     assert (drawn > 0).all()
     assert drawn.min() < 0.01 * PROFILES[16][0]
+
+
+@pytest.mark.parametrize("profile", [5, 7, 16, 18])
+def test_speeds_are_the_profiles_normals_drawn_again_while_not_positive(profile: int) -> None:
+    """In round r the clients of a profile have speeds of a normal cut at zero: the literal rule, drawn elsewhere."""
+    network, rng = Network(seed=4), np.random.default_rng(profile)
+    keys = client_keys(f"client {number}" for number in range(4000))
+    keys = keys[network.profiles(keys) == profile]
+    seconds = np.array([network.draw_s_many(keys, round, 1024, 1024) for round in range(25)])
+    mean, std = np.array(PROFILES[profile]).reshape(2, 2).T
+    for way in range(2):
+        drawn = 1 / seconds[:, way].ravel()
+        assert (
+            stats.kstest(drawn, stats.truncnorm(-mean[way] / std[way], np.inf, mean[way], std[way]).cdf).pvalue > 0.001
+        )
+        literal = rng.normal(mean[way], std[way], 20_000)
+        while (again := literal <= 0).any():
+            literal[again] = rng.normal(mean[way], std[way], again.sum())
+        assert stats.ks_2samp(drawn, literal).pvalue > 0.001
+
+
+def test_a_redraw_does_not_depend_on_who_else_draws_again() -> None:
+    """A redraw depends on the client's own first draw only: who else had to draw again does not matter."""
+    network = Network(seed=6)
+    keys = client_keys(map(str, range(500)))
+    together = np.array(network.draw_s_many(keys, 3, MB, MB))
+    reversed_order = np.array(network.draw_s_many(keys[::-1], 3, MB, MB))[:, ::-1]
+    assert np.array_equal(together, reversed_order)
 
 
 def test_a_floor_lifts_slow_draws_and_leaves_the_others() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from fedbalancer.devices import CLASS_WEIGHTS, LATENCY_MS, DeviceDraw, Network, Phones, resolve_latency
 from fedbalancer.errors import BadSetting, UnknownName
@@ -74,6 +75,17 @@ def test_draws_have_the_mean_and_deviation_of_the_table(row: str, name: str) -> 
         spread = std / np.sqrt(len(drawn))
         assert drawn.mean() == pytest.approx(mean, abs=4.5 * spread)
         assert drawn.std() == pytest.approx(std, rel=4.5 / np.sqrt(2 * len(drawn)))
+
+
+@pytest.mark.parametrize("row", sorted(LATENCY_MS))
+def test_latencies_of_a_round_are_the_published_normals_over_clients(row: str) -> None:
+    model, clients = phones(row, seed=3), [f"client {number}" for number in range(3000)]
+    mean, std = np.array([LATENCY_MS[row][model.device_class(client)] for client in clients]).T
+    drawn = model.draw_many(clients, 9, 0, 0).batch_s * 1000
+    assert stats.kstest((drawn - mean) / std, "norm").pvalue > 0.001
+    before = model.sample_batch_s_many(clients, 5) * 1000
+    assert stats.kstest(((before - mean[:, None]) / std[:, None]).ravel(), "norm").pvalue > 0.001
+    assert abs(np.corrcoef((drawn - mean) / std, (before[:, 0] - mean) / std)[0, 1]) < 4.5 / np.sqrt(3000)
 
 
 @given(seed=st.integers(0, 2**40), round=st.integers(0, 10**6), client=st.text(max_size=8))

@@ -139,7 +139,7 @@ def make_world() -> MakeWorld:
         executor = Notes({client: np.arange(float(n)) for client, n in zip(ledger.clients, sizes, strict=True)})
         training = Training(learning_rate=0.1, clip_norm=5.0)
         there = availability if availability is not None else Always()
-        engine = SimulatedEngine(method, ledger, executor, devices, there, training, 800, window_s)
+        engine = SimulatedEngine(method, ledger, executor, devices, there, training, 800, window_s=window_s)
         return World(engine, devices, executor)
 
     return make

@@ -3,34 +3,91 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from builders import names, same
+from builders import make_ledger, same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.engine.memory import ClientMemory, from_arrays, to_arrays
+from fedbalancer.engine.memory import Memories
 
+COUNT = 5
 losses = st.lists(st.floats(0, 9) | st.just(math.nan), max_size=6).map(lambda values: np.array(values, dtype=float))
-memories = st.builds(ClientMemory, st.none() | losses, st.floats(0.1, 100), st.integers(1, 50))
+residuals = st.none() | st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=3).map(np.float32)
+rows = st.integers(0, COUNT - 1)
 
 
-@given(st.lists(memories, max_size=6))
-def test_arrays_bring_every_memory_back(values: list[ClientMemory]) -> None:
-    clients = names(len(values))
-    before = dict(zip(clients, values, strict=True))
-    arrays = to_arrays(before)
-    assert same(from_arrays(clients, arrays), before)
-    assert same(to_arrays(from_arrays(clients, arrays)), arrays)
+def keeps(row: int, value: Any) -> Callable[[Memories], None]:
+    return lambda memory: memory.keep(row, value)
+
+
+def keeps_back(row: int, value: Any) -> Callable[[Memories], None]:
+    return lambda memory: memory.keep_back(row, value)
+
+
+def times(some: set[int], batch_s: float) -> Callable[[Memories], None]:
+    chosen = np.array(sorted(some), dtype=np.int64)
+    return lambda memory: memory.timed(chosen, np.full(len(chosen), batch_s))
+
+
+changes = st.lists(
+    st.builds(keeps, rows, losses)
+    | st.builds(keeps_back, rows, residuals)
+    | st.builds(times, st.sets(rows), st.floats(0.1, 9))
+)
+
+
+def fresh() -> Memories:
+    return Memories(make_ledger([7] * COUNT, batch_s=[1.0, 2.0, 3.0, 4.0, 5.0]))
+
+
+@given(changes, changes)
+def test_arrays_bring_every_memory_back(ours: list[Any], theirs: list[Any]) -> None:
+    memory, other = fresh(), fresh()
+    for change in ours:
+        change(memory)
+    for change in theirs:
+        change(other)
+    arrays = memory.to_arrays()
+    other.load(arrays)
+    assert same(dict(other), dict(memory))
+    assert same(other.to_arrays(), arrays)
 
 
 def test_a_restored_list_does_not_share_memory_with_the_snapshot() -> None:
-    arrays = to_arrays({"ann": ClientMemory(np.array([1.0, 2.0]), 1.0, 1)})
-    restored = from_arrays(("ann",), arrays)["ann"].losses
-    assert restored is not None
-    assert not np.shares_memory(restored, arrays["losses"])
+    memory = fresh()
+    memory.keep(0, np.array([1.0, 2.0]))
+    memory.keep_back(0, np.ones(3, dtype=np.float32))
+    arrays = memory.to_arrays()
+    memory.load(arrays)
+    for name, array in arrays.items():
+        array[:] = 0
+        assert same(memory["c0"].losses, np.array([1.0, 2.0])), name
+        assert same(memory["c0"].residual, np.ones(3, dtype=np.float32)), name
+        assert (memory["c0"].batch_s_sum, memory["c0"].batch_s_count) == (1.0, 1), name
 
 
 def test_the_mean_latency_covers_every_round() -> None:
-    memory = ClientMemory(None, 10.0, 10).timed(2.0).timed(3.0)
-    assert memory.batch_s == 15.0 / 12
+    memory = fresh()
+    memory.timed(np.array([0, 2]), np.array([2.0, 6.0]))
+    memory.timed(np.array([2]), np.array([9.0]))
+    assert [memory[client].batch_s for client in memory] == [1.5, 2.0, 6.0, 4.0, 5.0]
+    assert memory.batch_s(np.array([2, 0])).tolist() == [6.0, 1.5]
+
+
+def test_what_a_client_has_not_made_is_none() -> None:
+    memory = fresh()
+    memory.keep(3, np.zeros(7))
+    memory.keep_back(3, np.zeros(2, dtype=np.float32))
+    assert [one.losses is None for one in memory.values()] == [True, True, True, False, True]
+    assert (memory.losses(1), memory.residual(1)) == (None, None)
+    memory.keep_back(3, None)
+    assert memory["c3"].residual is None
+
+
+def test_the_ledger_that_it_began_with_is_left_alone() -> None:
+    ledger = make_ledger([7] * COUNT)
+    Memories(ledger).timed(np.arange(COUNT), np.full(COUNT, 9.0))
+    assert ledger.batch_s.tolist() == [1.0] * COUNT

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import same
+from builders import names, same
 
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
+from fedbalancer.devices import Network, Traces, resolve_latency
+from fedbalancer.devices import Phones as Devices
 from fedbalancer.errors import TrainingDiverged
 from fedbalancer.methods import Method
 
@@ -19,6 +21,15 @@ from fedbalancer.methods import Method
 FEDAVG = Method("fedavg", work=AllOrNothing())
 PROX = Method("prox", work=WholeEpochs(), mu=0.1)
 BATCHES = Method("batches", work=WholeBatches())
+
+
+class OneByOne:
+    """A device model or an availability that knows one client at a time."""
+
+    def __init__(self, whole: Any) -> None:
+        for name in ("draw", "expected_network_s", "sample_batch_s", "is_available", "elapsed_s"):
+            if hasattr(whole, name):
+                setattr(self, name, getattr(whole, name))
 
 
 class TestWhoMakesIt:
@@ -81,6 +92,23 @@ class TestWhoMakesIt:
         world = make_world(FEDAVG)
         world.run("c0", "c2", round=3)
         assert world.devices.asked == [("c0", 3, 800, 800), ("c2", 3, 800, 800)]
+
+    def test_columns_of_devices_and_availability_give_what_asking_each_client_gives(
+        self, make_world: Any, phone: Any
+    ) -> None:
+        size, phones = (25, 40, 60, 7, 90, 33), Devices(0, resolve_latency("femnist"), Network(0))
+        traces = Traces({"a": np.array([[0.0, 40.0], [70.0, 90.0]]), "b": np.array([[10.0, 100.0]])}, 100.0)
+        rounds = []
+        for hidden in (False, True):
+            world = make_world(PROX, [phone()] * len(size), size)
+            there = traces.assign(world.engine.ledger.clients, seed=2)
+            world.engine.devices = OneByOne(phones) if hidden else phones
+            world.engine.availability = OneByOne(there) if hidden else there
+            present = [world.engine.available(clock_s) for clock_s in (0.0, 37.0, 1e6)]
+            results = [world.run(*names(6), deadline_s=25.0, round=r, clock_s=9.5 * r) for r in range(1, 9)]
+            rounds.append((present, results))
+        assert same(*rounds)
+        assert len({len(result.reports) for result in rounds[0][1]}) > 1
 
 
 class TestClosing:
@@ -153,7 +181,7 @@ class TestMemory:
         world.run("c0", "c2", deadline_s=6.5)
         world.run("c1", deadline_s=1.0)
         twin.engine.restore(world.engine.snapshot())
-        assert same(twin.engine.memory, world.engine.memory)
+        assert same(twin.engine.snapshot(), world.engine.snapshot())
         ours, theirs = (w.run("c0", "c1", "c2", deadline_s=8.5, round=2) for w in (world, twin))
         assert same(ours, theirs)
 

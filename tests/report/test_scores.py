@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -169,6 +170,8 @@ def test_the_json_shape_is_the_promised_one() -> None:
             name: {
                 "speedup": {"mean": mean, "std": 0.0, "low": mean, "high": mean, "reached": 2},
                 "accuracy": {"mean": 0.8, "std": 0.0},
+                "down_bytes": {"mean": None, "std": None},
+                "up_bytes": {"mean": None, "std": None},
             }
             for name, mean in (("fedavg+1t", 1.0), ("fedbalancer", 2.0))
         },
@@ -184,6 +187,15 @@ def test_the_json_shape_is_the_promised_one() -> None:
             "fedbalancer": {"time_s": 50.0, "speedup": 2.0, "accuracy": 0.8},
         },
     }
+
+
+def test_bytes_are_summed_within_the_budget_and_averaged_over_seeds() -> None:
+    traffic = pl.DataFrame({"end_s": [50.0, 100.0, 101.0], "down_bytes": [10, 20, 999], "up_bytes": [1, 2, 999]})
+    runs = [replace(curve("fedavg+1t", [(100, 0.8)]), traffic=traffic)]
+    runs += [replace(curve("fedavg+1t", [(100, 0.8)], seed=1), traffic=traffic.with_columns(pl.col("up_bytes") * 3))]
+    content = score(runs, {0: 100.0, 1: 100.0}).to_json()["methods"]["fedavg+1t"]
+    assert content["down_bytes"]["mean"] == 30
+    assert content["up_bytes"]["mean"] == 6
 
 
 def test_an_unknown_method_is_named() -> None:

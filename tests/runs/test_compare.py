@@ -13,6 +13,7 @@ import fedbalancer as fb
 from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.runs.compare import ComparisonPlan, run_comparison
 from fedbalancer.runs.jobs import JobEvent
+from fedbalancer.runs.workforce import Hands
 
 METHODS = ["fedavg+1t", "fedavg+wfa", "fedbalancer"]
 
@@ -59,7 +60,7 @@ def test_a_failing_run_does_not_take_the_others_along(tmp_path: Path) -> None:
     broken = tmp_path / "out" / "prox+1t" / "seed-0"
     broken.mkdir(parents=True)
     (broken / "stranger.txt").write_text("not ours")
-    result = run_comparison(plan, tmp_path / "out", resumed=True, listen=events.append, jobs=1)
+    result = run_comparison(plan, tmp_path / "out", resumed=True, listen=events.append, hands=Hands(jobs=1))
     assert [event.key for event in result.failed] == [("prox+1t", 0)]
     assert result.outcomes["fedavg+1t", 0].kind == "done"
     assert (broken / "stranger.txt").read_text() == "not ours"

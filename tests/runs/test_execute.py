@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from runs import tinytask
 import fedbalancer as fb
 from fedbalancer.errors import BadData, BadSetting, RunFolderError, TrainingDiverged, UnknownName
 from fedbalancer.runs.execute import execute, resume
-from fedbalancer.runs.spec import RunSpec
+from fedbalancer.runs.spec import RunSpec, from_manifest
+from fedbalancer.runs.workforce import Workforce
 
 FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
 
@@ -26,11 +28,52 @@ def spec(method: str = "fedbalancer", **changes: object) -> RunSpec:
     return RunSpec(tinytask.load(), method, 0, overrides={"w": 2, **changes})  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[Workforce]:
+    with Workforce(workers=2) as workforce:
+        yield workforce
+
+
 @pytest.mark.parametrize("method", ["fedavg+1t", "fedbalancer", "fedbalancer+batches", "sampleselection"])
-def test_one_and_two_workers_give_the_same_bytes(method: str, tmp_path: Path) -> None:
-    execute(spec(method), tmp_path / "one", workers=1)
-    execute(spec(method), tmp_path / "two", workers=2)
+def test_one_and_two_workers_give_the_same_bytes(method: str, two_workers: Workforce, tmp_path: Path) -> None:
+    execute(spec(method), tmp_path / "one")
+    execute(spec(method), tmp_path / "two", workforce=two_workers)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+@pytest.mark.parametrize("engine", ["fast", "plain"])
+def test_any_number_of_workers_gives_the_same_bytes(engine: str, tmp_path: Path) -> None:
+    options = {"settings": {"w": 2}, "rounds": 4, "engine": engine}
+    fb.run(tinytask.load_wide(), out=tmp_path / "inline", **options)  # type: ignore[arg-type]
+    for workers in (1, 2, 3):
+        out = tmp_path / str(workers)
+        fb.run(tinytask.load_wide(), out=out, executor="pool", workers=workers, **options)  # type: ignore[arg-type]
+        assert contents(out) == contents(tmp_path / "inline")
+
+
+def test_a_run_goes_on_with_the_engine_that_it_began_with_unless_told(tmp_path: Path) -> None:
+    def engine() -> str:
+        return str(json.loads((tmp_path / "run" / "manifest.json").read_text())["engine"])
+
+    begun = RunSpec(tinytask.load(), "fedavg+1t", engine="plain")
+    execute(begun, tmp_path / "run", stopped=lambda: True)
+    assert engine() == "plain"
+    resume(tmp_path / "run", task=tinytask.load(), stopped=lambda: True)
+    assert engine() == "plain"
+    assert resume(tmp_path / "run", task=tinytask.load(), engine="fast").status == "done"
+    assert engine() == "fast"
+    fb.run(tinytask.load(), "fedavg+1t", engine="fast", out=tmp_path / "fast")
+    assert contents(tmp_path / "run") == contents(tmp_path / "fast")
+
+
+def test_a_run_from_before_there_were_engines_goes_on_with_plain(tmp_path: Path) -> None:
+    execute(RunSpec(tinytask.load(), "fedavg+1t", engine="plain"), tmp_path / "run", stopped=lambda: True)
+    path = tmp_path / "run" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert from_manifest(manifest, tinytask.load()).engine == "plain"
+    old = {key: value for key, value in manifest.items() if key not in ("engine", "device")}
+    assert from_manifest(old, tinytask.load()).engine == "plain"
+    assert from_manifest({**old, "engine": "fast"}, tinytask.load()).engine == "fast"
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 3, 5])
@@ -131,7 +174,12 @@ def test_bad_data_is_refused_with_the_client(clients: dict[str, object], words: 
         ({"settings": {"batchsize": 3}}, UnknownName),
         ({"settings": {"clients_per_round": 9}}, BadSetting),
         ({"workers": 0}, BadSetting),
-        ({"executor": "cloud"}, BadSetting),
+        ({"executor": "cloud"}, UnknownName),
+        ({"executor": "inline", "workers": 2}, BadSetting),
+        ({"address": "auto"}, BadSetting),
+        ({"executor": "ray", "address": "127.0.0.1:1"}, BadSetting),
+        ({"engine": "fats"}, UnknownName),
+        ({"device": "tpu"}, BadSetting),
     ],
 )
 def test_mistakes_are_errors_of_ours(arguments: dict[str, object], error: type[Exception]) -> None:

@@ -21,6 +21,18 @@ def linear() -> Any:
     return torch.nn.Linear(4, 2)
 
 
+def wide() -> Any:
+    """A model whose weights are enough to travel through shared memory."""
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(4, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 2))
+
+
+def load_wide() -> Task:
+    """With that model, and a test in several pieces."""
+    return load(model=wide, test=samples(900, 99))
+
+
 def load(**changes: Any) -> Task:
     values: dict[str, Any] = {
         "name": "tiny",

@@ -27,9 +27,10 @@ from fedbalancer.server.pace.constant import ConstantState
 from fedbalancer.server.threshold import NoThreshold
 from fedbalancer.testing import PolicyError, check_policy
 from fedbalancer.testing.policies import PROMISES
-from fedbalancer.types import ClientReport, RoundResult, ServerState, Setup, Summary, Weights
+from fedbalancer.types import ClientReport, Layout, RoundResult, ServerState, Setup, Summary, Weights
 
-NAMES = [*BASES, *(f"fedbalancer{modifier}" for modifier in MODIFIERS)]
+NAMES = [*BASES, *(f"{'prox+1t' if modifier == '+silent' else 'fedbalancer'}{modifier}" for modifier in MODIFIERS)]
+"""FedBalancer steers by losses, so that it cannot be silent about them."""
 
 
 def all_policies() -> list[tuple[str, Any]]:
@@ -209,7 +210,7 @@ class ForgetsItsState(StateOf):
         (GlobalRandom(), r"draws from a global random generator in threshold\(\)"),
         (PlainState(), "neither None nor a frozen dataclass"),
         (OpenState(), "neither None nor a frozen dataclass"),
-        (StateOf(np.zeros(2)), "a state that cannot be saved in a checkpoint"),
+        (StateOf({1, 2}), "a state that cannot be saved in a checkpoint"),
         (StateOf([1, 2]), "a checkpoint does not give back as it was"),
         (ForgetsItsState(1), r"returns NoneType from observe\(\) but Anything from init\(\)"),
     ],
@@ -240,6 +241,10 @@ def test_a_cache_is_allowed() -> None:
 
 def test_a_state_of_plain_values_is_allowed() -> None:
     assert check_policy(StateOf((1, math.inf, "text", (None, True)))) == "threshold"
+
+
+def test_a_state_of_arrays_is_allowed() -> None:
+    assert check_policy(StateOf(np.arange(3.0))) == "threshold"
 
 
 def test_the_slot_may_be_named_and_then_its_methods_are_asked_for() -> None:
@@ -294,23 +299,23 @@ def _bent(key: int) -> Bent:
     return Bent(BENT[key].good, BENT[key].bent)
 
 
-def nan_weights(weights: Weights, *_: Any) -> Weights:
-    return np.full_like(weights, np.nan)
+def nan_weights(found: tuple[Weights, Any], *_: Any) -> tuple[Weights, Any]:
+    return np.full_like(found[0], np.nan), None
 
 
 class FirstReportCounts(Stateless):
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Weights:
-        return state.weights + reports[0].update
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
+        return state.weights + reports[0].update, None
 
 
 class SummedAsTheyCome(Stateless):
     """Float32 sums in the order of arrival: right but for the last bit."""
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Weights:
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
         total = np.zeros_like(state.weights)
         for report in reports:
             total += np.float32(report.weight) * report.update
-        return state.weights + total / np.float32(sum(report.weight for report in reports))
+        return state.weights + total / np.float32(sum(report.weight for report in reports)), None
 
 
 class RisingPace(ConstantPace):
@@ -323,9 +328,32 @@ class NanUtility(ConstantPace):
         return replace(state.pace, utility=math.nan)
 
 
+class SendsZerosBriefly(NoCompression):
+    """Its size depends on the update, which nobody knows when the clock is asked."""
+
+    def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
+        return super().encode(update, layout, seed, residual) if update.any() else (b"0", None)
+
+
+class NeedsRows(NoCompression):
+    """Does not think of a model of a single number."""
+
+    def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
+        rows = layout[0][1][0]
+        return update.reshape(rows, -1).tobytes(), None
+
+
+class AddsToWhatItKept(NoCompression):
+    def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, Any]:
+        kept_back = np.zeros_like(update) if residual is None else residual
+        kept_back += 1
+        return update.tobytes(), kept_back
+
+
 BROKEN: list[tuple[str, Any, str]] = [
-    ("clients", bend(Uniform(), choose=lambda rows, *_: rows[:-1]), r"chooses \d clients of \d, not \d"),
-    ("clients", bend(Uniform(), choose=lambda rows, s, t, available: available), "chooses 7 clients of 7, not 3"),
+    ("clients", bend(Uniform(), choose=lambda rows, *_: rows[:-1]), r"chooses \d clients of \d, not at least \d"),
+    ("clients", bend(Uniform(), choose=lambda rows, s, t, available: np.tile(available, 2)), "chooses a client twice"),
+    ("clients", bend(Uniform(), choose=lambda rows, s, *_: np.arange(len(s.ledger.size))), "which are not available"),
     ("clients", bend(Uniform(), choose=lambda rows, *_: np.repeat(rows[:1], len(rows))), "chooses a client twice"),
     ("clients", bend(Uniform(), choose=lambda rows, *_: rows + 1), "which are not available"),
     ("clients", bend(Uniform(), choose=lambda rows, *_: rows.tolist()), "must be a 1-d array of integers"),
@@ -347,8 +375,18 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("pace", NanUtility(), "gives a utility of nan"),
     ("pace", Stateless(), "gives a loss_threshold_ratio of None"),
     ("aggregate", bend(WeightedMean(), aggregate=nan_weights), "weights that are not finite"),
-    ("aggregate", bend(WeightedMean(), aggregate=lambda w, *_: w.astype(float)), "must be an array of float32"),
-    ("aggregate", bend(WeightedMean(), aggregate=lambda w, *_: w[:-1]), r"aggregates to shape \(15,\), not \(16,\)"),
+    (
+        "aggregate",
+        bend(WeightedMean(), aggregate=lambda w, *_: (w[0].astype(float), None)),
+        "must be an array of float32",
+    ),
+    (
+        "aggregate",
+        bend(WeightedMean(), aggregate=lambda w, *_: (w[0][:-1], None)),
+        r"aggregates to shape \(15,\), not \(16,\)",
+    ),
+    ("aggregate", bend(WeightedMean(), aggregate=lambda w, *_: w[0]), r"it must be \(weights, next state\)"),
+    ("aggregate", bend(WeightedMean(), aggregate=lambda w, *_: (w[0], Anything())), "keeps Anything but made NoneType"),
     ("aggregate", FirstReportCounts(), "other weights if the reports come in another order"),
     ("aggregate", SummedAsTheyCome(), "other weights if the reports come in another order"),
     ("samples", bend(EverySample(), select=lambda chosen, *_: chosen[:0]), "selects no sample of 1"),
@@ -370,10 +408,18 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("summary", bend(LossStatistics(), summarize=lambda s, *_: replace(s, loss_sum=math.nan)), "loss_sum = nan"),
     ("summary", bend(LossStatistics(), summarize=lambda s, *_: replace(s, batch_s=math.inf)), "batch_s = inf"),
     ("summary", bend(LossStatistics(), summarize=lambda *_: {"loss_sum": 1.0}), "releases dict; it must be a Summary"),
-    ("compress", bend(NoCompression(), apply=lambda u, *_: u[:-1]), r"makes shape \(15,\) of \(16,\)"),
-    ("compress", bend(NoCompression(), apply=lambda u, *_: u.astype(float)), "must be an array of float32"),
-    ("compress", bend(NoCompression(), apply=lambda u, *_: u / np.float32(0)), "an update that is not finite"),
     ("compress", bend(NoCompression(), encoded_bytes=lambda *_: 1.5), "gives 1.5 bytes"),
+    ("compress", bend(NoCompression(), encoded_bytes=lambda size, *_: -size), "gives -64 bytes"),
+    ("compress", bend(NoCompression(), encoded_bytes=lambda size, *_: size + 1), "64 bytes, but promised 65"),
+    ("compress", SendsZerosBriefly(), "encodes to 1 bytes, but promised 64"),
+    ("compress", bend(NoCompression(), encode=lambda sent, *_: sent[0]), "encodes to bytes; it must be"),
+    ("compress", bend(NoCompression(), encode=lambda sent, u, *_: (sent[0], u[:-1])), r"keeps shape \(15,\)"),
+    ("compress", bend(NoCompression(), encode=lambda sent, u, *_: (sent[0], u / 0)), "keeps values that are not"),
+    ("compress", bend(NoCompression(), decode=lambda u, *_: u[:-1]), r"decodes to shape \(15,\), not \(16,\)"),
+    ("compress", bend(NoCompression(), decode=lambda u, *_: u.astype(float)), "must be an array of float32"),
+    ("compress", bend(NoCompression(), decode=lambda u, *_: u / np.float32(0)), "values that are not finite"),
+    ("compress", NeedsRows(), r"raised an error in encode\(\): IndexError"),
+    ("compress", AddsToWhatItKept(), r"changed its argument residual in encode\(\)"),
 ]
 
 
@@ -382,6 +428,10 @@ BROKEN: list[tuple[str, Any, str]] = [
 def test_what_a_slot_promises(slot: str, policy: Any, told: str) -> None:
     with pytest.raises(PolicyError, match=told):
         check_policy(policy, slot)
+
+
+def test_a_selector_may_invite_more_than_k_clients() -> None:
+    assert check_policy(bend(Uniform(), choose=lambda rows, s, t, available: available)) == "clients"
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,28 @@ import typer
 
 from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.errors import EXIT_USER_ERROR
-from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, Variant, overrides
+from fedbalancer.cli.options import (
+    Address,
+    Assignments,
+    Config,
+    Device,
+    Engine,
+    Executor,
+    Jobs,
+    Json,
+    Overwrite,
+    Rounds,
+    Scale,
+    Users,
+    Variant,
+    Workers,
+    overrides,
+)
 from fedbalancer.cli.tasks import announce, folder_name, is_file, say_prepared, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
     from fedbalancer.runs.compare import ComparisonRun
-
-Jobs = Annotated[int | None, typer.Option(help="Runs at the same time (default: one per core).")]
 
 
 def compare(
@@ -38,6 +52,11 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK).")] = None,
     overwrite: Overwrite = False,
     jobs: Jobs = None,
+    workers: Workers = None,
+    executor: Executor = None,
+    address: Address = None,
+    engine: Engine = "fast",
+    device: Device = "cpu",
     set_: Assignments = None,
     config: Config = None,
     as_json: Json = False,
@@ -55,18 +74,20 @@ def compare(
         fedbalancer compare my_task.toml
     """
     from fedbalancer.runs.compare import DEFAULT_METHODS, ComparisonPlan, run_comparison
+    from fedbalancer.runs.workforce import Hands
 
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else list(DEFAULT_METHODS)
     settings = overrides(config, set_)
     plan, seconds = timed(
-        lambda: ComparisonPlan.make(task, names, seeds, scale, users, settings, rounds, extend, variant)
+        lambda: ComparisonPlan.make(task, names, seeds, scale, users, settings, rounds, extend, variant, engine, device)
     )
+    hands = Hands(jobs, workers, executor, address)
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task)}"
     if is_file(task):
         announce(plan.task, plan.overrides)
     say_prepared(plan.task, seconds)
     with StopFlag() as stop, comparison_display(names, list(plan.seeds)) as listen:
-        result = run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, listen=listen, stopped=stop)
+        result = run_comparison(plan, folder, overwrite=overwrite, hands=hands, listen=listen, stopped=stop)
     finish(result, as_json)
 
 

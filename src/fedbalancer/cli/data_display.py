@@ -16,9 +16,9 @@ from fedbalancer.data.facts import Facts
 from fedbalancer.data.listing import Row
 from fedbalancer.data.places import data_folder
 from fedbalancer.data.source import Source
+from fedbalancer.report.style import size_text
 
 LINE_EVERY_SHARE = 0.25
-_UNITS = ("B", "kB", "MB", "GB")
 
 
 def print_list(rows: Sequence[Row]) -> None:
@@ -98,17 +98,8 @@ class _Lines:
 
 
 def size(count: int | None) -> str:
-    """Bytes for people.
-
-    >>> size(999), size(61_000_000), size(None)
-    ('999 B', '61.0 MB', '')
-    """
-    if count is None:
-        return ""
-    value, unit = float(count), 0
-    while value >= 1000 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{count} B"
+    """Bytes for people; nothing where they are not known."""
+    return "" if count is None else size_text(count)
 
 
 def _number(value: int | None) -> str:

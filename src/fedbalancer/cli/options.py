@@ -20,6 +20,24 @@ Assignments = Annotated[
 ]
 Config = Annotated[Path | None, typer.Option(help="TOML file of settings (default: fedbalancer.toml, if there).")]
 
+Workers = Annotated[
+    int | None, typer.Option(help="Processes that train clients; as many as cores for a run that is long, unless told.")
+]
+Executor = Annotated[
+    str | None,
+    typer.Option(help="Who trains: inline (this process), pool (processes) or ray (actors). Same results, same bytes."),
+]
+Address = Annotated[
+    str | None, typer.Option(help="Ray cluster: auto or HOST:PORT (without it, --executor ray starts one here).")
+]
+Engine = Annotated[str, typer.Option(help="How: fast, or plain (torch's own operations only).")]
+Device = Annotated[str, typer.Option(help="Where torch computes: cpu, cuda or mps.")]
+SameEngine = Annotated[str | None, typer.Option(help="fast or plain (default: as it began).")]
+SameDevice = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: as it began).")]
+Jobs = Annotated[
+    int | None, typer.Option(help="Runs at the same time (default: as many as the cores and --workers allow).")
+]
+
 
 def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
     """Settings of the configuration file, then those of the command line."""

@@ -10,14 +10,18 @@ import typer
 from fedbalancer.cli import compare as compare_command
 from fedbalancer.cli import run as run_command
 from fedbalancer.cli.display import comparison_display, run_display
-from fedbalancer.cli.options import Json
+from fedbalancer.cli.options import Address, Executor, Jobs, Json, SameDevice, SameEngine, Workers
 from fedbalancer.processes import StopFlag
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of the run or comparison.")],
-    workers: Annotated[int, typer.Option(help="Processes that train clients (of a single run).")] = 1,
-    jobs: compare_command.Jobs = None,
+    workers: Workers = None,
+    executor: Executor = None,
+    address: Address = None,
+    engine: SameEngine = None,
+    device: SameDevice = None,
+    jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
     """Go on with a run or a comparison that was stopped or killed; it ends in the same bytes as one left alone.
@@ -28,13 +32,20 @@ def resume(
     """
     from fedbalancer.runs.compare import FILE, read_comparison, resume_comparison
     from fedbalancer.runs.execute import resume as resume_run
+    from fedbalancer.runs.workforce import Hands
 
     if (folder / FILE).is_file():
         document = read_comparison(folder)
         with StopFlag() as stop, comparison_display(document["methods"], document["seeds"]) as listen:
-            result = resume_comparison(folder, jobs=jobs, listen=listen, stopped=stop)
+            result = resume_comparison(
+                folder, engine=engine, device=device, hands=Hands(jobs, workers, executor, address), listen=listen,
+                stopped=stop,
+            )  # fmt: skip
         compare_command.finish(result, as_json)
         return
     with StopFlag() as stop, run_display(str(folder)) as progress:
-        single = resume_run(folder, workers=workers, progress=progress, stopped=stop)
+        single = resume_run(
+            folder, workers=workers, executor=executor, address=address, engine=engine, device=device,
+            progress=progress, stopped=stop,
+        )  # fmt: skip
     run_command.finish(single, folder, as_json)

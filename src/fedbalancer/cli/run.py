@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 from fedbalancer.cli.display import run_display
-from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, Users, Variant, overrides
+from fedbalancer.cli.options import (
+    Address,
+    Assignments,
+    Config,
+    Device,
+    Engine,
+    Executor,
+    Json,
+    Overwrite,
+    Rounds,
+    Scale,
+    Users,
+    Variant,
+    Workers,
+    overrides,
+)
 from fedbalancer.cli.tasks import announce, folder_name, is_file, label, say_prepared, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
@@ -27,8 +42,11 @@ def run(
     budget: Annotated[float | None, typer.Option(help="Simulated seconds to run for, instead of rounds.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/TASK-METHOD-seed-N).")] = None,
     overwrite: Overwrite = False,
-    workers: Annotated[int, typer.Option(help="Processes that train clients.")] = 1,
-    executor: Annotated[str | None, typer.Option(help="inline or pool (default: pool for several workers).")] = None,
+    workers: Workers = None,
+    executor: Executor = None,
+    address: Address = None,
+    engine: Engine = "fast",
+    device: Device = "cpu",
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Run the clock without training.")] = False,
     set_: Assignments = None,
     config: Config = None,
@@ -43,24 +61,30 @@ def run(
         fedbalancer run synthetic -m fedavg+1t --users 10000 --rounds 1000 --timing-only --set clients_per_round=100
 
         fedbalancer run my_task.toml --method fedbalancer
+
+        fedbalancer run femnist --scale paper --executor ray --address auto
     """
     from fedbalancer.runs.execute import execute
     from fedbalancer.runs.spec import RunSpec
+    from fedbalancer.runs.workforce import Workforce
     from fedbalancer.runs.world import resolve_spec
 
     settings = overrides(config, set_)
-    spec = RunSpec(task, method, seed, scale, users, settings, rounds, budget, None, timing_only, variant)
+    spec = RunSpec(
+        task, method, seed, scale, users, settings, rounds, budget, None, timing_only, variant, engine, device
+    )
+    workforce = Workforce(workers, executor, address)
     folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{method}-seed-{seed}"
     prepared, seconds = timed(spec.load_task)
     resolve_spec(spec, prepared)  # what can be wrong is wrong before anything is said
     if is_file(task):
         announce(prepared, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
     say_prepared(prepared, seconds)
-    with StopFlag() as stop, run_display(f"{folder_name(task)} {method} seed {seed}") as progress:
+    title = f"{folder_name(task)} {method} seed {seed}"
+    with StopFlag() as stop, workforce, run_display(title) as progress:
         result = execute(
-            spec, folder, task=prepared, overwrite=overwrite, workers=workers, executor=executor, progress=progress,
-            stopped=stop,
-        )  # fmt: skip
+            spec, folder, task=prepared, overwrite=overwrite, workforce=workforce, progress=progress, stopped=stop
+        )
     finish(result, folder, as_json)
 
 

@@ -1,14 +1,18 @@
 """One flat vector for all the weights of a `torch.nn.Module`, and back.
 
 The vector holds the named parameters, then the floating-point buffers that the module saves (the running statistics of
-a batch norm: an averaged model evaluates well only if they are averaged too). Other buffers, such as integer counters,
-are put back to what the factory made at every load, so that a load leaves no trace of what was trained before.
+a batch norm: an averaged model evaluates well only if they are averaged too). The module's tensors are views of it, so
+that a reset is one copy. Other buffers, such as integer counters, are put back to what the factory made at every load,
+so that a load leaves no trace of what was trained before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedbalancer.errors import BadData
 from fedbalancer.types import Layout, Weights
@@ -20,18 +24,23 @@ if TYPE_CHECKING:
 class FlatModule:
     """A module whose weights are read and written as one float32 vector."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], device: str = "cpu") -> None:
         self.make = make
-        self.module = build(make)
+        self.module = build(make).to(device)
         saved = self.module.state_dict().keys()
-        buffers = dict(self.module.named_buffers())
-        kept = {name: buffer for name, buffer in buffers.items() if name in saved and buffer.is_floating_point()}
-        named: dict[str, torch.Tensor] = {**dict(self.module.named_parameters()), **kept}
+        tensors: dict[str, torch.Tensor] = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        parameters = {name for name, _ in self.module.named_parameters()}
+        kept = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if tensor.is_floating_point() and (name in parameters or name in saved)
+        }
         self.parameters = [tensor for tensor in self.module.parameters() if tensor.requires_grad]
-        self.layout: Layout = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
-        self._tensors = [tensor.detach() for tensor in named.values()]
-        self._sizes = [tensor.numel() for tensor in self._tensors]
-        self._others = [(buffer, buffer.clone()) for name, buffer in buffers.items() if name not in kept]
+        self.layout: Layout = tuple((name, tuple(tensor.shape)) for name, tensor in kept.items())
+        self._vector, spans = _gathered(list(kept.values()), device)
+        self.spans = {id(tensor): span for tensor, span in zip(kept.values(), spans, strict=True)}
+        """Where a tensor of the module lies in the vector."""
+        self._others = [(tensor, tensor.detach().clone()) for name, tensor in tensors.items() if name not in kept]
 
     def initial(self, seed: int) -> Weights:
         """What the factory makes under this seed; the generators of the program are left as they were."""
@@ -45,22 +54,45 @@ class FlatModule:
         """Write the vector into the module."""
         import torch
 
-        if weights.shape != (sum(self._sizes),):
-            raise ValueError(f"expected a vector of {sum(self._sizes)} weights, got shape {weights.shape}")
-        # Copied tensor by tensor, not viewed: every tensor keeps its own aligned memory, on which kernels may depend.
-        for tensor, part in zip(self._tensors, torch.split(torch.tensor(weights), self._sizes), strict=True):
-            tensor.copy_(part.view_as(tensor))
-        for buffer, original in self._others:
-            buffer.copy_(original)
+        if weights.shape != tuple(self._vector.shape):
+            raise ValueError(f"expected a vector of {len(self._vector)} weights, got shape {weights.shape}")
+        if self._vector.device.type == "cpu":
+            self._vector.numpy()[:] = weights
+        else:
+            self._vector.copy_(torch.tensor(weights))
+        for tensor, original in self._others:
+            tensor.data.copy_(original)
 
     def read(self) -> Weights:
         """A copy of the module's weights."""
-        import torch
-
-        if not self._tensors:
-            return torch.empty(0).numpy()
-        vector: Weights = torch.cat([tensor.reshape(-1) for tensor in self._tensors]).numpy()
+        vector: Weights = self._vector.cpu().numpy().copy()
         return vector
+
+    def update(self, weights: Weights) -> Weights:
+        """The module's weights minus these."""
+        update: Weights = np.empty_like(weights)
+        self.update_into(update, weights, [slice(None)])
+        return update
+
+    def update_into(self, update: Weights, weights: Weights, spans: Iterable[slice]) -> None:
+        """The same for parts of the vector."""
+        vector = self._vector.cpu().numpy()
+        for span in spans:
+            np.subtract(vector[span], weights[span], out=update[span])
+
+
+def _gathered(tensors: list[torch.Tensor], device: str) -> tuple[torch.Tensor, list[slice]]:
+    """One vector of the values of all tensors, which become views of it, and where each lies in it."""
+    import torch
+
+    ends = list(accumulate(tensor.numel() for tensor in tensors))
+    spans = [slice(end - tensor.numel(), end) for tensor, end in zip(tensors, ends, strict=True)]
+    vector = torch.empty(ends[-1] if ends else 0, device=device)
+    for tensor, span in zip(tensors, spans, strict=True):
+        view = vector[span].view(tensor.shape)
+        view.copy_(tensor.detach())
+        tensor.data = view
+    return vector, spans
 
 
 def build(make: Callable[[], Any]) -> torch.nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.errors import BadData, UnknownName
 from fedbalancer.tasks.task import Samples
+from fedbalancer.types import IndexArray
 
 if TYPE_CHECKING:
     import torch
@@ -17,22 +19,62 @@ if TYPE_CHECKING:
     Tensors = tuple[torch.Tensor, torch.Tensor]
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
+SHELF_BYTES = 512 * 1024**2
+"""Samples that a trainer keeps ready, at most."""
+
 
 def to_tensors(samples: Samples) -> Tensors:
-    """Features and labels as tensors. Floats, bytes (images) and booleans among the features become float32, wider
-    integers (tokens) int64; labels become int64 or float32. Memory is shared where the type is right already."""
+    """Features and labels as torch works on them, all at once."""
+    features, labels = stored(samples)
+    return batch_of(features, slice(None)), batch_of(labels, slice(None))
+
+
+def stored(samples: Samples) -> Samples:
+    """Samples as they are kept: floats as float32, wider integers as int64, labels as int64 or float32. Bytes (images)
+    and booleans among the features stay as small as they are until `batch_of`. What has its type already is not copied.
+    """
     features, labels = (np.asarray(part) for part in samples)
-    tokens = features.dtype.kind in "iu" and features.dtype != np.uint8
-    return _tensor(features, np.int64 if tokens else np.float32), _tensor(
-        labels, np.float32 if labels.dtype.kind == "f" else np.int64
-    )
+    if features.dtype.kind == "f":
+        features = features.astype(np.float32, copy=False)
+    elif features.dtype != np.uint8 and features.dtype.kind != "b":
+        features = features.astype(np.int64, copy=False)
+    return features, labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64, copy=False)
 
 
-def _tensor(array: NDArray[Any], dtype: type[np.generic]) -> torch.Tensor:
+def batch_of(array: NDArray[Any], rows: IndexArray | slice) -> torch.Tensor:
+    """A tensor of its own of some rows of a stored array; bytes and booleans become float32."""
     import torch
 
-    array = np.ascontiguousarray(array, dtype=dtype)
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    chosen = array[rows]
+    if chosen.dtype in (np.uint8, np.bool_):
+        chosen = chosen.astype(np.float32, order="C")
+    elif isinstance(rows, slice):
+        chosen = chosen.copy()
+    return torch.from_numpy(np.ascontiguousarray(chosen))
+
+
+class Shelf:
+    """The stored samples of the clients that were used last; older ones are let go when there are too many bytes."""
+
+    def __init__(self, make: Callable[[str], Samples], most_bytes: int = SHELF_BYTES) -> None:
+        self._make = make
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[str, Samples] = OrderedDict()
+        self._bytes = 0
+
+    def __getitem__(self, client: str) -> Samples:
+        if client in self._kept:
+            self._kept.move_to_end(client)
+            return self._kept[client]
+        made = self._kept[client] = stored(self._make(client))
+        self._bytes += _bytes(made)
+        while self._bytes > self._most_bytes and len(self._kept) > 1:
+            self._bytes -= _bytes(self._kept.popitem(last=False)[1])
+        return made
+
+
+def _bytes(samples: Samples) -> int:
+    return sum(part.nbytes for part in samples)
 
 
 def per_sample_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:

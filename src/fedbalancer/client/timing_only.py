@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
+from functools import cache
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, Traine
 
 @dataclass(frozen=True, eq=False)
 class TimingOnly:
-    """A `Trainer` with no weights, in which every loss is 1.
+    """A `Trainer` with no weights, in which every loss is 1. Lists of one length are one list, read-only.
 
     >>> trainer = TimingOnly({"ann": 3})
     >>> trainer.losses(trainer.initial_weights(0), "ann")
@@ -33,18 +33,24 @@ class TimingOnly:
         return np.empty(0, dtype=np.float32)
 
     def train(self, weights: Weights, work: ClientWork) -> Trained:
-        """No update; the samples that a real trainer would have seen in the first epoch, with a loss of 1 each."""
-        if work.batches * work.batch_size >= len(work.indices):
+        """No update; the samples that a real trainer would have seen, with a loss of 1 each."""
+        if work.epoch_batches is None and work.batches * work.batch_size >= len(work.indices):
             seen = np.sort(work.indices)
         else:
-            first = [rows for _, rows in takewhile(lambda batch: batch[0] == 0, batches(work))]
-            seen = np.sort(np.concatenate(first)) if first else np.empty(0, dtype=np.int64)
-        return Trained(work.client, np.empty(0, dtype=np.float32), seen, np.ones(len(seen)))
+            seen = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(rows for _, rows in batches(work))]))
+        return Trained(work.client, np.empty(0, dtype=np.float32), seen, _ones(len(seen)))
 
     def losses(self, weights: Weights, client: str) -> FloatArray:
         """A loss of 1 for every sample of the client."""
-        return np.ones(self.sizes[client])
+        return _ones(self.sizes[client])
 
     def evaluate(self, weights: Weights) -> Evaluation:
         """Nothing to evaluate: not a number, over no samples."""
         return Evaluation(math.nan, math.nan, 0)
+
+
+@cache
+def _ones(count: int) -> FloatArray:
+    ones = np.ones(count)
+    ones.flags.writeable = False
+    return ones

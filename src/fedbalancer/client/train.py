@@ -1,54 +1,83 @@
-"""Local training with torch: plain mini-batch SGD, one client at a time.
-
-The reference behind the `Trainer` protocol: any faster trainer has to give what this one gives.
-"""
+"""Local training and evaluation with torch: plain mini-batch SGD, one client at a time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.batches import batches
-from fedbalancer.client.flat import FlatModule
-from fedbalancer.client.model_check import check_labels, check_model, refused
-from fedbalancer.client.tensors import hits_of, per_sample_loss, to_tensors
-from fedbalancer.errors import BadData, MissingData, TrainingDiverged
+from fedbalancer.client.batches import epochs
+from fedbalancer.client.flat import FlatModule, build
+from fedbalancer.client.model_check import check_labels, check_model
+from fedbalancer.client.sgd import PlainSteps, Steps
+from fedbalancer.client.tensors import Shelf, batch_of, hits_of, per_sample_loss, stored
+from fedbalancer.client.torch_device import checked_device
+from fedbalancer.errors import MissingData, TrainingDiverged, UnknownName
 from fedbalancer.randomness import integer_seed
-from fedbalancer.tasks.task import Task
+from fedbalancer.tasks.task import Samples, Task
 from fedbalancer.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, Trained, Weights
 
 if TYPE_CHECKING:
     import torch
 
-    from fedbalancer.client.tensors import Tensors
+    from fedbalancer.client.fast.plan import FastPlan
 
+ENGINES = ("fast", "plain")
 FORWARD_BATCH = 256
-"""Samples per forward pass where no gradient is needed."""
+"""Samples per forward pass where no gradient is needed: a piece of an evaluation."""
+
+Piece = tuple[float, float, float, int]
+"""Of a part of the test data: the sum of the losses, how many are right, of how many that count, samples."""
 
 
 class TorchTrainer:
     """A `Trainer` of any task whose model is a `torch.nn.Module`: pure functions of their arguments.
 
-    One module is reused for all calls; every call first writes the given weights into it. The data of a client become
-    tensors when they are first needed.
+    One module is reused for all calls; every call first writes the given weights into it. The engine `plain` is the
+    reference, by torch's own operations; `fast` gives the same within float error. One of them repeats itself to the
+    byte on the same machine; on a `device` other than the CPU that is not promised.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, engine: str = "fast", device: str = "cpu") -> None:
         try:
             import torch  # noqa: F401
         except ImportError as error:
             raise MissingData("training needs torch; install it with: pip install 'fedbalancer[torch]'") from error
+        if engine not in ENGINES:
+            raise UnknownName("engine", engine, ENGINES)
         self._task = task
+        self._device = checked_device(device)
         self._loss = per_sample_loss(task.loss)
         self._hits = hits_of(task.metric)
-        self._flat = FlatModule(task.model)
-        self._tensors: dict[str, Tensors] = {}
-        self._test: Tensors | None = None
-        self._classes = check_model(task, self._flat.module, self._loss)
+        self._flat = FlatModule(task.model, device)
+        on_cpu = self._flat.module if device == "cpu" else build(task.model)
+        self._classes = check_model(task, on_cpu, self._loss)
+        self._engine = engine if device == "cpu" else "plain"
+        self._shelf = Shelf(self._client)
+        self._test = stored(task.test)
+
+    @cached_property
+    def plan(self) -> FastPlan | None:
+        """How the layers run: made when it is first needed, by trying the first client's samples; None if plain."""
+        if self._engine == "plain":
+            return None
+        from fedbalancer.client.fast.plan import fast_module
+
+        features, _ = self._shelf[next(iter(self._task.clients))]
+        return fast_module(self._flat.module, batch_of(features, slice(self._task.batch_size)))
+
+    @cached_property
+    def _steps(self) -> Steps:
+        if self.plan is None:
+            return PlainSteps(self._flat, self._loss)
+        from fedbalancer.client.fast.steps import FastSteps
+
+        return FastSteps(self._flat, self._loss, self.plan)
 
     @property
     def layout(self) -> Layout:
@@ -63,99 +92,110 @@ class TorchTrainer:
         """`work.batches` steps of SGD from `weights`.
 
         A step is w <- w - lr * clip(grad f(w) + mu * (w - w_global)), f the mean loss of the mini-batch. The losses
-        come from the forward passes that the first epoch makes anyway, each before its step.
+        come from the forward passes that training makes anyway: of each sample the first, just before its step.
         """
         import torch
 
+        features, labels = self._shelf[work.client]
+        unseen = np.zeros(len(labels), dtype=bool)
+        unseen[work.indices] = True
         seen: list[IndexArray] = []
-        losses: list[NDArray[Any]] = []
-        self._flat.load(weights)
-        self._flat.module.train()
-        with torch.random.fork_rng(devices=[]):  # dropout and the like draw from torch's own generator
-            torch.manual_seed(integer_seed(work.seed, "torch", 0, work.client))
-            anchors = [parameter.detach().clone() for parameter in self._flat.parameters] if work.mu else []
-            for epoch, rows in batches(work):
-                batch = self._step(work, rows, anchors)
-                if epoch == 0:
-                    seen.append(rows)
-                    losses.append(batch.numpy())
-        return _result(work, self._flat.read() - weights, seen, losses)
+        losses: list[FloatArray] = []
+        with self._generator(integer_seed(work.seed, "torch", 0, work.client)):
+            self._steps.begin(weights, work)
+            for rows in epochs(work):
+                split = (torch.split(self._batch(part, rows), work.batch_size) for part in (features, labels))
+                made = [self._steps.step(*batch) for batch in zip(*split, strict=True)]
+                fresh = unseen[rows]
+                if fresh.any():
+                    seen.append(rows[fresh])
+                    losses.append(_numbers(made)[fresh])
+                    unseen[rows] = False
+            update = self._steps.finish()
+        return _result(work, update, seen, losses)
 
     def losses(self, weights: Weights, client: str) -> FloatArray:
         """Loss of every sample of the client, in evaluation mode."""
-        parts = [losses.numpy() for _, _, losses in self._forward(weights, self._client(client))]
-        losses = np.concatenate(parts).astype(np.float64)
+        samples = self._shelf[client]
+        self._steps.load(weights)
+        made = [self._forward(samples, start)[2] for start in range(0, len(samples[1]), FORWARD_BATCH)]
+        losses = _numbers(made)
         _check_finite(client, np.arange(len(losses)), losses)
         return losses
 
     def evaluate(self, weights: Weights) -> Evaluation:
         """Accuracy and mean loss on the test data. The accuracy of a task without classes is not a number."""
-        if self._test is None:
-            self._test = to_tensors(self._task.test)
-        loss_sum, right, counted = 0.0, 0.0, 0.0
-        for outputs, labels, losses in self._forward(weights, self._test):
-            loss_sum += float(losses.double().sum())
-            hits, of = self._hits(outputs, labels)
-            right, counted = right + hits, counted + of
-        samples = len(self._test[1])
-        return Evaluation(right / counted if counted else math.nan, loss_sum / samples, samples)
+        return self.combine(self.evaluate_pieces(weights, range(self.evaluation_pieces())))
 
-    def _step(self, work: ClientWork, rows: IndexArray, anchors: list[torch.Tensor]) -> torch.Tensor:
-        """One step of SGD; returns the per-sample losses from before it."""
+    def evaluation_pieces(self) -> int:
+        """In how many pieces the test data can be evaluated."""
+        return -(-len(self._test[1]) // FORWARD_BATCH)
+
+    def evaluate_pieces(self, weights: Weights, pieces: Sequence[int]) -> list[Piece]:
+        """The given pieces of an evaluation, each the same whoever evaluates it and with whatever others."""
+        self._steps.load(weights)
+        return [self._piece(number * FORWARD_BATCH) for number in pieces]
+
+    @staticmethod
+    def combine(pieces: Sequence[Piece]) -> Evaluation:
+        """The evaluation from all its pieces, given in their order."""
+        loss, right, counted, samples = (sum(column) for column in zip(*pieces, strict=True))
+        return Evaluation(right / counted if counted else math.nan, loss / samples, int(samples))
+
+    def _piece(self, start: int) -> Piece:
+        outputs, labels, losses = self._forward(self._test, start)
+        right, counted = self._hits(outputs, labels)
+        return float(losses.double().sum()), right, counted, len(labels)
+
+    def _forward(self, samples: Samples, start: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Outputs, labels and per-sample losses of a piece that begins at `start`, on the CPU."""
         import torch
 
-        features, labels = self._client(work.client)
-        chosen = torch.from_numpy(rows)
-        parameters = self._flat.parameters
-        losses = self._loss(self._outputs(work.client, features[chosen]), labels[chosen])
-        for parameter in parameters:
-            parameter.grad = None
-        torch.autograd.backward(losses.mean())
+        features, labels = (self._batch(part, slice(start, start + FORWARD_BATCH)) for part in samples)
         with torch.no_grad():
-            for parameter, anchor in zip(parameters, anchors, strict=bool(anchors)):
-                if parameter.grad is not None:
-                    parameter.grad.add_(parameter - anchor, alpha=work.mu)
-            if work.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(parameters, work.clip_norm)
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    parameter.add_(parameter.grad, alpha=-work.learning_rate)
-        return losses.detach()
+            outputs = self._steps.apply(features)
+            losses = self._loss(outputs, labels)
+        return outputs.cpu(), labels.cpu(), losses.cpu()
 
-    def _forward(self, weights: Weights, tensors: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Outputs, labels and per-sample losses, a large batch at a time."""
+    def _client(self, client: str) -> Samples:
+        samples = self._task.clients[client]
+        if self._classes is not None:
+            check_labels(np.asarray(samples[1]), f"client {client!r}", self._classes)
+        return samples
+
+    def _batch(self, array: NDArray[Any], rows: IndexArray | slice) -> torch.Tensor:
+        tensor = batch_of(array, rows)
+        return tensor if self._device == "cpu" else tensor.to(self._device)
+
+    @contextmanager
+    def _generator(self, seed: int) -> Iterator[None]:
+        """A context in which dropout and the like, which draw from torch's own generator, start from a seed."""
         import torch
 
-        self._flat.load(weights)
-        self._flat.module.eval()
-        for features, labels in zip(*(torch.split(part, FORWARD_BATCH) for part in tensors), strict=True):
-            with torch.no_grad():
-                outputs = self._flat.module(features)
-                losses = self._loss(outputs, labels)
-            yield outputs, labels, losses
-
-    def _client(self, client: str) -> Tensors:
-        if client not in self._tensors:
-            samples = self._task.clients[client]
-            if self._classes is not None:
-                check_labels(np.asarray(samples[1]), f"client {client!r}", self._classes)
-            self._tensors[client] = to_tensors(samples)
-        return self._tensors[client]
-
-    def _outputs(self, client: str, features: torch.Tensor) -> torch.Tensor:
+        generator = torch.default_generator
+        before = generator.get_state()
+        (generator.manual_seed if self._device == "cpu" else torch.manual_seed)(seed)
         try:
-            outputs: torch.Tensor = self._flat.module(features)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise BadData(f"client {client!r}: {refused(features, error)}") from error
-        return outputs
+            yield
+        finally:
+            generator.set_state(before)
 
 
-def _result(work: ClientWork, update: Weights, seen: list[IndexArray], losses: list[NDArray[Any]]) -> Trained:
+def _numbers(losses: list[torch.Tensor]) -> FloatArray:
+    import torch
+
+    values: FloatArray = torch.cat(losses).cpu().numpy().astype(np.float64)
+    return values
+
+
+def _result(work: ClientWork, update: Weights, seen: list[IndexArray], losses: list[FloatArray]) -> Trained:
     rows = np.concatenate([np.empty(0, dtype=np.int64), *seen])
     values = np.concatenate([np.empty(0), *losses])
     order = np.argsort(rows, kind="stable")
     _check_finite(work.client, rows, values, f"; {_advice(work)}")
-    if not np.isfinite(update).all():
+    with np.errstate(all="ignore"):
+        finite = math.isfinite(update.sum()) or np.isfinite(update).all()  # the sum is the faster one
+    if not finite:
         raise TrainingDiverged(f"client {work.client!r}: the update is not finite; {_advice(work)}")
     return Trained(work.client, update, rows[order], values[order])
 

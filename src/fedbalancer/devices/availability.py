@@ -7,16 +7,18 @@ between which that phone was ready (idle, charging and on Wi-Fi, say). What is c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedbalancer.devices.columns import IntervalColumns
 from fedbalancer.devices.intervals import Cycle, merged
 from fedbalancer.devices.trace_files import CleaningReport, clean, load_intervals
 from fedbalancer.errors import BadData, BadSetting
-from fedbalancer.randomness import stream
+from fedbalancer.randomness import client_keys, tickets
 from fedbalancer.types import FloatArray
 
 
@@ -29,6 +31,9 @@ class AlwaysOn:
 
     def elapsed_s(self, client: str, start_s: float, busy_s: float) -> float:
         return busy_s
+
+    def are_available(self, clients: Sequence[str], at_s: float) -> NDArray[np.bool_]:
+        return np.ones(len(clients), dtype=bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,22 +51,34 @@ class Traces:
     intervals: Mapping[str, FloatArray]
     period_s: float
     notes: CleaningReport | None = None
-    _cycles: Mapping[str, Cycle] = field(init=False, repr=False)
+    _columns: IntervalColumns = field(init=False, repr=False)
+    _cycles: dict[int, Cycle] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.period_s) and self.period_s > 0):
             raise BadSetting(f"period_s is {self.period_s}; it must be a number of seconds above 0")
-        # `assign` gives one trace to many clients: each array is checked once and stays shared
+        columns = self.intervals if isinstance(self.intervals, IntervalColumns) else self._checked_columns()
+        object.__setattr__(self, "intervals", columns)
+        object.__setattr__(self, "_columns", columns)
+
+    def _checked_columns(self) -> IntervalColumns:
+        # many clients may have been given one array: it is checked once and stays shared
         given = dict(self.intervals)
         first = {id(rows): client for client, rows in reversed(given.items())}
         checked = {key: _checked(client, given[client], self.period_s) for key, client in first.items()}
-        cycles = {key: Cycle.of(rows, self.period_s) for key, rows in checked.items()}
-        object.__setattr__(self, "intervals", {client: checked[id(rows)] for client, rows in given.items()})
-        object.__setattr__(self, "_cycles", {client: cycles[id(rows)] for client, rows in given.items()})
+        return IntervalColumns.of({client: checked[id(rows)] for client, rows in given.items()})
 
     def is_available(self, client: str, at_s: float) -> bool:
         """Whether the client may work at this second of the clock."""
         return self._cycle(client).is_on(at_s)
+
+    def are_available(self, clients: Sequence[str], at_s: float) -> NDArray[np.bool_]:
+        """`is_available` of every client: one look at every trace, however many clients share it."""
+        if clients is self._columns.clients:
+            trace = self._columns.trace
+        else:
+            trace = np.array([self._trace(client) for client in clients], dtype=np.int32)
+        return self._columns.on(at_s % self.period_s)[trace]
 
     def elapsed_s(self, client: str, start_s: float, busy_s: float) -> float:
         """Seconds on the clock until `busy_s` seconds of work are done that begin at `start_s`; inf if never."""
@@ -72,21 +89,29 @@ class Traces:
 
         What a client gets depends on its id and the seed only, not on who else there is.
         """
-        pool = sorted(name for name, rows in self.intervals.items() if len(rows))
+        held = self._columns
+        pool = sorted(name for name, rows in held.items() if len(rows))
         if not pool:
             raise BadData("there is no trace to assign: no client of these traces is ever available")
+        names = tuple(clients)
+        drawn = tickets(seed, "availability trace", 0, client_keys(names), len(pool))
+        assigned = held.given_to(names, held.trace[held.position.of(pool)][drawn])
+        for name in held:
+            if name in assigned.position:
+                assigned.trace[assigned.position[name]] = held.trace[held.position[name]]
+        return Traces(assigned, self.period_s, self.notes)
 
-        def source(client: str) -> str:
-            if client in self.intervals:
-                return client
-            return pool[int(stream(seed, "availability trace", 0, client).integers(len(pool)))]
-
-        return Traces({client: self.intervals[source(client)] for client in clients}, self.period_s, self.notes)
+    def _trace(self, client: str) -> int:
+        try:
+            return int(self._columns.trace[self._columns.position[client]])
+        except KeyError:
+            raise BadData(f"client {client!r} has no availability trace; give all clients one with assign()") from None
 
     def _cycle(self, client: str) -> Cycle:
-        cycle = self._cycles.get(client)
-        if cycle is None:
-            raise BadData(f"client {client!r} has no availability trace; give all clients one with assign()")
+        trace = self._trace(client)
+        cycle = self._cycles.get(trace)
+        if cycle is None:  # made when first asked for: only what the intervals say anyway
+            cycle = self._cycles[trace] = Cycle.of(self._columns.of_trace(trace), self.period_s)
         return cycle
 
 
@@ -105,7 +130,7 @@ def read_traces(path: str | Path, period_s: float | None = None) -> Traces:
 
 
 def _checked(client: str, rows: FloatArray, period_s: float) -> FloatArray:
-    """The intervals merged and read-only, or `BadData` with the index of the first that cannot be one."""
+    """The intervals merged, or `BadData` with the index of the first that cannot be one."""
     try:
         values = np.asarray(rows, dtype=np.float64)
         values = values.reshape(0, 2) if values.size == 0 else values
@@ -118,6 +143,4 @@ def _checked(client: str, rows: FloatArray, period_s: float) -> FloatArray:
         index = int(np.flatnonzero(~good)[0])
         where = f"trace of client {client!r}, interval {index}, is {values[index].tolist()}"
         raise BadData(f"{where}; it must be 0 <= start <= end <= {period_s:g} s, the period")
-    result = merged(values)
-    result.flags.writeable = False
-    return result
+    return merged(values)

@@ -1,8 +1,10 @@
-"""One device in one round."""
+"""Devices in one round: one of them, or a column of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from fedbalancer.types import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +14,12 @@ class DeviceDraw:
     batch_s: float
     download_s: float
     upload_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceDraws:
+    """The same of many clients, a value each."""
+
+    batch_s: FloatArray
+    download_s: FloatArray
+    upload_s: FloatArray

@@ -6,12 +6,13 @@ not positive. That leaves speeds arbitrarily near zero, so the published times h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedbalancer.errors import BadSetting
-from fedbalancer.randomness import stream
+from fedbalancer.randomness import Keys, client_keys, normals, tickets
+from fedbalancer.types import FloatArray, IndexArray
 
 DOWNLOAD_KB_BYTES = 1024
 UPLOAD_KB_BYTES = (1000, 1024)
@@ -39,6 +40,8 @@ PROFILES: tuple[tuple[float, float, float, float], ...] = (
 )
 """Download mean, download deviation, upload mean, upload deviation of every user, in kB/s."""
 
+_TABLE = np.array(PROFILES)
+
 
 @dataclass(frozen=True)
 class Network:
@@ -55,7 +58,6 @@ class Network:
     seed: int
     floor: float | None = None
     upload_kb_bytes: int = 1024
-    _profiles: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.floor is not None and not 0 <= self.floor <= 1:
@@ -67,34 +69,46 @@ class Network:
 
     def profile(self, client: str) -> int:
         """Which of the nineteen users the client is."""
-        known = self._profiles.get(client)
-        if known is None:
-            known = int(stream(self.seed, "network profile", 0, client).integers(len(PROFILES)))
-            self._profiles[client] = known  # only what the seed says anyway: a cache, not a memory
-        return known
+        return int(self.profiles(client_keys([client]))[0])
+
+    def profiles(self, keys: Keys) -> IndexArray:
+        """`profile` of many clients, given by their keys."""
+        return tickets(self.seed, "network profile", 0, keys, len(PROFILES))
 
     def expected_s(self, client: str, down_bytes: int, up_bytes: int) -> float:
         """Download plus upload at the client's mean speeds (which is not the mean of the times)."""
         return self.profile_expected_s(self.profile(client), down_bytes, up_bytes)
 
+    def expected_s_many(self, keys: Keys, down_bytes: int, up_bytes: int) -> FloatArray:
+        """`expected_s` of many clients."""
+        each = [self.profile_expected_s(profile, down_bytes, up_bytes) for profile in range(len(PROFILES))]
+        return np.array(each)[self.profiles(keys)]
+
     def profile_expected_s(self, profile: int, down_bytes: int, up_bytes: int) -> float:
         """`expected_s` of a client that has the given profile."""
         down_kb_s, _, up_kb_s, _ = PROFILES[profile]
-        return sum(self._seconds(down_kb_s, up_kb_s, down_bytes, up_bytes))
+        return down_bytes / DOWNLOAD_KB_BYTES / down_kb_s + up_bytes / self.upload_kb_bytes / up_kb_s
 
     def draw_s(self, client: str, round: int, down_bytes: int, up_bytes: int) -> tuple[float, float]:
         """Seconds of the download and of the upload in one round."""
-        down_mean, down_std, up_mean, up_std = PROFILES[self.profile(client)]
-        rng = stream(self.seed, "network speed", round, client)
-        down_kb_s = self._speed_kb_s(rng, down_mean, down_std)
-        up_kb_s = self._speed_kb_s(rng, up_mean, up_std)
-        return self._seconds(down_kb_s, up_kb_s, down_bytes, up_bytes)
+        down_s, up_s = self.draw_s_many(client_keys([client]), round, down_bytes, up_bytes)
+        return float(down_s[0]), float(up_s[0])
 
-    def _speed_kb_s(self, rng: np.random.Generator, mean: float, std: float) -> float:
-        speed = rng.normal(mean, std)
-        while speed <= 0:
-            speed = rng.normal(mean, std)
-        return speed if self.floor is None else max(speed, self.floor * mean)
+    def draw_s_many(self, keys: Keys, round: int, down_bytes: int, up_bytes: int) -> tuple[FloatArray, FloatArray]:
+        """`draw_s` of many clients."""
+        seconds = np.array([down_bytes / DOWNLOAD_KB_BYTES, up_bytes / self.upload_kb_bytes]) / self._kb_s(keys, round)
+        return seconds[:, 0], seconds[:, 1]
 
-    def _seconds(self, down_kb_s: float, up_kb_s: float, down_bytes: int, up_bytes: int) -> tuple[float, float]:
-        return down_bytes / DOWNLOAD_KB_BYTES / down_kb_s, up_bytes / self.upload_kb_bytes / up_kb_s
+    def _kb_s(self, keys: Keys, round: int) -> FloatArray:
+        """A row of download and upload speed for every client, each drawn again as long as it is not positive."""
+        table, ways = _TABLE[self.profiles(keys)], np.arange(2, dtype=np.uint64)
+        mean, std = table[:, ::2], table[:, 1::2]
+        speeds = normals(self.seed, "network speed", round, keys[:, None], mean, std, ways)
+        drawn = 2
+        while (again := speeds <= 0).any():
+            row, way = np.nonzero(again)
+            speeds[again] = normals(
+                self.seed, "network speed", round, keys[row], mean[again], std[again], ways[way] + drawn
+            )
+            drawn += 2
+        return speeds if self.floor is None else np.maximum(speeds, self.floor * mean)

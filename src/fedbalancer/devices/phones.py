@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 import numpy as np
 
-from fedbalancer.devices.draw import DeviceDraw
+from fedbalancer.devices.draw import DeviceDraw, DeviceDraws
 from fedbalancer.devices.network import Network
 from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.randomness import stream
-from fedbalancer.types import FloatArray
+from fedbalancer.randomness import Keys, client_keys, normals, tickets
+from fedbalancer.types import FloatArray, IndexArray
 
 CLASS_WEIGHTS: Mapping[str, int] = {"slow": 18820, "mid": 16428, "fast": 159}
 """How many phones of each class the authors counted: 53.2 %, 46.4 % and 0.4 %."""
+
+_CLASSES = tuple(CLASS_WEIGHTS)
+_CLASS_ENDS = np.cumsum(list(CLASS_WEIGHTS.values()))
 
 _FEMNIST = {"slow": (1642.0, 99.5), "mid": (588.0, 23.9), "fast": (179.0, 2.3)}
 
@@ -37,6 +38,9 @@ LATENCY_MS: Mapping[str, Mapping[str, tuple[float, float]]] = {
 # A normal has no lower end, and a batch that takes no time, or less, would stop the clock. The published rows are at
 # least five deviations from this floor, so it only ever acts on a row of the user's own.
 _LEAST_SHARE_OF_MEAN = 0.01
+
+_BLOCK = 1 << 16
+"""Clients whose samples are drawn together: a million at once would need memory for what is not kept."""
 
 
 def resolve_latency(latency: str | Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
@@ -79,34 +83,54 @@ class Phones:
     seed: int
     latency: Mapping[str, tuple[float, float]]
     network: Network
-    _classes: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _latency_ms: FloatArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "latency", resolve_latency(self.latency))
+        object.__setattr__(self, "_latency_ms", np.array([self.latency[name] for name in _CLASSES]))
 
     def device_class(self, client: str) -> str:
         """slow, mid or fast."""
-        known = self._classes.get(client)
-        if known is None:
-            ends = list(accumulate(CLASS_WEIGHTS.values()))
-            ticket = int(stream(self.seed, "device class", 0, client).integers(ends[-1]))
-            known = tuple(CLASS_WEIGHTS)[bisect_right(ends, ticket)]
-            self._classes[client] = known  # only what the seed says anyway: a cache, not a memory
-        return known
+        return _CLASSES[int(self._class_numbers(client_keys([client]))[0])]
 
     def expected_network_s(self, client: str, down_bytes: int, up_bytes: int) -> float:
         """Download plus upload at mean speed."""
         return self.network.expected_s(client, down_bytes, up_bytes)
 
+    def expected_network_s_many(self, clients: Sequence[str], down_bytes: int, up_bytes: int) -> FloatArray:
+        """`expected_network_s` of every client."""
+        return self.network.expected_s_many(client_keys(clients), down_bytes, up_bytes)
+
     def sample_batch_s(self, client: str, count: int) -> FloatArray:
         """Batch latencies as measured before training starts; those of the rounds are other draws."""
-        mean, std = self.latency[self.device_class(client)]
-        drawn_ms = stream(self.seed, "batch latency sample", 0, client).normal(mean, std, count)
-        return np.maximum(drawn_ms, _LEAST_SHARE_OF_MEAN * mean) / 1000
+        return self.sample_batch_s_many([client], count).reshape(count)
+
+    def sample_batch_s_many(self, clients: Sequence[str], count: int) -> FloatArray:
+        """`sample_batch_s` of every client, a row each."""
+        keys, numbers = client_keys(clients), np.arange(count, dtype=np.uint64)
+        sampled = np.empty((len(keys), count))
+        for start in range(0, len(keys), _BLOCK):
+            block = keys[start : start + _BLOCK, None]
+            sampled[start : start + _BLOCK] = self._batch_s("batch latency sample", 0, block, numbers)
+        return sampled
 
     def draw(self, client: str, round: int, down_bytes: int, up_bytes: int) -> DeviceDraw:
         """Batch latency and transfer times of one client in one round."""
-        mean, std = self.latency[self.device_class(client)]
-        drawn_ms = stream(self.seed, "batch latency", round, client).normal(mean, std)
-        download_s, upload_s = self.network.draw_s(client, round, down_bytes, up_bytes)
-        return DeviceDraw(max(drawn_ms, _LEAST_SHARE_OF_MEAN * mean) / 1000, download_s, upload_s)
+        drawn = self.draw_many([client], round, down_bytes, up_bytes)
+        return DeviceDraw(float(drawn.batch_s[0]), float(drawn.download_s[0]), float(drawn.upload_s[0]))
+
+    def draw_many(self, clients: Sequence[str], round: int, down_bytes: int, up_bytes: int) -> DeviceDraws:
+        """`draw` of every client."""
+        keys = client_keys(clients)
+        batch_s = self._batch_s("batch latency", round, keys, 0)
+        return DeviceDraws(batch_s, *self.network.draw_s_many(keys, round, down_bytes, up_bytes))
+
+    def _class_numbers(self, keys: Keys) -> IndexArray:
+        drawn = tickets(self.seed, "device class", 0, keys, int(_CLASS_ENDS[-1]))
+        return _CLASS_ENDS.searchsorted(drawn, side="right")
+
+    def _batch_s(self, purpose: str, round: int, keys: Keys, number: int | Keys) -> FloatArray:
+        row = self._latency_ms[self._class_numbers(keys)]
+        mean, std = row[..., 0], row[..., 1]
+        drawn_ms = normals(self.seed, purpose, round, keys, mean, std, number)
+        return np.asarray(np.maximum(drawn_ms, _LEAST_SHARE_OF_MEAN * mean) / 1000)

@@ -6,25 +6,25 @@ trained, as pure work that an executor may spread. Work whose result nobody woul
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.losses import updated_losses
-from fedbalancer.devices import AlwaysOn
-from fedbalancer.engine.memory import ClientMemory, from_arrays, to_arrays
+from fedbalancer.devices import AlwaysOn, many
+from fedbalancer.engine.attempts import Attempts, RoundClock, attempted, close_round
+from fedbalancer.engine.memory import Memories
 from fedbalancer.errors import TrainingDiverged
 from fedbalancer.methods import Method
-from fedbalancer.protocols import Availability, DeviceModel, Draw, Executor
+from fedbalancer.protocols import Availability, DeviceModel, Executor
 from fedbalancer.randomness import integer_seed, stream
-from fedbalancer.server.expected import FORWARD_PASS_EPOCHS
 from fedbalancer.types import (
     ClientReport,
     ClientWork,
     Evaluation,
+    FloatArray,
     IndexArray,
     Ledger,
     Missing,
@@ -39,18 +39,7 @@ from fedbalancer.types import (
 LOST_ROUND_S = 1.0
 """What a round takes in which nothing happened and selecting took no time: the clock must not stand still."""
 
-
-@dataclass(frozen=True, eq=False)
-class Attempt:
-    """A selected client's round as it will go: `batches` is 0 for one that will not make it."""
-
-    client: str
-    indices: IndexArray
-    draw: Draw
-    batches: int
-    timings: Timings
-    elapsed_s: float
-    why: str = ""
+_NOTHING: IndexArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -59,6 +48,19 @@ class Training:
 
     learning_rate: float
     clip_norm: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Winner:
+    """A client that made it: its ledger row, its samples, and how its round went."""
+
+    client: str
+    row: int
+    indices: IndexArray
+    batches: int
+    epochs: float
+    batch_s: float
+    timings: Timings
 
 
 class SimulatedEngine:
@@ -73,6 +75,7 @@ class SimulatedEngine:
         availability: Availability,
         training: Training,
         model_bytes: int,
+        up_bytes: int | None = None,
         window_s: float = 20.0,
     ) -> None:
         self.method = method
@@ -82,78 +85,78 @@ class SimulatedEngine:
         self.availability = availability
         self.training = training
         self.down_bytes = model_bytes
-        self.up_bytes = method.compress.encoded_bytes(executor.layout, model_bytes)
+        self.up_bytes = model_bytes if up_bytes is None else up_bytes
         self.window_s = window_s
-        self.memory = {
-            client: ClientMemory(None, float(total), int(count))
-            for client, total, count in zip(ledger.clients, ledger.batch_s_sum, ledger.batch_s_count, strict=True)
-        }
+        self.memory = Memories(ledger)
         self._everybody = np.arange(len(ledger.clients))
-        self.size = dict(zip(ledger.clients, ledger.size.tolist(), strict=True))
+        self._samples = np.arange(ledger.size.max(initial=0))
 
     def available(self, clock_s: float) -> IndexArray:
         """Who is there at the end of the selection window."""
         if isinstance(self.availability, AlwaysOn):  # a million questions with one answer
             return self._everybody
-        at_s = clock_s + self.window_s
-        present = (self.availability.is_available(client, at_s) for client in self.ledger.clients)
-        return np.flatnonzero(np.fromiter(present, dtype=bool, count=len(self.ledger.clients)))
+        return np.flatnonzero(many.are_available(self.availability, self.ledger.clients, clock_s + self.window_s))
 
     def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
         """One round: its outcome first, then the training of the clients that made it."""
-        start_s = clock_s + self.window_s
-        attempts = self._attempts(plan.order, plan.cohort, weights, start_s)
+        rows = self.ledger.rows(plan.cohort)
+        attempts, indices = self._attempts(plan, rows, weights, RoundClock(self.availability, clock_s + self.window_s))
         accepted, seconds = close_round(plan, attempts)
         if seconds + self.window_s == 0:
             seconds = LOST_ROUND_S
-        missing = tuple(_missing(attempt) for attempt in attempts if attempt.client not in accepted)
-        winners = [attempt for attempt in attempts if attempt.client in accepted]
+        timings = attempts.timings()
+        winners = self._winners(attempts, rows, indices, np.flatnonzero(accepted), timings)
         reports = self._train(plan.order, winners, weights)
-        for attempt in attempts:
-            self.memory[attempt.client] = self.memory[attempt.client].timed(attempt.draw.batch_s)
-        return RoundResult(plan, reports, missing, seconds, self.window_s)
+        self.memory.timed(rows, attempts.draws.batch_s)
+        missing = tuple(
+            Missing(plan.cohort[place], str(attempts.why[place]) or "late", timings[place], len(indices[place]))
+            for place in np.flatnonzero(~accepted)
+        )
+        down_bytes = self.down_bytes * len(rows)
+        up_bytes = self.up_bytes * int(attempts.makes_it.sum())
+        return RoundResult(plan, reports, missing, seconds, self.window_s, down_bytes, up_bytes)
 
     def evaluate(self, weights: Weights) -> Evaluation:
         return self.executor.evaluate(weights)
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the engine must remember over a restart, as arrays."""
-        return to_arrays(self.memory)
+        return self.memory.to_arrays()
 
     def restore(self, arrays: dict[str, Any]) -> None:
         """Take up a snapshot."""
-        self.memory = from_arrays(self.ledger.clients, arrays)
+        self.memory.load(arrays)
 
-    def _attempts(self, order: Order, cohort: Sequence[str], weights: Weights, start_s: float) -> list[Attempt]:
-        draws = {client: self.devices.draw(client, order.round, self.down_bytes, self.up_bytes) for client in cohort}
+    def _attempts(
+        self, plan: RoundPlan, rows: IndexArray, weights: Weights, clock: RoundClock
+    ) -> tuple[Attempts, list[IndexArray]]:
+        """How the round goes for everybody, and the samples that everybody selected."""
+        order, clients, sizes = plan.order, plan.cohort, self.ledger.size[rows]
+        draws = many.draw(self.devices, clients, order.round, self.down_bytes, self.up_bytes)
+        batch_s = self.memory.batch_s(rows).tolist()
         fresh = self.method.forward_pass == "every"
-        chosen = {client: self._select(client, order, None if fresh else self.memory[client]) for client in cohort}
 
-        def arrives(client: str) -> bool:
-            arrival_s = self.availability.elapsed_s(client, start_s, draws[client].download_s)
-            return math.isfinite(arrival_s) and arrival_s <= order.deadline_s
+        def select(place: int, losses: FloatArray | None) -> IndexArray | None:
+            rng = stream(order.seed, "samples", order.round, clients[place])
+            return self.method.samples.select(int(sizes[place]), losses, batch_s[place], order, rng)
 
+        chosen = [select(place, None if fresh else self.memory.losses(row)) for place, row in enumerate(rows.tolist())]
+        asking = np.array([place for place, indices in enumerate(chosen) if indices is None], dtype=np.int64)
         # Only a client that has the weights in time can look at its samples.
-        looking = [client for client in cohort if chosen[client] is None and arrives(client)]
-        for client, losses in zip(looking, self._losses(order, weights, looking), strict=True):
-            memory = self.memory[client]
-            self.memory[client] = ClientMemory(losses, memory.batch_s_sum, memory.batch_s_count)
-            chosen[client] = self._select(client, order, self.memory[client])
-        attempts = []
-        for client in cohort:
-            indices = chosen[client]
-            if indices is None:
-                indices = np.zeros(0, dtype=np.int64)
-            passed = client in looking and (fresh or len(indices) < self.size[client])
-            attempts.append(self._attempt(client, order, indices, draws[client], passed, start_s))
-        return attempts
+        arrival_s = clock.elapsed_s([clients[place] for place in asking], draws.download_s[asking])
+        looking = asking[np.isfinite(arrival_s) & (arrival_s <= order.deadline_s)].tolist()
+        for place, losses in zip(looking, self._losses(order, weights, [clients[p] for p in looking]), strict=True):
+            self.memory.keep(int(rows[place]), losses)
+            chosen[place] = select(place, losses)
+        indices = [_NOTHING if found is None else found for found in chosen]
+        samples = np.array([len(found) for found in indices], dtype=np.int64)
+        looked = np.zeros(len(rows), dtype=bool)
+        looked[looking] = True
+        if not fresh:
+            looked &= samples < sizes
+        return attempted(clients, sizes, samples, looked, draws, self.method.work, order, clock), indices
 
-    def _select(self, client: str, order: Order, memory: ClientMemory | None) -> IndexArray | None:
-        rng = stream(order.seed, "samples", order.round, client)
-        losses = None if memory is None else memory.losses
-        return self.method.samples.select(self.size[client], losses, self.memory[client].batch_s, order, rng)
-
-    def _losses(self, order: Order, weights: Weights, clients: list[str]) -> list[Any]:
+    def _losses(self, order: Order, weights: Weights, clients: list[str]) -> list[FloatArray]:
         if not clients:
             return []
         try:
@@ -161,87 +164,60 @@ class SimulatedEngine:
         except TrainingDiverged as error:
             raise TrainingDiverged(f"round {order.round}, {error}") from error
 
-    def _attempt(
-        self, client: str, order: Order, indices: IndexArray, draw: Draw, forward_pass: bool, start_s: float
-    ) -> Attempt:
-        all_batches = -(-self.size[client] // order.batch_size)
-        per_epoch = max(-(-len(indices) // order.batch_size), 1)
-        forward_s = FORWARD_PASS_EPOCHS * all_batches * draw.batch_s if forward_pass else 0.0
-        before_s = draw.download_s + forward_s
+    @staticmethod
+    def _winners(
+        attempts: Attempts, rows: IndexArray, indices: list[IndexArray], places: IndexArray, timings: list[Timings]
+    ) -> list[_Winner]:
+        epochs = (attempts.batches / attempts.per_epoch).tolist()
+        batches, batch_s = attempts.batches.tolist(), attempts.draws.batch_s.tolist()
+        return [
+            _Winner(attempts.clients[p], int(rows[p]), indices[p], batches[p], epochs[p], batch_s[p], timings[p])
+            for p in places.tolist()
+        ]
 
-        def elapsed_s(batches: int) -> float:
-            busy_s = before_s + batches * draw.batch_s + draw.upload_s
-            return self.availability.elapsed_s(client, start_s, busy_s)
-
-        batches = 0
-        if len(indices):
-            batches = self.method.work.batches(elapsed_s, order.deadline_s, per_epoch, order.epochs)
-        trained = batches or (per_epoch * order.epochs if len(indices) else 0)
-        total_s = elapsed_s(trained)
-        train_s = trained * draw.batch_s
-        paused_s = max(total_s - (before_s + train_s + draw.upload_s), 0.0)
-        timings = Timings(draw.download_s, forward_s, train_s, draw.upload_s, paused_s)
-        if batches and math.isfinite(total_s):
-            return Attempt(client, indices, draw, batches, timings, total_s)
-        ends = {"download": draw.download_s, "forward": before_s, "train": before_s + train_s}
-        reached = (
-            phase
-            for phase, busy_s in ends.items()
-            if self.availability.elapsed_s(client, start_s, busy_s) > order.deadline_s
-        )
-        why = next(reached, "upload") if math.isfinite(total_s) else "unavailable"
-        return Attempt(client, indices, draw, 0, timings, total_s, why)
-
-    def _train(self, order: Order, winners: list[Attempt], weights: Weights) -> tuple[ClientReport, ...]:
+    def _train(self, order: Order, winners: list[_Winner], weights: Weights) -> tuple[ClientReport, ...]:
         works = [
             ClientWork(
-                client=attempt.client,
-                indices=attempt.indices,
-                batches=attempt.batches,
+                client=winner.client,
+                indices=winner.indices,
+                batches=winner.batches,
                 batch_size=order.batch_size,
                 learning_rate=self.training.learning_rate,
                 mu=self.method.mu,
                 clip_norm=self.training.clip_norm,
-                seed=integer_seed(order.seed, "train", order.round, attempt.client),
+                seed=integer_seed(order.seed, "train", order.round, winner.client),
+                epoch_batches=order.epoch_batches,
             )
-            for attempt in winners
+            for winner in winners
         ]
         try:
             results = self.executor.train(weights, works)
         except TrainingDiverged as error:
             raise TrainingDiverged(f"round {order.round}, {error}") from error
-        return tuple(self._report(order, attempt, t) for attempt, t in zip(winners, results, strict=True))
+        return tuple(self._report(order, winner, t) for winner, t in zip(winners, results, strict=True))
 
-    def _report(self, order: Order, attempt: Attempt, trained: Trained) -> ClientReport:
-        client, memory = attempt.client, self.memory[attempt.client]
-        losses = updated_losses(memory.losses, self.size[client], trained.seen, trained.losses)
-        self.memory[client] = ClientMemory(losses, memory.batch_s_sum, memory.batch_s_count)
-        noise = stream(order.seed, "noise", order.round, client)
-        summary = self.method.summary.summarize(losses, trained.seen, attempt.draw.batch_s, order, noise)
-        rounding = stream(order.seed, "compress", order.round, client)
-        return ClientReport(
-            client=client,
-            update=self.method.compress.apply(trained.update, self.executor.layout, rounding),
-            weight=float(len(trained.seen)),
-            epochs=attempt.batches / max(-(-len(attempt.indices) // order.batch_size), 1),
-            summary=summary,
-            timings=attempt.timings,
-        )
+    def _report(self, order: Order, winner: _Winner, trained: Trained) -> ClientReport:
+        losses = self._new_losses(winner, trained)
+        self.memory.keep(winner.row, losses)
+        update = self._sent(order, winner, trained.update)
+        noise = stream(order.seed, "noise", order.round, winner.client)
+        summary = self.method.summary.summarize(losses, trained.seen, winner.batch_s, order, noise)
+        return ClientReport(winner.client, update, float(len(trained.seen)), winner.epochs, summary, winner.timings)
 
+    def _new_losses(self, winner: _Winner, trained: Trained) -> FloatArray:
+        size = int(self.ledger.size[winner.row])
+        if np.array_equal(trained.seen, self._samples[:size]):  # nothing of the old list is left, so nothing is copied
+            return trained.losses
+        return updated_losses(self.memory.losses(winner.row), size, trained.seen, trained.losses)
 
-def close_round(plan: RoundPlan, attempts: Sequence[Attempt]) -> tuple[set[str], float]:
-    """Who is accepted, and when the round closes: at the quorum-th report or at the deadline.
-
-    Without a deadline, a quorum that can never be reached closes with the last report that comes.
-    """
-    finished = sorted((a for a in attempts if a.batches), key=lambda a: (a.elapsed_s, a.client))
-    accepted = finished[: plan.quorum]
-    if len(accepted) < plan.quorum and math.isfinite(plan.order.deadline_s):
-        seconds = plan.order.deadline_s
-    else:
-        seconds = accepted[-1].elapsed_s if accepted else 0.0
-    return {attempt.client for attempt in accepted}, seconds
-
-
-def _missing(attempt: Attempt) -> Missing:
-    return Missing(attempt.client, attempt.why or "late", attempt.timings, len(attempt.indices))
+    def _sent(self, order: Order, winner: _Winner, update: Weights) -> Weights:
+        """The update as it arrives, through the very bytes that travel; the client remembers what it keeps back."""
+        if isinstance(self.method.compress, NoCompression) or not len(update):
+            return update
+        compress, layout = self.method.compress, self.executor.layout
+        seed = integer_seed(order.seed, "compress", order.round, winner.client)
+        payload, residual = compress.encode(update, layout, seed, self.memory.residual(winner.row))
+        if len(payload) != self.up_bytes:
+            raise ValueError(f"{type(compress).__name__} sent {len(payload)} bytes but promised {self.up_bytes}")
+        self.memory.keep_back(winner.row, residual)
+        return compress.decode(payload, layout, seed)

@@ -22,19 +22,22 @@ ROUNDS = {
     "loss_threshold": pl.Float64, "loss_threshold_ratio": pl.Float64, "deadline_ratio": pl.Float64,
     "selected": pl.Int64, "completed": pl.Int64,
 }  # fmt: skip
+TRAFFIC = {"end_s": pl.Float64, "down_bytes": pl.Int64, "up_bytes": pl.Int64}
 OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 
 
 @dataclass(frozen=True, eq=False)
 class RunCurve:
-    """What scoring needs of one run: its evaluations (round, start_s, clock_s, accuracy), its status, and the clock at
-    the end of its last round (None: that of its last evaluation)."""
+    """What scoring needs of one run: its evaluations (round, start_s, clock_s, accuracy), its status, the clock at the
+    end of its last round (None: that of its last evaluation), and its traffic (end_s, down_bytes, up_bytes of every
+    round; None if the run did not record it)."""
 
     method: str
     seed: int
     evals: pl.DataFrame
     status: str = "done"
     end_s: float | None = None
+    traffic: pl.DataFrame | None = None
 
     @property
     def last_s(self) -> float:
@@ -46,6 +49,12 @@ class RunCurve:
     def covers(self, budget_s: float | None) -> bool:
         """Whether the run can be scored: it is done, or has come to the end of the budget."""
         return self.status == "done" or (budget_s is not None and self.last_s >= budget_s > 0)
+
+    def sent_bytes(self, column: str, budget_s: float) -> int | None:
+        """Sum of a column of the traffic over the rounds within the budget."""
+        if self.traffic is None:
+            return None
+        return int(self.traffic.filter(pl.col("end_s") <= budget_s)[column].sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +151,7 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     if problems and status == "done":
         status = "damaged"
     end_s = float(rounds["end_s"].max()) if rounds.height else None  # type: ignore[arg-type]
-    curve = RunCurve(method, seed, evals, status, end_s)
+    curve = RunCurve(method, seed, evals, status, end_s, _read_traffic(folder / "rounds.parquet"))
     why = "; ".join(filter(None, [why, *problems]))
     return StoredRun(curve, why, rounds, outcomes, manifest, str(manifest.get("started") or ""))
 
@@ -188,6 +197,12 @@ def _read_parquet(path: Path, schema: Mapping[str, Any]) -> tuple[pl.DataFrame, 
         return frame.cast(dict(schema)), ""  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError) as error:
         return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
+
+
+def _read_traffic(path: Path) -> pl.DataFrame | None:
+    """What was sent in every round; None for a run of a version that did not record it."""
+    frame, problem = _read_parquet(path, TRAFFIC)
+    return None if problem or not path.exists() else frame
 
 
 def _read_outcomes(path: Path) -> tuple[pl.DataFrame, str]:

@@ -45,13 +45,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Score:
-    """One method on one seed. `time_s` is None and `speedup` 0.0 if the target was never reached."""
+    """One method on one seed. `time_s` is None and `speedup` 0.0 if the target was never reached; the bytes are those
+    sent within the budget, None if they were not recorded."""
 
     method: str
     seed: int
     time_s: float | None
     speedup: float
     accuracy: float
+    down_bytes: int | None = None
+    up_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,14 @@ class MethodScore:
     @property
     def accuracy(self) -> Spread:
         return Spread.of([score.accuracy for score in self.scores])
+
+    @property
+    def down_bytes(self) -> Spread:
+        return Spread.of([score.down_bytes for score in self.scores if score.down_bytes is not None])
+
+    @property
+    def up_bytes(self) -> Spread:
+        return Spread.of([score.up_bytes for score in self.scores if score.up_bytes is not None])
 
     @property
     def reached(self) -> int:
@@ -195,14 +206,17 @@ def _score_seed(
     if not best:
         return None, [*notes, f"seed {seed} is not scored: no reference among {', '.join(candidates)} can be scored"]
     negative, reference_s, _, reference = min(best)
-    scores = [_score_run(curve, -negative, reference_s, ends[name], stamp) for name, curve in by_name.items()]
+    scores = [_score_run(curve, budget_s, -negative, reference_s, ends[name], stamp) for name, curve in by_name.items()]
     return SeedScore(seed, budget_s, -negative, reference, tuple(scores)), notes
 
 
-def _score_run(curve: RunCurve, target: float, reference_s: float, accuracy: float | None, stamp: Stamp) -> Score:
+def _score_run(
+    curve: RunCurve, budget_s: float, target: float, reference_s: float, accuracy: float | None, stamp: Stamp
+) -> Score:
     time_s = time_to_accuracy(curve.evals, target, stamp)
     speedup = 0.0 if time_s is None else reference_s / time_s
-    return Score(curve.method, curve.seed, time_s, speedup, float(accuracy or 0.0))
+    down_bytes, up_bytes = (curve.sent_bytes(column, budget_s) for column in ("down_bytes", "up_bytes"))
+    return Score(curve.method, curve.seed, time_s, speedup, float(accuracy or 0.0), down_bytes, up_bytes)
 
 
 def _gap(curve: RunCurve, budget_s: float) -> str:
@@ -226,6 +240,8 @@ def _method_json(method: MethodScore) -> dict[str, Any]:
             "reached": method.reached,
         },
         "accuracy": {"mean": accuracy.mean, "std": accuracy.std},
+        "down_bytes": {"mean": method.down_bytes.mean, "std": method.down_bytes.std},
+        "up_bytes": {"mean": method.up_bytes.mean, "std": method.up_bytes.std},
     }  # fmt: skip
 
 

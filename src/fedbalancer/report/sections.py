@@ -9,8 +9,8 @@ from typing import Any
 from fedbalancer.report.charts import Chart
 from fedbalancer.report.folders import Results, StoredRun
 from fedbalancer.report.scores import Comparison, MethodScore
-from fedbalancer.report.style import Look, looks, seconds
-from fedbalancer.report.tables import caption_lines, is_best, spread_text
+from fedbalancer.report.style import Look, looks, seconds, size_text
+from fedbalancer.report.tables import HEADER, caption_lines, is_best, spread_text
 
 SVG_DASHES = {"solid": "", "dash": "6 4", "dot": "2 3", "dashdot": "6 3 2 3"}
 FEW_RUNS = 8
@@ -26,7 +26,7 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 def score_table(comparison: Comparison, results: Results) -> str:
     """The scores, a row per method, with what they mean below."""
     look = looks(results.methods)
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("Method", "Speed-up", "Reached", "Final accuracy"))
+    head = "".join(f'<th scope="col">{name}</th>' for name in HEADER)
     body = "".join(_score_row(comparison, method, look[method.method]) for method in comparison.methods)
     notes = "".join(f"<p>{escape(line)}</p>" for line in caption_lines(comparison)[1:])
     table = f'<table id="scores"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
@@ -128,7 +128,8 @@ def _score_row(comparison: Comparison, method: MethodScore, look: Look) -> str:
         )
     return (
         f'<tr><th scope="row">{_swatch(look)}{escape(method.method)}</th><td>{speedup}{interval}</td>'
-        f"<td>{method.reached}/{len(method.scores)}</td><td>{accuracy}</td></tr>"
+        f"<td>{method.reached}/{len(method.scores)}</td><td>{accuracy}</td>"
+        f"<td>{size_text(method.down_bytes.mean)}</td><td>{size_text(method.up_bytes.mean)}</td></tr>"
     )
 
 

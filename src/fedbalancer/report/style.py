@@ -75,6 +75,21 @@ def time_unit(longest_s: float) -> tuple[float, str]:
     return (60.0, "min") if longest_s < 4 * 3600 else (3600.0, "h")
 
 
+def size_text(count: float | None) -> str:
+    """Bytes for people.
+
+    >>> size_text(999), size_text(61_000_000), size_text(None)
+    ('999 B', '61.0 MB', '–')
+    """
+    if count is None:
+        return "–"
+    units = ("B", "kB", "MB", "GB", "TB")
+    value, unit = float(count), 0
+    while value >= 1000 and unit < len(units) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.1f} {units[unit]}" if unit else f"{value:.0f} B"
+
+
 def seconds(value_s: float) -> str:
     """A time for people: seconds, and in brackets the unit that is easier to grasp.
 

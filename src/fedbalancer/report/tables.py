@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fedbalancer.report.scores import Comparison, MethodScore, Spread
-from fedbalancer.report.style import seconds
+from fedbalancer.report.style import seconds, size_text
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-HEADER = ("Method", "Speed-up", "Reached", "Final accuracy")
+HEADER = ("Method", "Speed-up", "Reached", "Final accuracy", "Sent down", "Sent up")
 
 
 def markdown_table(comparison: Comparison) -> str:
     """The table as Markdown, the best of each column in bold, with what a reader must know above and below it."""
     rows = list(table_rows(comparison, lambda text: f"**{text}**", lambda text: text.replace("|", "\\|")))
-    lines = [f"| {' | '.join(HEADER)} |", "|:--|--:|--:|--:|", *(f"| {' | '.join(row)} |" for row in rows)]
+    lines = [f"| {' | '.join(HEADER)} |", "|:--|--:|--:|--:|--:|--:|", *(f"| {' | '.join(row)} |" for row in rows)]
     caption = caption_lines(comparison)
     notes = [f"- {note}" for note in comparison.notes]
     return "\n\n".join(filter(None, [caption[0], "\n".join(lines), "\n".join(caption[1:]), "\n".join(notes)])) + "\n"
@@ -40,7 +40,7 @@ def rich_table(comparison: Comparison) -> Table:
 
 def table_rows(
     comparison: Comparison, bold: Callable[[str], str], escape: Callable[[str], str]
-) -> Iterator[tuple[str, str, str, str]]:
+) -> Iterator[tuple[str, ...]]:
     """The cells of every method, in the order of the comparison."""
     for method in comparison.methods:
         speedup = spread_text(method.speedup, 2)
@@ -50,6 +50,8 @@ def table_rows(
             bold(speedup) if is_best(comparison, method, _speedup) and method.reached else speedup,
             f"{method.reached}/{len(method.scores)}",
             bold(accuracy) if is_best(comparison, method, _accuracy) else accuracy,
+            size_text(method.down_bytes.mean),
+            size_text(method.up_bytes.mean),
         )
 
 
@@ -66,7 +68,8 @@ def caption_lines(comparison: Comparison) -> list[str]:
     return [
         f"Task {name}: target accuracy {comparison.target:.3f}, budget {seconds(comparison.budget_s)}{averaged}.",
         reference_rule(comparison),
-        f"Budget: the simulated clock of fedavg+1t after {rounds}; final accuracy: the last evaluation within it.",
+        f"Budget: the simulated clock of fedavg+1t after {rounds}; final accuracy: the last evaluation within it;",
+        "sent: bytes to the clients and updates from them (late ones included) within it, mean over seeds.",
         f"Times are stamped with the {stamp} of the evaluated round; a target that was never reached counts as 0.",
         f"± is the sample standard deviation over seeds (ddof 1); seeds: {seeds}.",
     ]

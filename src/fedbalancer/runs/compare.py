@@ -8,7 +8,6 @@ the budget, because its time-to-accuracy is wanted; its final accuracy is the on
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,12 @@ import polars as pl
 
 from fedbalancer.errors import BadSetting, RunFolderError
 from fedbalancer.methods import Method
+from fedbalancer.processes import usable_cores
 from fedbalancer.report import Comparison, score_results, write_report
 from fedbalancer.report.folders import load_comparison
-from fedbalancer.runs.jobs import Job, JobEvent, is_run, run_jobs, status
-from fedbalancer.runs.spec import RunSpec, whole_path
+from fedbalancer.runs.jobs import Job, JobEvent, JobPool, is_run, status
+from fedbalancer.runs.spec import OLD_ENGINE, RunSpec, whole_path
+from fedbalancer.runs.workforce import Hands, Workforce
 from fedbalancer.runs.world import resolve_spec, timed_clock_s
 from fedbalancer.store import write_json
 from fedbalancer.tasks import Task, load_task
@@ -64,14 +65,25 @@ def compare(
     out: Path | str | None = None,
     overwrite: bool = False,
     jobs: int | None = None,
+    workers: int | None = None,
+    executor: str | None = None,
+    address: str | None = None,
+    engine: str = "fast",
+    device: str = "cpu",
     variant: str | None = None,
 ) -> Comparison:
-    """Compare methods and return the scores; with `out` the folder keeps every run and the report."""
-    plan = ComparisonPlan.make(task, methods, seeds, scale, users, settings or {}, rounds, extend, variant)
+    """Compare methods and return the scores; with `out` the folder keeps every run and the report.
+
+    `jobs` runs go side by side, each with `workers` that train its clients; unless told, they share the cores.
+    """
+    plan = ComparisonPlan.make(
+        task, methods, seeds, scale, users, settings or {}, rounds, extend, variant, engine, device
+    )
+    hands = Hands(jobs, workers, executor, address)
     if out is not None:
-        return run_comparison(plan, Path(out), overwrite=overwrite, jobs=jobs).comparison
+        return run_comparison(plan, Path(out), overwrite=overwrite, hands=hands).comparison
     with TemporaryDirectory(prefix="fedbalancer-") as folder:
-        return run_comparison(plan, Path(folder) / "comparison", jobs=jobs, pages=False).comparison
+        return run_comparison(plan, Path(folder) / "comparison", hands=hands, pages=False).comparison
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,8 @@ class ComparisonPlan:
     rounds: int
     extend: float
     variant: str | None = None
+    engine: str = "fast"
+    device: str = "cpu"
 
     @classmethod
     def make(
@@ -101,6 +115,8 @@ class ComparisonPlan:
         rounds: int | None = None,
         extend: float = 2.0,
         variant: str | None = None,
+        engine: str = "fast",
+        device: str = "cpu",
     ) -> ComparisonPlan:
         """Check everything that can be wrong before anything runs."""
         numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
@@ -114,17 +130,22 @@ class ComparisonPlan:
         loaded = load_task(task, scale=scale, users=users, variant=variant) if isinstance(task, str) else task
         merged = {**(overrides or {}), **({"rounds": rounds} if rounds is not None else {})}
         for method in methods:
-            settings, _ = resolve_spec(RunSpec(task, method, numbers[0], scale, users, merged), loaded)
+            spec = RunSpec(task, method, numbers[0], scale, users, merged, engine=engine, device=device)
+            settings, _ = resolve_spec(spec, loaded)
         named = whole_path(task)
         source = named if isinstance(named, str) else None
-        return cls(loaded, source, tuple(methods), numbers, scale, users, merged, settings.rounds, extend, variant)
+        return cls(
+            loaded, source, tuple(methods), numbers, scale, users, merged, settings.rounds, extend, variant, engine,
+            device,
+        )  # fmt: skip
 
     def spec(self, method: str | Method, seed: int, budget_s: float | None = None) -> RunSpec:
         """The spec of one run."""
         source = self.source or self.task
         return RunSpec(
-            source, method, seed, self.scale, self.users, self.overrides, budget_s=budget_s, variant=self.variant
-        )
+            source, method, seed, self.scale, self.users, self.overrides, budget_s=budget_s, variant=self.variant,
+            engine=self.engine, device=self.device,
+        )  # fmt: skip
 
     def budgets_s(self) -> dict[int, float]:
         """FedAvg+1T's clock after the task's rounds, per seed. Its rounds do not depend on the training, so the clock
@@ -146,6 +167,8 @@ class ComparisonPlan:
             "rounds": self.rounds,
             "extend": self.extend,
             "overrides": dict(self.overrides),
+            "engine": self.engine,
+            "device": self.device,
             "budgets_s": {str(seed): budget_s for seed, budget_s in budgets_s.items()},
         }
 
@@ -156,7 +179,7 @@ def run_comparison(
     *,
     overwrite: bool = False,
     resumed: bool = False,
-    jobs: int | None = None,
+    hands: Hands | None = None,
     pages: bool = True,
     listen: Callable[[JobEvent], None] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
@@ -164,25 +187,27 @@ def run_comparison(
     """Run or go on with a comparison in `out`."""
     if not resumed:
         _check_free(out, overwrite)
-    workers = jobs if jobs is not None else (os.cpu_count() or 1)
-    if workers < 1:
-        raise BadSetting(f"jobs = {workers} must be at least 1")
+    processes, workforce = (hands or Hands()).shared_out(len(plan.methods) * len(plan.seeds), usable_cores())
+    Workforce(**workforce).check(plan.spec(plan.methods[0], plan.seeds[0]))
     budgets_s = plan.budgets_s()
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / FILE, plan.document(budgets_s))
-    first = _jobs(plan, out, budgets_s, overwrite=overwrite, resumed=resumed)
-    outcomes = run_jobs(first, plan.task, workers, listen, stopped) if first else {}
-    further = [] if stopped() else _extensions(plan, out, budgets_s)
-    if further:
-        outcomes = {**outcomes, **run_jobs(further, plan.task, workers, listen, stopped)}
+    outcomes: dict[tuple[str, int], JobEvent] = {}
+    with JobPool(plan.task if plan.source is None else None, processes, workforce) as pool:
+        first = _jobs(plan, out, budgets_s, overwrite=overwrite, resumed=resumed)
+        outcomes |= pool.run(first, listen, stopped)
+        further = [] if stopped() else _extensions(plan, out, budgets_s)
+        outcomes |= pool.run(further, listen, stopped)
     comparison = _scored(out)
     if pages:
         write_report(out)
     return ComparisonRun(comparison, out, outcomes)
 
 
-def resume_comparison(out: Path, **options: Any) -> ComparisonRun:
-    """Go on with a comparison from its folder."""
+def resume_comparison(
+    out: Path, *, engine: str | None = None, device: str | None = None, **options: Any
+) -> ComparisonRun:
+    """Go on with a comparison from its folder; `engine` and `device` are those that it began with, unless told."""
     document = read_comparison(out)
     if document["source"] is None or not document["methods_are_named"]:
         raise RunFolderError(
@@ -198,6 +223,8 @@ def resume_comparison(out: Path, **options: Any) -> ComparisonRun:
         document["rounds"],
         document["extend"],
         document["variant_asked"],
+        engine or document.get("engine", OLD_ENGINE),
+        device or document.get("device", "cpu"),
     )
     return run_comparison(plan, out, resumed=True, **options)
 

@@ -19,6 +19,7 @@ from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.methods import Method
 from fedbalancer.runs.rows import client_rows, eval_row, round_row
 from fedbalancer.runs.spec import RunSpec, from_manifest
+from fedbalancer.runs.workforce import Workforce
 from fedbalancer.runs.world import World, build, resolve_spec
 from fedbalancer.store import RunFolder
 from fedbalancer.tasks import Task
@@ -67,17 +68,28 @@ def run(
     budget_s: float | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
-    workers: int = 1,
+    workers: int | None = 1,
     executor: str | None = None,
+    address: str | None = None,
+    engine: str = "fast",
+    device: str = "cpu",
     timing_only: bool = False,
     variant: str | None = None,
 ) -> RunResult:
-    """Run one method on one task. Without `out` nothing stays on disk."""
-    spec = RunSpec(task, method, seed, scale, users, settings or {}, rounds, budget_s, None, timing_only, variant)
-    if out is not None:
-        return execute(spec, Path(out), overwrite=overwrite, workers=workers, executor=executor)
-    with TemporaryDirectory(prefix="fedbalancer-") as folder:
-        return replace(execute(spec, Path(folder) / "run", workers=workers, executor=executor), folder=None)
+    """Run one method on one task. Without `out` nothing stays on disk.
+
+    The `executor` is inline, pool or ray (at `address`), all with the same result; with `workers=None` a run starts in
+    this process and moves to a pool of all cores if it turns out to be long. A script that uses other processes must
+    start runs under `if __name__ == "__main__":`.
+    """
+    spec = RunSpec(
+        task, method, seed, scale, users, settings or {}, rounds, budget_s, None, timing_only, variant, engine, device
+    )
+    with Workforce(workers, executor, address) as workforce:
+        if out is not None:
+            return execute(spec, Path(out), overwrite=overwrite, workforce=workforce)
+        with TemporaryDirectory(prefix="fedbalancer-") as folder:
+            return replace(execute(spec, Path(folder) / "run", workforce=workforce), folder=None)
 
 
 def execute(
@@ -86,17 +98,18 @@ def execute(
     *,
     task: Task | None = None,
     overwrite: bool = False,
-    workers: int = 1,
-    executor: str | None = None,
+    workforce: Workforce | None = None,
     progress: Callable[[Progress], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> RunResult:
-    """Run a spec into a new folder."""
+    """Run a spec into a new folder; this process trains, unless there is a workforce."""
     task = task if task is not None else spec.load_task()
     settings, _ = resolve_spec(spec, task)
+    workforce = workforce if workforce is not None else Workforce()
+    workforce.check(spec)
     with RunFolder.create(out, spec.manifest(task, settings), overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
-        return _go(spec, task, folder, workers, executor, progress, stopped)
+        return _go(spec, task, folder, workforce, progress, stopped)
 
 
 def resume(
@@ -104,43 +117,57 @@ def resume(
     *,
     task: Task | None = None,
     method: Method | None = None,
-    workers: int = 1,
+    workers: int | None = 1,
     executor: str | None = None,
+    address: str | None = None,
+    engine: str | None = None,
+    device: str | None = None,
     budget_s: float | None = None,
     target: float | None = None,
     progress: Callable[[Progress], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> RunResult:
     """Go on with a run from its last checkpoint; a run that is done is returned as it is, unless a new `budget_s`
-    (with a `target` accuracy to stop at) carries it further."""
+    (with a `target` accuracy to stop at) carries it further. `engine` and `device` are the run's own, unless told."""
+    with Workforce(workers, executor, address) as workforce:
+        changes: dict[str, Any] = {} if budget_s is None else {"budget_s": budget_s, "target": target}
+        changes |= {key: value for key, value in {"engine": engine, "device": device}.items() if value is not None}
+        return carry_on(Path(out), workforce, changes, task=task, method=method, progress=progress, stopped=stopped)
+
+
+def carry_on(
+    out: Path,
+    workforce: Workforce,
+    changes: Mapping[str, Any],
+    *,
+    task: Task | None = None,
+    method: Method | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> RunResult:
+    """Go on with a run after these changes to its manifest."""
     with RunFolder.open(out) as folder:
-        if budget_s is not None:
-            folder.update_manifest(budget_s=budget_s, target=target)
-        spec = from_manifest(folder.manifest, task, method)
-        folder.set_status("running")
-        folder.log("resumed")
-        loaded = task if task is not None else spec.load_task()
-        return _go(spec, loaded, folder, workers, executor, progress, stopped)
+        spec = from_manifest({**folder.manifest, **changes}, task, method)
+        workforce.check(spec)
+        folder.update_manifest(**changes, status="running", why=None)
+        folder.log("resumed", **changes)
+        return _go(spec, task if task is not None else spec.load_task(), folder, workforce, progress, stopped)
 
 
 def _go(
     spec: RunSpec,
     task: Task,
     folder: RunFolder,
-    workers: int,
-    executor: str | None,
+    workforce: Workforce,
     progress: Callable[[Progress], None] | None,
     stopped: Callable[[], bool],
 ) -> RunResult:
     """The run itself, with its end written down whatever it is."""
     try:
         with one_thread(spec.timing_only):
-            world = build(spec, task, workers, executor)
-            try:
-                run = _Run(world, folder, progress)
-                finished = run.go(stopped)
-            finally:
-                world.executor.close()
+            world = build(spec, task, workforce.executor(spec, task))
+            run = _Run(world, folder, progress)
+            finished = run.go(stopped)
     except FedBalancerError as error:
         _close_tables(folder, "failed", str(error))
         raise

@@ -23,6 +23,8 @@ def round_row(before: ServerState, after: ServerState, result: RoundResult) -> d
         "samples": sum(report.summary.trained for report in reports),
         "epochs": sum(report.epochs for report in reports) / len(reports) if reports else 0.0,
         "utility": after.pace.utility,
+        "down_bytes": result.down_bytes,
+        "up_bytes": result.up_bytes,
     }
 
 

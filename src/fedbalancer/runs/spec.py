@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -10,10 +11,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.client.train import ENGINES
+from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.methods import Method
 from fedbalancer.settings import Settings
 from fedbalancer.tasks import Task, load_task
+
+DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
+OLD_ENGINE = "plain"
+"""Of runs from before there was a choice."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,8 @@ class RunSpec:
     """One run. `task` and `method` are names, or objects of your own.
 
     It stops after `rounds` rounds (default: the task's) or, if `budget_s` is given, when the clock passes that. With a
-    `target` accuracy it also stops at the first evaluation that reaches it.
+    `target` accuracy it also stops at the first evaluation that reaches it. The numbers depend in their last digits on
+    the `engine` (fast or plain) and the `device` that train.
     """
 
     task: str | Task
@@ -35,6 +42,8 @@ class RunSpec:
     target: float | None = None
     timing_only: bool = False
     variant: str | None = None
+    engine: str = "fast"
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", whole_path(self.task))
@@ -46,6 +55,10 @@ class RunSpec:
             raise BadSetting(f"budget = {self.budget_s} must be a finite number of seconds over 0")
         if self.users is not None and self.users < 1:
             raise BadSetting(f"users = {self.users} must be at least 1")
+        if self.engine not in ENGINES:
+            raise UnknownName("engine", self.engine, ENGINES)
+        if not DEVICE.fullmatch(self.device):
+            raise BadSetting(f"device = {self.device!r} must be cpu, cuda, cuda:NUMBER or mps")
 
     @property
     def method_name(self) -> str:
@@ -77,6 +90,8 @@ class RunSpec:
             "budget_s": self.budget_s,
             "target": self.target,
             "timing_only": self.timing_only,
+            "engine": self.engine,
+            "device": self.device,
             "versions": versions(),
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
         }
@@ -103,6 +118,8 @@ def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method:
         target=manifest["target"],
         timing_only=manifest["timing_only"],
         variant=manifest["task"]["variant_asked"],
+        engine=manifest.get("engine", OLD_ENGINE),
+        device=manifest.get("device", "cpu"),
     )
 
 

@@ -9,22 +9,20 @@ from functools import partial
 
 import numpy as np
 
-from fedbalancer.client.timing_only import TimingOnly
+from fedbalancer.client.compress import NoCompression
 from fedbalancer.devices import AlwaysOn, Network, Phones, read_traces, resolve_latency
 from fedbalancer.engine import SimulatedEngine
-from fedbalancer.engine.executors import InlineExecutor, PoolExecutor
 from fedbalancer.engine.simulated import Training
-from fedbalancer.errors import BadSetting, MissingData
+from fedbalancer.errors import BadSetting
 from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.methods import Method, method
-from fedbalancer.protocols import Availability, Executor, Trainer
+from fedbalancer.protocols import Availability, Executor
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.runs.workforce import Workforce, trainer_for
 from fedbalancer.server.server import Server
 from fedbalancer.settings import Settings, resolve
 from fedbalancer.tasks import Task
 from fedbalancer.types import Layout, Ledger, Setup
-
-EXECUTORS = ("inline", "pool")
 
 
 @dataclass(frozen=True)
@@ -55,10 +53,12 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     return settings, chosen
 
 
-def build(spec: RunSpec, task: Task, workers: int = 1, executor: str | None = None) -> World:
-    """Server, engine and executor of a spec. Close the executor when done."""
+def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> World:
+    """Server and engine of a spec; this process trains, unless an executor is given."""
     settings, chosen = resolve_spec(spec, task)
-    model_bytes = model_size_bytes(task)
+    work_done_by = executor if executor is not None else Workforce().executor(spec, task)
+    layout = partial(_layout, spec, task, work_done_by)  # asked for only where it is needed: that may take torch
+    model_bytes = task.model_bytes if task.model_bytes is not None else four_bytes_each(layout())
     devices = Phones(
         seed=spec.seed,
         latency=task.latency if not isinstance(task.latency, str) else resolve_latency(settings.latency),
@@ -67,8 +67,8 @@ def build(spec: RunSpec, task: Task, workers: int = 1, executor: str | None = No
     size_of = task.sizes
     clients = tuple(sorted(size_of))
     sizes = np.array([size_of[client] for client in clients], dtype=np.int64)
-    work_done_by = make_executor(spec, task, workers, executor)
-    up_bytes = chosen.compress.encoded_bytes(work_done_by.layout, model_bytes)
+    plain = isinstance(chosen.compress, NoCompression)
+    up_bytes = model_bytes if plain else chosen.compress.encoded_bytes(layout())
     ledger = Ledger.start(
         clients,
         sizes,
@@ -82,6 +82,8 @@ def build(spec: RunSpec, task: Task, workers: int = 1, executor: str | None = No
         clients_per_round=settings.clients_per_round,
         seed=spec.seed,
         sample_cap=chosen.samples.cap(sizes),
+        epoch_batches=chosen.epoch_batches,
+        learning_rate=settings.learning_rate,
     )
     engine = SimulatedEngine(
         method=chosen,
@@ -91,44 +93,20 @@ def build(spec: RunSpec, task: Task, workers: int = 1, executor: str | None = No
         availability=_availability(settings, clients, spec.seed),
         training=Training(settings.learning_rate, settings.clip_norm),
         model_bytes=model_bytes,
+        up_bytes=up_bytes,
         window_s=settings.window_s,
     )
     return World(spec, task, settings, chosen, Server(chosen, setup), engine, work_done_by)
 
 
-def make_executor(spec: RunSpec, task: Task, workers: int, kind: str | None) -> Executor:
-    """Inline for one worker, a pool of processes for more, unless `kind` says otherwise."""
-    if workers < 1:
-        raise BadSetting(f"workers = {workers} must be at least 1")
-    if kind not in (None, *EXECUTORS):
-        raise BadSetting(f"executor = {kind!r} must be one of {', '.join(EXECUTORS)}")
-    if spec.timing_only:
-        return InlineExecutor(TimingOnly(task.sizes))
-    if kind == "pool" or (kind is None and workers > 1):
-        # A task with a name is loaded by every worker; one of the user's own travels.
-        named = isinstance(spec.task, str)
-        return PoolExecutor(partial(_torch_by_name, spec) if named else partial(_torch, task), workers)
-    return InlineExecutor(_torch(task))
-
-
-def model_size_bytes(task: Task) -> int:
-    """Bytes that the model takes on the wire: four a parameter."""
-    if task.model_bytes is not None:
-        return task.model_bytes
-    layout: Layout = _torch(task).layout
+def four_bytes_each(layout: Layout) -> int:
+    """Bytes that a model takes on the wire: four a parameter."""
     return 4 * sum(math.prod(shape) for _, shape in layout)
 
 
-def _torch(task: Task) -> Trainer:
-    try:
-        from fedbalancer.client.train import TorchTrainer
-    except ModuleNotFoundError as error:
-        raise MissingData("training needs PyTorch; type: pip install 'fedbalancer[torch]'") from error
-    return TorchTrainer(task)
-
-
-def _torch_by_name(spec: RunSpec) -> Trainer:
-    return _torch(spec.load_task())
+def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:
+    """The layout of the task's model, of which an executor that trains nothing knows nothing."""
+    return trainer_for(task, "plain").layout if spec.timing_only else executor.layout
 
 
 def _availability(settings: Settings, clients: tuple[str, ...], seed: int) -> Availability:

@@ -10,13 +10,15 @@ FORWARD_PASS_EPOCHS = 0.5
 """A forward pass over all data takes half the time of one training epoch."""
 
 
-def batches(samples: FloatArray | IndexArray, batch_size: int) -> FloatArray:
-    """Batches per epoch, the short last one included: floor((m - 1) / B) + 1, and never fewer than one.
+def batches(samples: FloatArray | IndexArray, batch_size: int, epoch_batches: int | None = None) -> FloatArray:
+    """Batches per epoch, the short last one included: floor((m - 1) / B) + 1, never fewer than one, and at most
+    `epoch_batches` where every epoch is cut short.
 
     >>> batches(np.array([1, 10, 11]), 10)
     array([1., 1., 2.])
     """
-    return np.asarray(np.maximum(np.floor((np.asarray(samples, dtype=np.float64) - 1) / batch_size) + 1, 1.0))
+    whole = np.maximum(np.floor((np.asarray(samples, dtype=np.float64) - 1) / batch_size) + 1, 1.0)
+    return np.asarray(whole if epoch_batches is None else np.minimum(whole, epoch_batches))
 
 
 def completion_s(ledger: Ledger, epoch_batches: FloatArray, epochs: float, rows: IndexArray | slice) -> FloatArray:
@@ -32,8 +34,9 @@ def mean_completion_s(setup: Setup, forward_pass: bool = False) -> float:
     deadline does.
     """
     size = setup.ledger.size if setup.sample_cap is None else np.minimum(setup.ledger.size, setup.sample_cap)
-    epochs = setup.epochs + (FORWARD_PASS_EPOCHS if forward_pass else 0.0)
-    return float(completion_s(setup.ledger, batches(size, setup.batch_size), epochs, slice(None)).mean())
+    trained = setup.epochs * batches(size, setup.batch_size, setup.epoch_batches)
+    looked = FORWARD_PASS_EPOCHS * batches(size, setup.batch_size) if forward_pass else 0.0
+    return float(completion_s(setup.ledger, trained + looked, 1, slice(None)).mean())
 
 
 def whole_seconds(seconds: float) -> float:

@@ -12,7 +12,8 @@ from fedbalancer.types import IndexArray, Order, RoundPlan, RoundResult, ServerS
 if TYPE_CHECKING:
     from fedbalancer.methods import Method
 
-STATEFUL_SLOTS = ("clients", "threshold", "pace", "deadline", "aggregate")
+OBSERVING_SLOTS = ("clients", "threshold", "pace", "deadline")
+STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Server:
             batch_size=self.setup.batch_size,
             seed=self.setup.seed,
             sample_cap=self.setup.sample_cap,
+            epoch_batches=self.setup.epoch_batches,
         )
         return RoundPlan(order, tuple(sorted(state.ledger.clients[row] for row in cohort)), quorum)
 
@@ -48,9 +50,9 @@ class Server:
             if problem := fault(report, state.weights):
                 raise TrainingDiverged(f"client {report.client!r} in round {state.round + 1} sent {problem}")
         known = replace(state, ledger=state.ledger.record(result))
-        weights = state.weights
+        weights, aggregate = state.weights, state.aggregate
         if result.reports:
-            weights = self.method.aggregate.aggregate(self.setup, known, result.reports)
-        slots = {slot: getattr(self.method, slot).observe(self.setup, known, result) for slot in STATEFUL_SLOTS}
+            weights, aggregate = self.method.aggregate.aggregate(self.setup, known, result.reports)
+        slots = {slot: getattr(self.method, slot).observe(self.setup, known, result) for slot in OBSERVING_SLOTS}
         clock_s = state.clock_s + result.window_s + result.seconds
-        return replace(known, round=state.round + 1, clock_s=clock_s, weights=weights, **slots)
+        return replace(known, round=state.round + 1, clock_s=clock_s, weights=weights, aggregate=aggregate, **slots)

@@ -82,6 +82,8 @@ def encode_state(state: ServerState) -> tuple[dict[str, Any], Arrays]:
         "slots": {slot: _encode_slot(slot, getattr(state, slot)) for slot in SLOTS},
     }
     arrays = {"weights": state.weights} | {f"ledger.{name}": getattr(state.ledger, name) for name in LEDGER_COLUMNS}
+    for slot in SLOTS:
+        arrays |= {f"{slot}.{name}": value for name, value in _slot_arrays(getattr(state, slot)).items()}
     return blob, arrays
 
 
@@ -93,7 +95,7 @@ def decode_state(blob: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], te
     columns: dict[str, Any] = {
         name: _fitting(arrays, f"ledger.{name}", getattr(fresh, name)) for name in LEDGER_COLUMNS
     }
-    slots = {slot: _decode_slot(slot, blob["slots"].get(slot), getattr(template, slot)) for slot in SLOTS}
+    slots = {slot: _decode_slot(slot, blob["slots"].get(slot), arrays, getattr(template, slot)) for slot in SLOTS}
     return ServerState(
         round=blob["round"],
         clock_s=from_jsonable(blob["clock_s"]),
@@ -108,11 +110,20 @@ def _encode_slot(slot: str, state: Any) -> dict[str, Any] | None:
         return None
     if not is_dataclass(state):
         raise TypeError(f"the state of slot {slot!r} must be a frozen dataclass or None, not {type(state).__name__}")
-    values = {f.name: to_jsonable(getattr(state, f.name)) for f in fields(state) if f.init}
-    return {"type": type(state).__qualname__, "fields": values}
+    apart = _slot_arrays(state)
+    values = {f.name: to_jsonable(getattr(state, f.name)) for f in fields(state) if f.init and f.name not in apart}
+    return {"type": type(state).__qualname__, "fields": values, "arrays": sorted(apart)}
 
 
-def _decode_slot(slot: str, saved: Mapping[str, Any] | None, fresh: Any) -> Any:
+def _slot_arrays(state: Any) -> Arrays:
+    """The fields of a policy's state that are arrays."""
+    if state is None or not is_dataclass(state):
+        return {}
+    values = {f.name: getattr(state, f.name) for f in fields(state) if f.init}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+
+def _decode_slot(slot: str, saved: Mapping[str, Any] | None, arrays: Mapping[str, NDArray[Any]], fresh: Any) -> Any:
     expected = None if fresh is None else type(fresh).__qualname__
     found = None if saved is None else saved["type"]
     if found != expected:
@@ -120,10 +131,16 @@ def _decode_slot(slot: str, saved: Mapping[str, Any] | None, fresh: Any) -> Any:
     if saved is None:
         return None
     names = {f.name for f in fields(fresh) if f.init}
-    if names != set(saved["fields"]):
-        differing = ", ".join(sorted(names ^ set(saved["fields"])))
+    found_names = {*saved["fields"], *saved["arrays"]}
+    if names != found_names:
+        differing = ", ".join(sorted(names ^ found_names))
         raise RunFolderError(f"the checkpoint's {slot} state {found} differs from this version's in: {differing}")
-    return type(fresh)(**{name: _tuples(from_jsonable(value)) for name, value in saved["fields"].items()})
+    values = {name: _tuples(from_jsonable(value)) for name, value in saved["fields"].items()}
+    for name in saved["arrays"]:
+        if f"{slot}.{name}" not in arrays:
+            raise RunFolderError(f"the checkpoint has no array {f'{slot}.{name}'!r}")
+        values[name] = np.array(arrays[f"{slot}.{name}"])
+    return type(fresh)(**values)
 
 
 def _tuples(value: Any) -> Any:

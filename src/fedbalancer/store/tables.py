@@ -24,6 +24,8 @@ ROUNDS_SCHEMA: Schema = {
     "samples": int,
     "epochs": float,
     "utility": float,
+    "down_bytes": int,
+    "up_bytes": int,
 }
 """A row per round; only `utility` may be null."""
 

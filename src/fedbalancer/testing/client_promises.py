@@ -13,8 +13,8 @@ import numpy as np
 from fedbalancer.randomness import stream
 from fedbalancer.testing.checked import Checked
 from fedbalancer.testing.kinds import is_indices, is_integer, is_real, kind
-from fedbalancer.testing.scenes import LAYOUT, PARAMETERS, order
-from fedbalancer.types import FloatArray, Order, Summary
+from fedbalancer.testing.scenes import LAYOUT, order
+from fedbalancer.types import FloatArray, Layout, Order, Summary, Weights
 
 
 def check_samples(checked: Checked) -> None:
@@ -63,17 +63,35 @@ def check_summary(checked: Checked) -> None:
 
 
 def check_compress(checked: Checked) -> None:
-    """A finite float32 update of the same shape, and a number of bytes. A run for timing only has no parameters."""
-    for layout, parameters in ((LAYOUT, PARAMETERS), ((), 0)):
-        size = checked.call("encoded_bytes", layout, 4 * PARAMETERS)
+    """As many bytes as promised, and of them a finite float32 update of the same shape; also with a residual, for a
+    model of one number and for none, as in a run for timing only."""
+    for layout in (LAYOUT, (("scale", ()),), ()):
+        size = checked.call("encoded_bytes", layout)
         checked.require(is_integer(size) and size >= 0, f"gives {size!r} bytes; it must be a whole number from 0 on")
-        for scale in (0.0, 0.01, 100.0):
-            update = (scale * stream(0, "update").normal(size=parameters)).astype(np.float32)
-            arrived = checked.call("apply", update, layout, stream(0, "compress"))
-            array = isinstance(arrived, np.ndarray) and arrived.dtype == np.float32
-            checked.require(array, f"makes {kind(arrived)} of an update; it must be an array of float32")
-            checked.require(arrived.shape == update.shape, f"makes shape {arrived.shape} of {update.shape}")
-            checked.require(bool(np.isfinite(arrived).all()), "makes an update that is not finite")
+        residual = None
+        for seed, scale in enumerate((0.0, 0.01, 100.0)):
+            drawn = stream(0, "update").normal(size=sum(math.prod(shape) for _, shape in layout))
+            residual = _check_sent(checked, (scale * drawn).astype(np.float32), layout, seed, residual, size)
+
+
+def _check_sent(checked: Checked, update: Weights, layout: Layout, seed: int, residual: Any, size: int) -> Any:
+    """One update on its way; returns what is kept back."""
+    sent = checked.call("encode", update, layout, seed, residual)
+    pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], bytes)
+    checked.require(pair, f"encodes to {kind(sent)}; it must be (bytes, residual or None)")
+    payload, kept_back = sent
+    checked.require(len(payload) == size, f"encodes to {len(payload)} bytes, but promised {size}")
+    if kept_back is not None:
+        _check_vector(checked, kept_back, update, "keeps")
+    _check_vector(checked, checked.call("decode", payload, layout, seed), update, "decodes to")
+    return kept_back
+
+
+def _check_vector(checked: Checked, vector: Any, update: Weights, does: str) -> None:
+    array = isinstance(vector, np.ndarray) and vector.dtype == np.float32
+    checked.require(array, f"{does} {kind(vector)}; it must be an array of float32")
+    checked.require(vector.shape == update.shape, f"{does} shape {vector.shape}, not {update.shape}")
+    checked.require(bool(np.isfinite(vector).all()), f"{does} values that are not finite")
 
 
 CLIENT_PROMISES: dict[str, Callable[[Checked], None]] = {

@@ -18,15 +18,17 @@ PACE_ROUNDS = 60
 
 
 def check_clients(checked: Checked) -> None:
-    """Exactly min(K, available) different rows of `available`."""
+    """At least min(K, available) different rows of `available`: a method may invite more than it waits for."""
     for scene in scenes(checked, "clients"):
         everybody = np.arange(len(scene.setup.ledger.clients))
         for available in (everybody, everybody[::2], everybody[-1:], everybody[:0]):
             rows = checked.call("choose", scene.setup, scene.state, available)
             checked.require(is_indices(rows), f"chooses {rows!r}; ledger rows must be a 1-d array of integers")
             wanted = min(scene.setup.clients_per_round, len(available))
-            checked.require(len(rows) == wanted, f"chooses {len(rows)} clients of {len(available)}, not {wanted}")
-            checked.require(len(set(rows.tolist())) == wanted, f"chooses a client twice: rows {rows.tolist()}")
+            checked.require(
+                len(rows) >= wanted, f"chooses {len(rows)} clients of {len(available)}, not at least {wanted}"
+            )
+            checked.require(len(set(rows.tolist())) == len(rows), f"chooses a client twice: rows {rows.tolist()}")
             strange = sorted(set(rows.tolist()) - set(available.tolist()))
             checked.require(not strange, f"chooses rows {strange}, which are not available")
 
@@ -70,7 +72,14 @@ def check_aggregate(checked: Checked) -> None:
         clients = scene.setup.ledger.clients
         for heard in (clients, clients[:1]):
             arrived = reports(scene.setup, heard, scene.state.round + 1)
-            weights = checked.call("aggregate", scene.setup, scene.state, arrived)
+            found = checked.call("aggregate", scene.setup, scene.state, arrived)
+            pair = isinstance(found, tuple) and len(found) == 2
+            checked.require(pair, f"aggregates to {kind(found)}; it must be (weights, next state)")
+            weights, own = found
+            same_kind = type(own) is type(scene.state.aggregate)
+            checked.require(
+                same_kind, f"keeps {type(own).__name__} but made {type(scene.state.aggregate).__name__} in init()"
+            )
             array = isinstance(weights, np.ndarray) and weights.dtype == np.float32
             checked.require(array, f"aggregates to {kind(weights)}; it must be an array of float32")
             shape = scene.state.weights.shape
@@ -78,9 +87,7 @@ def check_aggregate(checked: Checked) -> None:
             checked.require(bool(np.isfinite(weights).all()), "aggregates to weights that are not finite")
             for order in (arrived[::-1], arrived[1:] + arrived[:1]):
                 again = checked.call("aggregate", scene.setup, scene.state, order)
-                checked.require(
-                    same(weights, again), "aggregates to other weights if the reports come in another order"
-                )
+                checked.require(same(found, again), "aggregates to other weights if the reports come in another order")
 
 
 SERVER_PROMISES: dict[str, Callable[[Checked], None]] = {

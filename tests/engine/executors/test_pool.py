@@ -1,74 +1,171 @@
-"""A pool of processes gives the same bytes as one process."""
+"""A pool of processes gives the same bytes as one process, whatever happens to its workers."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from builders import same
-from hypothesis import given
-from hypothesis import strategies as st
+from engine.executors.harness import Killer, alive, check_all_end, check_equal, wait_until
+from engine.executors.trainers import MANY, Large, work, works
 from plain_trainer import Plain
 
-from fedbalancer.engine.executors import InlineExecutor, PoolExecutor
-from fedbalancer.engine.executors.pool import balanced
-from fedbalancer.errors import FedBalancerError, TrainingDiverged
-from fedbalancer.types import ClientWork
+from fedbalancer.engine.executors import InlineExecutor, PoolExecutor, blocks
+from fedbalancer.errors import BadData, FedBalancerError, TrainingDiverged
 
 
-def work(client: str, batches: int = 3) -> ClientWork:
-    seed = int.from_bytes(client.encode(), "big") % 2**32
-    return ClientWork(client, np.arange(5), batches, 10, 0.1, 0.01, None, seed)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[PoolExecutor]:
-    executor = PoolExecutor(Plain, 2)
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def pool(request: pytest.FixtureRequest) -> Iterator[PoolExecutor]:
+    executor = PoolExecutor(Large, request.param)
     yield executor
     executor.close()
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 7])
+@pytest.fixture
+def pool_of_two(tmp_path: Path) -> Iterator[PoolExecutor]:
+    executor = PoolExecutor(lambda: Large(tmp_path), 2, {"client1": 1000})
+    yield executor
+    executor.close()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 11])
 def test_equals_inline_bit_for_bit_and_in_the_order_of_the_work(pool: PoolExecutor, count: int) -> None:
-    inline = InlineExecutor(Plain())
-    weights = inline.initial_weights(4)
-    works = [work(f"client{number}", batches=1 + number * 7 % 5) for number in range(count)]
-    assert same(pool.initial_weights(4), weights)
-    assert same(pool.train(weights, works), inline.train(weights, works))
-    clients = [each.client for each in works]
-    assert same(pool.losses(weights, clients), inline.losses(weights, clients))
-    assert pool.evaluate(weights) == inline.evaluate(weights)
-    assert pool.layout == inline.layout
+    check_equal(pool, Large(), count)
 
 
-def test_an_error_of_the_trainer_comes_through_and_the_pool_lives_on(pool: PoolExecutor) -> None:
-    weights = np.ones(3, dtype=np.float32)
-    with pytest.raises(TrainingDiverged, match="client 'diverging'"):
-        pool.train(weights, [work("a"), work("diverging")])
-    assert len(pool.train(weights, [work("a")])) == 1
+def test_small_weights_and_a_trainer_that_evaluates_only_at_once() -> None:
+    executor = PoolExecutor(Plain, 2)
+    weights = Plain().initial_weights(1)
+    try:
+        assert same(executor.train(weights, works(5)), InlineExecutor(Plain()).train(weights, works(5)))
+        assert executor.evaluate(weights) == Plain().evaluate(weights)
+    finally:
+        executor.close()
 
 
-def test_a_worker_that_dies_is_a_clear_error_then_and_afterwards() -> None:
+def test_without_shared_memory_messages_carry_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "make_block", lambda size: None)
+    executor = PoolExecutor(Large, 2)
+    try:
+        check_equal(executor, Large(), 5)
+    finally:
+        executor.close()
+
+
+def test_updates_outlive_the_pool() -> None:
+    executor = PoolExecutor(Large, 1)
+    weights = executor.initial_weights(0)
+    trained = executor.train(weights, works(3))
+    executor.train(weights * 2, works(3))
+    executor.close()
+    assert same(trained, InlineExecutor(Large()).train(weights, works(3)))
+
+
+def test_a_worker_killed_in_mid_round_is_replaced_and_its_work_done_again(
+    pool_of_two: PoolExecutor, tmp_path: Path
+) -> None:
+    weights = pool_of_two.initial_weights(0)
+    everybody = [work("victim", batches=9), *works(6)]
+    killer = Killer(tmp_path)
+    trained = pool_of_two.train(weights, everybody)
+    assert not alive(killer.victim())
+    assert same(trained, InlineExecutor(Large(tmp_path)).train(weights, everybody))
+
+
+def test_a_worker_killed_between_rounds_is_not_missed(pool_of_two: PoolExecutor) -> None:
+    weights = pool_of_two.initial_weights(0)
+    wait_until(lambda: pool_of_two.ready)
+    victim = int(pool_of_two.losses(weights, ["threads"])[0][2])
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: not alive(victim))
+    check_equal(pool_of_two, Large(), 7)
+
+
+def test_work_that_kills_every_worker_is_an_error_and_the_pool_lives_on() -> None:
     executor = PoolExecutor(Plain, 2)
     weights = np.ones(3, dtype=np.float32)
     try:
         with pytest.raises(FedBalancerError, match="a worker process died"):
             executor.train(weights, [work("killer"), work("a")])
-        with pytest.raises(FedBalancerError, match="a worker process died"):
-            executor.train(weights, [work("a")])
-        with pytest.raises(FedBalancerError, match="a worker process died"):
-            executor.evaluate(weights)
+        assert same(executor.train(weights, works(4)), InlineExecutor(Plain()).train(weights, works(4)))
     finally:
         executor.close()
 
 
-@given(st.lists(st.integers(1, 100), max_size=40), st.integers(1, 8))
-def test_work_is_dealt_out_whole_and_evenly(costs: list[int], parts: int) -> None:
-    dealt = balanced(costs, parts)
-    assert len(dealt) == parts
-    assert sorted(position for part in dealt for position in part) == list(range(len(costs)))
-    load = [sum(costs[position] for position in part) for part in dealt]
-    # No part could be relieved by giving its last piece to the cheapest one.
-    assert all(total - costs[part[-1]] <= min(load) for total, part in zip(load, dealt, strict=True) if part)
-    assert max(load, default=0) <= sum(costs) / parts + max(costs, default=0)
+def test_workers_that_die_at_their_start_are_an_error_then_and_afterwards() -> None:
+    executor = PoolExecutor(lambda: os.kill(os.getpid(), signal.SIGKILL), 2)  # type: ignore[arg-type,return-value]
+    try:
+        for _ in range(2):
+            with pytest.raises(FedBalancerError, match="a worker process died"):
+                executor.initial_weights(0)
+    finally:
+        executor.close()
+
+
+def test_a_trainer_that_cannot_be_made_says_why() -> None:
+    def refuse() -> Any:
+        raise BadData("client 'ann' has no samples")
+
+    executor = PoolExecutor(refuse, 2)
+    try:
+        with pytest.raises(BadData, match="'ann' has no samples"):
+            executor.train(np.ones(3, dtype=np.float32), works(2))
+    finally:
+        executor.close()
+
+
+def test_the_error_told_is_that_of_the_first_piece_whoever_worked_on_it(pool: PoolExecutor) -> None:
+    weights = pool.initial_weights(0)
+    names = ["a", "b", "diverging-1", "c", "diverging-2", "d"]
+    for batches in ([1, 1, 1, 1, 9, 1], [9, 1, 1, 1, 9, 9]):
+        trouble = [work(name, batches=each) for name, each in zip(names, batches, strict=True)]
+        with pytest.raises(TrainingDiverged, match="client 'diverging-1': loss is not finite"):
+            pool.train(weights, trouble)
+    assert len(pool.train(weights, works(3))) == 3
+
+
+def test_an_error_that_cannot_travel_is_told_in_words(pool: PoolExecutor) -> None:
+    with pytest.raises(RuntimeError, match="Awkward: 1 and 2"):
+        pool.train(pool.initial_weights(0), [work("broken")])
+
+
+def test_an_interrupt_leaves_a_pool_that_can_go_on(pool_of_two: PoolExecutor, tmp_path: Path) -> None:
+    weights = pool_of_two.initial_weights(0)
+
+    def interrupt() -> None:
+        wait_until((tmp_path / "pid").is_file)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        pool_of_two.train(weights, [work("victim"), work("a")])
+    check_equal(pool_of_two, Large(), 5)
+
+
+def test_every_worker_computes_on_one_thread(pool: PoolExecutor) -> None:
+    weights = np.zeros(MANY, dtype=np.float32)
+    told = pool.losses(weights, ["threads"] * 8)
+    assert {(threads, variable) for threads, variable, _ in map(tuple, told)} == {(1.0, 1.0)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_workers_end_with_their_driver() -> None:
+    script = """
+import time
+from engine.executors.trainers import Large
+from fedbalancer.engine.executors import PoolExecutor
+if __name__ == "__main__":
+    executor = PoolExecutor(Large, 2)
+    while not executor.ready:
+        time.sleep(0.02)
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+    check_all_end(script)

@@ -2,6 +2,8 @@
 
 from fedbalancer.client.samples.every import EverySample
 from fedbalancer.client.samples.highest_loss import HighestLoss
+from fedbalancer.client.samples.random import RandomSamples
 from fedbalancer.client.samples.threshold import OverThreshold
+from fedbalancer.client.samples.threshold_batch import OverThresholdBatch
 
-__all__ = ["EverySample", "HighestLoss", "OverThreshold"]
+__all__ = ["EverySample", "HighestLoss", "OverThreshold", "OverThresholdBatch", "RandomSamples"]

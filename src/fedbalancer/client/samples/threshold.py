@@ -30,6 +30,27 @@ def group_sizes(wanted: int, over: int, under: int, p: float) -> tuple[int, int]
     return from_over, wanted - from_over
 
 
+def selected_count(size: int, losses: FloatArray | None, batch_s: float, order: Order) -> int | None:
+    """How many samples Algorithm 1 selects: all that there are if they fit the deadline, otherwise L = max(S, |OT|) and
+    never fewer than one. With a threshold of zero all are OT; None if |OT| has to be known and there is no list."""
+    fits = max_trainable_size(batch_s, order.deadline_s, order.epochs, order.batch_size, size)
+    if fits >= size:
+        return size
+    if losses is None:
+        return size if order.loss_threshold <= 0 else None
+    over = size - int((losses < order.loss_threshold).sum())
+    return max(fits, over, 1)
+
+
+def draw_groups(losses: FloatArray, order: Order, wanted: int, p: float, rng: np.random.Generator) -> IndexArray:
+    """`wanted` sample numbers, a share p of them from OT and the others from UT, uniformly without replacement."""
+    under = losses < order.loss_threshold
+    over_group, under_group = np.flatnonzero(~under), np.flatnonzero(under)
+    from_over, from_under = group_sizes(wanted, len(over_group), len(under_group), p)
+    drawn = [rng.choice(over_group, from_over, replace=False), rng.choice(under_group, from_under, replace=False)]
+    return np.sort(np.concatenate(drawn))
+
+
 @dataclass(frozen=True)
 class OverThreshold:
     """Everything if it fits the deadline; otherwise L = max(S, |OT|) samples, L p of them at or above the threshold
@@ -48,19 +69,9 @@ class OverThreshold:
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
     ) -> IndexArray | None:
-        fits = max_trainable_size(batch_s, order.deadline_s, order.epochs, order.batch_size, size)
-        if fits >= size:
+        wanted = selected_count(size, losses, batch_s, order)
+        if wanted is None:
+            return None
+        if losses is None or wanted == size:
             return np.arange(size)
-        if losses is None:
-            return np.arange(size) if order.loss_threshold <= 0 else None
-        under = losses < order.loss_threshold
-        over_group, under_group = np.flatnonzero(~under), np.flatnonzero(under)
-        wanted = max(fits, len(over_group), 1)
-        if wanted == size:
-            return np.arange(size)
-        from_over, from_under = group_sizes(wanted, len(over_group), len(under_group), self.p)
-        drawn = [
-            rng.choice(over_group, from_over, replace=False),
-            rng.choice(under_group, from_under, replace=False),
-        ]
-        return np.sort(np.concatenate(drawn))
+        return draw_groups(losses, order, wanted, self.p, rng)

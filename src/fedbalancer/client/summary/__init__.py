@@ -1,5 +1,6 @@
-"""What a client releases about its losses and its speed."""
+"""What a client tells about its losses and its speed."""
 
 from fedbalancer.client.summary.gaussian import LossStatistics
+from fedbalancer.client.summary.silent import Silent
 
-__all__ = ["LossStatistics"]
+__all__ = ["LossStatistics", "Silent"]

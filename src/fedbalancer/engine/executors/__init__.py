@@ -1,6 +1,8 @@
-"""Who does the training work: this process, a pool of processes."""
+"""Who does the training work: this process, a pool of processes, or a Ray cluster."""
 
+from fedbalancer.engine.executors.adaptive import AdaptiveExecutor
 from fedbalancer.engine.executors.inline import InlineExecutor
 from fedbalancer.engine.executors.pool import PoolExecutor
+from fedbalancer.engine.executors.ray import RayExecutor
 
-__all__ = ["InlineExecutor", "PoolExecutor"]
+__all__ = ["AdaptiveExecutor", "InlineExecutor", "PoolExecutor", "RayExecutor"]

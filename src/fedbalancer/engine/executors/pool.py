@@ -1,114 +1,192 @@
-"""A pool of processes, one thread each.
-
-A client's training depends on nothing but its arguments, so one worker or many give the same bytes.
-"""
+"""A pool of processes on this machine, one thread each."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import connection, reduction
 from typing import Any
 
-from fedbalancer.errors import FedBalancerError
-from fedbalancer.processes import DIED, become_worker, packed, process_context, unpacked
+import numpy as np
+
+from fedbalancer.engine.executors import blocks
+from fedbalancer.engine.executors.chunks import Chunk
+from fedbalancer.engine.executors.parcel import Parcel
+from fedbalancer.engine.executors.spread import SpreadExecutor
+from fedbalancer.engine.executors.worker import Answer, Worker
+from fedbalancer.processes import become_worker, packed, process_context, unpacked
 from fedbalancer.protocols import Trainer
-from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
-
-_trainer: Trainer | FedBalancerError | None = None
+from fedbalancer.types import Trained, Weights
 
 
-class PoolExecutor:
-    """`workers` processes, each with a trainer of its own; work is dealt out so that all finish together."""
+class PoolExecutor(SpreadExecutor):
+    """`workers` processes, each with a trainer of its own, that live until `close`."""
 
-    def __init__(self, make_trainer: Callable[[], Trainer], workers: int) -> None:
-        self.workers = workers
-        self._pool = ProcessPoolExecutor(
-            workers, process_context(), initializer=_start, initargs=(packed(make_trainer),)
-        )
-        self.layout: Layout = self._result(self._submit(_layout))
+    def __init__(
+        self, make_trainer: Callable[[], Trainer], workers: int, sizes: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(Processes(make_trainer, workers), sizes)
 
-    def initial_weights(self, seed: int) -> Weights:
-        weights: Weights = self._result(self._submit(_call, "initial_weights", seed))
-        return weights
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[Trained]:
-        return self._spread("train", weights, works, [work.batches for work in works])
+@dataclass(frozen=True)
+class Request:
+    """What a worker is asked. Large weights come as a block of so many values, and updates go into a block, each at
+    its position; the blocks' descriptors follow the request."""
 
-    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
-        return self._spread("losses", weights, clients, [1] * len(clients))
+    verb: str
+    items: Sequence[Any]
+    positions: tuple[int, ...]
+    weights: Weights | int | None
+    updates: bool
 
-    def evaluate(self, weights: Weights) -> Evaluation:
-        evaluation: Evaluation = self._result(self._submit(_call, "evaluate", weights))
-        return evaluation
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What all workers read and where they write in one spread of work."""
+
+    weights: Weights | int | None
+    updates: Weights | None
+    descriptors: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class InBlock:
+    """A result whose update lies in the block."""
+
+    trained: Trained
+
+
+class Processes:
+    """A `Crew` of processes. Weights and updates travel through shared memory; the pipes carry the rest."""
+
+    def __init__(self, make_trainer: Callable[[], Trainer], size: int) -> None:
+        self.size = size
+        self._context = process_context()
+        self._parcel = Parcel(make_trainer)
+        self._processes: dict[int, Any] = {}
+        self._pipes: dict[int, Any] = {}
+        self._asked: dict[int, tuple[Chunk, Shared]] = {}
+
+    def start(self, place: int) -> None:
+        self.end(place)
+        self._pipes[place], theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs, self._parcel), daemon=True)
+        process.start()
+        theirs.close()
+        self._processes[place] = process
+
+    def end(self, place: int) -> None:
+        if place in self._processes:
+            self._pipes.pop(place).close()
+            process = self._processes.pop(place)
+            process.kill()  # it holds nothing that anyone would miss
+            process.join()
+            process.close()
+
+    @contextmanager
+    def shared(self, weights: Weights | None, updates: int) -> Iterator[Shared]:
+        shared = _shared(weights, updates)
+        try:
+            yield shared
+        finally:
+            self._asked.clear()
+            for descriptor in shared.descriptors:
+                os.close(descriptor)
+
+    def ask(self, place: int, verb: str, chunk: Chunk, items: Sequence[Any], shared: Shared) -> None:
+        self._asked[place] = (chunk, shared)
+        request = Request(verb, items, chunk.positions, shared.weights, shared.updates is not None)
+        try:
+            self._pipes[place].send_bytes(packed(request))
+            for descriptor in shared.descriptors:
+                reduction.send_handle(self._pipes[place], descriptor, self._processes[place].pid)
+        except OSError:
+            pass  # it has died, which `answers` will tell
+
+    def answers(self, timeout_s: float | None) -> list[tuple[int, Answer | None]]:
+        ready = connection.wait(list(self._pipes.values()), timeout_s)
+        return [(place, self._answer(place)) for place, pipe in list(self._pipes.items()) if pipe in ready]
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for place in list(self._processes):
+            self.end(place)
+        self._parcel.close()
 
-    def _spread(self, verb: str, weights: Weights, items: Sequence[Any], costs: Sequence[int]) -> list[Any]:
-        parts = [part for part in balanced(costs, self.workers) if part]
-        futures = [self._submit(_each, verb, weights, [items[i] for i in part]) for part in parts]
-        results: list[Any] = [None] * len(items)
-        for part, future in zip(parts, futures, strict=True):
-            for position, result in zip(part, self._result(future), strict=True):
-                results[position] = result
-        return results
-
-    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def _answer(self, place: int) -> Answer | None:
         try:
-            return self._pool.submit(function, *arguments)
-        except BrokenProcessPool as error:
-            raise FedBalancerError(DIED) from error
-
-    @staticmethod
-    def _result(future: Future[Any]) -> Any:
-        try:
-            return future.result()
-        except BrokenProcessPool as error:
-            raise FedBalancerError(DIED) from error
+            answer: Answer = unpacked(self._pipes[place].recv_bytes())
+        except (EOFError, OSError):
+            return None
+        chunk, shared = self._asked.pop(place, (Chunk(()), None))
+        if shared is None or shared.updates is None:
+            return answer
+        pairs = zip(chunk.positions, answer.values, strict=False)
+        return replace(answer, values=[_taken_out(value, shared.updates[position]) for position, value in pairs])
 
 
-def balanced(costs: Sequence[int], parts: int) -> list[list[int]]:
-    """Positions dealt to parts of about equal cost: the dearest first, each to the cheapest part so far.
+def _shared(weights: Weights | None, updates: int) -> Shared:
+    """In blocks if the weights are large and there are blocks; else everything travels in the messages."""
+    if weights is None or weights.nbytes < blocks.SMALL_BYTES:
+        return Shared(weights, None, ())
+    ours = blocks.make_block(weights.nbytes)
+    if ours is None:
+        return Shared(weights, None, ())
+    blocks.write(ours, weights)
+    theirs = blocks.make_block(updates * weights.nbytes) if updates else None
+    if theirs is None:
+        return Shared(len(weights), None, (ours,))
+    room = blocks.mapped(theirs, updates * len(weights)).reshape(updates, len(weights))
+    return Shared(len(weights), room, (ours, theirs))
 
-    >>> balanced([5, 1, 1, 3], 2)
-    [[0], [3, 1, 2]]
-    """
-    dealt: list[list[int]] = [[] for _ in range(parts)]
-    load = [0] * parts
-    for position in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        part = load.index(min(load))
-        dealt[part].append(position)
-        load[part] += costs[position]
-    return dealt
+
+def _taken_out(value: Trained | InBlock, update: Weights) -> Trained:
+    return replace(value.trained, update=update) if isinstance(value, InBlock) else value
 
 
-def _start(make_trainer: bytes) -> None:
-    global _trainer  # noqa: PLW0603 - the one value a worker process holds
+def _serve(pipe: Any, parcel: Parcel) -> None:
+    """The life of a worker process: it ends when the driver closes the pipe or is gone."""
     become_worker()
+    worker = Worker()
+    answer = worker.start(lambda: parcel.value)
+    parcel.close()
+    while _sent(pipe, answer):
+        try:
+            request: Request = unpacked(pipe.recv_bytes())
+        except (EOFError, OSError):
+            return
+        answer = _done(worker, request, pipe)
+
+
+def _sent(pipe: Any, answer: Answer) -> bool:
     try:
-        _trainer = unpacked(make_trainer)()
-    except FedBalancerError as error:  # told when first asked: an initializer that raises only breaks the pool
-        _trainer = error
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+        pipe.send_bytes(packed(answer))
+    except OSError:
+        return False
+    return True
 
 
-def _the_trainer() -> Trainer:
-    assert _trainer is not None
-    if isinstance(_trainer, FedBalancerError):
-        raise _trainer
-    return _trainer
+def _done(worker: Worker, request: Request, pipe: Any) -> Answer:
+    weights = request.weights
+    if isinstance(weights, int):
+        descriptor = reduction.recv_handle(pipe)
+        weights = blocks.mapped(descriptor, weights, own=True)
+        os.close(descriptor)
+    updates = reduction.recv_handle(pipe) if request.updates else None
+    answer = worker.answer(request.verb, request.items, weights)
+    if updates is None:
+        return answer
+    try:
+        pairs = zip(request.positions, answer.values, strict=False)
+        return replace(answer, values=[_put_in(value, updates, position, weights) for position, value in pairs])
+    finally:
+        os.close(updates)
 
 
-def _layout() -> Layout:
-    return _the_trainer().layout
-
-
-def _call(verb: str, *arguments: Any) -> Any:
-    return getattr(_the_trainer(), verb)(*arguments)
-
-
-def _each(verb: str, weights: Weights, items: Sequence[Any]) -> list[Any]:
-    return [getattr(_the_trainer(), verb)(weights, item) for item in items]
+def _put_in(value: Trained, block: int, position: int, weights: Weights | None) -> Trained | InBlock:
+    assert weights is not None
+    if value.update.dtype != weights.dtype or value.update.shape != weights.shape:
+        return value
+    blocks.write(block, value.update, position * weights.nbytes)
+    return InBlock(replace(value, update=np.empty(0, dtype=np.float32)))

@@ -1,110 +1,117 @@
-"""Client selection with sample selection (paper section 3.2.3): Oort's scheme over the samples above the threshold."""
+"""Oort: guided participant selection (Lai, Zhu, Madhyastha, Chowdhury; OSDI'21), as its authors publish it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from fedbalancer.randomness import stream
-from fedbalancer.server.expected import batches, completion_s, mean_completion_s, whole_seconds
+from fedbalancer.server.clients import pacer, scheme
+from fedbalancer.server.clients.draws import in_proportion
 from fedbalancer.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
 
 
 @dataclass(frozen=True)
 class OortState:
-    """The share of the cohort that explores, and the duration beyond which a client is penalised."""
+    """The share of the cohort that explores; the percentile that the pacer has reached, the preferred duration T there,
+    and the utility of every round that its next look will compare."""
 
     exploration: float
+    percentile: float
     preferred_s: float
+    utilities: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
-class OverThresholdUtility:
-    """StatUtil(i) = |OT| sqrt(sum of squared losses in OT / |OT|), inside Oort's exploit-and-explore scheme.
+class Oort:
+    """int(`overcommit` K) clients are invited, of whom the first K reports count (`FirstReports`).
 
-    Score of a client that has succeeded before: utility clipped at the `clip` quantile, scaled to [0, 1], plus
-    Oort's temporal term sqrt(0.1 ln R / last round), times (preferred / expected duration)^alpha if it is slower
-    than preferred. A share 1 - exploration of the cohort is drawn in proportion to score among those at or above
-    `cutoff` times the score of rank K (1 - exploration); the rest are clients never heard of, the fastest expected
-    first. A shortage on either side is filled from the other.
+    Score of a client heard before: statistical utility |B| sqrt(mean squared loss) of what it trained last, clipped at
+    the `clip` quantile and scaled to [0, 1], plus sqrt(0.1 ln R / last round), times (T / t)^`alpha` where its expected
+    duration t exceeds T. A share 1 - exploration is drawn in proportion to score among those of at least `cutoff` times
+    the score of that rank; the rest are clients never heard of, in proportion to their speed 1 / t.
 
-    Departures. The paper gives StatUtil only; the scheme is Oort's with the constants of the authors' code (alpha .5,
-    where Oort has 2). Their code added the temporal term to un-normalised utility, where it vanishes
-    (`normalise=False`), and clipped over clients never selected as well, which is the same once all have been.
+    Pacer: T is the `pacer_start` percentile of all clients' expected durations. Whenever `pacer_window` more rounds
+    have had reports, their summed utility is compared with that of the window before; if it fell, the percentile grows
+    by `pacer_delta` and T is read anew, unbounded from 100 on. The paper adds a step in seconds that covers the next
+    W K clients and, read literally, does so in every round; percentile and one look a window are the released code's.
+
+    Blacklist: whoever has reported more than `blacklist` times is exploited no longer, at most `blacklist_share` of all
+    clients, those heard most. Off as in the released code; the paper has 10, which takes everybody in a small task.
+
+    Constants are the paper's (section 7.1); percentile, delta and blacklist share are the released code's. That code
+    differs from the paper in more: it cuts off at .7, invites 1.1 K, relaxes T where utility stays flat, and explores
+    by size too.
+    Departures: t is expected from mean network speed and mean batch latency, not the last one measured; a shortage of
+    known or unknown clients is filled from the other side; blacklisted ones are invited where nobody else is left.
     """
 
-    alpha: float = 0.5
+    needs_losses: ClassVar[bool] = True
+
+    alpha: float = 2.0
     exploration: float = 0.9
     exploration_decay: float = 0.98
     exploration_min: float = 0.2
     clip: float = 0.95
     cutoff: float = 0.95
-    normalise: bool = True
+    overcommit: float = 1.3
+    pacer_window: int = 20
+    pacer_start: float = 10.0
+    pacer_delta: float = 5.0
+    blacklist: float = math.inf
+    blacklist_share: float = 0.3
 
     def init(self, setup: Setup) -> OortState:
-        return OortState(self.exploration, whole_seconds(mean_completion_s(setup, forward_pass=True)))
+        return OortState(self.exploration, self.pacer_start, pacer.duration_s(setup, setup.ledger, self.pacer_start))
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> OortState:
         own: OortState = state.clients
-        if state.ledger.explored.all():
-            return OortState(0.0, own.preferred_s)
-        decayed = own.exploration * (self.exploration_decay if own.exploration > self.exploration_min else 1.0)
-        return OortState(decayed, own.preferred_s)
+        decay, least = self.exploration_decay, self.exploration_min
+        own = replace(own, exploration=scheme.next_exploration(own.exploration, decay, least, state.ledger))
+        if not result.reports:  # nothing was heard, so nothing fell
+            return own
+        utilities, fell = pacer.look((*own.utilities, pacer.achieved(result.reports)), self.pacer_window)
+        if not fell:
+            return replace(own, utilities=utilities)
+        percentile = own.percentile + self.pacer_delta
+        return OortState(own.exploration, percentile, pacer.duration_s(setup, state.ledger, percentile), utilities)
 
     def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
-        count = min(setup.clients_per_round, len(available))
+        # The guard against 1.3 * 10 = 12.9999... is smaller than any share of a client.
+        count = min(int(self.overcommit * setup.clients_per_round + 1e-9), len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
-        explored = state.ledger.explored[available]
-        known, unknown = available[explored], available[~explored]
-        scores = self.scores(setup, state, known)
-        if not scores.any():
-            return np.sort(rng.choice(available, size=count, replace=False))
-        # The guard against 10 (1 - .9) = 0.9999... is smaller than any share of a cohort.
-        exploit = min(int(count * (1 - state.clients.exploration) + 1e-9), len(known))
-        exploit = max(exploit, count - len(unknown))
-        chosen = known[self._exploit(scores, exploit, rng)]
-        return np.sort(np.concatenate([chosen, self._explore(setup, state.ledger, unknown, count - exploit, rng)]))
+        known, unknown = scheme.known_or_not(state.ledger, available)
+        known, last_resort = self._unlisted(state.ledger, known)
+        exploit = scheme.exploited(count, state.clients.exploration, len(known), len(unknown))
+        explore = min(count - exploit, len(unknown))
+        best = scheme.exploit(self._base(state, known), self._penalty(setup, state, known), exploit, self.cutoff, rng)
+        speeds = 1 / scheme.expected_first_s(setup, state.ledger, unknown)
+        fast = in_proportion(speeds, explore, rng)
+        others = rng.choice(last_resort, count - exploit - explore, replace=False)
+        return np.sort(np.concatenate([known[best], unknown[fast], others]))
 
     def scores(self, setup: Setup, state: ServerState, known: IndexArray) -> FloatArray:
-        """Oort's score of clients that have succeeded at least once."""
-        ledger, own = state.ledger, state.clients
-        if not len(known):
-            return np.zeros(0)
-        utility = np.sqrt(np.maximum(ledger.over_count[known], 0) * np.maximum(ledger.over_sumsq[known], 0))
-        rank = int(self.clip * len(utility))
-        utility = np.minimum(utility, np.partition(utility, rank)[rank]) if rank < len(utility) else utility
-        if self.normalise:
-            low, high = utility.min(), utility.max()
-            utility = (utility - low) / (high - low) if high > low else np.ones_like(utility)
-        current = state.round + 1
-        scores = utility + np.sqrt(0.1 * math.log(current) / np.maximum(ledger.last_round[known], 1))
-        expected = completion_s(
-            ledger, batches(ledger.recent_trained[known].mean(axis=1), setup.batch_size), setup.epochs, known
-        )
-        penalty = np.where(expected > own.preferred_s, (own.preferred_s / expected) ** self.alpha, 1.0)
-        return np.asarray(scores * penalty)
+        """The score of clients heard at least once."""
+        return self._base(state, known) * self._penalty(setup, state, known)(np.arange(len(known)))
 
-    def _exploit(self, scores: FloatArray, count: int, rng: np.random.Generator) -> IndexArray:
-        """Positions drawn without replacement in proportion to score, from those over the cut-off."""
-        if count == 0:
-            return np.zeros(0, dtype=np.int64)
-        rank = min(count, len(scores) - 1)
-        cutoff = self.cutoff * -np.partition(-scores, rank)[rank]
-        pool = np.flatnonzero(scores >= cutoff)
-        # The smallest of Exp(1)/score are a draw without replacement in proportion to score.
-        with np.errstate(divide="ignore"):
-            keys = rng.exponential(size=len(pool)) / scores[pool]
-        return pool[np.argpartition(keys, count - 1)[:count]]
+    def _base(self, state: ServerState, known: IndexArray) -> FloatArray:
+        ledger = state.ledger
+        trained = ledger.recent_trained[known, -1]
+        utility = pacer.statistical_utility(trained, ledger.over_count[known], ledger.over_sumsq[known])
+        return scheme.base_scores(utility, ledger.last_round[known], state.round + 1, self.clip)
 
-    @staticmethod
-    def _explore(setup: Setup, ledger: Ledger, unknown: IndexArray, count: int, rng: np.random.Generator) -> IndexArray:
-        """The fastest expected of the clients never heard of, ties broken at random."""
-        if count == 0:
-            return np.zeros(0, dtype=np.int64)
-        expected = completion_s(ledger, batches(ledger.size[unknown], setup.batch_size), setup.epochs, unknown)
-        if count < len(unknown):
-            unknown_order = np.lexsort((rng.random(len(unknown)), expected))
-            return unknown[unknown_order[:count]]
-        return unknown
+    def _unlisted(self, ledger: Ledger, known: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """Those of the known clients that may be exploited, and those on the blacklist."""
+        often = np.flatnonzero(ledger.participations > self.blacklist)
+        most = int(self.blacklist_share * len(ledger.clients))
+        listed = often[np.argsort(-ledger.participations[often], kind="stable")[:most]]
+        if not len(listed):
+            return known, listed
+        banned = np.isin(known, listed)
+        return known[~banned], known[banned]
+
+    def _penalty(self, setup: Setup, state: ServerState, known: IndexArray) -> scheme.Penalty:
+        return scheme.duration_penalty(setup, state.ledger, known, state.clients.preferred_s, self.alpha)

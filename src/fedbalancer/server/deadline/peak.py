@@ -56,6 +56,10 @@ class PeakDeadline:
     gate_clients: int = 200
     guard_s: float = 10.0
 
+    @property
+    def needs_losses(self) -> bool:
+        return self.counts == "over"
+
     def init(self, setup: Setup) -> PeakState:
         return PeakState(whole_seconds(mean_completion_s(setup, forward_pass=True)))
 
@@ -83,9 +87,10 @@ class PeakDeadline:
     def _epoch_batches(self, setup: Setup, state: ServerState, cohort: IndexArray) -> FloatArray:
         ledger = state.ledger
         if self.counts == "recent":
-            return batches(ledger.recent_trained[cohort].mean(axis=1), setup.batch_size)
+            return batches(ledger.recent_trained[cohort].mean(axis=1), setup.batch_size, setup.epoch_batches)
         over = np.where(np.isnan(ledger.over_count[cohort]), ledger.size[cohort], ledger.over_count[cohort])
-        return np.asarray(np.maximum(over - 1, 0) / setup.batch_size)
+        expected = np.maximum(over - 1, 0) / setup.batch_size
+        return np.asarray(expected if setup.epoch_batches is None else np.minimum(expected, setup.epoch_batches))
 
 
 def interpolated(low: float, high: float, ratio: float) -> float:

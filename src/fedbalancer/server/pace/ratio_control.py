@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from fedbalancer.server.pace.utility import round_utility
 from fedbalancer.types import RoundResult, ServerState, Setup
@@ -30,6 +31,8 @@ class RatioControl:
     nothing); a round in which nobody completed has no utility and does not count, as in the authors' code; that code
     skipped a step that would leave [0, 1], we clip as the paper does.
     """
+
+    needs_losses: ClassVar[bool] = True
 
     w: int = 20
     lss: float = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fedbalancer.types import RoundResult, ServerState, Setup
 
@@ -37,6 +37,8 @@ class InterpolatedThreshold:
     all reports, and the threshold lags behind the falling losses. As in their code the threshold stays at zero until
     the ratio first rises; the paper's would be ll, which every sample reaches as well.
     """
+
+    needs_losses: ClassVar[bool] = True
 
     history: Literal["round", "cumulative"] = "round"
 

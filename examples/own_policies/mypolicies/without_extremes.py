@@ -1,0 +1,26 @@
+"""A sample selector: neither the samples that are learned already nor those that may be mislabelled."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbalancer.types import FloatArray, IndexArray, Order
+
+
+@dataclass(frozen=True)
+class WithoutExtremes:
+    """Samples whose loss lies between two quantiles of the client's losses; all while some are not known yet."""
+
+    low: float = 0.2
+    high: float = 0.95
+
+    def cap(self, sizes: IndexArray) -> int | None:
+        return None
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        if losses is None or np.isnan(losses).any():
+            return np.arange(size)
+        low, high = np.quantile(losses, (self.low, self.high))
+        return np.flatnonzero((losses >= low) & (losses <= high))

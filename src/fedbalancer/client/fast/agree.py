@@ -1,0 +1,109 @@
+"""Does a rewritten module compute what the plain one computes? Tried on real samples before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from fedbalancer.client.fast.dense import FusedDense
+
+OUTPUTS, GRADIENTS = 1e-4, 1e-2
+"""Largest difference relative to the largest value, and of the norms. Float error is far below both; but where two
+values of a window are equal within it, either may be the largest, and its gradient moves to another place."""
+
+
+def disagreement(plain: nn.Module, fast: nn.Module, fused: Sequence[FusedDense], sample: Tensor) -> str | None:
+    """What differs between the two on this sample, None if nothing does.
+
+    They share their parameters, which are moved a little at random for the comparison, because many start at zero, and
+    are put back. Compared are the outputs, in training and in evaluation, and the gradients of all parameters.
+    """
+    parameters = [parameter for parameter in plain.parameters() if parameter.requires_grad]
+    with untouched(plain) as restore:
+        try:
+            with torch.no_grad():
+                if not _near(_outputs(plain.eval(), sample), _outputs(fast.eval(), sample)):
+                    return "other outputs"
+                restore()
+            expected, outputs = _gradients(plain.train(), (), parameters, sample)
+            restore()
+            found, same = _gradients(fast.train(), fused, parameters, sample)
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+            return f"fails: {' '.join(str(error).split())[:200]}"
+    if not _near(outputs, same):
+        return "other outputs in training"
+    for (gradient, size), (other, _) in zip(expected, found, strict=True):
+        if float((gradient - other).norm()) > GRADIENTS * float(gradient.norm()) + 1e-6 * size:
+            return "other gradients"
+    return None
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or not one.isfinite().all():
+        return False
+    return float((one - other).abs().max()) <= OUTPUTS * float(one.abs().max())
+
+
+def _outputs(module: nn.Module, sample: Tensor) -> Tensor:
+    outputs = module(sample.clone())
+    if not isinstance(outputs, Tensor):
+        raise TypeError(f"the model gives {type(outputs).__name__}, not a tensor")
+    return outputs
+
+
+def _gradients(
+    module: nn.Module, fused: Sequence[FusedDense], parameters: Sequence[nn.Parameter], sample: Tensor
+) -> tuple[list[tuple[Tensor, float]], Tensor]:
+    """Of a random weighted sum of the outputs: the gradient of every parameter and the parameter's norm; the outputs. A
+    fused layer shows its gradient by a step of length 1."""
+    before = [parameter.detach().clone() for parameter in parameters]
+    for layer in fused:
+        layer.begin(1.0, 0.0)
+    for parameter in parameters:
+        parameter.grad = None
+    outputs = _outputs(module, sample)
+    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1))
+    torch.autograd.backward((outputs * weights).mean())
+    for layer in fused:
+        layer.finish()
+    steps = [(was - now.detach()) for was, now in zip(before, parameters, strict=True)]
+    made = [
+        (step if parameter.grad is None else parameter.grad, float(was.norm()))
+        for parameter, step, was in zip(parameters, steps, before, strict=True)
+    ]
+    for parameter in parameters:
+        parameter.grad = None
+    return made, outputs.detach()
+
+
+@contextmanager
+def untouched(module: nn.Module) -> Iterator[Callable[[], None]]:
+    """A context in which parameters and buffers of the module are moved a little and may be changed; gives a function
+    that goes back to its beginning, torch's generator included. At the end all is as it was."""
+    tensors = [*module.parameters(), *module.buffers()]
+    state, originals = torch.get_rng_state(), [tensor.detach().clone() for tensor in tensors]
+    generator = torch.Generator().manual_seed(0)
+    moved = [_moved(original, generator) for original in originals]
+
+    def write(values: Sequence[Tensor]) -> None:
+        torch.set_rng_state(state)
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.data.copy_(value)
+
+    write(moved)
+    try:
+        yield lambda: write(moved)
+    finally:
+        write(originals)
+
+
+def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    if not tensor.is_floating_point() or not tensor.numel():
+        return tensor
+    far = max(0.05 * float(tensor.abs().mean()), 0.01)
+    return tensor + far * torch.rand(tensor.shape, generator=generator)  # never below 0: variances stay positive

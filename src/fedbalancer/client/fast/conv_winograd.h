@@ -1,0 +1,192 @@
+/* Square windows of 3 or 5 by Winograd's algorithm: a tile of outputs from 36 products a channel instead of 100 (2 x 2
+ * outputs, 5 x 5) or 144 (4 x 4 outputs, 3 x 3). Filters and patches of 6 x 6 go to a basis in which a convolution is a
+ * product element by element; over channels and filters that makes 36 matrix products. Points 0, 1, -1, 1/2, -2 and
+ * infinity, of those with small fractions the ones with the least rounding: errors are about four times those of a
+ * plain sum (A. Lavin and S. Gray, 2016; B. Barabasz et al., 2020). Included by conv.c. */
+
+#define N 6
+#define TILES 12 /* tiles at a time, so that what is made of them stays near */
+
+/* One row a line. */
+static const float of_patch[N * N] = {
+    0.5f, -0.75f, -1,     0.75f, 0.5f,  0,    //
+    0,    -0.5f,  0.25f,  1.25f, 0.5f,  0,    //
+    0,    0.5f,   -1.25f, 0.25f, 0.5f,  0,    //
+    0,    -1,     -0.5f,  1,     0.5f,  0,    //
+    0,    0.5f,   -1,     -0.5f, 1,     0,    //
+    0,    0.5f,   -0.75f, -1,    0.75f, 0.5f, //
+};
+static const float of_filter_5[N * 5] = {
+    2,          0,          0,         0,         0,         //
+    2 / 3.f,    2 / 3.f,    2 / 3.f,   2 / 3.f,   2 / 3.f,   //
+    -2 / 3.f,   2 / 3.f,    -2 / 3.f,  2 / 3.f,   -2 / 3.f,  //
+    -32 / 15.f, -16 / 15.f, -8 / 15.f, -4 / 15.f, -2 / 15.f, //
+    1 / 15.f,   -2 / 15.f,  4 / 15.f,  -8 / 15.f, 16 / 15.f, //
+    0,          0,          0,         0,         2,         //
+};
+static const float of_filter_3[N * 3] = {
+    2,          0,          0,         //
+    2 / 3.f,    2 / 3.f,    2 / 3.f,   //
+    -2 / 3.f,   2 / 3.f,    -2 / 3.f,  //
+    -32 / 15.f, -16 / 15.f, -8 / 15.f, //
+    1 / 15.f,   -2 / 15.f,  4 / 15.f,  //
+    0,          0,          2,         //
+};
+static const float of_products_5[2 * N] = {
+    1, 1, 1,  1,    1,  0, //
+    0, 1, -1, 0.5f, -2, 1, //
+};
+static const float of_products_3[4 * N] = {
+    1, 1, 1,  1,      1,  0, //
+    0, 1, -1, 0.5f,   -2, 0, //
+    0, 1, 1,  0.25f,  4,  0, //
+    0, 1, -1, 0.125f, -8, 1, //
+};
+
+/* out = matrix times in, without the products with 0, which are known when this is compiled. */
+INLINE void times(int rows, int columns, const float *matrix, const vf *in, int in_step, vf *out, int out_step) {
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+        vf sum = (vf){0};
+#pragma GCC unroll 8
+        for (int j = 0; j < columns; j++)
+            if (matrix[i * columns + j] != 0)
+                sum += matrix[i * columns + j] * in[j * in_step];
+        out[i * out_step] = sum;
+    }
+}
+/* matrix times in (columns x columns) times the matrix transposed: rows x rows. */
+INLINE void twice(int rows, int columns, const float *matrix, const vf *in, vf *out) {
+    vf half[N * N];
+#pragma GCC unroll 8
+    for (int j = 0; j < columns; j++)
+        times(rows, columns, matrix, in + j, columns, half + j, columns);
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+        times(rows, columns, matrix, half + i * columns, 1, out + i * rows, 1);
+}
+
+/* A panel (row, column, channel, filter) -> (36, channel, filter). */
+INLINE void filters_over(int window, const float *matrix, I channels, const float *panel, I wide, float *out) {
+    for (I at = 0; at < channels * wide; at += LANES) {
+        vf in[N * N], made[N * N];
+        for (int k = 0; k < window * window; k++)
+            in[k] = LOAD(panel + k * channels * wide + at);
+        twice(N, window, matrix, in, made);
+        for (int k = 0; k < N * N; k++)
+            STORE(out + k * channels * wide + at, made[k]);
+    }
+}
+
+/* The patch of 6 x 6 at (y, x) -> (36, tile, channel); what lies outside of the image is 0. */
+static void patch_over(const Block *b, const float *image, I y, I x, const float *zeros, float *out) {
+    I line = b->padded_width * b->channels;
+    const float *from[N * N];
+    for (I i = 0; i < N; i++)
+        for (I j = 0; j < N; j++) {
+            int inside = y + i < b->padded_height && x + j < b->padded_width;
+            from[i * N + j] = inside ? image + (y + i) * line + (x + j) * b->channels : zeros;
+        }
+    for (I c = 0; c < b->channels; c += LANES) {
+        vf in[N * N], made[N * N];
+        for (int k = 0; k < N * N; k++)
+            in[k] = LOAD(from[k] + c);
+        twice(N, N, of_patch, in, made);
+        for (int k = 0; k < N * N; k++)
+            STORE(out + k * TILES * b->channels + c, made[k]);
+    }
+}
+
+/* Products (36, tile, filter) of the tile at (y, x) -> outputs, pooled. */
+INLINE void products_over(int side, const float *matrix, const Block *b, const float *products, I wide, I y, I x,
+                          I first, const float *bias, float *out, int32_t *at) {
+    for (I v = 0; v < wide; v += LANES) {
+        I filters = least(b->filters - first - v, LANES);
+        vf in[N * N], made[N * N], shift = some_of(bias + first + v, filters);
+        for (int k = 0; k < N * N; k++)
+            in[k] = LOAD(products + k * TILES * wide + v);
+        twice(side, N, matrix, in, made);
+        for (I i = 0; i < least(side, b->used_height - y); i += b->pool_rows)
+            for (I j = 0; j < least(side, b->used_width - x); j += b->pool_columns) {
+                I rows = least(b->pool_rows, b->used_height - y - i);
+                I columns = least(b->pool_columns, b->used_width - x - j);
+                I to = ((y + i) / b->pool_rows * b->out_width + (x + j) / b->pool_columns) * b->filters + first + v;
+                pool_window(b, (float *)(made + i * side + j), LANES, side * LANES, rows, columns, shift, filters,
+                            out + to, at + to);
+            }
+    }
+}
+
+/* One panel's products and outputs for some tiles, numbered from `tile` on. */
+INLINE void tiles_of(int side, const float *matrix, const Block *b, const float *patches, const float *panel, I wide,
+                     float *products, I tile, I tiles, I first, const float *bias, float *y, int32_t *at) {
+    I down = (b->used_height + side - 1) / side, across = (b->used_width + side - 1) / side;
+    int32_t places[TILES];
+    for (int t = 0; t < TILES; t++)
+        places[t] = t * b->channels;
+    for (I k = 0; k < N * N; k++)
+        for (I t = 0; t < tiles; t += TILE)
+            tile_for(wide)(patches + k * TILES * b->channels, places + t, 1, b->channels, 0,
+                           panel + k * b->channels * wide, products + (k * TILES + t) * wide);
+    for (I t = 0; t < tiles; t++) {
+        I n = (tile + t) / (down * across), i = (tile + t) / across % down, j = (tile + t) % across;
+        I out = n * b->out_height * b->out_width * b->filters;
+        products_over(side, matrix, b, products + t * wide, wide, i * side, j * side, first, bias, y + out, at + out);
+    }
+}
+static void filters_over_5(I channels, const float *panel, I wide, float *out) {
+    filters_over(5, of_filter_5, channels, panel, wide, out);
+}
+static void filters_over_3(I channels, const float *panel, I wide, float *out) {
+    filters_over(3, of_filter_3, channels, panel, wide, out);
+}
+static void tiles_of_5(const Block *b, const float *patches, const float *panel, I wide, float *products, I tile,
+                       I tiles, I first, const float *bias, float *y, int32_t *at) {
+    tiles_of(2, of_products_5, b, patches, panel, wide, products, tile, tiles, first, bias, y, at);
+}
+static void tiles_of_3(const Block *b, const float *patches, const float *panel, I wide, float *products, I tile,
+                       I tiles, I first, const float *bias, float *y, int32_t *at) {
+    tiles_of(4, of_products_3, b, patches, panel, wide, products, tile, tiles, first, bias, y, at);
+}
+
+/* Outputs along a side of a tile; 0 where this algorithm does not fit or does not pay. */
+static I tile_side(const Block *b) {
+    I window = b->rows, side = N + 1 - window;
+    if (b->columns != window || (window != 3 && window != 5) || side % b->pool_rows || side % b->pool_columns)
+        return 0;
+    if (b->channels % LANES || b->channels < 16 || b->filters < 16)
+        return 0;
+    I tiles = (b->used_height + side - 1) / side * ((b->used_width + side - 1) / side);
+    return 3 * N * N * tiles < 2 * window * window * b->used_height * b->used_width ? side : 0;
+}
+static I winograd_floats(const Block *b) {
+    I filters = vectors(b->filters) * LANES;
+    return filters * b->channels * (N * N + b->rows * b->rows) + N * N * TILES * (b->channels + WIDE) + b->channels;
+}
+
+static void winograd(const Block *b, const float *padded, const float *w, const float *bias, float *scratch, float *y,
+                     int32_t *at) {
+    I channels = b->channels, all = vectors(b->filters) * LANES, window = b->rows * b->rows, side = tile_side(b);
+    I down = (b->used_height + side - 1) / side, across = (b->used_width + side - 1) / side;
+    float *panels = scratch, *filters = panels + window * channels * all, *patches = filters + N * N * channels * all;
+    float *products = patches + N * N * TILES * channels, *zeros = products + N * N * TILES * WIDE;
+    memset(patches, 0, N * N * TILES * channels * sizeof(float)); /* a last tile that is not full reads the rest */
+    memset(zeros, 0, channels * sizeof(float));
+    pack_panels(b, w, panels);
+    for (I first = 0; first < b->filters; first += WIDE)
+        (b->rows == 5 ? filters_over_5 : filters_over_3)(channels, panels + first * window * channels,
+                                                         least(all - first, WIDE), filters + first * N * N * channels);
+    for (I tile = 0, count = b->images * down * across; tile < count; tile += TILES) {
+        I tiles = least(TILES, count - tile);
+        for (I t = 0; t < tiles; t++) {
+            I n = (tile + t) / (down * across), i = (tile + t) / across % down, j = (tile + t) % across;
+            const float *image = padded + n * b->padded_height * b->padded_width * channels;
+            patch_over(b, image, i * side, j * side, zeros, patches + t * channels);
+        }
+        for (I first = 0; first < b->filters; first += WIDE)
+            (b->rows == 5 ? tiles_of_5 : tiles_of_3)(b, patches, filters + first * N * N * channels,
+                                                     least(all - first, WIDE), products, tile, tiles, first, bias, y,
+                                                     at);
+    }
+}
+#undef N

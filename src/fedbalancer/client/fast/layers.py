@@ -1,0 +1,150 @@
+"""The layers of a module that could run faster, each with what would replace it, and why the others could not."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedbalancer.client.fast import kernels
+from fedbalancer.client.fast.agree import untouched
+from fedbalancer.client.fast.conv import ConvBlock, loaded
+from fedbalancer.client.fast.dense import FusedDense
+from fedbalancer.client.fast.lstm import FastLSTM
+from fedbalancer.client.fast.match import conv_blocks, plain
+
+CONV_BLOCK = "convolution and pooling in one kernel"
+CHANNELS_LAST = "channels last"
+DENSE = "dense layer with its own step"
+LSTM = "LSTM by large products"
+FUSED_FROM = 2**16
+"""Weights from which a dense layer with its own step is faster; below, its extra calls cost more than they save."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One layer's other form: `replacements` makes the layers to put at the given names."""
+
+    name: str
+    how: str
+    replacements: Callable[[], Mapping[str, nn.Module]]
+
+
+class ChannelsLast(nn.Module):
+    """A `Conv2d` whose input has the channels of a pixel side by side in memory, which torch does faster."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.conv(x.contiguous(memory_format=torch.channels_last))
+        return outputs
+
+
+def changes(module: nn.Module, sample: Tensor) -> tuple[list[Change], dict[str, str]]:
+    """What may be changed, and by name why a layer may not."""
+    found: list[Change] = []
+    why: dict[str, str] = {}
+    _blocks(module, found, why)
+    taken = {change.name for change in found}
+    inputs = _inputs(module, sample)
+    for name, layer in module.named_modules():
+        if name not in taken:
+            _single(name, layer, module, inputs, found, why)
+    return found, why
+
+
+def _blocks(module: nn.Module, found: list[Change], why: dict[str, str]) -> None:
+    """Convolutions with their poolings, in the sequences of the module."""
+    for path, sequence in module.named_modules():
+        if type(sequence) is not nn.Sequential or not plain(sequence):
+            continue
+        names = [f"{path}.{name}".lstrip(".") for name, _ in sequence.named_children()]
+        layers = list(sequence.children())
+        if len(names) != len(sequence):  # the same layer twice
+            continue
+        for match in conv_blocks(layers):
+            name, conv = names[match.first + match.conv], layers[match.first + match.conv]
+            if loaded() is None:
+                why[name] = f"no kernel: {kernels.why_not('conv')}"
+                continue
+            run = names[match.first : match.first + match.length]
+            found.append(Change(name, CONV_BLOCK, _block(name, conv, match.shape, run)))
+
+
+def _block(name: str, conv: Any, shape: Any, run: list[str]) -> Callable[[], Mapping[str, nn.Module]]:
+    return lambda: {other: nn.Identity() for other in run} | {name: ConvBlock(conv, shape)}
+
+
+def _single(
+    name: str, layer: nn.Module, module: nn.Module, inputs: Mapping[str, list[int]], found: list[Change],
+    why: dict[str, str],
+) -> None:  # fmt: skip
+    """A layer by itself."""
+    if type(layer) is nn.Conv2d and plain(layer):
+        found.append(Change(name, CHANNELS_LAST, lambda: {name: ChannelsLast(layer)}))
+    elif type(layer) is nn.Linear:
+        reason = _not_fused(layer, module, inputs.get(name, []))
+        if reason is None:
+            found.append(Change(name, DENSE, lambda: {name: FusedDense(layer)}))
+        else:
+            why[name] = reason
+    elif isinstance(layer, nn.LSTM):
+        reason = FastLSTM.suits(layer)
+        if reason is None:
+            found.append(Change(name, LSTM, lambda: {name: FastLSTM(layer)}))
+        else:
+            why[name] = reason
+
+
+def _not_fused(layer: nn.Linear, module: nn.Module, dimensions: list[int]) -> str | None:
+    """A dense layer may take its own step only if its parameters are its alone and are used once a forward pass."""
+    owners = Counter(id(parameter) for each in module.modules() for parameter in each.parameters(recurse=False))
+    places = sum(other is layer for _, other in module.named_modules(remove_duplicate=False))
+    if layer.weight.numel() < FUSED_FROM:
+        return "it is small"
+    if not plain(layer):
+        return "it has hooks"
+    if not all(parameter.requires_grad for parameter in layer.parameters()):
+        return "it is not trained"
+    if places != 1 or any(owners[id(parameter)] != 1 for parameter in layer.parameters()):
+        return "its parameters are shared"
+    if len(dimensions) != 1:
+        return "it is not used once in a forward pass"
+    return None if dimensions == [2] else f"its input has {dimensions[0]} dimensions"
+
+
+def _inputs(module: nn.Module, sample: Tensor) -> dict[str, list[int]]:
+    """How many dimensions every input of every dense layer has in a forward pass; a layer that is used otherwise in
+    evaluation than in training is left out."""
+    probe = sharing_copy(module)
+    seen: defaultdict[str, list[int]] = defaultdict(list)
+    for name, layer in probe.named_modules():
+        if type(layer) is nn.Linear:
+            layer.register_forward_pre_hook(partial(_note, seen[name]), with_kwargs=True)
+    passes = []
+    with untouched(module), torch.no_grad():
+        for training in (False, True):
+            probe.train(training)(sample.clone())
+            passes.append({name: list(dimensions) for name, dimensions in seen.items()})
+            for dimensions in seen.values():
+                dimensions.clear()
+    evaluation, training_pass = passes
+    return {name: dimensions for name, dimensions in training_pass.items() if evaluation[name] == dimensions}
+
+
+def _note(dimensions: list[int], layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    dimensions.append((*args, *kwargs.values())[0].ndim)
+
+
+def sharing_copy(module: nn.Module) -> nn.Module:
+    """The same structure with the very same parameters and buffers."""
+    shared: list[Tensor] = [*module.parameters(), *module.buffers()]
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in shared})

@@ -1,0 +1,103 @@
+"""Rewriting a module so that its layers run fast and it computes the same.
+
+The rewritten module is a copy of the structure that shares all parameters and buffers. A layer is exchanged only if its
+type is exactly one that we know, it carries no hooks and the sample batch goes through it as expected; then plain and
+rewritten module are compared on that batch, outputs and gradients. What does not agree stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from fedbalancer.client.fast.agree import disagreement
+from fedbalancer.client.fast.dense import FusedDense
+from fedbalancer.client.fast.layers import Change, changes, sharing_copy
+
+TORCH = "torch"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """How a layer with parameters runs: its name and type, in words, and why not otherwise."""
+
+    name: str
+    kind: str
+    how: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name or 'model'} ({self.kind}): {self.how}{f' ({self.why})' if self.why else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class FastPlan:
+    """A module that computes what the given one computes, its dense layers that take their own steps, and what became
+    of every layer with parameters."""
+
+    module: nn.Module
+    fused: tuple[FusedDense, ...]
+    layers: tuple[Layer, ...]
+
+
+def fast_module(module: nn.Module, sample: Tensor) -> FastPlan:
+    """The fastest form of the module that we can vouch for; at worst the module itself.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    >>> [layer.how for layer in fast_module(net, torch.rand(4, 3, 4)).layers]
+    ['dense layer with its own step']
+    """
+    try:
+        wanted, why = changes(module, sample)
+        made = _kept_changes(module, sample, wanted, why)
+    except Exception as error:  # whatever a user's model does when it is copied or tried: it stays plain
+        reason = f"cannot be rewritten: {' '.join(str(error).split())[:200]}"
+        made, why = [], {name: reason for name, _ in module.named_modules()}
+    rewritten, fused = _rewritten(module, made) if made else (module, ())
+    return FastPlan(rewritten, fused, tuple(_layers(module, made, why)))
+
+
+def _kept_changes(module: nn.Module, sample: Tensor, wanted: list[Change], why: dict[str, str]) -> list[Change]:
+    """All changes if the result agrees with the plain module, else those that agree alone, if they do together."""
+    if not wanted or _wrong(module, wanted, sample) is None:
+        return wanted
+    kept = []
+    for change in wanted:
+        wrong = _wrong(module, [change], sample)
+        if wrong is None:
+            kept.append(change)
+        else:
+            why[change.name] = f"as a {change.how}: {wrong}"
+    together = _wrong(module, kept, sample) if kept else None
+    if together is not None:
+        why.update({change.name: f"together: {together}" for change in kept})
+    return kept if together is None else []
+
+
+def _wrong(module: nn.Module, made: Sequence[Change], sample: Tensor) -> str | None:
+    fast, fused = _rewritten(module, made)
+    return disagreement(module, fast, fused, sample)
+
+
+def _rewritten(module: nn.Module, made: Sequence[Change]) -> tuple[nn.Module, tuple[FusedDense, ...]]:
+    """A copy with the changes made, and its fused layers."""
+    root = nn.Module()
+    root.add_module("root", sharing_copy(module))
+    for change in made:
+        for name, layer in change.replacements().items():
+            path, _, last = f"root.{name}".rstrip(".").rpartition(".")
+            setattr(root.get_submodule(path), last, layer)
+    fast = root.get_submodule("root")
+    return fast, tuple(layer for layer in fast.modules() if isinstance(layer, FusedDense))
+
+
+def _layers(module: nn.Module, made: Sequence[Change], why: dict[str, str]) -> list[Layer]:
+    how = {change.name: change.how for change in made}
+    return [
+        Layer(name, type(layer).__name__, how.get(name, TORCH), "" if name in how else why.get(name, ""))
+        for name, layer in module.named_modules()
+        if next(layer.parameters(recurse=False), None) is not None
+    ]

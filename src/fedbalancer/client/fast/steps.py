@@ -1,0 +1,83 @@
+"""Steps of SGD on the rewritten module. Dense layers take their own steps; the others have gradients as usual."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedbalancer.client.fast.dense import FusedDense
+from fedbalancer.client.fast.plan import FastPlan
+from fedbalancer.client.flat import FlatModule
+from fedbalancer.client.sgd import outputs_of
+from fedbalancer.types import ClientWork, Weights
+
+if TYPE_CHECKING:
+    from fedbalancer.client.tensors import Loss
+
+
+class FastSteps:
+    """The steps of `PlainSteps`, within float error. With clipping, which needs all gradients at once, dense layers
+    have gradients too."""
+
+    def __init__(self, flat: FlatModule, loss: Loss, plan: FastPlan) -> None:
+        self._flat, self._loss, self._plan = flat, loss, plan
+        own = {id(parameter) for layer in plan.fused for parameter in layer.parameters()}
+        self._others = [parameter for parameter in flat.parameters if id(parameter) not in own]
+        self._fused: tuple[FusedDense, ...] = ()
+        self._stepped: list[nn.Parameter] = []
+        self._anchors: list[Tensor] = []
+
+    def begin(self, weights: Weights, work: ClientWork) -> None:
+        self.load(weights)
+        self._plan.module.train()
+        self._weights, self._work = weights, work
+        self._fused = self._plan.fused if work.clip_norm is None else ()
+        self._stepped = self._others if self._fused else self._flat.parameters
+        self._anchors = [parameter.detach().clone() for parameter in self._stepped] if work.mu else []
+        for layer in self._fused:
+            layer.begin(work.learning_rate, work.mu)
+
+    def step(self, features: Tensor, labels: Tensor) -> Tensor:
+        losses = self._loss(outputs_of(self._plan.module, features, self._work), labels)
+        for parameter in self._stepped:
+            parameter.grad = None
+        torch.autograd.backward(losses.mean())
+        with torch.no_grad():
+            self._apply_gradients()
+        return losses.detach()
+
+    def _apply_gradients(self) -> None:
+        for parameter, anchor in zip(self._stepped, self._anchors, strict=bool(self._anchors)):
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter - anchor, alpha=self._work.mu)
+        if self._work.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._stepped, self._work.clip_norm)
+        for parameter in self._stepped:
+            if parameter.grad is not None:
+                parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
+
+    def finish(self) -> Weights:
+        """New weights minus the old; of a dense layer its own update, which it may never have added to its weights."""
+        update: Weights = np.empty_like(self._weights)
+        written, rest = torch.from_numpy(update), dict(self._flat.spans)
+        for layer in self._fused:
+            spans = [self._flat.spans[id(parameter)] for parameter in layer.parameters()]
+            weight = written[spans[0]].view_as(layer.weight)
+            if layer.update_into(weight, written[spans[1]] if len(spans) > 1 else None):
+                rest = {key: span for key, span in rest.items() if span not in spans}
+            else:
+                layer.finish()
+        self._flat.update_into(update, self._weights, rest.values())
+        return update
+
+    def load(self, weights: Weights) -> None:
+        for layer in self._plan.fused:
+            layer.finish()  # a training that an error ended
+        self._flat.load(weights)
+
+    def apply(self, features: Tensor) -> Tensor:
+        outputs: Tensor = self._plan.module.eval()(features)
+        return outputs

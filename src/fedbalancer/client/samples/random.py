@@ -1,0 +1,28 @@
+"""The ablation of Algorithm 1's choice: as many samples, but any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbalancer.client.samples.threshold import selected_count
+from fedbalancer.types import FloatArray, IndexArray, Order
+
+
+@dataclass(frozen=True)
+class RandomSamples:
+    """As many samples as `OverThreshold(p)` selects, drawn uniformly instead of by their loss. The number depends on
+    |OT|, so the loss list and its forward pass are needed as there: only the choice differs. It does not depend on p,
+    which is kept so that the two can be exchanged."""
+
+    p: float = 1.0
+
+    def cap(self, sizes: IndexArray) -> int | None:
+        return None
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        wanted = selected_count(size, losses, batch_s, order)
+        return None if wanted is None else np.sort(rng.choice(size, wanted, replace=False))

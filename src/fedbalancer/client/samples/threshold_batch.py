@@ -1,0 +1,42 @@
+"""OortBalancer's samples: Algorithm 1 with L fixed to the batch size (paper section 3.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedbalancer.client.samples.threshold import draw_groups
+from fedbalancer.types import FloatArray, IndexArray, Order
+
+
+@dataclass(frozen=True)
+class OverThresholdBatch:
+    """B E samples, a share p of them at or above the threshold (OT) and the others below (UT), drawn as Algorithm 1
+    draws them; smaller clients use all they have. With the method's `epoch_batches=1` every local epoch trains one
+    batch of them.
+
+    The paper fixes L to the batch size, and Oort trains a batch in each local epoch; whether every epoch has samples of
+    its own it does not say. In the authors' code they do, so L is B for each of the E epochs here too. Departures:
+    their code split the B E samples into E batches and trained them one sample at a time; here an epoch takes B of
+    them at random, as it takes B of all samples in Oort. What fits the deadline plays no part, as L is fixed.
+
+    A loss list is needed, and a forward pass charged for it at a client's first selection, once there is a threshold.
+    """
+
+    p: float = 1.0
+
+    def cap(self, sizes: IndexArray) -> int | None:
+        return None
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        wanted = order.batch_size * order.epochs
+        if wanted >= size:
+            return np.arange(size)
+        if losses is None and order.loss_threshold > 0:
+            return None
+        # Without a threshold all samples are OT, whatever their losses.
+        known = losses if losses is not None else np.zeros(size)
+        return draw_groups(known, order, wanted, self.p, rng)

@@ -1,0 +1,137 @@
+"""Who will finish a round, when, and after how many batches: worked out for a whole cohort before anything is trained.
+
+Everything here is a column with a value per client, in the order of the cohort.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbalancer.devices import AlwaysOn, DeviceDraws
+from fedbalancer.protocols import Availability, Work
+from fedbalancer.server.expected import FORWARD_PASS_EPOCHS
+from fedbalancer.types import FloatArray, IndexArray, Order, RoundPlan, Timings
+
+
+@dataclass(frozen=True)
+class RoundClock:
+    """A round that starts at `start_s`, as the clients' availability lets it pass."""
+
+    availability: Availability
+    start_s: float
+
+    def elapsed_s(self, clients: Sequence[str], busy_s: FloatArray) -> FloatArray:
+        """When each client has done its seconds of work; inf if never."""
+        if isinstance(self.availability, AlwaysOn):
+            return busy_s
+        pairs = zip(clients, busy_s.tolist(), strict=True)
+        return np.array([self.availability.elapsed_s(client, self.start_s, seconds) for client, seconds in pairs])
+
+    def after_batches(self, client: str, before_s: float, batch_s: float, upload_s: float) -> Callable[[int], float]:
+        """When a client that trains so many batches has finished its upload."""
+        if isinstance(self.availability, AlwaysOn):
+            return lambda batches: before_s + batches * batch_s + upload_s
+        elapsed_s = self.availability.elapsed_s
+        return lambda batches: elapsed_s(client, self.start_s, before_s + batches * batch_s + upload_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Attempts:
+    """A cohort's round as it will go. `batches` is what each client trains, or would for one that is too late;
+    `makes_it` says who is in time, `why` the phase in which the others fail ("" for those in time)."""
+
+    clients: tuple[str, ...]
+    draws: DeviceDraws
+    forward_s: FloatArray
+    batches: IndexArray
+    per_epoch: IndexArray
+    elapsed_s: FloatArray
+    makes_it: NDArray[np.bool_]
+    why: NDArray[np.str_]
+
+    def timings(self) -> list[Timings]:
+        """Where every client's seconds went."""
+        train_s = self.batches * self.draws.batch_s
+        busy_s = self.draws.download_s + self.forward_s + train_s + self.draws.upload_s
+        paused_s = np.maximum(self.elapsed_s - busy_s, 0.0)
+        columns = (self.draws.download_s, self.forward_s, train_s, self.draws.upload_s, paused_s)
+        return [Timings(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def attempted(
+    clients: tuple[str, ...],
+    sizes: IndexArray,
+    samples: IndexArray,
+    looked: NDArray[np.bool_],
+    draws: DeviceDraws,
+    work: Work,
+    order: Order,
+    clock: RoundClock,
+) -> Attempts:
+    """How the round goes for clients that have selected so many `samples` of their `sizes` (0: that had none to select
+    from), after a forward pass over all data where `looked` says so."""
+    per_epoch = epoch_batches(samples, order)
+    forward_s = np.where(looked, FORWARD_PASS_EPOCHS * -(-sizes // order.batch_size) * draws.batch_s, 0.0)
+    before_s = draws.download_s + forward_s
+    columns = (before_s, draws.batch_s, draws.upload_s, samples, per_epoch)
+
+    def in_time(client: str, before: float, batch: float, upload: float, chosen: int, batches: int) -> int:
+        elapsed_s = clock.after_batches(client, before, batch, upload)
+        return work.batches(elapsed_s, order.deadline_s, batches, order.epochs) if chosen else 0
+
+    rows = zip(clients, *(column.tolist() for column in columns), strict=True)
+    done = np.array([in_time(*row) for row in rows], dtype=np.int64)
+    batches = np.where((done == 0) & (samples > 0), per_epoch * order.epochs, done)
+    trained_s = before_s + batches * draws.batch_s
+    elapsed_s = clock.elapsed_s(clients, trained_s + draws.upload_s)
+    makes_it = (done > 0) & np.isfinite(elapsed_s)
+    ends_s = (draws.download_s, before_s, trained_s)
+    why = _why(clients, makes_it, elapsed_s, ends_s, order.deadline_s, clock)
+    return Attempts(clients, draws, forward_s, batches, per_epoch, elapsed_s, makes_it, why)
+
+
+def _why(
+    clients: tuple[str, ...],
+    makes_it: NDArray[np.bool_],
+    elapsed_s: FloatArray,
+    ends_s: tuple[FloatArray, FloatArray, FloatArray],
+    deadline_s: float,
+    clock: RoundClock,
+) -> NDArray[np.str_]:
+    """The phase in which the deadline passes; `ends_s` has the busy seconds at which download, forward pass and
+    training end."""
+    why = np.full(len(clients), "", dtype="<U11")
+    late = np.flatnonzero(~makes_it)
+    if not len(late):
+        return why
+    names = [clients[place] for place in late]
+    passed = [clock.elapsed_s(names, end_s[late]) > deadline_s for end_s in ends_s]
+    phases = ["unavailable", "download", "forward", "train"]
+    why[late] = np.select([~np.isfinite(elapsed_s[late]), *passed], phases, "upload")
+    return why
+
+
+def epoch_batches(samples: IndexArray, order: Order) -> IndexArray:
+    """Batches of one local epoch, at least one."""
+    full = np.maximum(-(-samples // order.batch_size), 1)
+    return full if order.epoch_batches is None else np.minimum(full, order.epoch_batches)
+
+
+def close_round(plan: RoundPlan, attempts: Attempts) -> tuple[NDArray[np.bool_], float]:
+    """Who is accepted, and when the round closes: at the quorum-th report or at the deadline. Of equal times the first
+    in the cohort, which is in order of client id, is taken.
+
+    Without a deadline, a quorum that can never be reached closes with the last report that comes.
+    """
+    finished = np.flatnonzero(attempts.makes_it)
+    first = finished[np.argsort(attempts.elapsed_s[finished], kind="stable")][: plan.quorum]
+    accepted = np.zeros(len(attempts.clients), dtype=bool)
+    accepted[first] = True
+    if len(first) < plan.quorum and math.isfinite(plan.order.deadline_s):
+        return accepted, plan.order.deadline_s
+    return accepted, float(attempts.elapsed_s[first[-1]]) if len(first) else 0.0

@@ -1,0 +1,131 @@
+"""Ray actors, one a slot: the same work on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.engine.executors.chunks import Chunk
+from fedbalancer.engine.executors.ray_session import RaySession
+from fedbalancer.engine.executors.spread import SpreadExecutor
+from fedbalancer.engine.executors.worker import Answer, Worker
+from fedbalancer.errors import FedBalancerError
+from fedbalancer.processes import packed, unpacked, usable_cores
+from fedbalancer.protocols import Trainer
+from fedbalancer.types import Trained, Weights
+
+START_S = 120.0
+"""How long Ray may take to give a first worker."""
+
+
+class RayExecutor(SpreadExecutor):
+    """`workers` actors of one CPU each, each with a trainer of its own, that live until `close`.
+
+    Without an `address` a Ray starts on this machine and ends with this process; "auto" is the cluster that this
+    machine belongs to. As many workers as there are CPUs, unless told.
+    """
+
+    def __init__(
+        self,
+        make_trainer: Callable[[], Trainer],
+        workers: int | None = None,
+        sizes: Mapping[str, int] | None = None,
+        address: str | None = None,
+    ) -> None:
+        super().__init__(Actors(make_trainer, workers, address), sizes)
+
+
+class Actors:
+    """A `Crew` of Ray actors. Weights are put into Ray's store when they change, once for all chunks of a round."""
+
+    def __init__(self, make_trainer: Callable[[], Trainer], workers: int | None, address: str | None) -> None:
+        self._session = RaySession(address, workers, usable_cores())
+        self._ray = self._session.ray
+        self.size = self._session.workers
+        self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(Actor)
+        self._make_trainer = self._ray.put(make_trainer)
+        self._actors: dict[int, Any] = {}
+        self._pending: dict[Any, int] = {}
+        self._starting: set[int] = set()
+        self._weights: Any = None
+
+    def start(self, place: int) -> None:
+        self.end(place)
+        self._actors[place] = actor = self._actor.remote()
+        self._pending[actor.start.remote([self._make_trainer], sys.path)] = place
+        self._starting.add(place)
+
+    def end(self, place: int) -> None:
+        self._pending = {answer: other for answer, other in self._pending.items() if other != place}
+        self._starting.discard(place)
+        if place in self._actors:
+            self._ray.kill(self._actors.pop(place))
+
+    @contextmanager
+    def shared(self, weights: Weights | None, updates: int) -> Iterator[Any]:
+        if weights is None:
+            yield None
+            return
+        if self._weights is None or not _same(self._ray.get(self._weights), weights):
+            self._weights = self._ray.put(weights)
+        yield self._weights
+
+    def ask(self, place: int, verb: str, chunk: Chunk, items: Sequence[Any], shared: Any) -> None:
+        self._pending[self._actors[place].answer.remote(verb, packed(items), shared)] = place
+
+    def answers(self, timeout_s: float | None) -> list[tuple[int, Answer | None]]:
+        if not self._pending:
+            return []
+        only_starts = self._starting.issuperset(self._pending.values())
+        patience_s = START_S if timeout_s is None and only_starts else timeout_s
+        ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=patience_s)
+        if not ready and timeout_s is None:
+            raise FedBalancerError(f"Ray gave no worker within {START_S:g} s; {self._session.describe()}")
+        return [(self._pending.pop(answer), self._taken(answer)) for answer in ready]
+
+    def close(self) -> None:
+        for place in list(self._actors):
+            self.end(place)
+        self._make_trainer = self._weights = None
+        self._session.close()
+
+    def _taken(self, answer: Any) -> Answer | None:
+        try:
+            taken: Answer = self._ray.get(answer)
+        except self._ray.exceptions.RayError:
+            return None
+        return replace(taken, values=[_own(value) for value in taken.values])
+
+
+class Actor:
+    """A `Worker` in a process of Ray's."""
+
+    def __init__(self) -> None:
+        self._worker = Worker()
+
+    def start(self, make_trainer: list[Any], path: list[str]) -> Answer:
+        """Like the workers of a pool, it finds modules where the driver does."""
+        import ray
+
+        sys.path.extend(place for place in path if place not in sys.path)
+        return self._worker.start(lambda: ray.get(make_trainer[0]))
+
+    def answer(self, verb: str, items: bytes, weights: Weights | None) -> Answer:
+        return self._worker.answer(verb, unpacked(items), weights)
+
+
+def _same(one: Weights, other: Weights) -> bool:
+    """Equal to the last bit."""
+    return one.shape == other.shape and np.array_equal(one.view(np.uint32), other.view(np.uint32))
+
+
+def _own(value: Any) -> Any:
+    """The value in memory of this process: what Ray gives is read-only and keeps its place in Ray's store."""
+    if isinstance(value, Trained):
+        return replace(value, update=_own(value.update), seen=_own(value.seen), losses=_own(value.losses))
+    return value.copy() if isinstance(value, np.ndarray) else value

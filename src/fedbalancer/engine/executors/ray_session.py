@@ -1,0 +1,134 @@
+"""Being connected to Ray: a cluster that is there, or a Ray of our own that starts here and ends with us."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedbalancer.errors import BadSetting, MissingData
+
+ANSWER_S = 10.0
+"""How long an address may take to answer at all."""
+PREFIX = "fb-ray-"
+LONGEST_FOLDER = 16
+"""Ray puts sockets some 80 characters below the folder for temporary files, and their paths may have 107 at most (103
+on a Mac)."""
+
+
+class RaySession:
+    """A connection to Ray. One that the program made before is used and left as it is."""
+
+    def __init__(self, address: str | None, workers: int | None, cores: int) -> None:
+        self.ray = _package()
+        self._folder: Path | None = None
+        self._ours = not self.ray.is_initialized()
+        if self._ours:
+            self._connect(address, workers if workers is not None else cores)
+        self.workers = workers if workers is not None else max(int(self._cpus()), 1)
+
+    def close(self) -> None:
+        """End the connection, and the Ray that was started for it, if it is ours."""
+        if self._ours:
+            self.ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def describe(self) -> str:
+        """What there is to work with."""
+        free = self.ray.available_resources().get("CPU", 0.0)
+        return f"the cluster has {self._cpus():g} CPUs, of which {free:g} are free"
+
+    def _cpus(self) -> float:
+        return float(self.ray.cluster_resources().get("CPU", 0.0))
+
+    def _connect(self, address: str | None, workers: int) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
+        if address is not None:
+            _check_answers(address)
+            _begin(self.ray, address, {"address": address, **quiet})
+            return
+        self._folder = _fresh_folder()
+        own = {"address": "local", "num_cpus": workers, "include_dashboard": False, "_temp_dir": str(self._folder)}
+        _begin(self.ray, "local", {**own, **quiet})
+
+
+def _fresh_folder() -> Path:
+    """A folder for what Ray writes. Those of drivers that were killed are removed by who comes next."""
+    usual = tempfile.gettempdir()
+    place = Path(usual if len(usual) <= LONGEST_FOLDER else "/tmp")
+    for old in place.glob(f"{PREFIX}*-*"):
+        owner = old.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not _is_alive(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _package() -> Any:
+    """Ray, told to keep to itself what it would print on our stdout, such as the death of a worker."""
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingData("executor ray needs Ray; type: pip install 'fedbalancer[ray]'") from error
+    return ray
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself would keep trying for minutes."""
+    if address == "auto":
+        return
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise BadSetting(f"address = {address!r} must be auto, HOST:PORT or ray://HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise BadSetting(f"address = {address!r}: no Ray answers there ({error})") from error
+
+
+def _begin(ray: Any, address: str, options: dict[str, Any]) -> None:
+    try:
+        with _signals_kept():
+            ray.init(**options)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise BadSetting(
+            f"address = {address!r}: Ray does not work there ({type(error).__name__}: {reason})"
+        ) from error
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray takes SIGTERM for itself; whoever had it before gets it back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

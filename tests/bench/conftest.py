@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fedbalancer.runs.execute import one_thread
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tests run side by side: threads of torch would only wait for each other."""
+    with one_thread():
+        yield

@@ -1,0 +1,154 @@
+"""Ray's actors give the same bytes as one process, on a local Ray of two workers of which one is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import same
+from engine.executors.harness import Killer, alive, check_all_end, check_equal, wait_until
+from engine.executors.trainers import MANY, Large, work, works
+from plain_trainer import Plain
+
+pytest.importorskip("ray")
+
+from fedbalancer.engine.executors import InlineExecutor, RayExecutor
+from fedbalancer.engine.executors import ray as ray_module
+from fedbalancer.engine.executors.ray_session import RaySession
+from fedbalancer.errors import BadData, BadSetting, FedBalancerError, TrainingDiverged
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[RaySession]:
+    """One Ray for all tests of this file; what they start finds it."""
+    session = RaySession(None, 2, 2)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[RayExecutor]:
+    executor = RayExecutor(lambda: Large(tmp_path))
+    yield executor
+    executor.close()
+
+
+def test_equals_inline_bit_for_bit_with_a_worker_a_cpu(crew: RayExecutor) -> None:
+    assert crew.workers == 2
+    for count in (0, 1, 11):
+        check_equal(crew, Large(), count)
+
+
+def test_an_actor_killed_in_mid_round_is_replaced_and_its_work_done_again(crew: RayExecutor, tmp_path: Path) -> None:
+    weights = crew.initial_weights(0)
+    everybody = [work("victim", batches=9), *works(6)]
+    killer = Killer(tmp_path)
+    trained = crew.train(weights, everybody)
+    assert not alive(killer.victim())
+    assert same(trained, InlineExecutor(Large(tmp_path)).train(weights, everybody))
+    check_equal(crew, Large(), 5)
+
+
+def test_work_that_kills_every_actor_is_an_error_and_the_others_live_on() -> None:
+    executor = RayExecutor(Plain, 1)
+    weights = np.ones(3, dtype=np.float32)
+    try:
+        with pytest.raises(FedBalancerError, match="a worker process died"):
+            executor.train(weights, [work("killer"), work("a")])
+        assert same(executor.train(weights, works(4)), InlineExecutor(Plain()).train(weights, works(4)))
+    finally:
+        executor.close()
+
+
+def test_errors_of_a_trainer_come_through_with_their_words(crew: RayExecutor) -> None:
+    weights = crew.initial_weights(0)
+    with pytest.raises(TrainingDiverged, match="client 'diverging-1': loss is not finite"):
+        crew.train(weights, [work("a"), work("diverging-1"), work("diverging-2", batches=9)])
+    with pytest.raises(RuntimeError, match="Awkward: 1 and 2"):
+        crew.train(weights, [work("broken")])
+    assert len(crew.train(weights, works(3))) == 3
+
+
+def test_a_trainer_that_cannot_be_made_says_why() -> None:
+    def refuse() -> Large:
+        raise BadData("client 'ann' has no samples")
+
+    executor = RayExecutor(refuse, 1)
+    try:
+        with pytest.raises(BadData, match="'ann' has no samples"):
+            executor.initial_weights(0)
+    finally:
+        executor.close()
+
+
+def test_every_actor_computes_on_one_thread(crew: RayExecutor) -> None:
+    told = crew.losses(np.zeros(MANY, dtype=np.float32), ["threads"] * 8)
+    assert {(threads, variable) for threads, variable, _ in map(tuple, told)} == {(1.0, 1.0)}
+
+
+def test_more_workers_than_the_cluster_has_are_an_error_once_none_comes(
+    crew: RayExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_until(lambda: crew.ready)  # both CPUs are taken
+    monkeypatch.setattr(ray_module, "START_S", 2.0)
+    other = RayExecutor(Plain, 1)
+    try:
+        with pytest.raises(FedBalancerError, match="2 CPUs, of which 0 are free"):
+            other.initial_weights(0)
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999999"])
+def test_an_address_where_no_ray_answers_is_a_clear_error(address: str) -> None:
+    script = f"from fedbalancer.engine.executors import RayExecutor; RayExecutor(int, address={address!r})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert f"BadSetting: address = {address!r}" in done.stderr
+
+
+def test_bad_addresses_are_refused_by_the_class_itself() -> None:
+    from fedbalancer.engine.executors.ray_session import _check_answers
+
+    with pytest.raises(BadSetting, match="must be auto, HOST:PORT"):
+        _check_answers("cluster")
+
+
+def test_a_run_on_ray_of_its_own_leaves_stdout_clean_and_nothing_behind(tmp_path: Path) -> None:
+    short = tempfile.mkdtemp(prefix="t", dir="/tmp")  # Ray's sockets allow no long paths
+    environment = {**os.environ, "TMPDIR": short}
+    arguments = ["run", "synthetic", "--users", "8", "--rounds", "3", "--set", "clients_per_round=3", "--json"]
+    made = {}
+    for name, more in {"ray": ["--executor", "ray", "--workers", "2"], "inline": ["--workers", "1"]}.items():
+        done = subprocess.run(
+            [sys.executable, "-m", "fedbalancer", *arguments, "--out", name, *more],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["rounds"] == 3
+        assert "ray" not in done.stderr.lower()
+        files = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
+        made[name] = [(tmp_path / name / file).read_bytes() for file in files]
+    assert made["ray"] == made["inline"]
+    Path(short).rmdir()  # it is empty again
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_actors_end_with_their_driver() -> None:
+    script = """
+import time
+from engine.executors.trainers import Large
+from fedbalancer.engine.executors import RayExecutor
+executor = RayExecutor(Large, 2)
+while not executor.ready:
+    time.sleep(0.02)
+print("ready", flush=True)
+time.sleep(600)
+"""
+    check_all_end(script, "ray::Actor")  # helpers of Ray's own take a minute to notice

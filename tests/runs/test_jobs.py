@@ -1,0 +1,74 @@
+"""Runs side by side: a process that dies takes nothing along for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine.executors.harness import Killer
+from runs import tinytask
+
+import fedbalancer as fb
+from fedbalancer.processes import DIED
+from fedbalancer.runs.compare import ComparisonPlan, run_comparison
+from fedbalancer.runs.jobs import Job, JobEvent, JobPool
+from fedbalancer.runs.spec import RunSpec
+from fedbalancer.runs.workforce import Hands
+
+FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
+
+
+def fragile(folder: Path, deadly: bool = False) -> fb.Task:
+    """A task whose model, made for the first time in a process of the pool, waits there to be killed."""
+
+    def model() -> Any:
+        if deadly:
+            os.kill(os.getpid(), signal.SIGKILL)
+        tinytask_model = tinytask.linear()
+        from engine.executors.trainers import Large
+
+        Large(folder)._wait_to_be_killed()
+        return tinytask_model
+
+    return tinytask.load(model=model, model_bytes=40)
+
+
+def contents(folder: Path) -> list[bytes]:
+    return [(folder / name).read_bytes() for name in FILES]
+
+
+def test_a_killed_process_is_replaced_and_its_runs_end_in_the_same_bytes(tmp_path: Path) -> None:
+    events: list[JobEvent] = []
+    killer = Killer(tmp_path)
+    task = fragile(tmp_path)
+    jobs = [Job(RunSpec(task, "fedavg+1t", seed), tmp_path / f"seed-{seed}") for seed in range(3)]
+    with JobPool(task, 2, {"workers": 1}) as pool:
+        last = pool.run(jobs, events.append, lambda: False)
+        killer.victim()
+        assert {event.kind for event in last.values()} == {"done"}
+        assert pool.run([], events.append, lambda: False) == {}
+    for seed in range(3):
+        fb.run(tinytask.load(), "fedavg+1t", seed, out=tmp_path / "alone", overwrite=True)
+        assert contents(tmp_path / f"seed-{seed}") == contents(tmp_path / "alone")
+    assert [event.kind for event in events if event.kind != "running"] == ["done"] * 3
+
+
+def test_a_run_that_kills_every_process_fails_in_words(tmp_path: Path) -> None:
+    task = fragile(tmp_path, deadly=True)
+    job = Job(RunSpec(task, "fedavg+1t"), tmp_path / "run")
+    with JobPool(task, 1, {"workers": 1}) as pool:
+        last = pool.run([job], lambda event: None, lambda: False)
+    assert last[job.key] == JobEvent(job.key, "failed", why=DIED)
+
+
+@pytest.mark.parametrize("hands", [Hands(jobs=1), Hands(jobs=2, workers=2), Hands(workers=1)])
+def test_a_comparison_gives_the_same_bytes_however_it_is_shared_out(hands: Hands, tmp_path: Path) -> None:
+    plan = ComparisonPlan.make(tinytask.load(), ["fedavg+1t", "fedbalancer"], 1, rounds=3, extend=1.0)
+    result = run_comparison(plan, tmp_path / "out", hands=hands, pages=False)
+    assert not result.failed
+    budget_s = plan.budgets_s()[0]
+    fb.run(tinytask.load(), "fedbalancer", settings={"rounds": 3}, budget_s=budget_s, out=tmp_path / "alone")
+    assert contents(tmp_path / "out" / "fedbalancer" / "seed-0") == contents(tmp_path / "alone")
