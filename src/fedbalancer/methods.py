@@ -90,15 +90,7 @@ def _sample_selection(s: Settings) -> Method:
 def _fedbalancer(s: Settings) -> Method:
     return Method(
         "fedbalancer",
-        clients=OverThresholdUtility(
-            alpha=s.alpha,
-            exploration=s.exploration,
-            exploration_decay=s.exploration_decay,
-            exploration_min=s.exploration_min,
-            clip=s.utility_clip,
-            cutoff=s.utility_cutoff,
-            normalise=s.normalise_utility,
-        ),
+        clients=_clients(s),
         samples=OverThreshold(s.p),
         deadline=PeakDeadline(s.deadline_counts, s.deadline_grid, s.deadline_gate, s.deadline_gate_clients, s.guard_s),
         work=WholeEpochs(),
@@ -107,6 +99,18 @@ def _fedbalancer(s: Settings) -> Method:
         summary=_summary(s),
         mu=s.fedbalancer_mu,
         forward_pass=s.forward_pass,
+    )
+
+
+def _clients(s: Settings) -> OverThresholdUtility:
+    return OverThresholdUtility(
+        alpha=s.alpha,
+        exploration=s.exploration,
+        exploration_decay=s.exploration_decay,
+        exploration_min=s.exploration_min,
+        clip=s.utility_clip,
+        cutoff=s.utility_cutoff,
+        normalise=s.normalise_utility,
     )
 
 
@@ -127,13 +131,15 @@ def _oort(s: Settings) -> Method:
             blacklist=math.inf if s.oort_blacklist is None else s.oort_blacklist,
         ),
         deadline=FirstReports(),
-        summary=_summary(s),
+        summary=replace(_summary(s), over_samples="selected"),
         epoch_batches=1,
     )
 
 
 def _oortbalancer(s: Settings) -> Method:
-    return replace(_fedbalancer(s), samples=OverThresholdBatch(s.p), epoch_batches=1)
+    balancer = _fedbalancer(s)
+    clients = replace(_clients(s), alpha=s.oort_alpha)
+    return replace(balancer, clients=clients, samples=OverThresholdBatch(s.p), epoch_batches=1)
 
 
 def _summary(s: Settings) -> LossStatistics:
@@ -204,7 +210,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         lambda m, s: replace(m, compress=SignSGD(), aggregate=MajorityVote(s.vote_step)),
     ),
     # What FedBalancer is without one of its parts.
-    "+randomsamples": ("as many samples, at random", lambda m, s: replace(m, samples=RandomSamples(s.p))),
+    "+randomsamples": ("as many samples, at random", lambda m, s: replace(m, samples=RandomSamples())),
     "-samples": (
         "without sample selection",
         lambda m, s: replace(m, samples=EverySample(), threshold=NoThreshold()),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.batches import batches
+from fedbalancer.client.batches import batches, epochs
 from fedbalancer.types import ClientWork
 
 
@@ -30,6 +32,24 @@ def test_every_epoch_is_a_shuffle_of_all_samples_in_batches_with_a_short_last_on
         assert sizes[:-1] == [batch_size] * (per_epoch - 1)
 
 
+@given(st.integers(1, 30), st.integers(0, 40), st.integers(1, 12), st.integers(1, 5))
+def test_an_epoch_cut_short_is_the_beginning_of_the_whole_one(
+    size: int, count: int, batch_size: int, per_epoch: int
+) -> None:
+    whole = work(size, 40 * (-(-size // batch_size)), batch_size)
+    short = replace(whole, batches=count, epoch_batches=per_epoch)
+    full = list(epochs(whole))
+    found = list(epochs(short))
+    per_epoch = min(per_epoch, -(-size // batch_size))
+    assert sum(-(-len(rows) // batch_size) for rows in found) == count
+    for number, rows in enumerate(found):
+        left = count - number * per_epoch
+        assert list(rows) == list(full[number][: min(per_epoch, left) * batch_size])
+    assert [list(rows) for _, rows in batches(short)] == [
+        list(rows[at : at + batch_size]) for rows in found for at in range(0, len(rows), batch_size)
+    ]
+
+
 def test_the_order_depends_on_seed_client_and_epoch() -> None:
     def first(*arguments: object, epoch: int = 0) -> list[int]:
         return list(dict(batches(work(50, 2, 50, *arguments)))[epoch])  # type: ignore[arg-type]
@@ -41,3 +61,8 @@ def test_the_order_depends_on_seed_client_and_epoch() -> None:
 def test_batches_of_no_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="no samples"):
         list(batches(work(0, 1, 10)))
+
+
+def test_epochs_of_no_batches_are_refused() -> None:
+    with pytest.raises(ValueError, match="epochs of 0 batches"):
+        list(batches(replace(work(5, 1, 10), epoch_batches=0)))

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from fedbalancer.client.batches import batches
-from fedbalancer.errors import BadData, TrainingDiverged, UnknownName
+from fedbalancer.errors import BadData, BadSetting, TrainingDiverged, UnknownName
 from fedbalancer.tasks.task import Task
 from fedbalancer.types import ClientWork
 
 torch = pytest.importorskip("torch", reason="the torch trainer needs the extra [torch]")
 
-from fedbalancer.client.train import TorchTrainer  # noqa: E402
+from fedbalancer.client.train import ENGINES, TorchTrainer  # noqa: E402
 
 F = torch.nn.functional
 SIZE, FEATURES, CLASSES = 23, 5, 3
@@ -53,11 +53,10 @@ def textbook(weights: Any, job: ClientWork, penalty: float = 0.0) -> tuple[Any, 
     load(module, weights.copy())
     optimizer = torch.optim.SGD(module.parameters(), job.learning_rate)
     features, labels = torch.tensor(data()[0], dtype=torch.float32), torch.tensor(data()[1])
-    start, first = torch.tensor(weights), {}
-    for epoch, rows in batches(job):
+    start, first = torch.tensor(weights), {}  # type: tuple[Any, dict[int, float]]
+    for _, rows in batches(job):
         losses = F.cross_entropy(module(features[rows]), labels[rows], reduction="none")
-        if epoch == 0:
-            first.update(zip(rows.tolist(), losses.tolist(), strict=True))
+        first = dict(zip(rows.tolist(), losses.tolist(), strict=True)) | first
         flat = torch.nn.utils.parameters_to_vector(module.parameters())
         optimizer.zero_grad()
         (losses.mean() + penalty / 2 * (flat - start).square().sum()).backward()
@@ -67,13 +66,17 @@ def textbook(weights: Any, job: ClientWork, penalty: float = 0.0) -> tuple[Any, 
     return torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy(), first
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"mu": 0.7}, {"clip_norm": 0.05}, {"mu": 2.0, "clip_norm": 0.1}, {"batch_size": 23, "batches": 3}],
-    ids=["sgd", "proximal", "clipped", "proximal and clipped", "full batches"],
-)
-def test_training_equals_textbook_sgd_on_the_same_batches(options: dict[str, Any]) -> None:
-    trainer, job = TorchTrainer(task()), work(**options)
+    [
+        {}, {"mu": 0.7}, {"clip_norm": 0.05}, {"mu": 2.0, "clip_norm": 0.1}, {"batch_size": 23, "batches": 3},
+        {"epoch_batches": 1},
+    ],
+    ids=["sgd", "proximal", "clipped", "proximal and clipped", "full batches", "short epochs"],
+)  # fmt: skip
+def test_training_equals_textbook_sgd_on_the_same_batches(options: dict[str, Any], engine: str) -> None:
+    trainer, job = TorchTrainer(task(), engine), work(**options)
     weights = trainer.initial_weights(0)
     expected, first = textbook(weights, job, job.mu)
     trained = trainer.train(weights, job)
@@ -100,8 +103,24 @@ def test_only_the_samples_really_seen_are_reported() -> None:
     assert len(trained.losses) == 4
 
 
-def test_no_batches_change_nothing() -> None:
+def test_losses_are_those_of_the_first_time_a_sample_is_seen_in_any_epoch() -> None:
     trainer = TorchTrainer(task())
+    weights = trainer.initial_weights(0)
+    job = work(epoch_batches=1, batches=4, batch_size=5)
+    trained = trainer.train(weights, job)
+    rows = [rows for _, rows in batches(job)]
+    assert list(trained.seen) == sorted({*np.concatenate(rows)})
+    assert len(trained.seen) > 5
+    for step in range(4):  # what is new in a step has the loss that the model has after the steps before
+        before = trainer.train(weights, work(epoch_batches=1, batches=step, batch_size=5)).update
+        expected = trainer.losses(weights + before, "ann")
+        for row in set(rows[step]) - {*np.concatenate([np.empty(0), *rows[:step]])}:
+            assert trained.losses[list(trained.seen).index(row)] == pytest.approx(expected[row], rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_batches_change_nothing(engine: str) -> None:
+    trainer = TorchTrainer(task(), engine)
     trained = trainer.train(trainer.initial_weights(0), work(batches=0))
     assert not trained.update.any()
     assert trained.seen.shape == trained.losses.shape == (0,)
@@ -120,9 +139,10 @@ class Noisy(torch.nn.Module):  # type: ignore[misc]
         return self.b(F.dropout(self.norm(self.a(x)), 0.5, self.training))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("model", [mlp, Noisy])
-def test_same_work_same_bytes_whatever_was_done_before(model: Callable[[], Any]) -> None:
-    trainer, other = TorchTrainer(task(model)), TorchTrainer(task(model))
+def test_same_work_same_bytes_whatever_was_done_before(model: Callable[[], Any], engine: str) -> None:
+    trainer, other = TorchTrainer(task(model), engine), TorchTrainer(task(model), engine)
     weights = trainer.initial_weights(4)
     kept = weights.copy()
     first = trainer.train(weights, work())
@@ -170,6 +190,39 @@ def test_evaluation_counts_right_answers_and_averages_losses() -> None:
     assert evaluation.samples == 30 * SIZE
     assert evaluation.accuracy == pytest.approx(float((outputs.argmax(1).numpy() == labels).mean()))
     assert evaluation.loss == pytest.approx(float(F.cross_entropy(outputs, torch.tensor(labels))), rel=1e-5)
+
+
+def test_an_evaluation_in_pieces_is_the_same_however_they_are_shared_out() -> None:
+    features, labels = (np.tile(part, (30, 1) if part.ndim == 2 else 30) for part in data(2))
+    trainer, other = (TorchTrainer(task(test=(features, labels))) for _ in range(2))
+    weights = trainer.initial_weights(0)
+    count = trainer.evaluation_pieces()
+    assert count == 3
+    one, two = trainer.evaluate_pieces(weights, [2, 0]), other.evaluate_pieces(weights, [1])
+    assert trainer.combine([one[1], two[0], one[0]]) == trainer.evaluate(weights)
+    assert sum(piece[3] for piece in one + two) == len(labels)
+
+
+def test_an_evaluation_of_half_of_the_pieces_does_not_depend_on_the_rest() -> None:
+    trainer = TorchTrainer(task())
+    weights = trainer.initial_weights(0)
+    assert trainer.evaluate_pieces(weights, []) == []
+    (piece,) = trainer.evaluate_pieces(weights, [0])
+    assert trainer.combine([piece, piece]).loss == trainer.evaluate(weights).loss
+
+
+def test_engines_and_devices_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(UnknownName, match=r"unknown engine 'quick'.*fast, plain"):
+        TorchTrainer(task(), engine="quick")
+    with pytest.raises(BadSetting, match="device is 'abacus', but torch has only cpu"):
+        TorchTrainer(task(), device="abacus")
+
+
+def test_the_plain_engine_has_no_plan_and_the_fast_one_tells_how_layers_run() -> None:
+    assert TorchTrainer(task(), "plain").plan is None
+    plan = TorchTrainer(task()).plan
+    assert plan is not None
+    assert [layer.name for layer in plan.layers] == ["0", "2"]
 
 
 def test_a_loss_of_your_own_may_fit_numbers() -> None:

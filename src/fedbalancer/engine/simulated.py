@@ -7,6 +7,7 @@ trained, as pure work that an executor may spread. Work whose result nobody woul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,8 +89,11 @@ class SimulatedEngine:
         self.up_bytes = model_bytes if up_bytes is None else up_bytes
         self.window_s = window_s
         self.memory = Memories(ledger)
-        self._everybody = np.arange(len(ledger.clients))
         self._samples = np.arange(ledger.size.max(initial=0))
+
+    @cached_property
+    def _everybody(self) -> IndexArray:
+        return np.arange(len(self.ledger.clients))
 
     def available(self, clock_s: float) -> IndexArray:
         """Who is there at the end of the selection window."""

@@ -83,7 +83,8 @@ class Workforce:
         make = _recipe(spec, task)
         cores = min(self._cores, len(task.sizes))
         if self._kind == "ray":
-            return RayExecutor(make, self._workers, task.sizes, self._address)
+            gpus = 1.0 if spec.device.startswith("cuda") else 0.0
+            return RayExecutor(make, self._workers, task.sizes, self._address, gpus)
         if self._kind == "pool" or (self._kind is None and self._workers is not None and self._workers > 1):
             return PoolExecutor(make, self._workers or self._cores, task.sizes)
         trainer = trainer_for(task, spec.engine, spec.device)

@@ -25,7 +25,7 @@ def test_the_number_is_that_of_algorithm_1(
     values = None if losses is None else np.array(losses)
     chosen, alike = (
         policy.select(30, values, 1.0, order, np.random.default_rng(seed))
-        for policy in (RandomSamples(p), OverThreshold(p))
+        for policy in (RandomSamples(), OverThreshold(p))
     )
     assert (chosen is None) == (alike is None)
     if chosen is not None and alike is not None:

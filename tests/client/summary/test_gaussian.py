@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.summary import LossStatistics
+from fedbalancer.randomness import stream
 from fedbalancer.types import FloatArray, IndexArray, Summary
 
 NOISY = ("loss_low", "loss_high", "loss_sum", "over_count", "over_sumsq")
@@ -84,3 +85,12 @@ def test_noise_depends_on_the_generator_only() -> None:
     policy = LossStatistics(0.5)
     assert summarize(policy, LOSSES, SEEN, seed=1) == summarize(policy, LOSSES, SEEN, seed=1)
     assert summarize(policy, LOSSES, SEEN, seed=1) != summarize(policy, LOSSES, SEEN, seed=2)
+
+
+def test_over_samples_selected_looks_at_the_samples_trained_now_only() -> None:
+    losses, seen = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 3])
+    order = make_order(loss_threshold=1.5)
+    known = LossStatistics().summarize(losses, seen, 1.0, order, stream(0, "noise"))
+    oort = LossStatistics(over_samples="selected").summarize(losses, seen, 1.0, order, stream(0, "noise"))
+    assert (known.over_count, known.over_sumsq) == (3.0, 29.0)
+    assert (oort.over_count, oort.over_sumsq) == (1.0, 16.0)

@@ -12,11 +12,8 @@ from fedbalancer.types import FloatArray, IndexArray, Order
 
 @dataclass(frozen=True)
 class RandomSamples:
-    """As many samples as `OverThreshold(p)` selects, drawn uniformly instead of by their loss. The number depends on
-    |OT|, so the loss list and its forward pass are needed as there: only the choice differs. It does not depend on p,
-    which is kept so that the two can be exchanged."""
-
-    p: float = 1.0
+    """As many samples as `OverThreshold` selects, drawn uniformly instead of by their loss. The number depends on |OT|,
+    so the loss list and its forward pass are needed as there: only the choice differs."""
 
     def cap(self, sizes: IndexArray) -> int | None:
         return None

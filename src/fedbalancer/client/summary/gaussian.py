@@ -18,10 +18,12 @@ class LossStatistics:
     Departures: the authors' code added noise on the server and to LLow and LHigh only; the paper says that all of it is
     private. We read the list after this round's training, whose fresh entries are first-epoch losses (the code read it
     before; only the entries trained now differ). `utility_samples="all"` sums over the whole list as their code did.
+    `over_samples="selected"` takes count and squares over the samples trained now only, as Oort does.
     """
 
     noise_factor: float = 0.0
     utility_samples: Literal["selected", "all"] = "selected"
+    over_samples: Literal["known", "selected"] = "known"
     high_percentile: float = 80.0
 
     def summarize(
@@ -29,7 +31,8 @@ class LossStatistics:
     ) -> Summary:
         known = np.sort(losses[~np.isnan(losses)])
         counted = known if self.utility_samples == "all" else losses[seen]
-        over = known[np.searchsorted(known, order.loss_threshold) :]
+        looked_at = np.sort(losses[seen]) if self.over_samples == "selected" else known
+        over = looked_at[np.searchsorted(looked_at, order.loss_threshold) :]
         # np.percentile gives the same, but its overhead dominates on lists as short as a phone's.
         high = np.interp(self.high_percentile / 100 * (len(known) - 1), np.arange(len(known)), known)
         exact = np.array([known[0], high, counted.sum(), len(over), (over**2).sum()])

@@ -27,7 +27,7 @@ class RayExecutor(SpreadExecutor):
     """`workers` actors of one CPU each, each with a trainer of its own, that live until `close`.
 
     Without an `address` a Ray starts on this machine and ends with this process; "auto" is the cluster that this
-    machine belongs to. As many workers as there are CPUs, unless told.
+    machine belongs to. As many workers as there is room for, unless told; with `gpus` each takes so many of them too.
     """
 
     def __init__(
@@ -36,18 +36,21 @@ class RayExecutor(SpreadExecutor):
         workers: int | None = None,
         sizes: Mapping[str, int] | None = None,
         address: str | None = None,
+        gpus: float = 0.0,
     ) -> None:
-        super().__init__(Actors(make_trainer, workers, address), sizes)
+        super().__init__(Actors(make_trainer, workers, address, gpus), sizes)
 
 
 class Actors:
     """A `Crew` of Ray actors. Weights are put into Ray's store when they change, once for all chunks of a round."""
 
-    def __init__(self, make_trainer: Callable[[], Trainer], workers: int | None, address: str | None) -> None:
-        self._session = RaySession(address, workers, usable_cores())
+    def __init__(
+        self, make_trainer: Callable[[], Trainer], workers: int | None, address: str | None, gpus: float
+    ) -> None:
+        self._session = RaySession(address, workers if workers is not None else usable_cores())
         self._ray = self._session.ray
-        self.size = self._session.workers
-        self._actor = self._ray.remote(num_cpus=1, max_restarts=0)(Actor)
+        self.size = workers if workers is not None else self._session.room(1.0, gpus)
+        self._actor = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(Actor)
         self._make_trainer = self._ray.put(make_trainer)
         self._actors: dict[int, Any] = {}
         self._pending: dict[Any, int] = {}

@@ -26,15 +26,21 @@ on a Mac)."""
 
 
 class RaySession:
-    """A connection to Ray. One that the program made before is used and left as it is."""
+    """A connection to Ray. One that the program made before is used and left as it is.
 
-    def __init__(self, address: str | None, workers: int | None, cores: int) -> None:
+    A Ray that starts here has `cores` CPUs.
+    """
+
+    def __init__(self, address: str | None, cores: int) -> None:
         self.ray = _package()
         self._folder: Path | None = None
         self._ours = not self.ray.is_initialized()
         if self._ours:
-            self._connect(address, workers if workers is not None else cores)
-        self.workers = workers if workers is not None else max(int(self._cpus()), 1)
+            try:
+                self._connect(address, cores)
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """End the connection, and the Ray that was started for it, if it is ours."""
@@ -43,35 +49,39 @@ class RaySession:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
+    def room(self, cpus: float, gpus: float) -> int:
+        """How many workers fit that each need so much; at least one."""
+        there = self.ray.cluster_resources()
+        fitting = [there.get(name, 0.0) // need for name, need in (("CPU", cpus), ("GPU", gpus)) if need]
+        return max(int(min(fitting)), 1)
+
     def describe(self) -> str:
         """What there is to work with."""
-        free = self.ray.available_resources().get("CPU", 0.0)
-        return f"the cluster has {self._cpus():g} CPUs, of which {free:g} are free"
+        there, free = self.ray.cluster_resources(), self.ray.available_resources()
+        return f"the cluster has {there.get('CPU', 0.0):g} CPUs, of which {free.get('CPU', 0.0):g} are free"
 
-    def _cpus(self) -> float:
-        return float(self.ray.cluster_resources().get("CPU", 0.0))
-
-    def _connect(self, address: str | None, workers: int) -> None:
+    def _connect(self, address: str | None, cores: int) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         logging.getLogger("ray").setLevel(logging.ERROR)
         quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
         if address is not None:
-            _check_answers(address)
+            check_answers(address)
             _begin(self.ray, address, {"address": address, **quiet})
             return
-        self._folder = _fresh_folder()
-        own = {"address": "local", "num_cpus": workers, "include_dashboard": False, "_temp_dir": str(self._folder)}
+        self._folder = fresh_folder()
+        own = {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": str(self._folder)}
         _begin(self.ray, "local", {**own, **quiet})
 
 
-def _fresh_folder() -> Path:
+def fresh_folder() -> Path:
     """A folder for what Ray writes. Those of drivers that were killed are removed by who comes next."""
     usual = tempfile.gettempdir()
     place = Path(usual if len(usual) <= LONGEST_FOLDER else "/tmp")
-    for old in place.glob(f"{PREFIX}*-*"):
-        owner = old.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdigit() and not _is_alive(int(owner)):
-            shutil.rmtree(old, ignore_errors=True)
+    if sys.platform != "win32":
+        for old in place.glob(f"{PREFIX}*-*"):
+            owner = old.name.removeprefix(PREFIX).partition("-")[0]
+            if owner.isdigit() and not _is_alive(int(owner)):
+                shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
 
 
@@ -80,7 +90,7 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:
+    except OSError:  # it is, but not ours
         return True
     return True
 
@@ -96,7 +106,7 @@ def _package() -> Any:
     return ray
 
 
-def _check_answers(address: str) -> None:
+def check_answers(address: str) -> None:
     """Ray itself would keep trying for minutes."""
     if address == "auto":
         return

@@ -102,11 +102,11 @@ class SpreadExecutor:
 
     def _spread(self, verb: str, weights: Weights | None, items: Sequence[Any], costs: Sequence[float]) -> list[Any]:
         self._fill()
-        most = max(CHUNK_BYTES // weights.nbytes, 1) if weights is not None and weights.nbytes else len(items)
-        deal = Deal(costs, self.workers, most)
+        updates = len(items) if verb == "train" else 0
+        deal = Deal(costs, self.workers, _most(weights) if updates else None)
         results: dict[int, Any] = {}
         failed: dict[int, Exception] = {}
-        with self._crew.shared(weights, len(items) if verb == "train" else 0) as shared, self._nobody_left_busy():
+        with self._crew.shared(weights, updates) as shared, self._nobody_left_busy():
             while self._give_out(deal, verb, items, shared):
                 for chunk, answer in self._hear(None):
                     if answer is None:
@@ -185,3 +185,8 @@ class SpreadExecutor:
                 del self._busy[place]
                 self._crew.end(place)
                 self._vacant.append(place)
+
+
+def _most(weights: Weights | None) -> int | None:
+    """Clients in one chunk, at most."""
+    return max(CHUNK_BYTES // weights.nbytes, 1) if weights is not None and weights.nbytes else None

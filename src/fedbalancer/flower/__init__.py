@@ -1,0 +1,48 @@
+"""FedBalancer on Flower: the same policies on real devices, with deadlines that hold on the wall clock.
+
+On the server, inside a plain `ServerApp`:
+
+    strategy = fedbalancer.flower.Strategy(method="fedbalancer", clients_per_round=10, epochs=5)
+    result = strategy.start(grid=grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=50)
+
+On a client, for torch `app = fedbalancer.flower.client_app(model=..., data=...)`; for any framework
+`introduce(app, ...)` once and three calls in the train function: `balanced`, `work.select`, `work.reply`.
+
+The engine of this world lives here too, beside its public face: `grid_engine.py` is to Flower what
+`engine/simulated.py` is to the virtual clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedbalancer.flower.aggregate import FlowerAggregator
+    from fedbalancer.flower.client import Work, balanced
+    from fedbalancer.flower.hello import introduce
+    from fedbalancer.flower.strategy import Strategy
+    from fedbalancer.flower.torch_client import client_app
+
+_HOMES = {
+    "FlowerAggregator": "aggregate",
+    "Strategy": "strategy",
+    "Work": "client",
+    "balanced": "client",
+    "client_app": "torch_client",
+    "introduce": "hello",
+}
+
+__all__ = ["FlowerAggregator", "Strategy", "Work", "balanced", "client_app", "introduce"]
+
+
+def __getattr__(name: str) -> Any:
+    # Found when first used, so that the package can be named where flwr is not installed.
+    from importlib import import_module
+
+    if name in _HOMES:
+        return getattr(import_module(f"fedbalancer.flower.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'fedbalancer.flower' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,108 @@
+"""All that we use of flwr, and every difference between its versions. No other file of ours imports flwr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fedbalancer.errors import MissingData
+
+try:
+    from flwr.app import (
+        Array,
+        ArrayRecord,
+        ConfigRecord,
+        Context,
+        Error,
+        Message,
+        Metadata,
+        MetricRecord,
+        RecordDict,
+    )
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Result
+except ImportError as error:
+    raise MissingData(
+        f"this needs flwr 1.41 or later ({error}); install it: pip install 'fedbalancer[flower]'"
+    ) from error
+
+__all__ = [
+    "Array",
+    "ArrayRecord",
+    "ClientApp",
+    "ConfigRecord",
+    "Context",
+    "Error",
+    "Grid",
+    "Message",
+    "MetricRecord",
+    "RecordDict",
+    "Result",
+    "made_reply",
+    "node_ids",
+    "pull",
+    "push",
+    "reply_to",
+    "set_current",
+]
+
+
+def node_ids(grid: Grid) -> list[int]:
+    """The nodes that the SuperLink believes to be there, sorted: it lists them in no order."""
+    return sorted(int(node) for node in grid.get_node_ids())
+
+
+def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
+    """Send messages; their ids, None for one that could not be sent. A push that was too large sends none."""
+    ids = list(grid.push_messages(list(messages)))
+    return [identity or None for identity in ids] if len(ids) == len(messages) else [None] * len(messages)
+
+
+def pull(grid: Grid, ids: Iterable[str]) -> list[Message]:
+    """The replies that are there. By position: the argument has changed its name between versions."""
+    wanted = list(ids)
+    return list(grid.pull_messages(wanted)) if wanted else []
+
+
+def reply_to(message: Message, content: RecordDict, elapsed_s: float) -> Message:
+    """A reply that is dated on the sender's clock: `elapsed_s` after the message was made.
+
+    Flower dates a reply on the client's own clock, and takes off its time to live what that clock is ahead: a phone
+    that is an hour fast could never answer.
+    """
+    reply = Message(content, reply_to=message)
+    left_s = message.metadata.ttl - elapsed_s
+    if left_s > 0:
+        reply.metadata.created_at = message.metadata.created_at + elapsed_s
+        reply.metadata.ttl = left_s
+    return reply
+
+
+def made_reply(content: RecordDict, node: int) -> Message:
+    """A reply as if it had come from a node, for strategies that aggregate messages."""
+    metadata = Metadata(
+        run_id=0,
+        message_id="",
+        src_node_id=node,
+        dst_node_id=1,
+        reply_to_message_id="",
+        group_id="",
+        created_at=0.0,
+        ttl=1.0,
+        message_type="train",
+    )
+    return Message(content=content, metadata=metadata)  # type: ignore[call-overload, no-any-return] # not in its stubs
+
+
+def set_current(strategy: Any, arrays: ArrayRecord) -> None:
+    """Tell one of Flower's strategies the global model that a round started from, as its `configure_train` would.
+
+    Strategies of the FedOpt family keep it as NumPy arrays, FedAvgM and QFedAvg as a record, the others not at all.
+    """
+    if not hasattr(strategy, "current_arrays"):
+        return
+    from flwr.serverapp.strategy import FedAvgM, QFedAvg
+
+    plain = isinstance(strategy, FedAvgM | QFedAvg)
+    strategy.current_arrays = arrays if plain else {name: array.numpy() for name, array in arrays.items()}

@@ -1,0 +1,283 @@
+"""Rounds on the wall clock: messages go out, and the round closes when all are in, at the quorum or at the deadline."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.errors import MissingData
+from fedbalancer.flower import hello
+from fedbalancer.flower.compat import ConfigRecord, Grid, RecordDict
+from fedbalancer.flower.layout import ModelLayout
+from fedbalancer.flower.ledger import joined, with_network
+from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox
+from fedbalancer.flower.nodes import Nodes
+from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE, HELLO, TRAIN, Instruction
+from fedbalancer.flower.overhead import Overheads
+from fedbalancer.flower.replies import busy_s
+from fedbalancer.flower.round import OpenRound
+from fedbalancer.methods import Method
+from fedbalancer.settings import Settings
+from fedbalancer.types import (
+    Evaluation,
+    IndexArray,
+    Ledger,
+    RoundPlan,
+    RoundResult,
+    Weights,
+)
+
+_log = logging.getLogger("flwr.fedbalancer")
+OFFENCES = ("error", "invalid", "late reply", "missing", "no reply", "duplicate", "node not introduced")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How the engine waits. `grace_s` is what a message lives beyond its deadline, `poll_s` how often replies are asked
+    for, `settle_s` how long a new round waits for clients that have yet to answer the last one (for enough of them, or
+    for `everybody`), `timeout_s` how long a round without a deadline may take, and how long the server waits for
+    anybody to be there."""
+
+    poll_s: float = 0.25
+    grace_s: float = 5.0
+    settle_s: float = 4.0
+    timeout_s: float = 3600.0
+    everybody: bool = False
+
+
+WAITING = Waiting()
+
+
+class GridEngine:
+    """Real clients behind Flower's grid, under one method's client policies. `clock` and `sleep` are the wall's, unless
+    a test brings its own."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        method: Method,
+        layout: ModelLayout,
+        settings: Settings,
+        *,
+        run_key: str,
+        own_method: bool = False,
+        waiting: Waiting = WAITING,
+        overheads: Overheads | None = None,
+        most_samples: int = 10**6,
+        train_config: Mapping[str, Any] | None = None,
+        evaluate: Callable[[Weights], Evaluation] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        log: Callable[..., None] | None = None,
+    ) -> None:
+        self.method, self.layout, self.settings, self.waiting = method, layout, settings, waiting
+        self.run_key, self.own_method = run_key, own_method
+        self.overheads = overheads if overheads is not None else Overheads()
+        self.train_config = dict(train_config or {})
+        self._evaluate = evaluate
+        self._clock, self._sleep, self._tell = clock, sleep, log
+        self.mailbox = Mailbox(grid, clock)
+        asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
+        self.nodes = Nodes(grid, self.mailbox, asked, clock, self.say, most_samples)
+        self.ledger: Ledger | None = None
+        self.accepted: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
+        self._window_s = 0.0
+        self._round: OpenRound | None = None
+        self._answers: list[Arrival] = []
+
+    # Who is there
+
+    def gather(self, least: int) -> None:
+        """Wait until so many clients have introduced themselves."""
+        until = self._clock() + self.waiting.timeout_s
+        if len(self.nodes.present()) < least:
+            self.say("waiting for clients", least=least)
+        while len(self.nodes.present()) < least:
+            if self._clock() > until:
+                raise MissingData(
+                    f"{len(self.nodes.present())} of at least {least} clients have introduced themselves in "
+                    f"{self.waiting.timeout_s:g} s; start more SuperNodes or lower min_clients"
+                )
+            self._look()
+            self._sleep(self.waiting.poll_s)
+
+    def welcome(self, ledger: Ledger, measure_network: bool = True) -> Ledger:
+        """The ledger for the next round: with rows for clients that joined, and with measured transport."""
+        self._look()
+        grown = joined(ledger, [greeting for _, greeting in sorted(self.nodes.greetings.items())])
+        for client in grown.clients[len(ledger.clients) :]:
+            self.say("client joined", client=client)
+        self.ledger = with_network(grown, self.overheads.all_expected_s()) if measure_network else grown
+        return self.ledger
+
+    def available(self, clock_s: float) -> IndexArray:
+        """Ledger rows of the clients that are there and have nothing left to answer. Waits a little for those that are
+        still busy, and as long as it takes for the first."""
+        began = self._clock()
+        while True:
+            self._look()
+            free, busy = self._free()
+            waited_s = self._clock() - began
+            enough = len(free) >= self.settings.clients_per_round and not self.waiting.everybody
+            if free and (enough or not busy or waited_s >= self.waiting.settle_s):
+                break
+            if waited_s > self.waiting.timeout_s:
+                raise MissingData(f"no client has been free for {waited_s:.0f} s; are the SuperNodes running?")
+            self._sleep(self.waiting.poll_s)
+        self._window_s = self._clock() - began
+        return self.known.rows(tuple(free))
+
+    def _free(self) -> tuple[list[str], list[str]]:
+        there = [client for client in self.nodes.present() if client in self.known.position]
+        busy = self.mailbox.busy()
+        return [client for client in there if client not in busy], [client for client in there if client in busy]
+
+    @property
+    def known(self) -> Ledger:
+        """The ledger of all clients that have introduced themselves."""
+        if self.ledger is None:
+            raise RuntimeError("the engine has no ledger yet: welcome() comes before the first round")
+        return self.ledger
+
+    # A round
+
+    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
+        """Send the orders, and take what comes until the round closes."""
+        began = self._clock()
+        limit_s = min(plan.order.deadline_s, self.waiting.timeout_s)
+        self._round = current = OpenRound(self, plan, weights)
+        self.say("round", round=plan.order.round, deadline_s=plan.order.deadline_s, cohort=list(plan.cohort),
+                 loss_threshold=plan.order.loss_threshold, quorum=plan.quorum)  # fmt: skip
+        current.send(limit_s + self.waiting.grace_s)
+        while True:
+            self._poll()
+            past_s = self._clock() - began
+            if current.is_over or past_s >= limit_s:
+                break
+            self._sleep(min(self.waiting.poll_s, limit_s - past_s))
+        self._round = None
+        seconds = self._clock() - began
+        self.accepted |= dict.fromkeys(current.reports, plan.order.round)
+        result = current.result(seconds, self._window_s)
+        self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
+                 missing={missing.client: missing.why for missing in result.missing})  # fmt: skip
+        return result
+
+    def instruction(self, plan: RoundPlan, client: str) -> Instruction:
+        """What one client is told."""
+        known = self.known
+        row = known.position[client]
+        return Instruction(
+            client=client,
+            order=plan.order,
+            budget_s=self.overheads.budget_s(client, plan.order.round, plan.order.deadline_s),
+            learning_rate=self.settings.learning_rate,
+            clip_norm=self.settings.clip_norm,
+            accepted_round=self.accepted.get(client, 0),
+            batch_s=float(known.batch_s_sum[row] / known.batch_s_count[row]),
+            run_key=self.run_key,
+            method=self.method.name,
+            settings=json.dumps(self.settings.model_dump(mode="json", exclude_defaults=True)),
+            own_method=self.own_method,
+        )
+
+    def _look(self) -> None:
+        self.nodes.refresh()
+        self._poll()
+
+    def _poll(self) -> None:
+        """Take what has come, each where it belongs."""
+        before = self.mailbox.counts["duplicate"]
+        for arrival in self.mailbox.poll():
+            if arrival.sent.kind == HELLO:
+                self.nodes.take(arrival)
+                self._greeted(arrival)
+            elif arrival.sent.kind == EVALUATE:
+                self._answers.append(arrival)
+            elif self._round is not None and arrival.sent.round == self._round.plan.order.round:
+                self._round.take(arrival)
+            else:
+                self._too_late(arrival)
+        if (twice := self.mailbox.counts["duplicate"] - before) > 0:
+            self.say("duplicate", replies=twice)
+
+        for sent in self.mailbox.expired:
+            if sent.kind == TRAIN:  # it was busy for its budget at most, so this is the least that transport took
+                self.overheads.measured(sent.client, sent.ttl_s - sent.budget_s)
+                self.say("no reply", client=sent.client, round=sent.round)
+        self.mailbox.expired.clear()
+
+    def _too_late(self, arrival: Arrival) -> None:
+        """A reply to a round that is closed is not counted, but how long it took is worth knowing."""
+        client, message = arrival.sent.client, arrival.message
+        if message.has_content():
+            self.overheads.measured(client, arrival.seconds - busy_s(message, arrival.seconds))
+        what = "with a report" if message.has_content() else f"with error {message.error.code}"
+        self.say("late reply", client=client, round=arrival.sent.round, seconds=round(arrival.seconds, 3), what=what)
+
+    def _greeted(self, arrival: Arrival) -> None:
+        """A client's first overhead is that of its greeting."""
+        for greeting in self.nodes.greetings.values():
+            if self.nodes.node_of[greeting.client] == arrival.sent.node:
+                self.overheads.measured(greeting.client, greeting.network_s)
+
+    def say(self, event: str, **fields: Any) -> None:
+        """Log an event, count it, and tell whoever listens."""
+        self.counts[event] += 1
+        level = logging.WARNING if event in OFFENCES else logging.INFO
+        _log.log(level, "%s: %s", event, ", ".join(f"{name} {value}" for name, value in fields.items()))
+        if self._tell is not None:
+            self._tell(event, **fields)
+
+    # The model on data
+
+    def evaluate(self, weights: Weights) -> Evaluation:
+        """By the server's own function, or else on the clients' data."""
+        if self._evaluate is not None:
+            return self._evaluate(weights)
+        content = RecordDict({ARRAYS: self.layout.record(weights), CONFIG: ConfigRecord({})})
+        free = [client for client in self.nodes.present() if client not in self.mailbox.busy()]
+        self._answers = []
+        sent = self.mailbox.send(EVALUATE, [Letter(self.nodes.node_of[c], c, content) for c in free], 0, 60.0)
+        until = self._clock() + 60.0
+        while len(self._answers) < len(sent) and self._clock() < until:
+            self._poll()
+            self._sleep(self.waiting.poll_s)
+        return _mean_evaluation(self._answers)
+
+    # What outlives a crash
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the engine must remember over a restart."""
+        return {"accepted": dict(self.accepted), "overheads": self.overheads.to_json()}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take up a snapshot."""
+        self.accepted = {str(client): int(round) for client, round in saved["accepted"].items()}
+        self.overheads.load(saved["overheads"])
+
+
+def _mean_evaluation(answers: list[Arrival]) -> Evaluation:
+    """The clients' evaluations, each by its samples; answers that are no finite numbers are left out."""
+    rows = []
+    for answer in answers:
+        records = [] if answer.message.has_error() else list(answer.message.content.metric_records.values())
+        found = {name: value for record in records for name, value in record.items()}
+        row = [found.get(name) for name in ("num-examples", "accuracy", "loss")]
+        if all(isinstance(value, int | float) and math.isfinite(value) for value in row):
+            rows.append([float(value) for value in row if isinstance(value, int | float)])
+    if not rows or sum(row[0] for row in rows) <= 0:
+        return Evaluation(math.nan, math.nan, 0)
+    table = np.array(rows)
+    weights = np.clip(table[:, 0], 0, 10**6)
+    accuracy, loss = (np.average(table[:, 1:], axis=0, weights=weights)).tolist()
+    return Evaluation(accuracy, loss, int(weights.sum()))

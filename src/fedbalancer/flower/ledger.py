@@ -1,0 +1,56 @@
+"""The server's ledger of real clients: it starts with those that introduced themselves, and grows when others join."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedbalancer.flower.hello import Greeting
+from fedbalancer.positions import Positions
+from fedbalancer.types import Ledger
+
+ASSUMED_BATCH_S = 0.1
+"""Of a client that did not measure, where nobody else did either."""
+
+
+def ledger_of(greetings: Sequence[Greeting], others_batch_s: float | None = None) -> Ledger:
+    """A ledger of these clients, as before the first round. One that gave no batch latencies counts with the mean of
+    the others once, so that its first report weighs as much as the assumption."""
+    measured = [np.mean(greeting.batch_s) for greeting in greetings if greeting.batch_s]
+    assumed = float(np.mean(measured)) if measured else others_batch_s or ASSUMED_BATCH_S
+    latencies = [greeting.batch_s or (assumed,) for greeting in greetings]
+    started = Ledger.start(
+        tuple(greeting.client for greeting in greetings),
+        np.array([greeting.size for greeting in greetings], dtype=np.int64),
+        np.array([greeting.network_s for greeting in greetings], dtype=np.float64),
+        np.array([[sum(row)] for row in latencies], dtype=np.float64).reshape(len(greetings), 1),
+    )
+    return replace(started, batch_s_count=np.array([len(row) for row in latencies], dtype=np.int32))
+
+
+def joined(ledger: Ledger, greetings: Sequence[Greeting]) -> Ledger:
+    """The ledger with rows for clients that it does not have yet, behind the others: rows never move."""
+    fresh = sorted((g for g in greetings if g.client not in ledger.position), key=lambda g: g.client)
+    if not fresh:
+        return ledger
+    known = float(ledger.batch_s.mean()) if len(ledger.clients) else None
+    added = ledger_of(fresh, known)
+    clients = (*ledger.clients, *added.clients)
+    columns = {
+        name: np.concatenate([getattr(ledger, name), getattr(added, name)])
+        for name in vars(ledger)
+        if name not in ("clients", "position")
+    }
+    return replace(ledger, clients=clients, position=Positions(clients), **columns)
+
+
+def with_network(ledger: Ledger, network_s: Mapping[str, float]) -> Ledger:
+    """The ledger with what transport really took in place of what was expected."""
+    known = {client: seconds for client, seconds in network_s.items() if client in ledger.position}
+    if not known:
+        return ledger
+    column = ledger.network_s.copy()
+    column[ledger.rows(tuple(known))] = list(known.values())
+    return replace(ledger, network_s=column)

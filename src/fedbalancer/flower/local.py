@@ -1,0 +1,121 @@
+"""A federation on this machine: a SuperLink and SuperNodes on loopback, for tests, test beds and trying things out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from fedbalancer.errors import MissingData
+
+STOP_S = 5.0
+START_S = 60.0
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Federation:
+    """Processes of one federation, their logs in `folder`. Use it in a `with` statement: at the end all are stopped, by
+    their own process ids and those of the processes that they started.
+
+    There is no TLS and no authentication here, and app dependencies are not installed: the apps run with the packages
+    of this Python.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        )
+        self.environment = {
+            **os.environ,
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "OMP_NUM_THREADS": "1",
+            **(environment or {}),
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def superlink(self, *options: str) -> None:
+        """Start the SuperLink and return when it listens."""
+        self.start(
+            "superlink",
+            ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port),
+             "--disable-runtime-dependency-installation", *options],
+        )  # fmt: skip
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            if self.processes["superlink"].poll() is not None:
+                break
+            time.sleep(0.2)
+        raise MissingData(f"the SuperLink did not start: {self.log('superlink')[-2000:]}")
+
+    def supernode(self, name: str, config: str = "", environment: Mapping[str, str] | None = None) -> None:
+        """Start a SuperNode with this configuration, such as `partition-id=0`."""
+        command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port",
+                   str(free_port())]  # fmt: skip
+        self.start(name, [*command, "--node-config", config] if config else command, environment)
+
+    def run(self, app: Path, *options: str) -> None:
+        """Submit an app; it runs under the SuperLink until it ends."""
+        done = subprocess.run(
+            ["flwr", "run", str(app), *options], env=self.environment, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise MissingData(f"flwr run {app} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start a process in a group of its own, with its output in `folder`."""
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                env={**self.environment, **(environment or {})}, cwd=self.folder, start_new_session=True,
+            )  # fmt: skip
+
+    def log(self, name: str) -> str:
+        """What a process has said so far."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def stop(self, name: str, signal: int = 15) -> None:
+        """Stop a process and those that it started."""
+        process = self.processes.pop(name)
+        _signal(process, signal)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+        _signal(process, 9)
+        process.wait()
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for process in self.processes.values():
+            _signal(process, 15)
+        for name in list(self.processes):
+            self.stop(name)
+
+
+def _signal(process: subprocess.Popen[bytes], signal: int) -> None:
+    """To the whole group, which outlives its first process: a SuperNode starts one process a message."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal)

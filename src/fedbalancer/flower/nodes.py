@@ -1,0 +1,71 @@
+"""Which client sits on which node. A client is known by the id that it reports, never by its node's: that one changes
+when a node without authentication restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedbalancer.flower import hello
+from fedbalancer.flower.compat import Grid, RecordDict, node_ids
+from fedbalancer.flower.hello import Greeting
+from fedbalancer.flower.layout import Faulty
+from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox
+from fedbalancer.flower.orders import HELLO
+
+Say = Callable[..., None]
+"""(event, **what there is to tell): the engine's log."""
+
+
+class Nodes:
+    """The nodes that are connected, and the clients that have introduced themselves on them."""
+
+    def __init__(
+        self, grid: Grid, mailbox: Mailbox, question: RecordDict, clock: Callable[[], float], say: Say,
+        most_samples: int = 10**6, hello_s: float = 60.0, again_s: float = 20.0,
+    ) -> None:  # fmt: skip
+        self._grid, self._mailbox, self._question = grid, mailbox, question
+        self._clock, self._say, self._most = clock, say, most_samples
+        self._hello_s, self._again_s = hello_s, again_s
+        self._asked_s: dict[int, float] = {}
+        self.connected: set[int] = set()
+        self.node_of: dict[str, int] = {}
+        self.greetings: dict[str, Greeting] = {}
+
+    def refresh(self) -> None:
+        """Look who is there, and ask who they are of all nodes that have not said."""
+        now = self._clock()
+        self.connected = set(node_ids(self._grid))
+        known = set(self.node_of.values())
+        waiting = {sent.node for sent in self._mailbox.waiting(HELLO)}
+        due = [
+            node
+            for node in sorted(self.connected - known - waiting)
+            if now - self._asked_s.get(node, -self._again_s) >= self._again_s
+        ]
+        if due:
+            self._asked_s |= dict.fromkeys(due, now)
+            self._mailbox.send(HELLO, [Letter(node, "", self._question) for node in due], 0, self._hello_s)
+
+    def take(self, arrival: Arrival) -> None:
+        """A reply to the question who a node is."""
+        node = arrival.sent.node
+        try:
+            if arrival.message.has_error():
+                error = arrival.message.error
+                raise Faulty(f"error {error.code}: {error.reason}")
+            greeting = hello.read(arrival.message, arrival.seconds, self._most)
+        except Faulty as problem:
+            self._say("node not introduced", node=node, why=str(problem))
+            return
+        before = self.node_of.get(greeting.client)
+        if before is not None and before != node:
+            if before in self.connected:
+                self._say("client on a new node", client=greeting.client, node=node, before=before)
+            self._mailbox.forget(before)
+        self.node_of[greeting.client] = node
+        self.greetings[greeting.client] = greeting
+        self._say("client introduced", client=greeting.client, node=node, samples=greeting.size)
+
+    def present(self) -> dict[str, int]:
+        """The clients that can be reached now, and where."""
+        return {client: node for client, node in sorted(self.node_of.items()) if node in self.connected}

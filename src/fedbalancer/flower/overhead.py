@@ -1,0 +1,43 @@
+"""What transport takes: the round trip less what the client was busy, measured for every client."""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW = 5
+JITTER_S = 3.0
+"""SuperNodes ask for messages every three seconds, so that one measurement may be so much too lucky."""
+
+LEAST_SHARE = 0.1
+"""Of its deadline, that a client always gets: one slow round trip must not lock it out for good."""
+
+
+class Overheads:
+    """The last few overheads of every client."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, deque[float]] = {}
+
+    def measured(self, client: str, seconds: float) -> None:
+        """Remember one, or a lower bound of one: that of a message which was never answered."""
+        self._seen.setdefault(client, deque(maxlen=WINDOW)).append(max(seconds, 0.0))
+
+    def expected_s(self, client: str) -> float:
+        """The worst of late; after a single measurement, that and the jitter of Flower's polling. By the mean, half of
+        the reports would come too late, and a round closes early anyway when all are in."""
+        seen = self._seen.get(client, ())
+        return max(seen, default=0.0) + (JITTER_S if len(seen) == 1 else 0.0)
+
+    def budget_s(self, client: str, round: int, deadline_s: float) -> float:
+        """What a client may take from its start to its report, so that this arrives in time."""
+        return max(deadline_s - self.expected_s(client), LEAST_SHARE * deadline_s)
+
+    def all_expected_s(self) -> dict[str, float]:
+        """What to expect of every client."""
+        return {client: self.expected_s(client) for client in self._seen}
+
+    def to_json(self) -> dict[str, list[float]]:
+        return {client: list(seen) for client, seen in self._seen.items()}
+
+    def load(self, saved: dict[str, list[float]]) -> None:
+        self._seen = {client: deque(seen, maxlen=WINDOW) for client, seen in saved.items()}

@@ -1,0 +1,136 @@
+"""The run folder of a run on Flower: the same files as a simulated run's, and a checkpoint after every round."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.positions import Positions
+from fedbalancer.runs.rows import client_rows, eval_row, round_row
+from fedbalancer.runs.spec import versions
+from fedbalancer.settings import Settings
+from fedbalancer.store import Checkpoints, RunFolder
+from fedbalancer.store.contents import CHECKPOINT, MANIFEST
+from fedbalancer.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
+
+_SETUP = ("size", "network_s", "batch_s_sum", "batch_s_count")
+"""Columns of the ledger that a run began with; the rest of it was the same for everybody."""
+
+
+def folder_of(base: Path | str, run_key: str) -> Path:
+    """Where the run of a key lies."""
+    if not re.fullmatch(r"[\w.-]{1,100}", run_key) or run_key.startswith("."):
+        raise BadSetting(f"run_key = {run_key!r} must be a file name of letters, digits, '.', '-' and '_'")
+    return Path(base) / run_key
+
+
+class Record:
+    """What a run leaves behind while it runs. `saved` is the ledger of the last checkpoint, and of the beginning."""
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        self.resumed = (path / MANIFEST).exists()
+        if self.resumed:
+            self.folder = RunFolder.open(path)
+            _check_same(self.folder.manifest, manifest)
+            self.folder.update_manifest(status="running", why=None)
+            self.folder.log("resumed")
+        else:
+            self.folder = RunFolder.create(path, manifest)
+            self.folder.log("started", method=manifest["method"])
+
+    def ledgers(self) -> tuple[Ledger, Ledger] | None:
+        """The ledger of the beginning and that of the last checkpoint; None if there is none."""
+        loaded = Checkpoints(self.folder.path / CHECKPOINT).load_latest() if self.resumed else None
+        if loaded is None:
+            return None
+        blob, arrays = loaded
+        clients = tuple(blob["server"]["clients"])
+        began = {name: arrays[f"engine.setup.{name}"] for name in _SETUP}
+        first = _ledger(clients[: len(began["size"])], began)
+        return first, _ledger(clients, {name: arrays[f"server.ledger.{name}"] for name in _SETUP})
+
+    def restore(self, template: ServerState) -> tuple[ServerState, dict[str, Any]] | None:
+        """The state of the last checkpoint and what the engine remembered."""
+        if not self.resumed:
+            return None
+        restored = self.folder.restore(template)
+        return None if restored is None else (restored[0], restored[1])
+
+    def round(
+        self, before: ServerState, after: ServerState, result: RoundResult, evaluation: Evaluation | None
+    ) -> None:
+        """Keep the rows of a round."""
+        found = None if evaluation is None else eval_row(after.round, before.clock_s, after.clock_s, evaluation)
+        self.folder.record(round_row(before, after, result), found, client_rows(result))
+
+    def start(self, evaluation: Evaluation) -> None:
+        """Keep the evaluation before the first round."""
+        self.folder.record(None, eval_row(0, 0.0, 0.0, evaluation), ())
+
+    def checkpoint(self, state: ServerState, first: Ledger, engine: Mapping[str, Any]) -> None:
+        """Save the state and the tables, whole."""
+        began = {f"setup.{name}": np.array(getattr(first, name)) for name in _SETUP}
+        self.folder.checkpoint(state, engine, began)
+        self.folder.write_tables()
+
+    def close(self, status: str, why: str | None, weights: Weights | None = None, layout: Layout = ()) -> None:
+        """Write down how the run ended."""
+        if weights is not None:
+            self.folder.write_model(weights, layout)
+        self.folder.write_tables()
+        self.folder.set_status(status, why)
+        self.folder.log(status, why=why)
+        self.folder.close()
+
+
+def manifest_of(task: str, method: str, named: bool, seed: int, settings: Settings, rounds: int) -> dict[str, Any]:
+    """The manifest of a run on Flower, with the fields of a simulated run's."""
+    return {
+        "task": {
+            "name": task, "variant": "", "scale": "real", "users": None, "variant_asked": None, "source": None,
+        },
+        "method": method,
+        "method_is_named": named,
+        "seed": seed,
+        "overrides": {},
+        "settings": settings.model_dump(mode="json"),
+        "rounds": rounds,
+        "budget_s": None,
+        "target": None,
+        "timing_only": False,
+        "engine": "flower",
+        "device": "real",
+        "versions": versions(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+
+
+def metric(record: Mapping[str, Any] | None, *names: str) -> float:
+    """The first number under one of these names, NaN if there is none."""
+    for name in names:
+        value = None if record is None else record.get(name)
+        if isinstance(value, int | float):
+            return float(value)
+    return math.nan
+
+
+def _ledger(clients: tuple[str, ...], columns: Mapping[str, Any]) -> Ledger:
+    started = Ledger.start(clients, columns["size"], columns["network_s"], columns["batch_s_sum"][:, None])
+    return replace(started, position=Positions(clients), batch_s_count=columns["batch_s_count"])
+
+
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for field in ("engine", "method", "seed"):
+        if before.get(field) != now.get(field):
+            raise RunFolderError(
+                f"the run to go on with has {field} {before.get(field)!r}, this one {now.get(field)!r}; "
+                "choose another run_key"
+            )

@@ -1,0 +1,112 @@
+"""Kernels are compiled once, by whoever comes first; where that cannot be, we say why and do without."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+COMPILER = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
+needs_compiler = pytest.mark.skipif(COMPILER is None or sys.platform == "win32", reason="needs a C compiler")
+ASK = "from fedbalancer.client.fast import kernels; print(kernels.load('conv') is not None, kernels.why_not('conv'))"
+
+
+def ask(cache: Path, code: str = ASK, **environment: str) -> str:
+    """What a fresh process says."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("CC", "FEDBALANCER_KERNELS")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept | {"FEDBALANCER_CACHE": str(cache)} | environment,
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def compiler(path: Path, script: str) -> str:
+    """A compiler of our own, as a shell script."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def quick(path: Path) -> str:
+    """The real compiler, on an empty file instead of ours and without effort; it counts its calls that compile."""
+    empty = path.with_name("empty.c")
+    empty.write_text("int nothing;\n")
+    return compiler(
+        path,
+        f'case "$*" in *" -E "*) exec {COMPILER} "$@";; esac\n'
+        f'echo compiled >> {path}.log\nwhile [ "$1" != "-o" ]; do shift; done\n'
+        f'exec {COMPILER} -shared -fPIC -o "$2" {empty}',
+    )
+
+
+def count(cc: str) -> int:
+    return Path(f"{cc}.log").read_text().count("compiled")
+
+
+@needs_compiler
+def test_four_processes_at_once_all_get_the_kernel_and_leave_one_file(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: ask(tmp_path), range(4)))
+    assert answers == ["True None"] * 4
+    assert [path.suffix for path in (tmp_path / "kernels").iterdir()] == [".so"]
+
+
+@needs_compiler
+def test_a_kernel_is_compiled_once_and_again_for_another_compiler_or_a_damaged_file(tmp_path: Path) -> None:
+    cache, cc = tmp_path / "cache", quick(tmp_path / "cc")
+    assert [ask(cache, CC=cc) for _ in range(2)] == ["True None"] * 2
+    assert count(cc) == 1
+    assert ask(cache, CC=f"{cc} -DOTHER=1") == "True None"
+    assert count(cc) == 2
+    assert len(list((cache / "kernels").iterdir())) == 2
+    for file in (cache / "kernels").iterdir():
+        file.write_bytes(b"cut off")
+    assert ask(cache, CC=cc) == "True None"
+    assert count(cc) == 3
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written_costs_a_compilation_every_time(tmp_path: Path) -> None:
+    cc = quick(tmp_path / "cc")
+    cache = tmp_path / "cache"
+    cache.write_text("a file where a folder should be")
+    assert [ask(cache, CC=cc) for _ in range(2)] == ["True None"] * 2
+    assert count(cc) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts")
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'error: no licence' >&2; exit 3", "failed with code 3: error: no licence"),
+        ('case "$*" in *" -E "*) exit 0;; esac; exit 1', "failed with code 1: no message"),
+        (
+            'case "$*" in *" -E "*) exit 0;; esac; while [ "$1" != "-o" ]; do shift; done; echo rubbish > "$2"',
+            "cannot be loaded",
+        ),
+    ],
+    ids=["broken", "only the preprocessor works", "makes rubbish"],
+)
+def test_a_broken_compiler_is_no_compiler(script: str, reason: str, tmp_path: Path) -> None:
+    answer = ask(tmp_path / "cache", CC=compiler(tmp_path / "cc", script))
+    assert answer.startswith("False ")
+    assert reason in answer
+
+
+def test_no_compiler_is_told(tmp_path: Path) -> None:
+    assert ask(tmp_path, PATH=str(tmp_path)) == "False no C compiler: cc, gcc, clang not found"
+    assert ask(tmp_path, CC="there-is-none") == "False no C compiler: there-is-none not found"
+
+
+def test_kernels_can_be_switched_off(tmp_path: Path) -> None:
+    assert ask(tmp_path, FEDBALANCER_KERNELS="off") == "False switched off by FEDBALANCER_KERNELS"
+    assert not (tmp_path / "kernels").exists()
+    code = f"from fedbalancer.errors import BadSetting\ntry:\n    {ASK}\nexcept BadSetting as error:\n    print(error)"
+    assert ask(tmp_path, code, FEDBALANCER_KERNELS="no") == "FEDBALANCER_KERNELS is 'no'; it must be on or off"
