@@ -186,25 +186,24 @@ def plot(result: dict[str, Any], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     colours = dict(zip(PARTS, ("#0072B2", "#009E73", "#D55E00"), strict=True))
     for name, dash in zip(METHODS, ("--", "-"), strict=True):
         rows = [row for row in result["rows"] if row["method"] == name]
         counts = [row["clients"] for row in rows]
         for part, colour in colours.items():
-            seconds = [row[part] for row in rows]
-            left.loglog(counts, seconds, dash, color=colour, marker="o", markersize=4, label=f"{part}, {name}")
-        used = [row["peak_bytes"] * row["clients"] for row in rows]
-        right.loglog(counts, used, dash, color="#7F7F7F", marker="o", markersize=4, label=f"at the peak, {name}")
-    counts = sorted({row["clients"] for row in result["rows"]})
+            left.loglog(counts, [row[part] for row in rows], dash, color=colour, label=f"{part}, {name}")
+        right.loglog(counts, [row["peak_bytes"] * row["clients"] for row in rows], dash, color="#7F7F7F", label=name)
     left.axhline(0.1, color="black", linewidth=0.8, linestyle=":", label="100 ms")
-    right.loglog(counts, [200 * count for count in counts], ":", color="black", linewidth=0.8, label="200 a client")
+    right.loglog(
+        counts, [200 * count for count in counts], ":", color="black", linewidth=0.8, label="200 bytes a client"
+    )
     left.set(
         xlabel="clients", ylabel="processor seconds a round", title=f"{COHORT:,} clients a round, or a tenth of all"
     )
-    right.set(xlabel="clients", ylabel="bytes", title="memory beyond the task's ids and sizes")
-    left.legend(fontsize=7)
-    right.legend(fontsize=7)
+    right.set(xlabel="clients", ylabel="bytes at the peak", title="memory beyond the task's ids and sizes")
+    for axes in (left, right):
+        axes.legend(fontsize=8, handlelength=3, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 

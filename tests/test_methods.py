@@ -50,7 +50,7 @@ TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "sampleselection": (Uniform(), HighestLoss(), FixedDeadline(1), WholeEpochs()),
     "oort": (Oort(), EverySample(), FirstReports(), AllOrNothing()),
     "fedbalancer": (OverThresholdUtility(), OverThreshold(1.0), PeakDeadline(), WholeEpochs()),
-    "oortbalancer": (OverThresholdUtility(), OverThresholdBatch(1.0), PeakDeadline(), WholeEpochs()),
+    "oortbalancer": (OverThresholdUtility(alpha=2.0), OverThresholdBatch(1.0), PeakDeadline(), WholeEpochs()),
 }
 BALANCERS = {"fedbalancer", "oortbalancer"}
 
@@ -132,7 +132,8 @@ class TestSettingsReachTheSlots:
         s = resolve({"smartpc_share": 0.5, "sample_selection_deadline": 2, "noise_factor": 0.3})
         assert method("fedavg+spc", s).deadline == Quorum(0.5)
         assert method("sampleselection", s).deadline == FixedDeadline(2)
-        assert all(method(name, s).summary == LossStatistics(0.3) for name in BASES)
+        oort = LossStatistics(0.3, over_samples="selected")
+        assert all(method(name, s).summary == (oort if name == "oort" else LossStatistics(0.3)) for name in BASES)
 
     def test_oort(self) -> None:
         s = resolve(
@@ -171,7 +172,7 @@ class TestSettingsReachTheSlots:
             "+quantised": {"compress": Quantised(4)},
             "+graddrop": {"compress": GradientDropping(0.05)},
             "+signsgd": {"compress": SignSGD(), "aggregate": MajorityVote(0.01)},
-            "+randomsamples": {"samples": RandomSamples(0.9)},
+            "+randomsamples": {"samples": RandomSamples()},
             "-samples": {"samples": EverySample(), "threshold": NoThreshold()},
             "-deadline": {"deadline": FixedDeadline(1)},
             "-clients": {"clients": Uniform()},

@@ -18,7 +18,8 @@ def python_of(peer: str, folder: Path) -> Path:
     """The interpreter of the peer's environment under `folder`; made, and filled, where it is not there yet."""
     place = folder / peer
     python = place / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    wanted = "\n".join([*REQUIREMENTS[peer], CONSTRAINTS.read_text(encoding="utf-8")])
+    pins = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    wanted = "\n".join([*REQUIREMENTS[peer], *(pin for pin in pins if pin.startswith("torch=="))])
     done = place / "installed.txt"
     if done.is_file() and done.read_text(encoding="utf-8") == wanted:
         return python

@@ -18,10 +18,6 @@ from work import WORKLOADS, Work
 SAME_UPDATE = 0.01
 """How far an engine's update of the global model may be from the reference's, relative to its length."""
 
-CHECK_LEARNING_RATE = 0.001
-"""At which updates are compared. At .01, a max-pooling that float error decides otherwise carries the models of equal
-work several percent apart within an epoch, as a change of the weights by 1e-7 does too."""
-
 SAME_LOSS = 0.02
 """How far the mean training loss after the last timed rounds may be from the reference's, relative to it."""
 
@@ -61,10 +57,11 @@ class Results:
             if not value < SAME_UPDATE
         ]
         return updates + [
-            f"{engine} on {workload}: its training loss is {loss:.4f}, the reference's {engines[reference_of(engines)]:.4f}"
+            f"{engine} on {workload}: its training loss is {loss:.4f}, not {reference:.4f}"
             for workload, engines in self.loss.items()
+            for reference in [engines[reference_of(engines)]]
             for engine, loss in engines.items()
-            if not abs(loss / engines[reference_of(engines)] - 1) < SAME_LOSS
+            if not abs(loss / reference - 1) < SAME_LOSS
         ]
 
     def best_peer(self, workload: str) -> str | None:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from engines import CORES, HERE, TITLES, Engine, start
 from prepare import prepare
-from results import CHECK_LEARNING_RATE, Results, unit
+from results import Results, unit
 from rich.console import Console
 from work import WORKLOADS, Work
 
@@ -87,8 +87,8 @@ def measure_workload(
     models = {engine.name: folder / f"{engine.name}-{name}.npy" for engine in engines}
     order: dict[str, Any] = {"folder": str(folder), "workload": name}
     for engine in engines:
-        check = {"epochs": 1, "rounds": 1, "learning_rate": CHECK_LEARNING_RATE, "out": str(models[engine.name])}
-        engine.run({**order, **check})
+        check = {"epochs": 1, "rounds": 1, "learning_rate": work.workload.check_learning_rate}
+        engine.run({**order, **check, "out": str(models[engine.name])})
     results.compare_updates(work, name, models)
     order |= {"epochs": epochs, "rounds": chosen.rounds, "learning_rate": work.workload.learning_rate}
     done = chosen.rounds * (len(work.sizes) if unit(name) == "clients/s" else sum(work.sizes) * epochs)

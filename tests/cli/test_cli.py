@@ -43,6 +43,15 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--budget", "-5"), "budget = -5"),
         (("run", "synthetic", "--seed", "-1"), "seed = -1"),
         (("run", "synthetic", "--config", "missing.toml"), "missing.toml"),
+        (("run", "synthetic", "--engine", "fats"), "did you mean fast"),
+        (("run", "synthetic", "--device", "tpu"), "device = 'tpu' must be cpu"),
+        (("run", "synthetic", "--executor", "rya"), "did you mean ray"),
+        (("run", "synthetic", "--workers", "0"), "workers = 0"),
+        (("run", "synthetic", "--executor", "inline", "--workers", "3"), "the executor inline has one"),
+        (("run", "synthetic", "--address", "auto"), "--executor ray"),
+        (("compare", "synthetic", "--engine", "fats"), "did you mean fast"),
+        (("compare", "synthetic", "--jobs", "0"), "jobs = 0"),
+        (("compare", "synthetic", "--executor", "rya"), "did you mean ray"),
         (("compare", "synthetic", "--methods", "fedavg+1t,fedavg+1t"), "named twice"),
         (("compare", "synthetic", "--extend", "0.5"), "extend = 0.5"),
         (("resume", "nowhere"), "nowhere"),
@@ -64,6 +73,18 @@ def test_run_then_refuse_then_overwrite_then_report(cli: Cli, tmp_path: Path) ->
     assert json.loads(again.stdout)["rounds"] == 3
     assert cli("report", "r").returncode == 0
     assert (tmp_path / "r" / "report.html").is_file()
+
+
+def test_an_engine_is_kept_by_resume_and_executors_leave_no_trace(cli: Cli, tmp_path: Path) -> None:
+    begun = cli("run", *SMALL, "--method", "fedavg+1t", "--engine", "plain", "--executor", "pool", "--workers", "2",
+                "--out", "r")  # fmt: skip
+    assert begun.returncode == 0, begun.stderr
+    manifest = json.loads((tmp_path / "r" / "manifest.json").read_text())
+    assert (manifest["engine"], manifest["device"]) == ("plain", "cpu")
+    assert not {"executor", "workers", "address"} & set(manifest)
+    assert cli("resume", "r", "--executor", "inline").returncode == 0
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text())["engine"] == "plain"
+    assert "did you mean plain" in refused(cli("resume", "r", "--engine", "plane"))
 
 
 def test_compare_prints_the_table_and_json_has_its_shape(cli: Cli, tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def test_has_no_weights_and_nothing_to_evaluate() -> None:
     assert evaluation.samples == 0
 
 
+def test_lists_of_one_length_are_one_list_that_nobody_can_change() -> None:
+    trainer, weights = TimingOnly({"ann": 4, "bob": 4}), np.empty(0, np.float32)
+    assert trainer.losses(weights, "ann") is trainer.losses(weights, "bob")
+    with pytest.raises(ValueError, match="read-only"):
+        trainer.losses(weights, "ann")[0] = 2.0
+
+
 def test_needs_no_torch() -> None:
     code = "import sys, fedbalancer.client.timing_only, fedbalancer.tasks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

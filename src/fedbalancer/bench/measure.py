@@ -18,7 +18,7 @@ NAIVE, LIMIT = "naive", "limit"
 PEAK_SHARE = 0.2
 """Of a measurement's seconds, what the matrix products take."""
 
-Rates = Callable[[], float]
+RoundSeconds = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ def measure_task(
 
 
 @contextmanager
-def _paths(task: Task, workers: int, threads: int) -> Iterator[tuple[dict[str, Rates], int]]:
+def _paths(task: Task, workers: int, threads: int) -> Iterator[tuple[dict[str, RoundSeconds], int]]:
     """Every path as a function that gives the seconds of one round, and how many weights the model has."""
     from fedbalancer.client.train import ENGINES
 
     with ExitStack() as stack:
         naive = NaiveLoop(task, threads)
-        paths: dict[str, Rates] = {NAIVE: naive.round_s}
+        paths: dict[str, RoundSeconds] = {NAIVE: naive.round_s}
         for count in dict.fromkeys((1, workers)):
             for engine in reversed(ENGINES):
                 executor = make_executor(task, engine, count)

@@ -24,11 +24,11 @@ from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.losses import updated_losses
 from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.flower.compat import ArrayRecord, Context, Message, RecordDict, reply_to
-from fedbalancer.flower.layout import ModelLayout
+from fedbalancer.flower.layout import Faulty, ModelLayout
 from fedbalancer.flower.memory import Keeper, Memory
 from fedbalancer.flower.orders import ARRAYS, OURS, Instruction
 from fedbalancer.flower.pace import Pace
-from fedbalancer.flower.replies import Measured, pack_payload, pack_report, pack_stopped
+from fedbalancer.flower.replies import Measured, pack_payload, pack_report, pack_stopped, pack_vector
 from fedbalancer.methods import Method
 from fedbalancer.randomness import integer_seed, stream
 from fedbalancer.types import ClientWork, FloatArray, IndexArray, Weights
@@ -120,12 +120,14 @@ class Work:
         """The mini-batches to train, one by one, until all epochs are done or the method's `Work` policy stops the
         client for its deadline. What is handed out counts as trained when the next one is asked for."""
         self._asked = True
-        for _, rows in batches(self.client_work()):
-            if not self.pace.goes_on(self._done, self.elapsed_s(), self.batch_s()):
-                break
-            yield rows
-            self._count(rows)
-        self._train_s = self._clock() - self._train_from
+        try:
+            for _, rows in batches(self.client_work()):
+                if not self.pace.goes_on(self._done, self.elapsed_s(), self.batch_s()):
+                    break
+                yield rows
+                self._count(rows)
+        finally:
+            self._train_s = self._clock() - self._train_from
 
     def client_work(self) -> ClientWork:
         """The training as pure work: the shuffles are those of the simulator, by seed, round and client."""
@@ -268,12 +270,19 @@ class Work:
         """The arrays as they travel, and what compression keeps back."""
         record = arrays if isinstance(arrays, ArrayRecord) else self._named(arrays)
         compress = self.method.compress
+        trained = self._fitting(record)
         if isinstance(compress, NoCompression):
-            return record, None
-        update = np.asarray(self.layout.flat(record) - self.weights(), dtype=np.float32)
+            return pack_vector(trained), None
+        update = np.asarray(trained - self.weights(), dtype=np.float32)
         seed = integer_seed(self.order.seed, "compress", self.order.round, self.client)
         payload, residual = compress.encode(update, self.layout.layout, seed, self._memory.residual)
         return pack_payload(payload), residual
+
+    def _fitting(self, record: ArrayRecord) -> Weights:
+        try:
+            return self.layout.flat(record)
+        except Faulty as problem:
+            raise BadData(f"the trained model does not fit the one that was sent: {problem}") from problem
 
     def _named(self, arrays: Sequence[NDArray[Any]]) -> ArrayRecord:
         if len(arrays) != len(self.arrays):

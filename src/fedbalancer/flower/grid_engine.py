@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
 from fedbalancer.flower.compat import ConfigRecord, Grid, RecordDict
+from fedbalancer.flower.evaluate import mean_evaluation
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import joined, with_network
 from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox
@@ -44,21 +42,29 @@ class Waiting:
     """How the engine waits. `grace_s` is what a message lives beyond its deadline, `poll_s` how often replies are asked
     for, `settle_s` how long a new round waits for clients that have yet to answer the last one (for enough of them, or
     for `everybody`), `timeout_s` how long a round without a deadline may take, and how long the server waits for
-    anybody to be there."""
+    anybody to be there. `clock` and `sleep` are the wall's and replies are pulled in the
+    `background`, unless a test brings its own time."""
 
     poll_s: float = 0.25
     grace_s: float = 5.0
     settle_s: float = 4.0
     timeout_s: float = 3600.0
     everybody: bool = False
+    background: bool = True
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
 
 WAITING = Waiting()
+SHORTEST_S = 1e-6
+PATIENCE_S, LAST_LOOK_S = 1.0, 0.3
+"""How long a pull is waited for before it goes on by itself, and how long at the deadline."""
+EVALUATE_S = 120.0
+"""How long the clients have to evaluate a model."""
 
 
 class GridEngine:
-    """Real clients behind Flower's grid, under one method's client policies. `clock` and `sleep` are the wall's, unless
-    a test brings its own."""
+    """Real clients behind Flower's grid, under one method's client policies."""
 
     def __init__(
         self,
@@ -73,20 +79,19 @@ class GridEngine:
         overheads: Overheads | None = None,
         most_samples: int = 10**6,
         train_config: Mapping[str, Any] | None = None,
+        evaluate_config: Mapping[str, Any] | None = None,
         evaluate: Callable[[Weights], Evaluation] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
         log: Callable[..., None] | None = None,
     ) -> None:
         self.method, self.layout, self.settings, self.waiting = method, layout, settings, waiting
         self.run_key, self.own_method = run_key, own_method
         self.overheads = overheads if overheads is not None else Overheads()
-        self.train_config = dict(train_config or {})
+        self.train_config, self.evaluate_config = dict(train_config or {}), dict(evaluate_config or {})
         self._evaluate = evaluate
-        self._clock, self._sleep, self._tell = clock, sleep, log
-        self.mailbox = Mailbox(grid, clock)
+        self._clock, self._sleep, self._tell = waiting.clock, waiting.sleep, log
+        self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
-        self.nodes = Nodes(grid, self.mailbox, asked, clock, self.say, most_samples)
+        self.nodes = Nodes(grid, self.mailbox, asked, waiting.clock, self.say, most_samples)
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
@@ -159,11 +164,12 @@ class GridEngine:
                  loss_threshold=plan.order.loss_threshold, quorum=plan.quorum)  # fmt: skip
         current.send(limit_s + self.waiting.grace_s)
         while True:
-            self._poll()
+            self._poll(limit_s - (self._clock() - began))
             past_s = self._clock() - began
             if current.is_over or past_s >= limit_s:
                 break
-            self._sleep(min(self.waiting.poll_s, limit_s - past_s))
+            # Never nothing: what is left may be less than the clock can tell apart.
+            self._sleep(max(min(self.waiting.poll_s, limit_s - past_s), SHORTEST_S))
         self._round = None
         seconds = self._clock() - began
         self.accepted |= dict.fromkeys(current.reports, plan.order.round)
@@ -194,10 +200,10 @@ class GridEngine:
         self.nodes.refresh()
         self._poll()
 
-    def _poll(self) -> None:
-        """Take what has come, each where it belongs."""
+    def _poll(self, left_s: float = PATIENCE_S) -> None:
+        """Take what has come, each where it belongs; with `left_s` until the deadline, not much longer than that."""
         before = self.mailbox.counts["duplicate"]
-        for arrival in self.mailbox.poll():
+        for arrival in self.mailbox.poll(min(max(left_s, LAST_LOOK_S), PATIENCE_S)):
             if arrival.sent.kind == HELLO:
                 self.nodes.take(arrival)
                 self._greeted(arrival)
@@ -244,15 +250,15 @@ class GridEngine:
         """By the server's own function, or else on the clients' data."""
         if self._evaluate is not None:
             return self._evaluate(weights)
-        content = RecordDict({ARRAYS: self.layout.record(weights), CONFIG: ConfigRecord({})})
+        content = RecordDict({ARRAYS: self.layout.record(weights), CONFIG: ConfigRecord(self.evaluate_config)})
         free = [client for client in self.nodes.present() if client not in self.mailbox.busy()]
         self._answers = []
-        sent = self.mailbox.send(EVALUATE, [Letter(self.nodes.node_of[c], c, content) for c in free], 0, 60.0)
-        until = self._clock() + 60.0
+        sent = self.mailbox.send(EVALUATE, [Letter(self.nodes.node_of[c], c, content) for c in free], 0, EVALUATE_S)
+        until = self._clock() + EVALUATE_S
         while len(self._answers) < len(sent) and self._clock() < until:
             self._poll()
             self._sleep(self.waiting.poll_s)
-        return _mean_evaluation(self._answers)
+        return mean_evaluation([answer.message for answer in self._answers])
 
     # What outlives a crash
 
@@ -264,20 +270,3 @@ class GridEngine:
         """Take up a snapshot."""
         self.accepted = {str(client): int(round) for client, round in saved["accepted"].items()}
         self.overheads.load(saved["overheads"])
-
-
-def _mean_evaluation(answers: list[Arrival]) -> Evaluation:
-    """The clients' evaluations, each by its samples; answers that are no finite numbers are left out."""
-    rows = []
-    for answer in answers:
-        records = [] if answer.message.has_error() else list(answer.message.content.metric_records.values())
-        found = {name: value for record in records for name, value in record.items()}
-        row = [found.get(name) for name in ("num-examples", "accuracy", "loss")]
-        if all(isinstance(value, int | float) and math.isfinite(value) for value in row):
-            rows.append([float(value) for value in row if isinstance(value, int | float)])
-    if not rows or sum(row[0] for row in rows) <= 0:
-        return Evaluation(math.nan, math.nan, 0)
-    table = np.array(rows)
-    weights = np.clip(table[:, 0], 0, 10**6)
-    accuracy, loss = (np.average(table[:, 1:], axis=0, weights=weights)).tolist()
-    return Evaluation(accuracy, loss, int(weights.sum()))

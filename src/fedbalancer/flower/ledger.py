@@ -31,7 +31,9 @@ def ledger_of(greetings: Sequence[Greeting], others_batch_s: float | None = None
 
 
 def joined(ledger: Ledger, greetings: Sequence[Greeting]) -> Ledger:
-    """The ledger with rows for clients that it does not have yet, behind the others: rows never move."""
+    """The ledger with rows for clients that it does not have yet, behind the others: rows never move. A client that
+    came back with more or fewer samples has its new size."""
+    ledger = _resized(ledger, greetings)
     fresh = sorted((g for g in greetings if g.client not in ledger.position), key=lambda g: g.client)
     if not fresh:
         return ledger
@@ -44,6 +46,16 @@ def joined(ledger: Ledger, greetings: Sequence[Greeting]) -> Ledger:
         if name not in ("clients", "position")
     }
     return replace(ledger, clients=clients, position=Positions(clients), **columns)
+
+
+def _resized(ledger: Ledger, greetings: Sequence[Greeting]) -> Ledger:
+    said = {g.client: g.size for g in greetings if g.client in ledger.position}
+    rows = ledger.rows(tuple(said))
+    if (ledger.size[rows] == list(said.values())).all():
+        return ledger
+    size = ledger.size.copy()
+    size[rows] = list(said.values())
+    return replace(ledger, size=size)
 
 
 def with_network(ledger: Ledger, network_s: Mapping[str, float]) -> Ledger:

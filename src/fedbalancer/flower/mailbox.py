@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedbalancer.flower.compat import Grid, Message, RecordDict, pull, push
+from fedbalancer.flower.compat import Grid, Message, RecordDict, push
+from fedbalancer.flower.lanes import Lanes
 
 REMEMBERED = 10_000
 """Answered messages whose ids are kept, to tell a second answer from a stray one."""
@@ -48,8 +49,8 @@ class Mailbox:
     """Sends and polls. A message that is not answered within its time to live is given up: Flower has no way to call
     it back, but lets it expire."""
 
-    def __init__(self, grid: Grid, clock: Callable[[], float]) -> None:
-        self._grid, self._clock = grid, clock
+    def __init__(self, grid: Grid, clock: Callable[[], float], background: bool = True) -> None:
+        self._grid, self._clock, self._lanes = grid, clock, Lanes(grid, background)
         self._open: dict[str, Sent] = {}
         self._answered: dict[str, Sent] = {}
         self.counts: Counter[str] = Counter()
@@ -70,17 +71,18 @@ class Mailbox:
                 went.append(sent)
         return went
 
-    def poll(self) -> list[Arrival]:
-        """All new replies, in order of client id. A second answer to the same message, or one to a message that we
-        never sent, is counted and dropped."""
+    def poll(self, patience_s: float) -> list[Arrival]:
+        """All new replies, in order of client id, after at most `patience_s`. A second answer to the same message, or one
+        to a message that we never sent, is counted and dropped."""
         arrivals = []
-        for message in pull(self._grid, list(self._open)):
+        for message in self._lanes.pull(list(self._open), patience_s):
             answers = message.metadata.reply_to_message_id
             sent = self._open.pop(answers, None)
             if sent is None:
                 self.counts["duplicate" if answers in self._answered else "stray"] += 1
                 continue
             self._remember(answers, sent)
+            self._lanes.forget(answers)
             arrivals.append(Arrival(sent, message, self._clock() - sent.pushed_s))
         self._give_up()
         return sorted(arrivals, key=lambda arrival: (arrival.sent.client, arrival.sent.node))
@@ -102,6 +104,7 @@ class Mailbox:
         for identity, sent in list(self._open.items()):
             if now > sent.pushed_s + sent.ttl_s:
                 self.expired.append(self._open.pop(identity))
+                self._lanes.forget(identity)
 
     def _remember(self, identity: str, sent: Sent) -> None:
         self._answered[identity] = sent

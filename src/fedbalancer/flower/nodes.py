@@ -21,7 +21,7 @@ class Nodes:
 
     def __init__(
         self, grid: Grid, mailbox: Mailbox, question: RecordDict, clock: Callable[[], float], say: Say,
-        most_samples: int = 10**6, hello_s: float = 60.0, again_s: float = 20.0,
+        most_samples: int = 10**6, hello_s: float = 180.0, again_s: float = 20.0,
     ) -> None:  # fmt: skip
         self._grid, self._mailbox, self._question = grid, mailbox, question
         self._clock, self._say, self._most = clock, say, most_samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-WINDOW = 5
+WINDOW, FEW = 5, 3
 JITTER_S = 3.0
 """SuperNodes ask for messages every three seconds, so that one measurement may be so much too lucky."""
 
@@ -23,10 +23,10 @@ class Overheads:
         self._seen.setdefault(client, deque(maxlen=WINDOW)).append(max(seconds, 0.0))
 
     def expected_s(self, client: str) -> float:
-        """The worst of late; after a single measurement, that and the jitter of Flower's polling. By the mean, half of
-        the reports would come too late, and a round closes early anyway when all are in."""
+        """The worst of late; after few measurements, that and the jitter of Flower's polling. By the mean, half of the
+        reports would come too late, and a round closes early anyway when all are in."""
         seen = self._seen.get(client, ())
-        return max(seen, default=0.0) + (JITTER_S if len(seen) == 1 else 0.0)
+        return max(seen, default=0.0) + (JITTER_S if 0 < len(seen) < FEW else 0.0)
 
     def budget_s(self, client: str, round: int, deadline_s: float) -> float:
         """What a client may take from its start to its report, so that this arrives in time."""

@@ -20,7 +20,9 @@ from fedbalancer.server.guard import fault
 from fedbalancer.types import ClientReport, Order, Summary, Timings, Weights
 
 TRAINED, STOPPED = "trained", "stopped"
-PAYLOAD = "payload"
+PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
+"""The one array of a compressed update, or of the whole model: Flower fetches every array by a request of its own."""
+
 BIGGEST_CHANGE = 1e9
 """Of one parameter in one round; more is a number that is finite only by accident."""
 
@@ -74,6 +76,11 @@ def pack_stopped(client: str, order: Order, measured: Measured) -> RecordDict:
 def pack_payload(payload: bytes) -> ArrayRecord:
     """A compressed update as one array of bytes."""
     return ArrayRecord({PAYLOAD: Array(np.frombuffer(payload, dtype=np.uint8))})
+
+
+def pack_vector(weights: Weights) -> ArrayRecord:
+    """A trained model as one array."""
+    return ArrayRecord({VECTOR: Array(np.ascontiguousarray(weights, dtype=np.float32))})
 
 
 def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[ClientReport | None, Measured]:
@@ -140,7 +147,7 @@ def _update(content: RecordDict, expected: Expected) -> Weights:
         raise Faulty("no arrays")
     if isinstance(expected.compress, NoCompression):
         with np.errstate(all="ignore"):
-            return np.asarray(expected.layout.flat(arrays) - expected.weights, dtype=np.float32)
+            return np.asarray(_model(arrays, expected) - expected.weights, dtype=np.float32)
     if set(arrays) != {PAYLOAD}:
         raise Faulty(f"arrays {sorted(arrays)[:3]} in place of one compressed payload")
     length = expected.compress.encoded_bytes(expected.layout.layout)
@@ -150,6 +157,13 @@ def _update(content: RecordDict, expected: Expected) -> Weights:
             return expected.compress.decode(payload, expected.layout.layout, expected.seed)
     except ValueError as error:
         raise Faulty(f"a payload that cannot be decoded: {error}") from error
+
+
+def _model(arrays: ArrayRecord, expected: Expected) -> Weights:
+    """The trained model, as one vector or under the names that it was sent with."""
+    if set(arrays) != {VECTOR}:
+        return expected.layout.flat(arrays)
+    return read_array(VECTOR, arrays[VECTOR], expected.weights.shape, np.dtype(np.float32))
 
 
 def _measured(metrics: Mapping[str, Any], phase: str, round_trip_s: float) -> Measured:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from fedbalancer.engine.executors.crew import TRIES
 from fedbalancer.engine.executors.parcel import Parcel
-from fedbalancer.engine.executors.spread import TRIES
 from fedbalancer.processes import DIED, packed, process_context
 from fedbalancer.runs.job import IN_PARCEL, Job, JobEvent, carry_out, is_run, start, status
 from fedbalancer.tasks import Task

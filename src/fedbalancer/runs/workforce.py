@@ -86,7 +86,7 @@ class Workforce:
             gpus = 1.0 if spec.device.startswith("cuda") else 0.0
             return RayExecutor(make, self._workers, task.sizes, self._address, gpus)
         if self._kind == "pool" or (self._kind is None and self._workers is not None and self._workers > 1):
-            return PoolExecutor(make, self._workers or self._cores, task.sizes)
+            return PoolExecutor(make, self._workers or cores, task.sizes)
         trainer = trainer_for(task, spec.engine, spec.device)
         if self._kind == "inline" or self._workers == 1 or cores == 1 or spec.device != "cpu":
             return InlineExecutor(trainer)

@@ -37,6 +37,12 @@ class Case:
     mu: float
     bias: bool = True
     seed: int = 0
+    told: bool = False
+
+    @property
+    def rows(self) -> int | None:
+        """As the layer is told at the beginning."""
+        return sum(self.batches) if self.told else None
 
     def layer(self) -> nn.Linear:
         torch.manual_seed(self.seed)
@@ -60,6 +66,7 @@ cases = st.builds(
     mu=st.sampled_from([0.0, 0.0, 0.1, 1.0]),
     bias=st.booleans(),
     seed=st.integers(0, 1000),
+    told=st.booleans(),
 )
 
 
@@ -86,7 +93,7 @@ def plain(case: Case) -> tuple[list[Tensor], list[Tensor]]:
 
 def train(layer: FusedDense, case: Case, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The steps up to the end of the training; gives the gradients of the inputs."""
-    layer.begin(case.lr, case.mu)
+    layer.begin(case.lr, case.mu, case.rows)
     found = []
     for batch in inputs:
         x = batch.clone().requires_grad_()
@@ -111,6 +118,8 @@ def close(found: Sequence[Tensor], expected: Sequence[Tensor], scale: float) -> 
 @given(case=cases)
 @example(Case(700, 500, (10,) * 12, 0.05, 0.0))
 @example(Case(700, 500, (5,) * 20, 0.3, 1.0))
+@example(Case(700, 500, (5,) * 20, 0.3, 1.0, told=True))
+@example(Case(700, 500, (5,) * 5, 0.3, 1.0, told=True))
 def test_same_as_plain_sgd(case: Case) -> None:
     expected, gradients = plain(case)
     linear = case.layer()

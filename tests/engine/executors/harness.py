@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -97,14 +98,14 @@ def open_and_report(pipe: Any, parcel: Parcel) -> None:
 def check_all_end(script: str, named: str = "") -> None:
     """A driver that is killed leaves no process behind, of those whose command line begins with `named`."""
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
-    driver = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert driver.stdout is not None
-    assert driver.stdout.readline() == "ready\n"
-    below = {pid for pid in descendants(driver.pid) if Path(f"/proc/{pid}/cmdline").read_text().startswith(named)}
-    assert len(below) >= 2
-    driver.kill()
-    driver.wait()
-    driver.stdout.close()
-    wait_until(lambda: not any(alive(pid) for pid in below))
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp", ignore_cleanup_errors=True) as short:
+        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": short}
+        driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "ready\n"
+        below = {pid for pid in descendants(driver.pid) if Path(f"/proc/{pid}/cmdline").read_text().startswith(named)}
+        assert len(below) >= 2
+        driver.kill()
+        driver.wait()
+        driver.stdout.close()
+        wait_until(lambda: not any(alive(pid) for pid in below))

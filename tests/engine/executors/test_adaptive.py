@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from builders import same
 from engine.executors.harness import check_equal, wait_until
 from engine.executors.trainers import Large, works
 
 from fedbalancer.engine.executors import AdaptiveExecutor, InlineExecutor, PoolExecutor
+from fedbalancer.errors import FedBalancerError
 
 
 def no_pool() -> PoolExecutor:
@@ -42,7 +46,18 @@ def test_long_work_moves_to_the_pool_when_it_is_ready() -> None:
     assert len(pools) == 1
 
 
-def test_a_pool_that_breaks_is_told() -> None:
-    executor = AdaptiveExecutor(Large(), no_pool, patience_s=0.0)
-    with pytest.raises(AssertionError):
-        executor.evaluate(executor.initial_weights(0))
+def test_a_pool_whose_workers_die_at_their_start_is_done_without() -> None:
+    pools: list[PoolExecutor] = []
+
+    def make_pool() -> PoolExecutor:
+        pools.append(PoolExecutor(lambda: os.kill(os.getpid(), signal.SIGKILL), 2))  # type: ignore[arg-type,return-value]
+        return pools[-1]
+
+    executor = AdaptiveExecutor(Large(), make_pool, patience_s=0.0)
+    weights = executor.initial_weights(0)
+    executor.evaluate(weights)
+    with pytest.raises(FedBalancerError, match="died"):
+        wait_until(lambda: pools[0].ready)
+    check_equal(executor, Large(), 3)
+    assert len(pools) == 1
+    executor.close()

@@ -16,19 +16,22 @@ from builders import same
 from engine.executors.harness import Killer, alive, check_all_end, check_equal, wait_until
 from engine.executors.trainers import MANY, Large, work, works
 from plain_trainer import Plain
+from runs import tinytask
+
+import fedbalancer as fb
 
 pytest.importorskip("ray")
 
 from fedbalancer.engine.executors import InlineExecutor, RayExecutor
 from fedbalancer.engine.executors import ray as ray_module
 from fedbalancer.engine.executors.ray_session import RaySession
-from fedbalancer.errors import BadData, BadSetting, FedBalancerError, TrainingDiverged
+from fedbalancer.errors import BadData, FedBalancerError, TrainingDiverged
 
 
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[RaySession]:
     """One Ray for all tests of this file; what they start finds it."""
-    session = RaySession(None, 2, 2)
+    session = RaySession(None, 2)
     yield session
     session.close()
 
@@ -106,18 +109,24 @@ def test_more_workers_than_the_cluster_has_are_an_error_once_none_comes(
         other.close()
 
 
-@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999999"])
-def test_an_address_where_no_ray_answers_is_a_clear_error(address: str) -> None:
-    script = f"from fedbalancer.engine.executors import RayExecutor; RayExecutor(int, address={address!r})"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert f"BadSetting: address = {address!r}" in done.stderr
+def test_where_no_ray_answers_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    address = ["--executor", "ray", "--address", "127.0.0.1:1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedbalancer", "run", "synthetic", *address],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "error: address = '127.0.0.1:1': no Ray answers there" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
-def test_bad_addresses_are_refused_by_the_class_itself() -> None:
-    from fedbalancer.engine.executors.ray_session import _check_answers
-
-    with pytest.raises(BadSetting, match="must be auto, HOST:PORT"):
-        _check_answers("cluster")
+def test_a_run_gives_the_same_bytes_as_in_this_process() -> None:
+    options = {"settings": {"w": 2}, "rounds": 4}
+    inline = fb.run(tinytask.load_wide(), **options)  # type: ignore[arg-type]
+    on_ray = fb.run(tinytask.load_wide(), executor="ray", workers=2, **options)  # type: ignore[arg-type]
+    assert same(on_ray.weights, inline.weights)
+    for table in ("rounds", "evals", "clients"):
+        assert getattr(on_ray, table).equals(getattr(inline, table))
 
 
 def test_a_run_on_ray_of_its_own_leaves_stdout_clean_and_nothing_behind(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import pytest
 from runs import tinytask
 
 import fedbalancer as fb
+from fedbalancer.server.pace import ConstantPace
 
 K, EPOCHS, BATCH = 5, 5, 10
 SETTINGS = {"clients_per_round": K, "epochs": EPOCHS, "batch_size": BATCH}
 PARTS = ("download_s", "forward_s", "train_s", "upload_s")
 
 
-def run(method: str, **settings: Any) -> Any:
+def run(method: str | fb.Method, **settings: Any) -> Any:
     return fb.run(tinytask.load(), method, settings={**SETTINGS, **settings}, rounds=12)
 
 
@@ -27,8 +28,10 @@ def oort() -> Any:
 
 @pytest.fixture(scope="module")
 def balanced() -> Any:
-    # The ratios may move from the second round on, and DDL-E starts at once.
-    return run("oortbalancer", w=1, lss=0.3, deadline_gate=0.0, deadline_gate_clients=0)
+    """Three clients a round, so that some are met for the first time when there is a threshold; a constant one, so
+    that this does not hang on the draw of devices."""
+    method = fb.method("oortbalancer", pace=ConstantPace(loss_threshold_ratio=0.5))
+    return run(method, clients_per_round=3)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,7 @@ def test_oort_learns(oort: Any) -> None:
 
 
 def test_oortbalancer_closes_at_a_deadline_that_its_clients_set(balanced: Any) -> None:
-    assert balanced.rounds["selected"].to_list() == [K] * 12
+    assert balanced.rounds["selected"].to_list() == [3] * 12
     assert np.isfinite(balanced.rounds["deadline_s"].to_numpy()).all()
     assert balanced.rounds["loss_threshold"][-1] > 0
     seconds = balanced.rounds["end_s"] - balanced.rounds["start_s"]
@@ -91,21 +94,19 @@ def test_oortbalancer_closes_at_a_deadline_that_its_clients_set(balanced: Any) -
 
 def test_oortbalancer_charges_an_epoch_as_one_batch(balanced: Any, batch_s: dict[tuple[int, str], float]) -> None:
     counted = balanced.clients.filter(pl.col("outcome") == "completed")
-    assert len(counted) > 30
+    assert len(counted)
     for row in counted.iter_rows(named=True):
         assert row["train_s"] == pytest.approx(row["epochs"] * batch_s[row["round"], row["client"]])
 
 
-def test_oortbalancer_looks_at_all_samples_at_first_once_there_is_a_threshold() -> None:
-    # One client a round, so that some are met for the first time when there is a threshold.
-    slow = run("oortbalancer", clients_per_round=1, w=1, lss=0.5)
-    thresholds = dict(zip(slow.rounds["round"], slow.rounds["loss_threshold"], strict=True))
-    looked = slow.clients.filter(pl.col("forward_s") > 0)
-    first_met = slow.clients.group_by("client").agg(pl.col("round").min())
-    expected = {
-        (row["client"], row["round"])
-        for row in first_met.iter_rows(named=True)
-        if thresholds[row["round"]] > 0 and size_of(row["client"]) > EPOCHS * BATCH
-    }
+def test_oortbalancer_looks_at_all_samples_of_a_client_that_has_no_losses_yet(balanced: Any) -> None:
+    thresholds = dict(zip(balanced.rounds["round"], balanced.rounds["loss_threshold"], strict=True))
+    expected, known = set(), set()
+    for row in balanced.clients.sort("round").iter_rows(named=True):
+        client = row["client"]
+        if client not in known and thresholds[row["round"]] > 0 and size_of(client) > EPOCHS * BATCH:
+            expected.add((client, row["round"]))
+        if (client, row["round"]) in expected or row["outcome"] == "completed":
+            known.add(client)
     assert expected
-    assert set(looked.select("client", "round").iter_rows()) == expected
+    assert set(balanced.clients.filter(pl.col("forward_s") > 0).select("client", "round").iter_rows()) == expected

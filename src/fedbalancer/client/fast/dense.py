@@ -37,9 +37,10 @@ class FusedDense(nn.Module):
         # Something that needs a gradient, so that there is a backward pass whatever the input is.
         self._anchor = torch.zeros((), requires_grad=True)
 
-    def begin(self, lr: float, mu: float) -> None:
-        """Train from the current parameters; what was begun before is dropped."""
-        self._moving.begin(self.weight.detach(), lr, mu)
+    def begin(self, lr: float, mu: float, rows: int | None = None) -> None:
+        """Train from the current parameters; what was begun before is dropped. It is a little faster if it is known how
+        many rows all batches of the training will have together."""
+        self._moving.begin(self.weight.detach(), lr, mu, rows)
         self._shift = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias.detach().clone()
         self._lr, self._share = lr, lr * mu
         self._begun, self._waits = True, False

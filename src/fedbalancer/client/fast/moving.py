@@ -33,8 +33,9 @@ class MovingWeight:
         self._rank = 0
         self._is_formed = False
 
-    def begin(self, weight: Tensor, lr: float, mu: float) -> None:
-        """Start from these values."""
+    def begin(self, weight: Tensor, lr: float, mu: float, rows: int | None = None) -> None:
+        """Start from these values. If it is known that all batches together have so many rows, and these are too many,
+        nothing is factored: the factors would only be formed later."""
         self._start, self._lr, self._share = weight, lr, lr * mu
         self._rank, self._is_formed = 0, False
         kind = (weight.shape, weight.dtype, weight.device, weight.is_contiguous())
@@ -42,9 +43,10 @@ class MovingWeight:
             self._kind = kind
             self._products = products_for(weight)
             out, width = weight.shape
-            rows = out * width // (SHARE * (out + width))
-            self._g, self._x = weight.new_empty(rows, out), weight.new_empty(rows, width)
+            rank = out * width // (SHARE * (out + width))
+            self._g, self._x = weight.new_empty(rank, out), weight.new_empty(rank, width)
             self._formed = weight.new_empty(0)
+        self._most = len(self._g) if rows is None or rows <= len(self._g) else 0
 
     def add_outputs(self, y: Tensor, x: Tensor) -> None:
         """y += x w^T"""
@@ -78,8 +80,7 @@ class MovingWeight:
             self._products.outer(to, None, *self._factors())
 
     def _stays_factored(self, rows: int) -> bool:
-        most = len(self._g)
-        return not self._is_formed and self._rank + rows <= most and FEWEST * rows <= most
+        return not self._is_formed and self._rank + rows <= self._most and FEWEST * rows <= self._most
 
     def _add_through(self, y: Tensor, x: Tensor, one: Tensor, other: Tensor) -> None:
         """y += -lr x one^T other: the part of a product that the factors have."""

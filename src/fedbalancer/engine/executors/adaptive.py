@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from fedbalancer.engine.executors.inline import InlineExecutor
 from fedbalancer.engine.executors.pool import PoolExecutor
+from fedbalancer.errors import FedBalancerError
 from fedbalancer.protocols import Executor, Trainer
 from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
 
@@ -18,7 +20,8 @@ PATIENCE_S = 3.0
 
 class AdaptiveExecutor:
     """Works in this process until that has taken `patience_s`; then starts a pool, and changes over when all its
-    workers are ready. Both give the same bytes, so nothing but the time depends on it."""
+    workers are ready. Both give the same bytes, so nothing but the time depends on it. If the pool cannot start, as in
+    too little memory, everything stays here: nobody has asked for it."""
 
     def __init__(self, trainer: Trainer, make_pool: Callable[[], PoolExecutor], patience_s: float = PATIENCE_S) -> None:
         self.layout: Layout = trainer.layout
@@ -44,11 +47,19 @@ class AdaptiveExecutor:
             self._pool.close()
 
     def _timed(self, work: Callable[[Executor], T]) -> T:
-        if self._pool is None and self._left_s <= 0:
-            self._pool = self._make_pool()
-        if self._pool is not None and self._executor is not self._pool and self._pool.ready:
-            self._executor = self._pool
+        if self._left_s <= 0 and self._executor is not self._pool:
+            self._change_over()
         begun = time.monotonic()
         result = work(self._executor)
         self._left_s -= time.monotonic() - begun
         return result
+
+    def _change_over(self) -> None:
+        if self._pool is None:
+            self._pool = self._make_pool()
+        try:
+            if self._pool.ready:
+                self._executor = self._pool
+        except FedBalancerError:
+            self._pool.close()
+            self._pool, self._left_s = None, math.inf

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from multiprocessing import connection, reduction
 from typing import Any
 
-import numpy as np
-
 from fedbalancer.engine.executors import blocks
 from fedbalancer.engine.executors.chunks import Chunk
 from fedbalancer.engine.executors.parcel import Parcel
+from fedbalancer.engine.executors.pool_process import InBlock, Request, serve
 from fedbalancer.engine.executors.spread import SpreadExecutor
-from fedbalancer.engine.executors.worker import Answer, Worker
-from fedbalancer.processes import become_worker, packed, process_context, unpacked
+from fedbalancer.engine.executors.worker import Answer
+from fedbalancer.processes import packed, process_context, unpacked
 from fedbalancer.protocols import Trainer
 from fedbalancer.types import Trained, Weights
 
@@ -30,18 +29,6 @@ class PoolExecutor(SpreadExecutor):
         super().__init__(Processes(make_trainer, workers), sizes)
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a worker is asked. Large weights come as a block of so many values, and updates go into a block, each at
-    its position; the blocks' descriptors follow the request."""
-
-    verb: str
-    items: Sequence[Any]
-    positions: tuple[int, ...]
-    weights: Weights | int | None
-    updates: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Shared:
     """What all workers read and where they write in one spread of work."""
@@ -49,13 +36,6 @@ class Shared:
     weights: Weights | int | None
     updates: Weights | None
     descriptors: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class InBlock:
-    """A result whose update lies in the block."""
-
-    trained: Trained
 
 
 class Processes:
@@ -72,7 +52,7 @@ class Processes:
     def start(self, place: int) -> None:
         self.end(place)
         self._pipes[place], theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, self._parcel), daemon=True)
+        process = self._context.Process(target=serve, args=(theirs, self._parcel), daemon=True)
         process.start()
         theirs.close()
         self._processes[place] = process
@@ -137,56 +117,13 @@ def _shared(weights: Weights | None, updates: int) -> Shared:
     theirs = blocks.make_block(updates * weights.nbytes) if updates else None
     if theirs is None:
         return Shared(len(weights), None, (ours,))
-    room = blocks.mapped(theirs, updates * len(weights)).reshape(updates, len(weights))
+    try:
+        room = blocks.mapped(theirs, updates * len(weights)).reshape(updates, len(weights))
+    except OSError:  # not even addresses for so much
+        os.close(theirs)
+        return Shared(len(weights), None, (ours,))
     return Shared(len(weights), room, (ours, theirs))
 
 
 def _taken_out(value: Trained | InBlock, update: Weights) -> Trained:
     return replace(value.trained, update=update) if isinstance(value, InBlock) else value
-
-
-def _serve(pipe: Any, parcel: Parcel) -> None:
-    """The life of a worker process: it ends when the driver closes the pipe or is gone."""
-    become_worker()
-    worker = Worker()
-    answer = worker.start(lambda: parcel.value)
-    parcel.close()
-    while _sent(pipe, answer):
-        try:
-            request: Request = unpacked(pipe.recv_bytes())
-        except (EOFError, OSError):
-            return
-        answer = _done(worker, request, pipe)
-
-
-def _sent(pipe: Any, answer: Answer) -> bool:
-    try:
-        pipe.send_bytes(packed(answer))
-    except OSError:
-        return False
-    return True
-
-
-def _done(worker: Worker, request: Request, pipe: Any) -> Answer:
-    weights = request.weights
-    if isinstance(weights, int):
-        descriptor = reduction.recv_handle(pipe)
-        weights = blocks.mapped(descriptor, weights, own=True)
-        os.close(descriptor)
-    updates = reduction.recv_handle(pipe) if request.updates else None
-    answer = worker.answer(request.verb, request.items, weights)
-    if updates is None:
-        return answer
-    try:
-        pairs = zip(request.positions, answer.values, strict=False)
-        return replace(answer, values=[_put_in(value, updates, position, weights) for position, value in pairs])
-    finally:
-        os.close(updates)
-
-
-def _put_in(value: Trained, block: int, position: int, weights: Weights | None) -> Trained | InBlock:
-    assert weights is not None
-    if value.update.dtype != weights.dtype or value.update.shape != weights.shape:
-        return value
-    blocks.write(block, value.update, position * weights.nbytes)
-    return InBlock(replace(value, update=np.empty(0, dtype=np.float32)))

@@ -124,10 +124,9 @@ def _begin(ray: Any, address: str, options: dict[str, Any]) -> None:
         with _signals_kept():
             ray.init(**options)
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise BadSetting(
-            f"address = {address!r}: Ray does not work there ({type(error).__name__}: {reason})"
-        ) from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        hint = "; one that asks for a token needs RAY_AUTH_MODE=token" if isinstance(error, ConnectionError) else ""
+        raise BadSetting(f"address = {address!r}: Ray does not work there ({reason}){hint}") from error
 
 
 @contextmanager

@@ -6,43 +6,18 @@ bytes. Which error is told does not depend on the workers either: that of the fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from fedbalancer.engine.executors.chunks import Chunk, Deal, training_cost
-from fedbalancer.engine.executors.worker import Answer
+from fedbalancer.engine.executors.crew import TRIES, Crew, Roster
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.processes import DIED
 from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
 
-TRIES = 3
-"""Workers that may die over one chunk, or at their start, before it is an error."""
-
 CHUNK_BYTES = 128 * 1024**2
 """Updates that a worker holds before it hands them over, at most."""
-
-
-class Crew(Protocol):
-    """Workers in numbered places. Each is asked one thing at a time."""
-
-    @property
-    def size(self) -> int: ...
-    def start(self, place: int) -> None:
-        """A fresh worker in this place, whoever was there before; its first answer is the layout."""
-
-    def end(self, place: int) -> None:
-        """No worker in this place any more, whatever it is at."""
-
-    def shared(self, weights: Weights | None, updates: int) -> AbstractContextManager[Any]:
-        """The weights, ready for all workers, and room for that many updates."""
-
-    def ask(self, place: int, verb: str, chunk: Chunk, items: Sequence[Any], shared: Any) -> None: ...
-    def answers(self, timeout_s: float | None) -> Iterable[tuple[int, Answer | None]]:
-        """Whoever has answered, waiting for at least one; None for a worker that died."""
-
-    def close(self) -> None: ...
 
 
 class SpreadExecutor:
@@ -51,27 +26,22 @@ class SpreadExecutor:
     def __init__(self, crew: Crew, sizes: Mapping[str, int] | None = None) -> None:
         self.workers = crew.size
         self._crew = crew
+        self._roster = Roster(crew)
         self._sizes = sizes or {}
-        self._idle: list[int] = []
-        self._busy: dict[int, Chunk] = {}
-        self._starting: dict[int, int] = {}
-        self._vacant: list[int] = list(range(crew.size))
-        self._layout: Layout | None = None
         self._pieces: int | None = None
-        self._broken: Exception | None = None
-        self._fill()
+        self._roster.fill()
 
     @property
     def layout(self) -> Layout:
-        while self._layout is None:
-            self._hear_starts(None)
-        return self._layout
+        while self._roster.layout is None:
+            self._roster.hear_starts(None)
+        return self._roster.layout
 
     @property
     def ready(self) -> bool:
         """Whether all workers have their trainer."""
-        self._hear_starts(0.0)
-        return not self._starting
+        self._roster.hear_starts(0.0)
+        return not self._roster.starting
 
     def initial_weights(self, seed: int) -> Weights:
         weights: Weights = self._one("initial_weights", None, seed)
@@ -101,16 +71,16 @@ class SpreadExecutor:
         return self._spread(verb, weights, [item], [1])[0]
 
     def _spread(self, verb: str, weights: Weights | None, items: Sequence[Any], costs: Sequence[float]) -> list[Any]:
-        self._fill()
+        self._roster.fill()
         updates = len(items) if verb == "train" else 0
         deal = Deal(costs, self.workers, _most(weights) if updates else None)
         results: dict[int, Any] = {}
         failed: dict[int, Exception] = {}
-        with self._crew.shared(weights, updates) as shared, self._nobody_left_busy():
+        with self._crew.shared(weights, updates) as shared, self._roster.nobody_left_busy():
             while self._give_out(deal, verb, items, shared):
-                for chunk, answer in self._hear(None):
+                for chunk, answer in self._roster.hear(None):
                     if answer is None:
-                        deal.put_back(self._once_more(chunk))
+                        deal.put_back(_once_more(chunk))
                         continue
                     results.update(zip(chunk.positions, answer.values, strict=False))
                     if answer.error is not None:
@@ -122,71 +92,18 @@ class SpreadExecutor:
 
     def _give_out(self, deal: Deal, verb: str, items: Sequence[Any], shared: Any) -> bool:
         """Chunks to the idle; whether there is anything left to wait for."""
-        while self._idle and (chunk := deal.take()) is not None:
-            place = self._idle.pop(0)
-            self._busy[place] = chunk
-            self._crew.ask(place, verb, chunk, [items[position] for position in chunk.positions], shared)
-        return bool(self._busy) or not deal.is_empty
-
-    def _hear(self, timeout_s: float | None) -> Iterator[tuple[Chunk, Answer | None]]:
-        """Chunks that were answered, or whose worker died (None)."""
-        for place, answer in self._crew.answers(timeout_s):
-            if place in self._starting:
-                self._started(place, answer)
-                continue
-            chunk = self._busy.pop(place, None)
-            if answer is not None:
-                self._idle.append(place)
-            else:
-                self._idle = [other for other in self._idle if other != place]
-                self._start(place)
-            if chunk is not None:
-                yield chunk, answer
-
-    def _hear_starts(self, timeout_s: float | None) -> None:
-        self._fill()
-        for _ in self._hear(timeout_s):
-            raise AssertionError("nobody was asked anything")
-
-    def _fill(self) -> None:
-        """A worker in every place."""
-        if self._broken is not None:
-            raise self._broken
-        while self._vacant:
-            self._start(self._vacant.pop())
-
-    def _start(self, place: int) -> None:
-        self._starting[place] = self._starting.get(place, 0) + 1
-        self._crew.start(place)
-
-    def _started(self, place: int, answer: Answer | None) -> None:
-        if answer is not None and answer.error is None:
-            del self._starting[place]
-            self._layout = answer.values[0]
-            self._idle.append(place)
-        elif answer is None and self._starting[place] < TRIES:
-            self._start(place)
-        else:
-            self._broken = answer.error if answer is not None else FedBalancerError(DIED)
-            self._fill()  # which tells it, now and whenever somebody asks again
-
-    def _once_more(self, chunk: Chunk) -> Chunk:
-        if chunk.lost + 1 >= TRIES:
-            raise FedBalancerError(DIED)
-        return replace(chunk, lost=chunk.lost + 1)
-
-    @contextmanager
-    def _nobody_left_busy(self) -> Iterator[None]:
-        """If the work is broken off, those who are still at it are sent away."""
-        try:
-            yield
-        finally:
-            for place in list(self._busy):
-                del self._busy[place]
-                self._crew.end(place)
-                self._vacant.append(place)
+        while self._roster.idle and (chunk := deal.take()) is not None:
+            chosen = [items[position] for position in chunk.positions]
+            self._crew.ask(self._roster.take(chunk), verb, chunk, chosen, shared)
+        return bool(self._roster.busy) or not deal.is_empty
 
 
 def _most(weights: Weights | None) -> int | None:
     """Clients in one chunk, at most."""
     return max(CHUNK_BYTES // weights.nbytes, 1) if weights is not None and weights.nbytes else None
+
+
+def _once_more(chunk: Chunk) -> Chunk:
+    if chunk.lost + 1 >= TRIES:
+        raise FedBalancerError(DIED)
+    return replace(chunk, lost=chunk.lost + 1)

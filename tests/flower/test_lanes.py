@@ -1,0 +1,51 @@
+"""One reply that hangs holds up nothing else."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from fedbalancer.flower.lanes import Lanes
+
+
+class Stuck:
+    """A grid on which the reply to "a" hangs until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.asked: list[list[str]] = []
+
+    def pull_messages(self, ids: Any) -> list[str]:
+        self.asked.append(list(ids))
+        if "a" in ids:
+            self.let_go.wait(60)
+        return [f"reply to {identity}" for identity in ids]
+
+
+def test_a_reply_that_hangs_holds_up_nobody() -> None:
+    grid = Stuck()
+    lanes = Lanes(grid)  # type: ignore[arg-type]
+    ids, got = ["a", "b", "c"], []
+    try:
+        while len(ids) > 1:
+            for reply in lanes.pull(ids, 0.2):
+                ids.remove(str(reply).removeprefix("reply to "))
+                got.append(reply)
+        assert sorted(map(str, got)) == ["reply to b", "reply to c"]
+    finally:
+        grid.let_go.set()
+    assert lanes.pull(ids, 60.0) == ["reply to a"]
+    assert sum("a" in asked for asked in grid.asked) == 1
+
+
+def test_an_error_of_the_grid_is_not_swallowed() -> None:
+    class Broken:
+        def pull_messages(self, ids: Any) -> list[str]:
+            raise ConnectionError("the SuperLink is gone")
+
+    with pytest.raises(ConnectionError):
+        Lanes(Broken()).pull(["a"], 60.0)  # type: ignore[arg-type]

@@ -1,0 +1,108 @@
+"""A run goes on from its last checkpoint; Flower's strategies aggregate; mistakes are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from flower.phones import Phone, World, weights_of
+from flwr.serverapp import strategy as flower_strategies
+
+from fedbalancer import method
+from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
+from fedbalancer.server.deadline import FixedDeadline
+
+
+class Killed(Exception):
+    """The ServerApp dies."""
+
+
+def dies_at(round: int) -> Any:
+    def evaluate(number: int, arrays: Any) -> None:
+        if number == round:
+            raise Killed
+
+    return evaluate
+
+
+@pytest.mark.parametrize("dies", [0, 1, 3])
+def test_a_run_that_died_ends_as_one_that_did_not(tmp_path: Path, dies: int) -> None:
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
+    wanted = World(Phone(0), Phone(1)).start(5, "fedavg+wfa+fedadam", checkpoint_dir=tmp_path, run_key="whole")
+    world = World(Phone(0), Phone(1))
+    with pytest.raises(Killed):
+        world.start(5, "fedavg+wfa+fedadam", evaluate_fn=dies_at(dies), **places)
+    assert json.loads((tmp_path / "mine" / "manifest.json").read_text())["status"] == "failed"
+    again = World(*world.phones)
+    result = again.start(5, "fedavg+wfa+fedadam", **places)
+    assert weights_of(result) == pytest.approx(weights_of(wanted), abs=0)
+    assert pl.read_parquet(tmp_path / "mine" / "rounds.parquet")["round"].to_list() == [1, 2, 3, 4, 5]
+    assert bool(again.of("resumed")) == (dies > 1)
+
+
+def test_a_run_that_is_done_is_not_run_again(tmp_path: Path) -> None:
+    world = World(Phone(0), Phone(1))
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
+    wanted = world.start(2, **places)
+    asked = len(world.phones[0].orders)
+    assert weights_of(world.start(2, **places)) == pytest.approx(weights_of(wanted), abs=0)
+    assert len(world.phones[0].orders) == asked
+
+
+def test_a_key_of_another_method_is_refused(tmp_path: Path) -> None:
+    World(Phone(0), Phone(1)).start(1, checkpoint_dir=tmp_path, run_key="mine")
+    with pytest.raises(RunFolderError, match="fedavg"):
+        World(Phone(0), Phone(1)).start(1, "fedavg+1t", checkpoint_dir=tmp_path, run_key="mine")
+
+
+def test_a_client_that_joined_is_there_after_a_resume(tmp_path: Path) -> None:
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine", "clients_per_round": 3}
+    world = World(Phone(0), Phone(1))
+    third = Phone(2)
+
+    def evaluate(number: int, arrays: Any) -> None:
+        if number == 1:
+            world.grid.nodes[9] = third
+        if number == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        world.start(6, evaluate_fn=evaluate, **places)
+    result = World(*world.phones, third).start(6, **places)
+    assert sorted(result.train_metrics_clientapp) == [4, 5, 6]
+    assert "c2" in pl.read_parquet(tmp_path / "mine" / "clients.parquet")["client"].to_list()
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedYogi", "FedAvgM", "FedMedian"])
+def test_a_strategy_of_flower_aggregates(name: str, tmp_path: Path) -> None:
+    """The same rounds whether they ran through or were resumed: what the strategy remembers is in the checkpoint."""
+    kind = getattr(flower_strategies, name)
+    wanted = World(Phone(0), Phone(1)).start(4, "fedavg+wfa", aggregate=kind())
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
+    phones = (Phone(0), Phone(1))
+    World(*phones).start(2, "fedavg+wfa", aggregate=kind(), **places)
+    resumed = World(*phones).start(4, "fedavg+wfa", aggregate=kind(), **places)
+    assert np.abs(weights_of(wanted)).max() > 0.05
+    assert weights_of(resumed) == pytest.approx(weights_of(wanted), rel=1e-6)
+
+
+def test_an_own_method_needs_the_same_on_both_sides() -> None:
+    own = method("fedbalancer", deadline=FixedDeadline(2))
+    with pytest.raises(BadSetting, match="method="):
+        World(Phone(0)).start(1, own)
+
+
+def test_mistakes_of_the_user_are_told() -> None:
+    with pytest.raises(UnknownName, match="fedbalancer"):
+        World(Phone(0)).strategy("fedbalanser")
+    with pytest.raises(UnknownName, match="noise_factor"):
+        World(Phone(0)).strategy(settings={"noise_faktor": 1})
+    with pytest.raises(FedBalancerError, match="run_key"):
+        World(Phone(0)).start(1, run_key="../other", min_clients=1)
