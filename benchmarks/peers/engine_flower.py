@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import traceback
 from typing import Any
 
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0")
@@ -67,9 +68,9 @@ def run(grid: Grid, strategy: FedAvg, nodes: dict[int, int], order: dict[str, An
 
 if __name__ == "__main__":
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    run_simulation(
-        server_app,
-        client_app,
-        num_supernodes=NODES,
-        backend_config={"init_args": {"num_cpus": CORES}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
-    )
+    resources = {"init_args": {"num_cpus": CORES}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    try:
+        run_simulation(server_app, client_app, num_supernodes=NODES, backend_config=resources)
+    except Exception:  # the ServerApp would wait for ever for actors that never came
+        traceback.print_exc()
+        os._exit(1)

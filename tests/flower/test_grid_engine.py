@@ -137,7 +137,7 @@ def test_a_second_reply_counts_once_and_a_late_one_not_at_all() -> None:
 def test_what_a_client_learnt_counts_for_it_only_once_the_server_took_it() -> None:
     late = Phone(1, change=lambda reply: [(14.0 if len(late.orders) == 2 else 0.0, reply)])
     world = World(Phone(0), late)
-    world.start(5, "fedavg+2t")
+    world.start(5, "prox+2t")
     assert {fields["round"] for fields in world.of("late reply")} == {2}
     assert [order.accepted_round for order in late.orders][:4] == [0, 1, 1, 3]
 

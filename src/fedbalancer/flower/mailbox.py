@@ -72,8 +72,8 @@ class Mailbox:
         return went
 
     def poll(self, patience_s: float) -> list[Arrival]:
-        """All new replies, in order of client id, after at most `patience_s`. A second answer to the same message, or one
-        to a message that we never sent, is counted and dropped."""
+        """All new replies, in order of client id, after at most `patience_s`. A second answer to the same message, or
+        one to a message that we never sent, is counted and dropped."""
         arrivals = []
         for message in self._lanes.pull(list(self._open), patience_s):
             answers = message.metadata.reply_to_message_id

@@ -19,6 +19,8 @@ from fedbalancer.errors import BadSetting, MissingData
 
 ANSWER_S = 10.0
 """How long an address may take to answer at all."""
+STARTS = 3
+"""Attempts to start a Ray here: it gives itself 30 s, which may not be enough on a busy machine."""
 PREFIX = "fb-ray-"
 LONGEST_FOLDER = 16
 """Ray puts sockets some 80 characters below the folder for temporary files, and their paths may have 107 at most (103
@@ -66,11 +68,19 @@ class RaySession:
         quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
         if address is not None:
             check_answers(address)
-            _begin(self.ray, address, {"address": address, **quiet})
+            _begin(self.ray, f"address = {address!r}: Ray does not work there", {"address": address, **quiet})
             return
-        self._folder = fresh_folder()
-        own = {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": str(self._folder)}
-        _begin(self.ray, "local", {**own, **quiet})
+        own = {"address": "local", "num_cpus": cores, "include_dashboard": False, **quiet}
+        for left in reversed(range(STARTS)):
+            self._folder = fresh_folder()
+            try:
+                _begin(self.ray, "Ray cannot start here", {**own, "_temp_dir": str(self._folder)})
+            except BadSetting:
+                if not left:
+                    raise
+                self.close()
+            else:
+                return
 
 
 def fresh_folder() -> Path:
@@ -119,14 +129,14 @@ def check_answers(address: str) -> None:
         raise BadSetting(f"address = {address!r}: no Ray answers there ({error})") from error
 
 
-def _begin(ray: Any, address: str, options: dict[str, Any]) -> None:
+def _begin(ray: Any, trouble: str, options: dict[str, Any]) -> None:
     try:
         with _signals_kept():
             ray.init(**options)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "; one that asks for a token needs RAY_AUTH_MODE=token" if isinstance(error, ConnectionError) else ""
-        raise BadSetting(f"address = {address!r}: Ray does not work there ({reason}){hint}") from error
+        raise BadSetting(f"{trouble} ({reason}){hint}") from error
 
 
 @contextmanager
