@@ -18,6 +18,7 @@ soak: $(VENV)/.dev ## the long checks: a hundred kills and resumes
 
 bench: $(VENV)/.dev ## ratios against named alternatives
 	$(BIN)/python benchmarks/algorithms.py
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/fedbalancer bench
 
 bench-peers: $(VENV)/.dev ## the same training in Flower and pfl-research, which it installs apart: half an hour

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from fedbalancer.client.compress import NoCompression
-from fedbalancer.devices import AlwaysOn, Network, Phones, read_traces, resolve_latency
+from fedbalancer.devices import AlwaysOn, Network, Phones, many, read_traces, resolve_latency
 from fedbalancer.engine import SimulatedEngine
 from fedbalancer.engine.simulated import Training
 from fedbalancer.errors import BadSetting
@@ -72,8 +72,8 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> World:
     ledger = Ledger.start(
         clients,
         sizes,
-        np.array([devices.expected_network_s(client, model_bytes, up_bytes) for client in clients]),
-        np.stack([devices.sample_batch_s(client, settings.latency_samples) for client in clients]),
+        many.expected_network_s(devices, clients, model_bytes, up_bytes),
+        many.sample_batch_s(devices, clients, settings.latency_samples),
     )
     setup = Setup(
         ledger=ledger,
