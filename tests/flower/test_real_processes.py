@@ -25,7 +25,7 @@ def test_fedbalancer_on_three_supernodes(tmp_path: Path) -> None:
         for number in range(3):
             folder = {"FEDBALANCER_CLIENT_FOLDER": str(tmp_path / f"client{number}")}
             federation.supernode(f"node{number}", f"partition-id={number}", folder)
-        federation.run(APP, "--run-config", f'folder="{tmp_path / "runs"}" key="first" rounds=2')
+        federation.run(APP, "--run-config", f'folder="{tmp_path / "runs"}" key="first" rounds=3')
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             if manifest.exists() and json.loads(manifest.read_text())["status"] != "running":
@@ -36,7 +36,7 @@ def test_fedbalancer_on_three_supernodes(tmp_path: Path) -> None:
     assert json.loads(manifest.read_text())["status"] == "done", json.loads(manifest.read_text())["why"]
     rounds = pl.read_parquet(manifest.parent / "rounds.parquet")
     evals = pl.read_parquet(manifest.parent / "evals.parquet")
-    assert rounds["round"].to_list() == [1, 2]
+    assert rounds["round"].to_list() == [1, 2, 3]
     assert rounds["completed"].sum() >= 1
     assert evals["loss"][-1] < evals["loss"][0]
     assert any((tmp_path / f"client{number}").glob("*.safetensors") for number in range(3))

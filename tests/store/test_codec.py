@@ -83,7 +83,8 @@ def test_slot_states_and_scalars_come_back(first: Any, second: Any, clock_s: flo
 def test_arrays_come_back_bit_for_bit() -> None:
     weights = np.array([0x7FC00001, 0x80000000, 0x00000001], dtype=np.uint32).view(np.float32)  # odd NaN, -0, subnormal
     fresh = make_state()
-    ledger = replace(fresh.ledger, over_sumsq=np.array([math.nan, math.inf]), last_round=np.array([2**31 - 1, -1], dtype=np.int32))
+    rounds = np.array([2**31 - 1, -1], dtype=np.int32)
+    ledger = replace(fresh.ledger, over_sumsq=np.array([math.nan, math.inf]), last_round=rounds)
     back = through_disk(replace(fresh, weights=weights, ledger=ledger), fresh)
     assert back.weights.tobytes() == weights.tobytes()
     for name in LEDGER_COLUMNS:
