@@ -32,7 +32,7 @@ def rich_table(comparison: Comparison) -> Table:
     below = escape("\n".join(caption[1:]))
     table = Table(title=escape(caption[0]), caption=below, title_justify="left", caption_justify="left")
     for number, name in enumerate(HEADER):
-        table.add_column(name, justify="right" if number else "left")
+        table.add_column(name, justify="right" if number else "left", no_wrap=not number)
     for row in table_rows(comparison, lambda text: f"[bold]{text}[/bold]", escape):
         table.add_row(*row)
     return table
