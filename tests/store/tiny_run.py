@@ -56,6 +56,7 @@ def rows(state: ServerState, memory: dict[str, Any]) -> tuple[Any, Any, Any]:
         "round": state.round, "start_s": state.clock_s / 2, "end_s": state.clock_s, "deadline_s": math.inf,
         "loss_threshold": np.float32(0.1), "loss_threshold_ratio": negative_nan, "deadline_ratio": -0.0,
         "selected": 3, "completed": np.int64(2), "samples": 7, "epochs": 5, "utility": None if state.round % 2 else 0.1,
+        "down_bytes": 3 * state.round, "up_bytes": np.int64(2 * state.round),
     }  # fmt: skip
     evaluation = {"round": state.round, "start_s": 0.0, "clock_s": state.clock_s, "accuracy": 0.5, "loss": math.nan}
     clients = [

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fedbalancer import __version__
+from fedbalancer.cli.bench import bench
 from fedbalancer.cli.compare import compare
 from fedbalancer.cli.data import data
 from fedbalancer.cli.errors import guarded
@@ -43,6 +44,7 @@ app.command("run")(guarded(run))
 app.command("resume")(guarded(resume))
 app.command("report")(guarded(report))
 app.command("list")(guarded(list_))
+app.command("bench")(guarded(bench))
 app.add_typer(data, name="data")
 
 

@@ -31,7 +31,7 @@ def dirichlet(labels: NDArray[Any] | Sequence[Any], clients: int, alpha: float =
     client that has most at that moment.
 
     >>> {client: rows.tolist() for client, rows in dirichlet([0, 0, 0, 1, 1, 1], clients=2, alpha=0.1).items()}
-    {'client-0': [4], 'client-1': [0, 1, 2, 3, 5]}
+    {'client-0': [3, 5], 'client-1': [0, 1, 2, 4]}
     """
     classes = _classes(labels)
     _check_clients(clients, len(classes))
@@ -52,7 +52,7 @@ def shards(labels: NDArray[Any] | Sequence[Any], clients: int, shards_per_client
     has about as many labels as pieces.
 
     >>> {client: rows.tolist() for client, rows in shards([0, 0, 1, 1, 2, 2], clients=3, shards_per_client=1).items()}
-    {'client-0': [4, 5], 'client-1': [2, 3], 'client-2': [0, 1]}
+    {'client-0': [0, 1], 'client-1': [2, 3], 'client-2': [4, 5]}
     """
     classes = _classes(labels)
     samples = len(classes)
@@ -72,7 +72,7 @@ def iid(samples: int, clients: int, seed: int = 0) -> Partition:
     """Samples are shuffled and dealt in equal numbers.
 
     >>> {client: rows.tolist() for client, rows in iid(5, clients=2).items()}
-    {'client-0': [0, 2, 3], 'client-1': [1, 4]}
+    {'client-0': [0, 3, 4], 'client-1': [1, 2]}
     """
     _check_whole("samples", samples, 2**62)
     _check_clients(clients, samples)

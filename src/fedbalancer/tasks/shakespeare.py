@@ -3,7 +3,7 @@
 A client is a role of a play. The official text is Project Gutenberg's; `moby` is a stand-in, the same plays in another
 edition. As in LEAF and the paper, a fifth of the samples is drawn as whole roles, the last one cut to fit; nine in ten
 of these roles train, the others are the test. LEAF's own draw depends on the order in which a file system lists files,
-so ours is another one; its seed was chosen among 5000 to give with `moby` the published number of 171 roles (845,231
+so ours is another one; its seed was chosen among 6000 to give with `moby` the published number of 171 roles (845,231
 samples in the paper).
 
 The paper's settings are in `SETTINGS`. At `small`, a role has at most 500 samples, spread evenly over what it says, and
@@ -79,7 +79,7 @@ TEST_USERS = {"paper": None, "small": 10}
 MOST_SAMPLES = {"paper": None, "small": 500}
 """A role's samples are at most these, spread evenly over what it says."""
 TRAIN_SHARE = 0.9
-DATA_SEED = 3278
+DATA_SEED = 5862
 SPLITS = ("user", "time")
 
 

@@ -120,7 +120,7 @@ class Task:
         >>> x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
         >>> task = Task.from_arrays(x, y, model="mlp", users=["ann", "bob", "cy", "di"] * 10, test_share=0.25)
         >>> task.sizes, task.notes["held_out"], task.classes
-        ({'ann': 10, 'bob': 10, 'cy': 10}, ['di'], 2)
+        ({'bob': 10, 'cy': 10, 'di': 10}, ['ann'], 2)
         >>> Task.from_arrays(x, y, model="mlp", partition="iid", clients=3, rounds=5).sizes
         {'client-0': 12, 'client-1': 12, 'client-2': 12}
         """

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedbalancer.client.fast import kernels
 from fedbalancer.client.fast.agree import untouched
-from fedbalancer.client.fast.conv import ConvBlock, loaded
+from fedbalancer.client.fast.conv import ConvBlock, Shape, loaded
 from fedbalancer.client.fast.dense import FusedDense
 from fedbalancer.client.fast.lstm import FastLSTM
 from fedbalancer.client.fast.match import conv_blocks, plain
@@ -29,11 +29,11 @@ FUSED_FROM = 2**16
 
 @dataclass(frozen=True)
 class Change:
-    """One layer's other form: `replacements` makes the layers to put at the given names."""
+    """One layer's other form: `replacements` makes the layers to put at the given names; None takes a layer away."""
 
     name: str
     how: str
-    replacements: Callable[[], Mapping[str, nn.Module]]
+    replacements: Callable[[], Mapping[str, nn.Module | None]]
 
 
 class ChannelsLast(nn.Module):
@@ -79,8 +79,8 @@ def _blocks(module: nn.Module, found: list[Change], why: dict[str, str]) -> None
             found.append(Change(name, CONV_BLOCK, _block(name, conv, match.shape, run)))
 
 
-def _block(name: str, conv: Any, shape: Any, run: list[str]) -> Callable[[], Mapping[str, nn.Module]]:
-    return lambda: {other: nn.Identity() for other in run} | {name: ConvBlock(conv, shape)}
+def _block(name: str, conv: Any, shape: Shape, run: list[str]) -> Callable[[], Mapping[str, nn.Module | None]]:
+    return lambda: dict.fromkeys(run) | {name: ConvBlock(conv, shape)}
 
 
 def _single(
