@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from fedbalancer.client.flat import FlatModule
@@ -75,10 +76,11 @@ class PlainSteps:
         return outputs
 
 
-def outputs_of(module: torch.nn.Module, features: torch.Tensor, work: ClientWork) -> torch.Tensor:
+def outputs_of(
+    module: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor, work: ClientWork
+) -> torch.Tensor:
     """What the module makes of a batch; a batch that it cannot take is told with the client's name."""
     try:
-        outputs: torch.Tensor = module(features)
+        return module(features)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadData(f"client {work.client!r}: {refused(features, error)}") from error
-    return outputs

@@ -63,11 +63,12 @@ class ConvBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         call = self._calls.get(x.shape)
         if call is None:
-            call = self._calls[x.shape] = self._call(x.shape)
+            call = self._calls[x.shape] = self.call(x.shape)
         outputs: Tensor = _Convolution.apply(x, self.weight, self.bias, call)  # type: ignore[no-untyped-call]
         return outputs
 
-    def _call(self, shape: torch.Size) -> Call:
+    def call(self, shape: torch.Size) -> Call:
+        """What the kernel is told for inputs of this shape."""
         images, channels, *sides = shape
         filters, depth, *window = self.weight.shape
         if channels != depth or len(sides) != len(window):
@@ -91,6 +92,7 @@ class Call:
     def __init__(self, block: _Block, flat: bool) -> None:
         library = loaded()
         self.block, self.flat = block, flat
+        self._strides: dict[tuple[int, ...], Any] = {}
         self.padded, self.forward, self.backward = (
             int(count(block))
             for count in (library.conv_padded_floats, library.conv_forward_floats, library.conv_backward_floats)
@@ -101,7 +103,11 @@ class Call:
     def strides(self, tensor: Tensor) -> Any:
         """Of image, channel, row and column."""
         strides = tensor.stride()
-        return _FourStrides(strides[0], strides[1], 0, strides[2]) if self.flat else _FourStrides(*strides)
+        known = self._strides.get(strides)
+        if known is None:
+            four = (strides[0], strides[1], 0, strides[2]) if self.flat else strides
+            known = self._strides[strides] = _FourStrides(*four)
+        return known
 
     def inside(self, padded: Tensor) -> Tensor:
         """The part of a padded batch that is not padding, as (batch, channels, ...)."""

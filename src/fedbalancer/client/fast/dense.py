@@ -55,15 +55,19 @@ class FusedDense(nn.Module):
             )
         if not torch.is_grad_enabled():
             return self.outputs(x.contiguous())
-        if self._waits:
-            raise RuntimeError("a dense layer with its own step was used twice before a backward pass")
-        self._waits = True
         outputs: Tensor = _OwnStep.apply(x, self._anchor, self)  # type: ignore[no-untyped-call]
         return outputs
 
+    def expecting(self, x: Tensor) -> Tensor:
+        """The outputs of a batch for which `step` will be called next."""
+        if self._waits:
+            raise RuntimeError("a dense layer with its own step was used twice before a backward pass")
+        self._waits = True
+        return self.outputs(x)
+
     def outputs(self, x: Tensor) -> Tensor:
         """The product with the weights as they are after the steps so far."""
-        y = self._shift.new_empty(len(x), len(self._shift)).copy_(self._shift)
+        y = self._shift.repeat(x.shape[0], 1)
         self._moving.add_outputs(y, x)
         return y
 
@@ -109,7 +113,7 @@ class _OwnStep(torch.autograd.Function):
         x = x.contiguous()
         ctx.save_for_backward(x)
         ctx.layer = layer
-        return layer.outputs(x)
+        return layer.expecting(x)
 
     @staticmethod
     @once_differentiable

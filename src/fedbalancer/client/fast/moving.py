@@ -56,7 +56,7 @@ class MovingWeight:
 
     def step(self, x: Tensor, g: Tensor, z: Tensor | None) -> None:
         """z += g w, if there is a z; then the step."""
-        if not self._stays_factored(len(x)):
+        if not self._stays_factored(x.shape[0]):
             self._step_formed(x, g, z)
             return
         if z is not None:
@@ -84,14 +84,14 @@ class MovingWeight:
 
     def _add_through(self, y: Tensor, x: Tensor, one: Tensor, other: Tensor) -> None:
         """y += -lr x one^T other: the part of a product that the factors have."""
-        between = x.new_zeros(len(x), self._rank)
+        between = x.new_zeros(x.shape[0], self._rank)
         self._products.dots(between, x, one)
         self._products.mix(y, between.mul_(-self._lr), other)
 
     def _append(self, x: Tensor, g: Tensor) -> None:
         if self._share:
             self._g[: self._rank].mul_(1.0 - self._share)
-        rows = slice(self._rank, self._rank + len(x))
+        rows = slice(self._rank, self._rank + x.shape[0])
         self._x[rows], self._g[rows] = x, g
         self._rank = rows.stop
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from fedbalancer.client.fast.agree import disagreement
+from fedbalancer.client.fast.chain import Chain, chain_of
 from fedbalancer.client.fast.dense import FusedDense
 from fedbalancer.client.fast.layers import Change, changes, sharing_copy
 
@@ -35,11 +36,12 @@ class Layer:
 @dataclass(frozen=True, eq=False)
 class FastPlan:
     """A module that computes what the given one computes, its dense layers that take their own steps, and what became
-    of every layer with parameters."""
+    of every layer with parameters. `chain` trains the same module without autograd, if it is a plain row of layers."""
 
     module: nn.Module
     fused: tuple[FusedDense, ...]
     layers: tuple[Layer, ...]
+    chain: Chain | None = None
 
 
 def fast_module(module: nn.Module, sample: Tensor) -> FastPlan:
@@ -57,7 +59,7 @@ def fast_module(module: nn.Module, sample: Tensor) -> FastPlan:
         reason = f"cannot be rewritten: {' '.join(str(error).split())[:200]}"
         made, why = [], {name: reason for name, _ in module.named_modules()}
     rewritten, fused = _rewritten(module, made) if made else (module, ())
-    return FastPlan(rewritten, fused, tuple(_layers(module, made, why)))
+    return FastPlan(rewritten, fused, tuple(_layers(module, made, why)), chain_of(rewritten, sample))
 
 
 def _kept_changes(module: nn.Module, sample: Tensor, wanted: list[Change], why: dict[str, str]) -> list[Change]:

@@ -56,24 +56,26 @@ class CompiledProducts(Products):
         self._scratch = torch.empty(0)
 
     def dots(self, y: Tensor, x: Tensor, w: Tensor) -> None:
-        if len(x) > MOST_ROWS:
+        rows, width = x.shape
+        if rows > MOST_ROWS:
             super().dots(y, x, w)
             return
-        out, width = w.shape
-        self._library.dense_dots(_at(y), _at(x), _at(w), len(x), width, out, self._space(len(x), width))
+        space = self._space(rows, width)
+        self._library.dense_dots(_at(y), _at(x), _at(w), rows, width, w.shape[0], space)
 
     def mix(self, z: Tensor, g: Tensor, w: Tensor) -> None:
-        if len(g) > MOST_ROWS:
+        rows, width = z.shape
+        if rows > MOST_ROWS:
             super().mix(z, g, w)
             return
-        out, width = w.shape
-        self._library.dense_mix(_at(z), _at(g), _at(w), len(g), width, out, self._space(len(g), width))
+        space = self._space(rows, width)
+        self._library.dense_mix(_at(z), _at(g), _at(w), rows, width, w.shape[0], space)
 
     def outer(self, to: Tensor, start: Tensor | None, g: Tensor, scale: float, x: Tensor) -> None:
         self._step(None, to, start, g, scale, x, None)
 
     def step(self, z: Tensor | None, to: Tensor, w: Tensor, g: Tensor, scale: float, x: Tensor, pull: Pull) -> None:
-        if len(x) > MOST_ROWS:
+        if x.shape[0] > MOST_ROWS:
             super().step(z, to, w, g, scale, x, pull)
         else:
             self._step(z, to, w, g, scale, x, pull)
@@ -84,13 +86,13 @@ class CompiledProducts(Products):
         rank, width = x.shape
         base, share = pull or (None, 0.0)
         self._library.dense_step(
-            _at(z), _at(to), _at(w), _at(base), share, _at(g), scale, _at(x), rank, width, len(to),
+            _at(z), _at(to), _at(w), _at(base), share, _at(g), scale, _at(x), rank, width, to.shape[0],
             self._space(rank, width),
         )  # fmt: skip
 
     def _space(self, rows: int, width: int) -> int:
         floats = self._library.dense_floats(rows, width)
-        if len(self._scratch) < floats:
+        if self._scratch.numel() < floats:
             self._scratch = torch.empty(floats)
         return self._scratch.data_ptr()
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedbalancer.client.fast.chain import Chain
 from fedbalancer.client.fast.dense import FusedDense
 from fedbalancer.client.fast.plan import FastPlan
 from fedbalancer.client.flat import FlatModule
@@ -27,6 +28,7 @@ class FastSteps:
         own = {id(parameter) for layer in plan.fused for parameter in layer.parameters()}
         self._others = [parameter for parameter in flat.parameters if id(parameter) not in own]
         self._fused: tuple[FusedDense, ...] = ()
+        self._chain: Chain | None = None
         self._stepped: list[nn.Parameter] = []
         self._anchors: list[Tensor] = []
 
@@ -35,19 +37,35 @@ class FastSteps:
         self._plan.module.train()
         self._weights, self._work = weights, work
         self._fused = self._plan.fused if work.clip_norm is None else ()
+        self._chain = self._plan.chain if work.clip_norm is None else None
         self._stepped = self._others if self._fused else self._flat.parameters
         self._anchors = [parameter.detach().clone() for parameter in self._stepped] if work.mu else []
         for layer in self._fused:
-            layer.begin(work.learning_rate, work.mu)
+            layer.begin(work.learning_rate, work.mu, work.batches * work.batch_size)
 
     def step(self, features: Tensor, labels: Tensor) -> Tensor:
-        losses = self._loss(outputs_of(self._plan.module, features, self._work), labels)
         for parameter in self._stepped:
             parameter.grad = None
-        torch.autograd.backward(losses.mean())
+        losses = self._by_autograd(features, labels) if self._chain is None else self._by_chain(features, labels)
         with torch.no_grad():
             self._apply_gradients()
         return losses.detach()
+
+    def _by_autograd(self, features: Tensor, labels: Tensor) -> Tensor:
+        losses = self._loss(outputs_of(self._plan.module, features, self._work), labels)
+        torch.autograd.backward(losses.mean())
+        return losses
+
+    def _by_chain(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Only the loss, which may be anything, is left to autograd."""
+        assert self._chain is not None
+        with torch.no_grad():
+            outputs = outputs_of(self._chain, features, self._work)
+        losses = self._loss(outputs.requires_grad_(), labels)
+        (gradient,) = torch.autograd.grad(losses, outputs, torch.full_like(losses, 1.0 / len(losses)))
+        with torch.no_grad():
+            self._chain.backward(gradient)
+        return losses
 
     def _apply_gradients(self) -> None:
         for parameter, anchor in zip(self._stepped, self._anchors, strict=bool(self._anchors)):
