@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 from flower.fakegrid import Clock, FakeGrid, make_context
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedbalancer.flower import Strategy, balanced
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.hello import answer
-from fedbalancer.flower.orders import HELLO
+from fedbalancer.flower.orders import EVALUATE, HELLO
 
 FEATURES = 4
 Change = Callable[[Message], Any]
@@ -23,11 +23,14 @@ Change = Callable[[Message], Any]
 class Phone:
     """A client that answers `way_s` after it was asked, plus what its batches take."""
 
-    def __init__(self, number: int, batch_s: float = 0.5, way_s: float = 2.0, change: Change | None = None) -> None:
+    def __init__(
+        self, number: int, batch_s: float = 0.5, way_s: float = 2.0, change: Change | None = None,
+        evaluates: bool = True,
+    ) -> None:  # fmt: skip
         rng = np.random.default_rng(number)
         self.x = rng.normal(size=(30 + 10 * number, FEATURES))
         self.y = self.x @ np.arange(1, FEATURES + 1)
-        self.batch_s, self.way_s, self.change = batch_s, way_s, change
+        self.batch_s, self.way_s, self.change, self.evaluates = batch_s, way_s, change, evaluates
         self.context = make_context(number + 2, **{"client-id": f"c{number}"})
         self.orders: list[Any] = []
         self.now = 0.0
@@ -38,6 +41,8 @@ class Phone:
             latencies = [self.batch_s] * 10
             reply = answer(message, self.context, len(self.y), lambda *_: latencies, clock=lambda: self.now)
             return [(sent_s + self.way_s, reply)]
+        if message.metadata.message_type == EVALUATE:
+            return [(sent_s + self.way_s, self.evaluate(message))] if self.evaluates else []
         reply = self.train(message)
         changed = reply if self.change is None else self.change(reply)
         if changed is None:
@@ -58,6 +63,11 @@ class Phone:
             error = self.x[rows] @ weights - self.y[rows]
             weights -= work.instruction.learning_rate * 2 * self.x[rows].T @ error / len(rows)
         return work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found)
+
+    def evaluate(self, message: Message) -> Message:
+        loss = float(self.losses(message.content.array_records["arrays"]["w"].numpy()).mean())
+        metrics = MetricRecord({"num-examples": len(self.y), "accuracy": 0.5, "loss": loss})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     def losses(self, weights: NDArray[Any]) -> NDArray[Any]:
         return np.asarray((self.x @ weights - self.y) ** 2)

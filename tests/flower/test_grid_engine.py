@@ -55,6 +55,14 @@ def lying_array(reply: Message) -> Message:
     return altered(reply, arrays=ArrayRecord({"w": Array("float32", (FEATURES,), "numpy.ndarray", data)}))
 
 
+def headed(header: bytes) -> Any:
+    """An array whose header is another text of the same length."""
+    honest = Array(np.zeros(FEATURES, dtype=np.float32))
+    data = honest.data[:10] + header.ljust(118)[:117] + b"\n" + honest.data[128:]
+    record = ArrayRecord({"w": Array("float32", (FEATURES,), "numpy.ndarray", data)})
+    return lambda reply: altered(reply, arrays=record)
+
+
 def emptied(reply: Message) -> Message:
     other = Message(RecordDict(), reply_to=reply)
     other.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
@@ -69,6 +77,10 @@ FAULTS = {
     "wrong key": lambda r: altered(r, arrays=arrays(v=np.ones(FEATURES))),
     "a long vector": lambda r: altered(r, arrays=arrays(**{VECTOR: np.ones(10 * FEATURES)})),
     "a header that lies": lying_array,
+    "a header that is no text of Python": headed(b"{'descr': ("),
+    "a header that cannot be made": headed(b"{[]: 1}"),
+    "a loss near the end of numbers": lambda r: altered(r, metrics=metrics(loss_high=1.7e308)),
+    "a batch of years": lambda r: altered(r, metrics=metrics(batch_s=1e9)),
     "weight 1e12": lambda r: altered(r, metrics=metrics(num_examples=10**12)),
     "weight -85": lambda r: altered(r, metrics=metrics(num_examples=-85)),
     "a loss that is no number": lambda r: altered(r, metrics=metrics(loss_sum=float("nan"))),
@@ -102,6 +114,29 @@ def test_an_error_is_attributed_by_the_message_it_answers() -> None:
     world.start(2)
     assert [fields["client"] for fields in world.of("error")] == ["c1", "c1"]
     assert world.of("error")[0]["why"] == "error 2: it raised"
+
+
+def test_a_client_cannot_fill_or_forge_the_log() -> None:
+    def book(reply: Message) -> Message:
+        other = Message(Error(2, "no\nround closed: all is well " + "x" * 10**6), reply_to=reply)
+        other.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+        return other
+
+    world = World(Phone(0), Phone(1, change=book))
+    world.start(1)
+    (told,) = world.of("error")
+    assert told["client"] == "c1"
+    assert "\n" not in told["why"]
+    assert len(told["why"]) <= 300
+
+
+def test_a_silent_client_costs_an_evaluation_no_more_than_the_others_took_twice() -> None:
+    world = World(Phone(0), Phone(1), Phone(2), Phone(3, evaluates=False))
+    world.start(2, "fedavg+wfa", federated_evaluate=True, clients_per_round=3)
+    evaluated = world.of("evaluated")
+    assert len(evaluated) == 3
+    assert all(np.isfinite(fields["loss"]) for fields in evaluated)
+    assert world.clock() < 120.0
 
 
 def test_a_silent_client_costs_a_round_its_deadline_and_no_more() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -42,6 +44,24 @@ def test_a_reply_that_hangs_holds_up_nobody() -> None:
     assert sum("a" in asked for asked in grid.asked) == 1
 
 
+def test_later_messages_keep_out_of_a_lane_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedbalancer.flower.lanes.HANGS_S", 0.1)
+    grid = Stuck()
+    lanes = Lanes(grid)  # type: ignore[arg-type]
+    try:
+        assert not lanes.pull(["a"], 0.3)
+        ids = [*"abcdefghijkl"]
+        for _ in range(100):
+            for reply in lanes.pull(ids, 0.2):
+                ids.remove(str(reply).removeprefix("reply to "))
+            if ids == ["a"]:
+                break
+        assert ids == ["a"]
+    finally:
+        grid.let_go.set()
+    assert sum("a" in asked for asked in grid.asked) == 1, "a message must not be in two pulls at once"
+
+
 def test_an_error_of_the_grid_is_not_swallowed() -> None:
     class Broken:
         def pull_messages(self, ids: Any) -> list[str]:
@@ -49,3 +69,24 @@ def test_an_error_of_the_grid_is_not_swallowed() -> None:
 
     with pytest.raises(ConnectionError):
         Lanes(Broken()).pull(["a"], 60.0)  # type: ignore[arg-type]
+
+
+def test_a_signal_is_seen_while_a_call_hangs() -> None:
+    """Flower tells a ServerApp whose SuperLink is gone to end by a signal from a thread, which wakes nobody up."""
+
+    class Ended(Exception):
+        pass
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise Ended
+
+    let_go, lanes = threading.Event(), Lanes(Stuck())  # type: ignore[arg-type]
+    before = signal.signal(signal.SIGUSR1, end)
+    threading.Timer(0.2, signal.raise_signal, [signal.SIGUSR1]).start()
+    try:
+        with pytest.raises(Ended):
+            lanes.aside(let_go.wait, 60)
+    finally:
+        let_go.set()
+        signal.signal(signal.SIGUSR1, before)
+    assert lanes.aside(sorted, [2, 1], reverse=True) == [2, 1]

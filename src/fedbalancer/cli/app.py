@@ -11,10 +11,13 @@ from fedbalancer.cli.bench import bench
 from fedbalancer.cli.compare import compare
 from fedbalancer.cli.data import data
 from fedbalancer.cli.errors import guarded
+from fedbalancer.cli.flower import flower
 from fedbalancer.cli.list import list_
+from fedbalancer.cli.paper import paper
 from fedbalancer.cli.report import report
 from fedbalancer.cli.resume import resume
 from fedbalancer.cli.run import run
+from fedbalancer.cli.testbed import bed
 
 app = typer.Typer(
     name="fedbalancer",
@@ -46,6 +49,9 @@ app.command("report")(guarded(report))
 app.command("list")(guarded(list_))
 app.command("bench")(guarded(bench))
 app.add_typer(data, name="data")
+app.command("testbed")(guarded(bed))
+app.add_typer(paper, name="paper")
+app.add_typer(flower, name="flower")
 
 
 def main() -> None:

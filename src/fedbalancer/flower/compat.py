@@ -1,4 +1,8 @@
-"""All that we use of flwr, and every difference between its versions. No other file of ours imports flwr."""
+"""All that this package uses of flwr, and every difference between its versions: no other file of it imports flwr.
+
+Versions 1.41.0 and 1.42.0 have what is used here under the same names. Of the differences that there were, one can
+come back: `Grid.pull_messages` has called its argument by other names, so it is given by position.
+"""
 
 from __future__ import annotations
 

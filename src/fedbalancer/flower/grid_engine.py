@@ -59,8 +59,10 @@ WAITING = Waiting()
 SHORTEST_S = 1e-6
 PATIENCE_S, LAST_LOOK_S = 1.0, 0.3
 """How long a pull is waited for before it goes on by itself, and how long at the deadline."""
-EVALUATE_S = 120.0
-"""How long the clients have to evaluate a model."""
+EVALUATE_S, SOON_S = 120.0, 10.0
+"""How long the clients have to evaluate a model, and how long the second half at least once the first is in."""
+LOGGED = 300
+"""Characters of a text in the log: some of it comes from clients, who may send a book."""
 
 
 class GridEngine:
@@ -91,7 +93,7 @@ class GridEngine:
         self._clock, self._sleep, self._tell = waiting.clock, waiting.sleep, log
         self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
-        self.nodes = Nodes(grid, self.mailbox, asked, waiting.clock, self.say, most_samples)
+        self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples)
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
@@ -239,6 +241,7 @@ class GridEngine:
     def say(self, event: str, **fields: Any) -> None:
         """Log an event, count it, and tell whoever listens."""
         self.counts[event] += 1
+        fields = {name: _line(value) if isinstance(value, str) else value for name, value in fields.items()}
         level = logging.WARNING if event in OFFENCES else logging.INFO
         _log.log(level, "%s: %s", event, ", ".join(f"{name} {value}" for name, value in fields.items()))
         if self._tell is not None:
@@ -247,16 +250,19 @@ class GridEngine:
     # The model on data
 
     def evaluate(self, weights: Weights) -> Evaluation:
-        """By the server's own function, or else on the clients' data."""
+        """By the server's own function, or else on the clients' data, without those that take more than twice as long
+        as half of them: one that died must not cost two minutes."""
         if self._evaluate is not None:
             return self._evaluate(weights)
         content = RecordDict({ARRAYS: self.layout.record(weights), CONFIG: ConfigRecord(self.evaluate_config)})
         free = [client for client in self.nodes.present() if client not in self.mailbox.busy()]
         self._answers = []
         sent = self.mailbox.send(EVALUATE, [Letter(self.nodes.node_of[c], c, content) for c in free], 0, EVALUATE_S)
-        until = self._clock() + EVALUATE_S
-        while len(self._answers) < len(sent) and self._clock() < until:
+        began, limit_s = self._clock(), EVALUATE_S
+        while len(self._answers) < len(sent) and self._clock() - began < limit_s:
             self._poll()
+            if limit_s == EVALUATE_S and 2 * len(self._answers) >= len(sent):
+                limit_s = min(max(2 * (self._clock() - began), SOON_S), EVALUATE_S)
             self._sleep(self.waiting.poll_s)
         return mean_evaluation([answer.message for answer in self._answers])
 
@@ -270,3 +276,8 @@ class GridEngine:
         """Take up a snapshot."""
         self.accepted = {str(client): int(round) for client, round in saved["accepted"].items()}
         self.overheads.load(saved["overheads"])
+
+
+def _line(text: str) -> str:
+    """A text as one line of the log, and not a long one."""
+    return " ".join(text.split())[:LOGGED]

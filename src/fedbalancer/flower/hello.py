@@ -28,7 +28,7 @@ CLIENT_ID, PARTITION = "client-id", "partition-id"
 
 CLIENT = "FEDBALANCER_CLIENT"
 ACTION = "fedbalancer"
-MOST_LATENCIES = 1000
+MOST_LATENCIES, MOST_BATCH_S = 1000, 3600.0
 
 BatchSeconds = Callable[[Context, int, int], Sequence[float]]
 """(context, batch size, count) -> seconds of so many training batches, measured now."""
@@ -121,8 +121,8 @@ def read(message: Message, round_trip_s: float, most_samples: int) -> Greeting:
         raise Faulty(f"client {client!r} with {size!r} samples; 1 to {most_samples} are allowed")
     if not isinstance(latencies, list) or len(latencies) > MOST_LATENCIES:
         raise Faulty("batch latencies that are no short list")
-    if any(not (math.isfinite(seconds) and seconds > 0) for seconds in latencies):
-        raise Faulty("a batch latency that is not a finite number over 0")
+    if any(not 0 < seconds <= MOST_BATCH_S for seconds in latencies):
+        raise Faulty(f"a batch latency that is not a number over 0 and up to {MOST_BATCH_S:g} s")
     if not isinstance(busy_s, int | float) or not 0 <= busy_s < math.inf:
         raise Faulty(f"busy seconds {busy_s!r}")
     return Greeting(client, size, tuple(float(s) for s in latencies), max(round_trip_s - busy_s, 0.0))

@@ -40,7 +40,7 @@ def read_array(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[
         version = npy.read_magic(stream)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         found, fortran, kind = read(stream)
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # NumPy lets through what Python's own parser raises on text that is no header
         raise Faulty(f"array {name!r} has no header that can be read") from error
     # What the header says must be what the record says: a reader that believed the header would allocate by it.
     if found != shape or kind != dtype or len(array.data) - stream.tell() != count * dtype.itemsize:

@@ -30,17 +30,17 @@ class Federation:
     their own process ids and those of the processes that they started.
 
     There is no TLS and no authentication here, and app dependencies are not installed: the apps run with the packages
-    of this Python.
+    of this Python. `host` is where the SuperLink listens: loopback, unless the nodes are in networks of their own.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, host: str = "127.0.0.1") -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
+        self.host, self.port = host, free_port()
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{self.address}"\ninsecure = true\n'
         )
         self.environment = {
             **os.environ,
@@ -52,17 +52,22 @@ class Federation:
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
+    @property
+    def address(self) -> str:
+        """Of the SuperLink."""
+        return f"{self.host}:{self.port}"
+
     def superlink(self, *options: str) -> None:
         """Start the SuperLink and return when it listens."""
         self.start(
             "superlink",
-            ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port),
+            ["flower-superlink", "--insecure", "--host", self.host, "--port", str(self.port),
              "--disable-runtime-dependency-installation", *options],
         )  # fmt: skip
         until = time.monotonic() + START_S
         while time.monotonic() < until:
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                if probe.connect_ex((self.host, self.port)) == 0:
                     return
             if self.processes["superlink"].poll() is not None:
                 break
@@ -71,7 +76,7 @@ class Federation:
 
     def supernode(self, name: str, config: str = "", environment: Mapping[str, str] | None = None) -> None:
         """Start a SuperNode with this configuration, such as `partition-id=0`."""
-        command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port",
+        command = ["flower-supernode", "--insecure", "--superlink", self.address, "--port",
                    str(free_port())]  # fmt: skip
         self.start(name, [*command, "--node-config", config] if config else command, environment)
 
@@ -98,24 +103,46 @@ class Federation:
 
     def stop(self, name: str, signal: int = 15) -> None:
         """Stop a process and those that it started."""
-        process = self.processes.pop(name)
-        _signal(process, signal)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_S)
-        _signal(process, 9)
-        process.wait()
+        self._stop({name: _groups(self.processes[name].pid)}, signal)
 
     def __enter__(self) -> Federation:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for process in self.processes.values():
-            _signal(process, 15)
-        for name in list(self.processes):
-            self.stop(name)
+        # Looked up before any of them ends: what they started has lost its parent then.
+        self._stop({name: _groups(process.pid) for name, process in self.processes.items()}, 15)
+
+    def _stop(self, groups: Mapping[str, set[int]], signal: int) -> None:
+        for members in groups.values():
+            _signal(members, signal)
+        for name, members in groups.items():
+            process = self.processes.pop(name)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
+            _signal(members, 9)
+            process.wait()
 
 
-def _signal(process: subprocess.Popen[bytes], signal: int) -> None:
-    """To the whole group, which outlives its first process: a SuperNode starts one process a message."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal)
+def _groups(pid: int) -> set[int]:
+    """The process groups of a process and of all that it has started: a SuperNode starts one process a message, and
+    the SuperLink its ServerApp in a group apart. Where there is no /proc, only its own group."""
+    parents = {pid}
+    table = [row for file in Path("/proc").glob("[0-9]*/stat") if (row := _row(file)) is not None]
+    while children := {child for child, parent, _ in table if parent in parents} - parents:
+        parents |= children
+    return {pid} | {group for child, _, group in table if child in parents}
+
+
+def _row(stat: Path) -> tuple[int, int, int] | None:
+    """Process, parent and group; None of a process that has just ended."""
+    try:
+        fields = stat.read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(stat.parent.name), int(fields[1]), int(fields[2])
+
+
+def _signal(groups: set[int], signal: int) -> None:
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal)

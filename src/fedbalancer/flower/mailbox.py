@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedbalancer.flower.compat import Grid, Message, RecordDict, push
+from fedbalancer.flower.compat import Grid, Message, RecordDict, node_ids, push
 from fedbalancer.flower.lanes import Lanes
 
 REMEMBERED = 10_000
@@ -64,7 +64,7 @@ class Mailbox:
         ]
         now = self._clock()
         went = []
-        for identity, letter in zip(push(self._grid, messages), letters, strict=True):
+        for identity, letter in zip(self._lanes.aside(push, self._grid, messages), letters, strict=True):
             if identity is not None:
                 sent = Sent(kind, letter.node, letter.client, round, now, ttl_s, letter.budget_s)
                 self._open[identity] = sent
@@ -86,6 +86,10 @@ class Mailbox:
             arrivals.append(Arrival(sent, message, self._clock() - sent.pushed_s))
         self._give_up()
         return sorted(arrivals, key=lambda arrival: (arrival.sent.client, arrival.sent.node))
+
+    def nodes(self) -> set[int]:
+        """The nodes that can be written to."""
+        return set(self._lanes.aside(node_ids, self._grid))
 
     def busy(self) -> set[str]:
         """Clients that still have a message to answer."""

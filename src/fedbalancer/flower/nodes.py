@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedbalancer.flower import hello
-from fedbalancer.flower.compat import Grid, RecordDict, node_ids
+from fedbalancer.flower.compat import RecordDict
 from fedbalancer.flower.hello import Greeting
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox
@@ -20,10 +20,10 @@ class Nodes:
     """The nodes that are connected, and the clients that have introduced themselves on them."""
 
     def __init__(
-        self, grid: Grid, mailbox: Mailbox, question: RecordDict, clock: Callable[[], float], say: Say,
+        self, mailbox: Mailbox, question: RecordDict, clock: Callable[[], float], say: Say,
         most_samples: int = 10**6, hello_s: float = 180.0, again_s: float = 20.0,
     ) -> None:  # fmt: skip
-        self._grid, self._mailbox, self._question = grid, mailbox, question
+        self._mailbox, self._question = mailbox, question
         self._clock, self._say, self._most = clock, say, most_samples
         self._hello_s, self._again_s = hello_s, again_s
         self._asked_s: dict[int, float] = {}
@@ -34,7 +34,7 @@ class Nodes:
     def refresh(self) -> None:
         """Look who is there, and ask who they are of all nodes that have not said."""
         now = self._clock()
-        self.connected = set(node_ids(self._grid))
+        self.connected = self._mailbox.nodes()
         known = set(self.node_of.values())
         waiting = {sent.node for sent in self._mailbox.waiting(HELLO)}
         due = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ from fedbalancer.types import Evaluation, Layout, Ledger, RoundResult, ServerSta
 
 _SETUP = ("size", "network_s", "batch_s_sum", "batch_s_count")
 """Columns of the ledger that a run began with; the rest of it was the same for everybody."""
+PREVIOUS_S = 60.0
+"""How long an earlier server of the same run may take to end: one that has lost its SuperLink notices it late."""
 
 
 def folder_of(base: Path | str, run_key: str) -> Path:
@@ -38,7 +41,7 @@ class Record:
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.resumed = (path / MANIFEST).exists()
         if self.resumed:
-            self.folder = RunFolder.open(path)
+            self.folder = _opened(path)
             _check_same(self.folder.manifest, manifest)
             self.folder.update_manifest(status="running", why=None)
             self.folder.log("resumed")
@@ -120,6 +123,18 @@ def metric(record: Mapping[str, Any] | None, *names: str) -> float:
         if isinstance(value, int | float):
             return float(value)
     return math.nan
+
+
+def _opened(path: Path) -> RunFolder:
+    """The folder of a run to go on with, as soon as nobody else writes there."""
+    until_s = time.monotonic() + PREVIOUS_S
+    while True:
+        try:
+            return RunFolder.open(path)
+        except RunFolderError as error:
+            if not isinstance(error.__cause__, BlockingIOError) or time.monotonic() > until_s:
+                raise
+            time.sleep(0.5)
 
 
 def _ledger(clients: tuple[str, ...], columns: Mapping[str, Any]) -> Ledger:

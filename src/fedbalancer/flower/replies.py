@@ -25,6 +25,8 @@ PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
 
 BIGGEST_CHANGE = 1e9
 """Of one parameter in one round; more is a number that is finite only by accident."""
+BIGGEST_STATISTIC = 1e50
+"""Of a client's losses: sums over clients and their squares must stay finite, too."""
 
 _SUMMARY = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s")
 _MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
@@ -114,6 +116,8 @@ def _report(
     values = {name: _number(metrics, _dashed(name)) for name in _SUMMARY}
     if values["batch_s"] <= 0 or not 0 <= values["loss_count"] <= expected.size:
         raise Faulty(f"batch_s {values['batch_s']:g} and loss_count {values['loss_count']:g}")
+    if values["batch_s"] > round_trip_s + _SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
+        raise Faulty(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
     timings = split_timings(measured, round_trip_s)
     summary = Summary(**values, trained=int(trained))
     update = _update(content, expected)

@@ -47,6 +47,8 @@ OUTCOMES = {
     "upload": ("too late in upload", "#CC79A7"),
     "late": ("after the quorum", SKY),
     "unavailable": ("unavailable", GREY),
+    "error": ("its app failed", "#8C6BB1"),
+    "invalid": ("reply refused", "#A0522D"),
 }
 """How a client's round can end: what it is called and its colour."""
 

@@ -1,0 +1,112 @@
+"""`fedbalancer testbed`: methods on real Flower processes that behave like the paper's phones."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedbalancer.cli.display import comparison_display
+from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, overrides
+from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
+
+if TYPE_CHECKING:
+    from fedbalancer.testbed.bed import BedResult
+
+METHODS = "fedavg+1t,fedavg+wfa,prox+1t,fedbalancer"
+
+Clients = Annotated[int, typer.Option(help="Phones, each a SuperNode with the data of one client of the task.")]
+Speed = Annotated[float | None, typer.Option(help="Phone seconds a second (default: 5, which two cores keep up with).")]
+Seed = Annotated[int, typer.Option(help="Seed; also which of the three recorded sittings (seed modulo 3).")]
+PhonesFile = Annotated[
+    Path | None,
+    typer.Option(help="File of the recorded phones (default: the one in the data folder, or else the device model)."),
+]
+Out = Annotated[Path | None, typer.Option(help="Folder (default: runs/testbed-TASK).")]
+Netns = Annotated[
+    bool, typer.Option("--netns", help="A network namespace with the phone's bandwidth for each (Linux, root).")
+]
+
+
+class GentleStop(StopFlag):
+    """Ctrl-C, as often as it is pressed, stops the processes of the bed; none is left behind."""
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        os.write(2, b"\nstopping all processes of the bed\n")
+
+
+def bed(
+    clients: Clients = 21,
+    method: Annotated[str, typer.Option(help="Comma-separated methods.")] = METHODS,
+    speed: Speed = 20.0,
+    rounds: Rounds = None,
+    seed: Seed = 0,
+    task: Annotated[str, typer.Option(help="Task; `watch` needs no data.")] = "har",
+    scale: Scale = "paper",
+    phones: PhonesFile = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    real_time: Annotated[
+        bool, typer.Option("--real-time", help="Never wait: what this machine is late shows in the times.")
+    ] = False,
+    netns: Netns = False,
+    set_: Assignments = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Run methods on emulated phones: real Flower processes, each as slow as a phone of the paper's test bed.
+
+    Time is the phones': this machine's seconds times the speed, less where they had to wait for it. The folder is that
+    of a comparison.
+
+    Examples:
+
+        fedbalancer testbed --clients 21 --method fedavg+1t,fedbalancer
+
+        fedbalancer testbed --task watch --clients 4 --rounds 5 --speed 20
+    """
+    names = tuple(name.strip() for name in method.split(",") if name.strip())
+    folder = out if out is not None else Path("runs") / f"testbed-{task}"
+    result = run(
+        folder, phones, overwrite, methods=names, clients=clients, speed=speed, rounds=rounds, seed=seed, task=task,
+        scale=scale, overrides=overrides(config, set_), netns=netns, real_time=real_time,
+    )  # fmt: skip
+    finish(result, as_json)
+
+
+def run(folder: Path, phones: Path | None, overwrite: bool, **options: Any) -> BedResult:
+    """Check everything (`options` are those of `BedPlan`), then run the bed with its progress on stderr."""
+    from fedbalancer.testbed.bed import run_bed
+    from fedbalancer.testbed.plan import BedPlan
+
+    plan = BedPlan.make(folder, phones, **options)
+    if not plan.phones:
+        typer.echo("note: no file of recorded phones; the phones are those of the device model", err=True)
+    with GentleStop() as stop, comparison_display(plan.methods, [plan.seed]) as listen:
+        return run_bed(plan, overwrite=overwrite, listen=listen, stopped=stop)
+
+
+def finish(result: BedResult, as_json: bool) -> None:
+    """Print the table, the twin, the lag and where the report is."""
+    from rich.console import Console
+
+    from fedbalancer.report.tables import rich_table
+
+    if as_json:
+        typer.echo(json.dumps(result.to_json()))
+    else:
+        Console().print(rich_table(result.comparison))
+        for note in result.comparison.notes:
+            typer.echo(f"note: {note}", err=True)
+        for name, twin in result.twins.items():
+            typer.echo(f"{name}: {twin.words()}")
+            typer.echo(f"{name}: this machine was {result.lags[name].words()}")
+        typer.echo(f"report: {result.folder / 'report.html'}")
+    if result.stopped:
+        typer.echo("stopped; all processes of the bed are gone", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED)

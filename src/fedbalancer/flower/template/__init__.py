@@ -1,0 +1,68 @@
+"""A new Flower app with FedBalancer in it, written from the templates beside this file.
+
+They end in .txt because they are no modules of ours: `@NAME@` becomes the name of the user's package.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.store.atomic import write_text
+
+EXTRAS = {"torch": "torch,flower", "numpy": "flower"}
+"""The frameworks that there is a client for, and what their app has to install."""
+
+AT_THE_TOP = ("pyproject.toml", "README.md")
+TAKEN = {"fedbalancer", "flwr", "numpy", "test", "torch"} | sys.stdlib_module_names
+
+
+def package_name(folder: Path) -> str:
+    """The name of a folder as that of a Python package.
+
+    >>> package_name(Path("apps/My first-app"))
+    'my_first_app'
+    """
+    name = re.sub(r"\W+", "_", folder.resolve().name.lower(), flags=re.ASCII).strip("_")
+    if not name.isidentifier() or name in TAKEN:
+        raise BadSetting(
+            f"{folder}: its name becomes that of a Python package, and {name!r} cannot be one; "
+            "choose a name of letters and digits that is no package already, such as my_app"
+        )
+    return name
+
+
+def app_files(name: str, framework: str) -> dict[str, str]:
+    """What a new app consists of: relative path -> text."""
+    if framework not in EXTRAS:
+        raise UnknownName("framework", framework, EXTRAS)
+    here = files(__package__)
+    found = {f"{name}/__init__.py": ""}
+    for part in ("app", framework):
+        for source in sorted((here / part).iterdir(), key=_name):
+            file = source.name.removesuffix(".txt")
+            text = source.read_text(encoding="utf-8").replace("@NAME@", name).replace("@EXTRAS@", EXTRAS[framework])
+            found[file if file in AT_THE_TOP else f"{name}/{file}"] = text
+    return found
+
+
+def write_app(folder: Path, framework: str) -> list[Path]:
+    """Write a new app into a folder that is not there or empty; the files."""
+    made = app_files(package_name(folder), framework)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadSetting(f"{folder} is there already and not an empty folder; choose another one")
+        for path, text in made.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            write_text(folder / path, text)
+    except OSError as error:
+        raise BadSetting(f"{folder} cannot be written: {error}") from error
+    return [folder / path for path in made]
+
+
+def _name(source: Traversable) -> str:
+    return source.name

@@ -1,0 +1,117 @@
+"""A whole bed from start to report."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from fedbalancer.errors import MissingData, RunFolderError
+from fedbalancer.report import Comparison, score_folder, write_report
+from fedbalancer.store import RunFolder, read_manifest
+from fedbalancer.store.atomic import write_json
+from fedbalancer.testbed.figure import write_figure
+from fedbalancer.testbed.netns import check
+from fedbalancer.testbed.plan import FILE, BedPlan
+from fedbalancer.testbed.records import PHONES, Lag
+from fedbalancer.testbed.running import Listen, RunningBed
+from fedbalancer.testbed.twin import Twin
+
+GONE_S = 20.0
+
+
+@dataclass(frozen=True, eq=False)
+class BedResult:
+    """A bed that has run: the scores, and by method the error of the twin and the lag of this machine."""
+
+    comparison: Comparison
+    folder: Path
+    twins: dict[str, Twin]
+    lags: dict[str, Lag]
+    stopped: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """What `compare --json` has, and what is the bed's."""
+        bed = {
+            name: {"lag": self.lags[name].to_json(), "twin": {**self.twins[name].to_json(), "rounds": None}}
+            for name in self.lags
+        }
+        return {**self.comparison.to_json(), "bed": bed}
+
+
+def run_bed(
+    plan: BedPlan,
+    *,
+    overwrite: bool = False,
+    listen: Listen = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> BedResult:
+    """Run all methods of the plan and write the report. Every process that was started is gone afterwards."""
+    for package in ("flwr", "torch"):
+        if find_spec(package) is None:
+            raise MissingData(f"the test bed needs {package}; install it: pip install 'fedbalancer[flower,torch]'")
+    if plan.netns:
+        check()
+    _make_free(Path(plan.folder), overwrite)
+    with ExitStack() as stack:
+        bed = RunningBed(plan, stack, listen, stopped)
+        for method in bed.order():
+            if not stopped():
+                bed.run(method)
+    return _reported(plan, bed, stopped())
+
+
+def _reported(plan: BedPlan, bed: RunningBed, stopped: bool) -> BedResult:
+    folder = Path(plan.folder)
+    if stopped:
+        _mark_stopped(plan)
+    write_report(folder)
+    tables = [pl.read_parquet(plan.run_folder(method) / PHONES) for method in bed.lags]
+    if tables:
+        title = f"Latency of {plan.clients} emulated phones, {plan.loaded.name}"
+        write_figure(pl.concat(tables), folder / "figures" / "latency.png", title)
+    result = BedResult(score_folder(folder), folder, bed.twins, bed.lags, stopped)
+    write_json(folder / "testbed.json", {"speed": plan.speed, **result.to_json()})
+    return result
+
+
+def _mark_stopped(plan: BedPlan) -> None:
+    """A run whose server was ended from outside still says that it is running."""
+    for method in plan.methods:
+        run = plan.run_folder(method)
+        if (run / "manifest.json").is_file() and read_manifest(run)["status"] == "running":
+            with _opened(run) as folder:
+                folder.set_status("stopped", "interrupted")
+
+
+def _opened(run: Path) -> RunFolder:
+    """The folder, when its writer is gone: a process that was killed may need a moment for it."""
+    until = time.monotonic() + GONE_S
+    while True:
+        try:
+            return RunFolder.open(run)
+        except RunFolderError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def _make_free(folder: Path, overwrite: bool) -> None:
+    if folder.is_file():
+        raise RunFolderError(f"{folder} is a file; give a folder with --out")
+    if folder.is_dir() and any(folder.iterdir()):
+        if not (folder / FILE).is_file():
+            raise RunFolderError(f"{folder} holds other files; give another folder with --out")
+        if not overwrite:
+            raise RunFolderError(
+                f"{folder} already holds a test bed; add --overwrite, or give another folder with --out"
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)

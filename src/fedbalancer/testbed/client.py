@@ -1,0 +1,149 @@
+"""The client app of an emulated phone: trains for real, and answers when the phone would.
+
+What a phone does in a round is worked out on the phone's own clock, on which a batch takes what it takes there. The
+training itself is done at once, and only as far as it counts; then the app pauses until the phone's report would have
+arrived. A machine keeps up as long as all real work of a round fits into the phone's time for the round. What is beyond
+that is the lag, which the phone writes down; the clock of the bed stands still meanwhile, unless it is in real time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.client.train import TorchTrainer
+from fedbalancer.flower.client import Work, balanced
+from fedbalancer.flower.compat import ClientApp, Context, Message
+from fedbalancer.flower.hello import introduce
+from fedbalancer.protocols import DeviceModel, Draw
+from fedbalancer.randomness import stream
+from fedbalancer.server.expected import FORWARD_PASS_EPOCHS
+from fedbalancer.testbed.plan import BedPlan
+from fedbalancer.types import FloatArray
+
+TRAVEL_S = 0.25
+"""Seconds of this machine that a report takes from the app to the server. In real time the app answers so much earlier;
+else the clock waits for it."""
+
+
+def order_name(round: int, client: str) -> str:
+    """By what name a client's order of a round holds the clock of the bed."""
+    return f"{round} {client}"
+
+
+def _nap(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+@dataclass
+class PhoneClock:
+    """The clock of a phone: it goes on only by what the phone does."""
+
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def spend(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass(frozen=True, eq=False)
+class EmulatedPhone:
+    """One client of the bed. Where the network is real (`--netns`) only the training takes a pause."""
+
+    client: str
+    plan: BedPlan
+    devices: DeviceModel
+    trainer: TorchTrainer
+    model_bytes: int
+
+    def warmed(self) -> ClientApp:
+        """The app, when all that it needs is ready: only a fork of its own may do that, since torch starts threads."""
+        _ = self.trainer.plan
+        return self.app()
+
+    def app(self) -> ClientApp:
+        """The app that the runner of this phone keeps."""
+        app = ClientApp()
+        introduce(app, lambda context: self.size, batch_s=self._batch_s)
+
+        @app.train()
+        def train(message: Message, context: Context) -> Message:
+            return self.train(message, context)
+
+        return app
+
+    @property
+    def size(self) -> int:
+        return int(self.plan.loaded.sizes[self.client])
+
+    def train(self, message: Message, context: Context) -> Message:
+        """One round of the phone."""
+        plan, clock, began = self.plan, PhoneClock(), time.monotonic()
+        order_s = max(time.time() - message.metadata.created_at, 0.0)  # one machine, one clock
+        work = balanced(message, context, size=self.size, clock=clock)
+        name, bed = order_name(work.order.round, self.client), plan.clock()
+        sent_s = bed.now_s() - (order_s * plan.speed if plan.in_real_time else 0.0)
+        draw = self.devices.draw(self.client, work.order.round, self.model_bytes, self.model_bytes)
+        reply, batches = self._worked(work, draw, clock)
+        due_s = clock.now_s + (0.0 if plan.netns else draw.download_s + draw.upload_s)
+        real_s = order_s + time.monotonic() - began + TRAVEL_S
+        ahead_s = TRAVEL_S * plan.speed if plan.in_real_time and not plan.netns else 0.0
+        bed.promise(name, sent_s + due_s)
+        bed.wait(sent_s + due_s - ahead_s, _nap)
+        bed.hold(name)  # until the server has the report
+        arrives_s = bed.now_s() + ahead_s - sent_s
+        self._write_down(work, draw, clock, batches, order_s=order_s, real_s=real_s, arrives_s=arrives_s)
+        return reply
+
+    def _worked(self, work: Work, draw: Draw, clock: PhoneClock) -> tuple[Message, int]:
+        """The reply, and how many batches the phone trained."""
+        weights = work.weights()
+        work.select(forward=lambda: self._looked(work, draw, clock))
+        for _ in work.batches():
+            clock.spend(draw.batch_s)
+        counted = work.pace.counted(work.done)
+        if not counted:
+            return work.reply(), work.done
+        trained = self.trainer.train(weights, replace(work.client_work(), batches=counted))
+        arrays = work.layout.record(np.asarray(weights + trained.update, dtype=np.float32))
+        return work.reply(arrays, losses=trained.losses, seen=trained.seen), work.done
+
+    def _looked(self, work: Work, draw: Draw, clock: PhoneClock) -> FloatArray:
+        """The losses of all samples. As in the simulator, a first look that leads to training on everything is free:
+        the training sees the same losses."""
+        losses = self.trainer.losses(work.weights(), self.client)
+        rng = stream(work.order.seed, "samples", work.order.round, self.client)
+        chosen = work.method.samples.select(self.size, losses, work.batch_s(), work.order, rng)
+        if work.method.forward_pass == "every" or (chosen is not None and len(chosen) < self.size):
+            clock.spend(FORWARD_PASS_EPOCHS * -(-self.size // work.order.batch_size) * draw.batch_s)
+        return losses
+
+    def _batch_s(self, context: Context, batch_size: int, count: int) -> Sequence[float]:
+        return [float(seconds) for seconds in self.devices.sample_batch_s(self.client, count)]
+
+    def _write_down(
+        self, work: Work, draw: Draw, clock: PhoneClock, batches: int, order_s: float, real_s: float, arrives_s: float
+    ) -> None:
+        """What the phone did, in its own seconds: what its recording says, when the order came (`order_s`), when the
+        report was made (`real_s`) and when it arrives, and by how much the machine was too slow (`lag_s`)."""
+        speed, trained_s = self.plan.speed, batches * draw.batch_s
+        row: dict[str, Any] = {
+            "round": work.order.round, "client": self.client, "download_s": draw.download_s, "batch_s": draw.batch_s,
+            "upload_s": draw.upload_s, "batches": batches, "samples": len(work.indices), "busy_s": clock.now_s,
+            "forward_s": max(clock.now_s - trained_s, 0.0), "order_s": order_s * speed, "real_s": real_s * speed,
+            "arrives_s": arrives_s,
+            "lag_s": max(real_s * speed - (draw.download_s + clock.now_s + draw.upload_s), 0.0),
+        }  # fmt: skip
+        folder: Path = self.plan.phone_logs(work.method.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / f"{self.client}.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")

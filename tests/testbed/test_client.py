@@ -1,0 +1,142 @@
+"""An emulated phone answers as its recording says, trains for real, and writes down what it did."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
+
+from flwr.app import Context, Message, RecordDict
+
+from fedbalancer.client.train import TorchTrainer
+from fedbalancer.client.work import AllOrNothing
+from fedbalancer.flower.compat import ArrayRecord, ConfigRecord
+from fedbalancer.flower.layout import ModelLayout
+from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, Instruction
+from fedbalancer.testbed.client import EmulatedPhone, order_name
+from fedbalancer.testbed.phones import Phone, RecordedPhones
+from fedbalancer.testbed.plan import BedPlan
+from fedbalancer.testbed.server import BedOverheads
+from fedbalancer.types import Order
+
+SPEED = 100.0
+
+
+@pytest.fixture(autouse=True)
+def _app_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's messages can only be made in a process that runs an app."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setenv("FEDBALANCER_CLIENT_FOLDER", "off")
+
+
+def phone(tmp_path: Path, batch_s: float = 0.5, network_s: float = 8.0) -> EmulatedPhone:
+    plan = BedPlan.make(
+        tmp_path / "bed", methods=("fedavg+1t", "fedbalancer"), clients=3, task="synthetic", scale="small", speed=SPEED
+    )
+    (Path(plan.folder) / "bed").mkdir(parents=True)
+    plan.clock().start()
+    client = plan.names[0]
+    devices = RecordedPhones(0, {client: Phone("1", np.array([batch_s]), np.array([network_s]))})
+    return EmulatedPhone(client, plan, devices, TorchTrainer(plan.loaded), 1000)
+
+
+def order_to(emulated: EmulatedPhone, method: str, budget_s: float) -> tuple[Message, Context]:
+    """A train message as the server sends it."""
+    trainer, settings = emulated.trainer, emulated.plan.settings(method)
+    names = dict(trainer.layout)
+    layout = ModelLayout(names, dict.fromkeys(names, np.dtype(np.float32)), {})
+    order = Order(1, 0.0, budget_s, settings.epochs, settings.batch_size, 0)
+    told = Instruction(
+        emulated.client, order, budget_s, settings.learning_rate, None, 0, 0.5, "run", method, json.dumps({}), False
+    )
+    arrays: ArrayRecord = layout.record(trainer.initial_weights(0))
+    content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({}), OURS: told.record()})
+    message = Message(content, 2, "train", ttl=1000.0)
+    context = Context(
+        run_id=1, node_id=2, node_config={"client-id": emulated.client}, state=RecordDict(), run_config={}
+    )
+    return message, context
+
+
+def logged(emulated: EmulatedPhone, method: str) -> dict[str, Any]:
+    lines = (emulated.plan.phone_logs(method) / f"{emulated.client}.jsonl").read_text().splitlines()
+    return dict(json.loads(lines[-1]))
+
+
+def test_the_report_arrives_when_the_phones_would(tmp_path: Path) -> None:
+    emulated = phone(tmp_path, batch_s=1.0, network_s=60.0)
+    message, context = order_to(emulated, "fedavg+1t", math.inf)
+    emulated.plan.clock().hold(order_name(1, emulated.client))  # as the server does with every order
+    reply = emulated.train(message, context)
+    row, metrics = logged(emulated, "fedavg+1t"), reply.content.metric_records[METRICS]
+    settings = emulated.plan.settings("fedavg+1t")
+    batches = settings.epochs * math.ceil(emulated.size / settings.batch_size)
+    assert row["batches"] == batches
+    assert metrics["train-s"] == pytest.approx(batches * 1.0)
+    assert row["arrives_s"] == pytest.approx(batches * 1.0 + 60.0, abs=1e-3)  # to the second, on any machine
+    assert metrics["num-examples"] == emulated.size
+
+
+def test_the_clock_waits_until_the_server_has_the_report(tmp_path: Path) -> None:
+    emulated = phone(tmp_path, batch_s=0.01, network_s=1.0)
+    emulated.train(*order_to(emulated, "fedavg+1t", math.inf))
+    clock = emulated.plan.clock()
+    at_s = clock.now_s()
+    time.sleep(0.05)
+    assert clock.now_s() == at_s
+    clock.keep([])
+    time.sleep(0.05)
+    assert clock.now_s() > at_s
+
+
+def test_a_phone_that_cannot_finish_says_so_and_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulated = phone(tmp_path, batch_s=10.0)
+    monkeypatch.setattr(TorchTrainer, "train", lambda *_: pytest.fail("trained for nothing"))
+    message, context = order_to(emulated, "fedavg+1t", 15.0)
+    reply = emulated.train(message, context)
+    assert ARRAYS not in reply.content.array_records
+    assert reply.content.config_records[OURS]["outcome"] == "stopped"
+
+
+def test_the_update_is_the_simulators_own(tmp_path: Path) -> None:
+    """What a phone sends is what the trainer of the simulator makes of the same work."""
+    emulated = phone(tmp_path, batch_s=0.01, network_s=0.02)
+    message, context = order_to(emulated, "fedavg+1t", math.inf)
+    reply = emulated.train(message, context)
+    sent = np.concatenate([np.ravel(a.numpy()) for a in reply.content.array_records[ARRAYS].values()])
+    from fedbalancer.flower.client import balanced
+
+    work = balanced(message, context, size=emulated.size)
+    work.select()
+    wanted = work.weights() + emulated.trainer.train(work.weights(), work.client_work()).update
+    np.testing.assert_array_equal(sent, wanted.astype(np.float32))
+
+
+def test_a_bed_expects_the_mean_of_the_last_ways_and_lets_whole_trainings_try() -> None:
+    hopeful, fitting = BedOverheads(True), BedOverheads(False)
+    for seconds in (4.0, 8.0):
+        hopeful.measured("a", seconds)
+        fitting.measured("a", seconds)
+    assert fitting.expected_s("a") == 6.0
+    assert fitting.budget_s("a", 1, 20.0) == 14.0
+    assert hopeful.budget_s("a", 1, 20.0) == 20.0
+    assert fitting.budget_s("a", 1, 5.0) > 0
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    emulated = phone(tmp_path)
+    assert BedPlan.read(emulated.plan.write()) == emulated.plan
+    assert isinstance(emulated.plan.method("fedavg+1t").work, AllOrNothing)
+    assert replace(emulated.plan, seed=3).run_folder("fedavg+1t").name == "seed-3"
