@@ -85,8 +85,8 @@ What Flower does itself, and what that means:
   its last checkpoint. The rounds that were done are not done again.
 - Clocks: orders carry durations, and replies are dated on the server's clock. The clocks here were shifted in the
   ClientApp (`time.time` and `datetime.now`, by a `sitecustomize` module). The clock of a SuperNode must be right: the
-  SuperLink refuses one that is more than 5 s fast or 5 min slow (status 401), with authentication or without. The run
-  goes on without it.
+  SuperLink refuses one that is more than 5 s fast or 5 min slow (status 401), also without authentication. Two that
+  were an hour off never got in; that they were not tried further is why only ClientApps are in the table.
 - A reply is downloaded whole before anybody can look at it. One that is larger than the server's memory is a matter for
   a proxy in front of the SuperLink.
 """
