@@ -82,11 +82,16 @@ def bed(
 def run(folder: Path, phones: Path | None, overwrite: bool, **options: Any) -> BedResult:
     """Check everything (`options` are those of `BedPlan`), then run the bed with its progress on stderr."""
     from fedbalancer.testbed.bed import run_bed
+    from fedbalancer.testbed.netns import check, has_netem
     from fedbalancer.testbed.plan import BedPlan
 
     plan = BedPlan.make(folder, phones, **options)
     if not plan.phones:
         typer.echo("note: no file of recorded phones; the phones are those of the device model", err=True)
+    if plan.netns:
+        check()
+        if not has_netem():
+            typer.echo("note: this kernel has no netem; the phones have their bandwidth and no delay", err=True)
     with GentleStop() as stop, comparison_display(plan.methods, [plan.seed]) as listen:
         return run_bed(plan, overwrite=overwrite, listen=listen, stopped=stop)
 

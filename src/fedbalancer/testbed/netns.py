@@ -87,7 +87,7 @@ class Networks:
             self._stack.callback(_quietly, ("ip", "link", "del", BRIDGE))
             for command in bridge_commands():
                 _run(command)
-            self.delay_ms = DELAY_MS if _has_netem() else 0.0
+            self.delay_ms = DELAY_MS if has_netem() else 0.0
             for number, bits_s in enumerate(self.bits_s):
                 self._stack.callback(_quietly, ("ip", "netns", "del", namespace_of(number)))
                 for command in phone_commands(number, bits_s, self.delay_ms):
@@ -122,7 +122,8 @@ def enter(name: str) -> None:
             raise MissingData(f"the network namespace {name} cannot be entered: {os.strerror(ctypes.get_errno())}")
 
 
-def _has_netem() -> bool:
+def has_netem() -> bool:
+    """Whether the kernel can delay what it sends."""
     with _probe() as device, suppress(MissingData):
         _run(("tc", "qdisc", "add", "dev", device, "root", "netem", "delay", "1ms"))
         return True
