@@ -1,8 +1,24 @@
-"""Hypothesis without clocks: a test may be slow on a busy machine and still be right."""
+"""Hypothesis without clocks: a test may be slow on a busy machine and still be right. The longest files go first."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+LONGEST = (
+    "flower/test_faults.py", "examples/test_flower_tls.py", "cli/test_flower.py", "flower/test_real_processes.py",
+    "testbed/test_bed.py", "executors/test_ray.py", "examples/test_flower_frameworks.py",
+)  # fmt: skip
+"""Files with processes to wait for, the longest first: at the end one worker would wait for them alone."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((number for number, name in enumerate(LONGEST) if path.endswith(name)), len(LONGEST))
+
+    items.sort(key=place)

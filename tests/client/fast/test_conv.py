@@ -108,6 +108,7 @@ def test_outputs_and_gradients_are_those_of_torch(case: tuple[tuple[int, ...], S
         ((1, 1, 4, 5, 1, 1, 1), Shape((0, 0, 0, 0), (2, 3), ceil=True, relu=False)),
         ((13, 9, 1, 128, 196, 1, 16), Shape((0, 0, 7, 8), (1, 4))),
         ((2, 5, 1, 57, 21, 1, 11), Shape((0, 0, 3, 0), (1, 2), ceil=True)),
+        ((3, 5, 1, 16, 17, 1, 3), Shape((1, 2, 0, 2), (2, 2))),  # a line with empty ones above and below
     ],
 )
 def test_the_sizes_of_the_tasks_and_those_of_every_algorithm(sizes: tuple[int, ...], shape: Shape) -> None:
@@ -187,5 +188,5 @@ def test_other_widths_of_vectors_compute_the_same(flags: str, tmp_path: Path) ->
         [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", __file__, "-k", names],
         env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:]
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "skipped" not in done.stdout

@@ -145,9 +145,9 @@ class Evidence:
             return []
         closed_s = self.model_of[round]["at_s"] - SETTLED * self.deadline_s(round)
         sent = [line for line in self._sent(round) if line["client"] in GOOD and line["at_s"] < closed_s]
-        return [line for line in sent if line["run"] == self._run_of(round)]
+        return [line for line in sent if line["run"] == self.run_of(round)]
 
-    def _run_of(self, round: int) -> int | None:
+    def run_of(self, round: int) -> int | None:
         """Flower's id of the run in which a round was done for good."""
         runs = {line["run"]: line["at_s"] for line in self.journal if line["round"] == round}
         return max(runs, key=lambda run: runs[run], default=None)

@@ -121,10 +121,16 @@ def begin(bed: Bed, scripts: dict[str, str], clocks: dict[str, float] | None = N
 
 def scripted(bed: Bed) -> list[Verdict]:
     """One verdict for every fault that a client's journal says it has committed. A bad reply that never came has not
-    been tried: so it goes with what a client sends that is behind with its work."""
+    been tried: so it goes with what a client sends that is behind with its work. Nor has what was done in a round
+    that a killed server had to do again."""
     evidence = evidence_of(bed)
     began = [line for line in evidence.journal if line["what"] == "began" and line["fault"] not in ("good", "slow")]
-    done = [line for line in began if line["fault"] in GONE or evidence.arrived(line["client"], line["round"])]
+    done = [
+        line
+        for line in began
+        if line["run"] == evidence.run_of(line["round"])
+        and (line["fault"] in GONE or evidence.arrived(line["client"], line["round"]))
+    ]
     return [verdict_of(evidence, bed.rounds, line["fault"], line["client"], line["round"]) for line in done]
 
 

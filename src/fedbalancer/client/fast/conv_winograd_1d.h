@@ -43,7 +43,7 @@ static I plane(const Block *b) { return images_near(b) * patches_across(b) * b->
 
 /* Whether this algorithm fits and pays. */
 static int is_long(const Block *b) {
-    if (b->rows != 1 || b->height != 1 || b->filters < 16 || SIDE % b->pool_columns)
+    if (b->rows != 1 || b->padded_height != 1 || b->filters < 16 || SIDE % b->pool_columns)
         return 0;
     return 3 * N * groups(b) * tiles_across(b) < 2 * b->columns * b->used_width;
 }
