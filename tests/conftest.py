@@ -9,8 +9,8 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 LONGEST = (
-    "flower/test_faults.py", "examples/test_flower_tls.py", "cli/test_flower.py", "flower/test_real_processes.py",
-    "testbed/test_bed.py", "executors/test_ray.py", "examples/test_flower_frameworks.py",
+    "flower/test_faults.py", "flower/test_real_processes.py", "testbed/test_bed.py", "runs/test_killed.py",
+    "executors/test_ray.py", "cli/test_flower.py",
 )  # fmt: skip
 """Files with processes to wait for, the longest first: at the end one worker would wait for them alone."""
 

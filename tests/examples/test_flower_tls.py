@@ -83,6 +83,7 @@ def check(folder: Path, rounds: int) -> list[float]:
 
 
 @pytest.mark.skipif(which("bash") is None, reason="needs bash")
+@pytest.mark.soak
 @pytest.mark.timeout(280)
 def test_two_rounds_by_the_readme(tmp_path: Path) -> None:
     folder = tmp_path / "flower"
