@@ -25,7 +25,7 @@ class FusedDense(nn.Module):
     >>> layer.begin(lr=0.5, mu=0.0)
     >>> layer(torch.ones(4, 3)).sum().backward()
     >>> layer.finish()
-    >>> (layer.bias - before).tolist()
+    >>> (layer.bias - before).round().tolist()
     [-2.0, -2.0]
     """
 
