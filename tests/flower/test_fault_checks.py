@@ -24,9 +24,9 @@ def write(file: Path, rows: list[dict[str, Any]]) -> None:
 
 def judge(
     folder: Path, model: list[float], *, seconds: float = 12.3, status: str = "done", event: str = "invalid",
-    lost: str = "",
+    lost: str = "", fault: str = "nan",
 ) -> Verdict:  # fmt: skip
-    """The verdict on a run of one round with a client that sent NaN."""
+    """The verdict on a run of one round with a client that misbehaved: it sent NaN, if nothing else is said."""
     run = folder / "run"
     for made in (run, folder / "journal"):
         made.mkdir()
@@ -46,7 +46,7 @@ def judge(
         line = {"what": "sent", "client": client, "run": 1, "round": 1, "fault": "good", "at_s": 9.0}
         write(folder / "journal" / f"{client}.jsonl", [{**line, "weight": weight, "model": values}])
     evidence = Evidence(run, folder / "journal", folder / "models.jsonl")
-    return verdict_of(evidence, 1, "nan", "bad", 1)
+    return verdict_of(evidence, 1, fault, "bad", 1)
 
 
 def test_a_fault_that_harmed_nobody_is_survived(tmp_path: Path) -> None:
@@ -70,9 +70,15 @@ LIAR = [(60 * MEAN[0] + 99 * 50) / 159, (60 * MEAN[1] + 99 * 50) / 159]
         (MEAN, {"seconds": 13.2}, "more than its deadline"),
         (MEAN, {"status": "failed"}, "the run is failed"),
         (MEAN, {"event": "elsewhere"}, "no 'invalid' names bad"),
+        (MEAN, {"event": "stopped at the deadline"}, "no 'invalid' names bad"),
+        (MEAN, {"event": "stopped at the deadline", "fault": "node-during"}, "no 'missing' names bad"),
         ([10 * 1 / 30, (10 * 2 + 20 * 3) / 30], {"lost": "good1"}, "the report of good1 is lost"),
     ],
 )
 def test_harm_is_told(model: list[float], more: dict[str, Any], wrong: str, tmp_path: Path) -> None:
     verdict = judge(tmp_path, model, **more)
     assert any(wrong in text for text in verdict.wrong), verdict.wrong
+
+
+def test_a_client_killed_after_it_said_that_its_time_was_up_is_named_by_that(tmp_path: Path) -> None:
+    assert judge(tmp_path, MEAN, event="stopped at the deadline", fault="node-after").wrong == ()

@@ -45,7 +45,7 @@ GONE = (
 )
 NAMED_BY = {"raise": "error", "late": "late reply", **dict.fromkeys(GONE, "missing")}
 """The event that names the offender; all others are named by `invalid`."""
-LATE = "late reply"
+LATE, STOPPED = "late reply", "stopped at the deadline"
 
 
 @dataclass(frozen=True)
@@ -192,5 +192,6 @@ def _wrong_client(fault: str, client: str, outcome: str, said: list[str]) -> lis
         return [] if fine else [f"its own report did not count: {outcome}, {said}"]
     if outcome == "completed":
         return [] if fault in EITHER else [f"{client} counted"]
-    events = (NAMED_BY.get(fault, "invalid"), LATE, *(["error"] if fault in GONE else []))
+    also = [*(["error"] if fault in GONE else []), *([STOPPED] if fault in EITHER else [])]
+    events = (NAMED_BY.get(fault, "invalid"), LATE, *also)
     return [] if any(text.startswith(events) for text in said) else [f"no {events[0]!r} names {client}: {said}"]
