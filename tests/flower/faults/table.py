@@ -17,6 +17,8 @@ from flower.faults.secure import SecureBed
 HOUR_S = 3600.0
 AGAIN_S = 8.0
 """Between two attempts to start a SuperNode whose key is refused."""
+MANY_S = 10.0
+"""What a round has in addition where six or eight ClientApps start at once: a good client must be able to answer."""
 PHONES = ("node-before", "node-during", "node-after")
 """Clients whose SuperNode is killed before, during and after their training."""
 
@@ -27,7 +29,7 @@ def answers(folder: Path, repeats: int) -> list[Verdict]:
         "bad0": ("nan", "shape", "key", "weight-1e12", "weight-85"),
         "bad1": ("twice", "empty", "ten-times", "raise", "old-round"),
     }
-    with Bed(folder, 5 * repeats + 1, DEADLINE_S + 10.0, 6) as bed:
+    with Bed(folder, 5 * repeats + 1, DEADLINE_S + MANY_S, 6) as bed:
         begin(bed, {client: ",".join(script * repeats) for client, script in scripts.items()},
               {"clock-fast": HOUR_S, "clock-slow": -HOUR_S}, repeats)  # fmt: skip
         bed.finish()
@@ -38,7 +40,7 @@ def deaths(folder: Path, repeats: int) -> list[Verdict]:
     """Clients that die or are silent. Flower needs a minute to find out that a ClientApp is gone; until then its node
     is deaf, and a round with it goes to its deadline."""
     silent = ("kill-before", "kill-during", "kill-after", "exit", "sleep", "late")
-    with Bed(folder, lasting(90.0) * repeats, DEADLINE_S, 8) as bed:
+    with Bed(folder, lasting(90.0, DEADLINE_S + MANY_S) * repeats, DEADLINE_S + MANY_S, 8) as bed:
         begin(bed, {f"bad-{fault}": ",".join([fault] * repeats) for fault in silent})
         bed.finish()
         return scripted(bed)
@@ -97,9 +99,9 @@ FEDERATIONS: dict[str, Callable[[Path, int], list[Verdict]]] = {
 }
 
 
-def lasting(seconds: float) -> int:
+def lasting(seconds: float, deadline_s: float = DEADLINE_S) -> int:
     """Rounds that last so long, most of them to their deadline, and one to spare."""
-    return 1 + math.ceil(seconds / DEADLINE_S)
+    return 1 + math.ceil(seconds / deadline_s)
 
 
 def ending(bed: Bed) -> bool:
