@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 METHODS = "fedavg+1t,fedavg+wfa,prox+1t,fedbalancer"
 
 Clients = Annotated[int, typer.Option(help="Phones, each a SuperNode with the data of one client of the task.")]
-Speed = Annotated[float | None, typer.Option(help="Phone seconds a second (default: 5, which two cores keep up with).")]
+Speed = Annotated[float, typer.Option(help="Phone seconds a second, at most: the phones wait for a slower machine.")]
 Seed = Annotated[int, typer.Option(help="Seed; also which of the three recorded sittings (seed modulo 3).")]
 PhonesFile = Annotated[
     Path | None,
     typer.Option(help="File of the recorded phones (default: the one in the data folder, or else the device model)."),
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder (default: runs/testbed-TASK).")]
+Out = Annotated[Path | None, typer.Option(help="Folder (default: runs/testbed-TASK, runs/paper-table5).")]
 Netns = Annotated[
     bool, typer.Option("--netns", help="A network namespace with the phone's bandwidth for each (Linux, root).")
 ]
