@@ -13,7 +13,7 @@ from work import Work, orders
 
 from fedbalancer.bench.rounds import make_executor, timed_rounds
 from fedbalancer.protocols import Executor
-from fedbalancer.tasks.task import Task
+from fedbalancer.task import Task
 
 
 def task_of(work: Work, epochs: int, learning_rate: float) -> Task:

@@ -29,7 +29,7 @@ from rich.console import Console
 from work import WORKLOADS, Work
 
 from fedbalancer.bench.plot import write_bars
-from fedbalancer.store.atomic import write_json, write_text
+from fedbalancer.files import write_json, write_text
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedbalancer.bench.naive import NaiveLoop
 from fedbalancer.bench.rounds import make_executor, timed_rounds
-from fedbalancer.tasks.task import Task
+from fedbalancer.task import Task
 from fedbalancer.types import Weights
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from fedbalancer.client.batches import batches
 from fedbalancer.errors import BadData, BadSetting, TrainingDiverged, UnknownName
-from fedbalancer.tasks.task import Task
+from fedbalancer.task import Task
 from fedbalancer.types import ClientWork
 
 torch = pytest.importorskip("torch", reason="the torch trainer needs the extra [torch]")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedbalancer.data import SlicedClients, joined
 from fedbalancer.errors import BadData
+from fedbalancer.task import MadeOnDemand
 from fedbalancer.tasks import Task
-from fedbalancer.tasks.task import MadeOnDemand
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))

@@ -13,9 +13,9 @@ import pytest
 from fedbalancer.data.readers import har_uci
 from fedbalancer.data.readers.har_windows import ACTIVITIES, SIGNALS
 from fedbalancer.errors import BadData, BadSetting, MissingData, UnknownName
+from fedbalancer.task import Task
 from fedbalancer.tasks import har
 from fedbalancer.tasks.registry import load_task
-from fedbalancer.tasks.task import Task
 
 HAPT = har.SOURCES[1].files[0]
 OFFICIAL_SIZES = [

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fedbalancer.errors import BadData, BadSetting, MissingData
+from fedbalancer.task import Task
 from fedbalancer.tasks import watch, watch_data
-from fedbalancer.tasks.task import Task
 
 needs_recordings = pytest.mark.skipif(find_spec("seglearn") is None, reason="the recordings need the extra [demo]")
 

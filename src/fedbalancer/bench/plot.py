@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
+from fedbalancer.files import write_bytes
 from fedbalancer.report.style import GREY, RED, SKY
-from fedbalancer.store.atomic import write_bytes
 
 DOTS_PER_INCH = 160
 COLUMNS = 3

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedbalancer.bench.measure import LIMIT, NAIVE, TaskSpeed
 from fedbalancer.bench.plot import write_bars
+from fedbalancer.files import write_json, write_text
 from fedbalancer.processes import usable_cores
-from fedbalancer.store.atomic import write_json, write_text
 
 if TYPE_CHECKING:
     from rich.table import Table

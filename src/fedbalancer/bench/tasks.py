@@ -11,8 +11,8 @@ import numpy as np
 
 from fedbalancer.errors import UnknownName
 from fedbalancer.randomness import stream
+from fedbalancer.task import Samples, Task
 from fedbalancer.tasks import celeba, femnist, har, reddit, shakespeare, watch
-from fedbalancer.tasks.task import Samples, Task
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from fedbalancer.data.checking import Check
 from fedbalancer.data.download import Progress as Listener
 from fedbalancer.data.facts import Facts
 from fedbalancer.data.listing import Row
-from fedbalancer.data.places import data_folder
 from fedbalancer.data.source import Source
+from fedbalancer.places import data_folder
 from fedbalancer.report.style import size_text
 
 LINE_EVERY_SHARE = 0.25

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.client.tensors import to_tensors
 from fedbalancer.errors import BadData
-from fedbalancer.tasks.task import MadeOnDemand, Samples, Task
+from fedbalancer.task import MadeOnDemand, Samples, Task
 
 if TYPE_CHECKING:
     import torch

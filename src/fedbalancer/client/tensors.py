@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.errors import BadData, UnknownName
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 from fedbalancer.types import IndexArray
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from fedbalancer.client.tensors import Shelf, batch_of, hits_of, per_sample_loss
 from fedbalancer.client.torch_device import checked_device
 from fedbalancer.errors import MissingData, TrainingDiverged, UnknownName
 from fedbalancer.randomness import integer_seed
-from fedbalancer.tasks.task import Samples, Task
+from fedbalancer.task import Samples, Task
 from fedbalancer.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, Trained, Weights
 
 if TYPE_CHECKING:

@@ -3,17 +3,14 @@
 from fedbalancer.data.cache import Prepared, cached
 from fedbalancer.data.checksums import checksum
 from fedbalancer.data.clients import SlicedClients, joined
-from fedbalancer.data.places import cache_folder, data_folder
 from fedbalancer.data.source import Source, choose
 
 __all__ = [
     "Prepared",
     "SlicedClients",
     "Source",
-    "cache_folder",
     "cached",
     "checksum",
     "choose",
-    "data_folder",
     "joined",
 ]

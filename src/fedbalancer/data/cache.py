@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.data.checksums import checksum
-from fedbalancer.data.places import CACHE, cache_folder
 from fedbalancer.errors import BadSetting
+from fedbalancer.places import CACHE, cache_folder
 
 if sys.platform != "win32":
     import fcntl
@@ -102,7 +102,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _write(folder: Path, prepared: Prepared) -> None:
-    from fedbalancer.store.atomic import sync_directory, write_synced
+    from fedbalancer.files import sync_directory, write_synced
 
     temporary = Path(mkdtemp(prefix=f".making-{folder.name}-", dir=folder.parent))
     try:

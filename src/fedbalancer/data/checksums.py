@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedbalancer.data.places import cache_folder
+from fedbalancer.places import cache_folder
 
 
 def checksum(path: Path) -> str:
@@ -50,7 +50,7 @@ def _remembered(files: Sequence[Path], path: Path) -> str | None:
 
 
 def _remember(files: Sequence[Path], path: Path, digest: str) -> str:
-    from fedbalancer.store.atomic import write_text
+    from fedbalancer.files import write_text
 
     note = _note(files, path)
     try:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from fedbalancer.errors import BadData, BadSetting, MissingData
-from fedbalancer.store.atomic import sync_directory, write_text
+from fedbalancer.files import sync_directory, write_text
 
 Progress = Callable[[int, int | None], None]
 """Told how many bytes are there, and of how many if the server says so."""

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedbalancer.data.places import cache_folder
 from fedbalancer.data.source import Source
 from fedbalancer.errors import BadData, FedBalancerError
+from fedbalancer.places import cache_folder
+from fedbalancer.task import Task, check_samples
 from fedbalancer.tasks.registry import SCALES, load_task
-from fedbalancer.tasks.task import Task, check_samples
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def disk(paths: Sequence[Path]) -> Disk:
 
 def remember(facts: Facts, source: Source) -> None:
     """Keep the facts for `recall`; that this is not possible does not matter."""
-    from fedbalancer.store.atomic import write_json
+    from fedbalancer.files import write_json
 
     note = _note(source, facts.scale, disk(source.paths))
     try:

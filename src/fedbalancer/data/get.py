@@ -11,9 +11,9 @@ from pathlib import Path
 from fedbalancer.data.download import Progress, Unreachable, fetch
 from fedbalancer.data.facts import Facts
 from fedbalancer.data.importing import bring, hard_linked
-from fedbalancer.data.places import DATA, data_folder
 from fedbalancer.data.source import Source
 from fedbalancer.errors import BadData, BadSetting, MissingData
+from fedbalancer.places import DATA, data_folder
 from fedbalancer.store.lock import FolderLock
 
 DOWNLOADS = "downloads"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.tasks.task import Task
+from fedbalancer.task import Task
 from fedbalancer.types import IndexArray
 
 OTHER = "other"

@@ -16,10 +16,10 @@ from tempfile import mkdtemp
 
 from fedbalancer.data.facts import Facts, inspect, remember
 from fedbalancer.data.locate import locate
-from fedbalancer.data.places import cache_folder, data_folder, looking_in
 from fedbalancer.data.source import Source
 from fedbalancer.errors import BadData, BadSetting
-from fedbalancer.store.atomic import sync_directory
+from fedbalancer.files import sync_directory
+from fedbalancer.places import cache_folder, data_folder, looking_in
 from fedbalancer.store.lock import FolderLock
 
 _STAGING = ".importing-"

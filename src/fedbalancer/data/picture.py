@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.data.holdings import OTHER, Holdings
-from fedbalancer.store.atomic import write_bytes
+from fedbalancer.files import write_bytes
 from fedbalancer.types import IndexArray
 
 if TYPE_CHECKING:

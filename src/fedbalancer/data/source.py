@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from fedbalancer.data.archives import is_archive
-from fedbalancer.data.places import data_folder
 from fedbalancer.errors import MissingData, UnknownName
+from fedbalancer.places import data_folder
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fedbalancer.flower.client import Work
 from fedbalancer.flower.compat import ArrayRecord, Message
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.server.expected import FORWARD_PASS_EPOCHS
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 from fedbalancer.types import ClientWork, FloatArray, IndexArray, Weights
 
 FORWARD_BATCH = 256

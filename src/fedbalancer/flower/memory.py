@@ -18,9 +18,9 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from fedbalancer.data.places import cache_folder
+from fedbalancer.files import write_bytes
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Context
-from fedbalancer.store.atomic import write_bytes
+from fedbalancer.places import cache_folder
 from fedbalancer.types import FloatArray, Weights
 
 FOLDER, FOLDER_KEY = "FEDBALANCER_CLIENT_FOLDER", "fedbalancer-folder"

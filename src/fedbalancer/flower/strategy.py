@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedbalancer.data.places import cache_folder
 from fedbalancer.errors import BadSetting, FedBalancerError
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.grid_engine import WAITING, Waiting
@@ -18,6 +17,7 @@ from fedbalancer.flower.record import Record, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods import Method
 from fedbalancer.methods import method as method_of
+from fedbalancer.places import cache_folder
 from fedbalancer.settings import resolve
 
 _log = logging.getLogger("flwr.fedbalancer")

@@ -23,7 +23,7 @@ from fedbalancer.flower.learner import Learner
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS
 from fedbalancer.methods import Method
 from fedbalancer.protocols import Draw
-from fedbalancer.tasks.task import Samples, check_samples
+from fedbalancer.task import Samples, check_samples
 
 Hold = Callable[[Context, int], Draw | None]
 """(context, round) -> the seconds that an emulated device takes, or None for this machine's own."""

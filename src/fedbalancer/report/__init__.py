@@ -56,12 +56,12 @@ def write_report(folder: Path, *, stamp: Stamp = "end") -> ReportPaths:
 
     Every file is replaced whole, so a report that is open in a browser can be made again at any time.
     """
+    from fedbalancer.files import write_json, write_text
     from fedbalancer.report.figures import write_figures
     from fedbalancer.report.folders import load
     from fedbalancer.report.page import page_html
     from fedbalancer.report.single import run_markdown, run_summary
     from fedbalancer.report.tables import markdown_table
-    from fedbalancer.store.atomic import write_json, write_text
 
     folder = Path(folder)
     results = load(folder)

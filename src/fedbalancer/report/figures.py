@@ -7,11 +7,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedbalancer.files import write_bytes
 from fedbalancer.report.folders import Results
 from fedbalancer.report.scores import Comparison
 from fedbalancer.report.series import NOISY_POINTS, Band, accuracy_band, group_width, round_band, used
 from fedbalancer.report.style import DASHES, looks, time_unit
-from fedbalancer.store.atomic import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

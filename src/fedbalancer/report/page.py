@@ -6,6 +6,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
+from fedbalancer.files import write_bytes
 from fedbalancer.report import sections
 from fedbalancer.report.charts import Chart, charts
 from fedbalancer.report.folders import Results, load
@@ -13,7 +14,6 @@ from fedbalancer.report.headline import headline
 from fedbalancer.report.scores import Comparison, Stamp, score_results
 from fedbalancer.report.single import run_headline, run_summary
 from fedbalancer.report.style import seconds
-from fedbalancer.store.atomic import write_bytes
 
 __all__ = ["page_html", "score_results", "write_page"]
 

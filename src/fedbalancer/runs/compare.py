@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.files import write_json
 from fedbalancer.methods import Method
 from fedbalancer.processes import usable_cores
 from fedbalancer.report import Comparison, score_results, write_report
@@ -25,7 +26,6 @@ from fedbalancer.runs.jobs import Job, JobEvent, JobPool, is_run, status
 from fedbalancer.runs.spec import OLD_ENGINE, RunSpec, whole_path
 from fedbalancer.runs.workforce import Hands, Workforce
 from fedbalancer.runs.world import resolve_spec, timed_clock_s
-from fedbalancer.store import write_json
 from fedbalancer.tasks import Task, load_task
 
 DEFAULT_METHODS = (

@@ -1,6 +1,5 @@
 """The run folder: what a run leaves behind, and how it goes on after it was killed."""
 
-from fedbalancer.store.atomic import clean_temporaries, write_bytes, write_json, write_text
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.codec import decode_state, encode_state, from_jsonable, to_jsonable
 from fedbalancer.store.contents import read_manifest
@@ -16,14 +15,10 @@ __all__ = [
     "Checkpoints",
     "Journal",
     "RunFolder",
-    "clean_temporaries",
     "decode_state",
     "encode_state",
     "from_jsonable",
     "open_at",
     "read_manifest",
     "to_jsonable",
-    "write_bytes",
-    "write_json",
-    "write_text",
 ]

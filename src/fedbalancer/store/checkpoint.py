@@ -24,7 +24,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedbalancer.errors import RunFolderError
-from fedbalancer.store.atomic import sync_directory, write_synced
+from fedbalancer.files import sync_directory, write_synced
 from fedbalancer.store.codec import Arrays
 
 FORMAT = 1

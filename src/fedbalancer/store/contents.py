@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.errors import RunFolderError
-from fedbalancer.store.atomic import TEMPORARY_SUFFIX, clean_temporaries
+from fedbalancer.files import TEMPORARY_SUFFIX, clean_temporaries
 from fedbalancer.store.lock import LOCK
 from fedbalancer.types import Layout, Weights
 

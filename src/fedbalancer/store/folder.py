@@ -17,7 +17,7 @@ from typing import Any
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from fedbalancer.store.atomic import clean_temporaries, readable, write_bytes, write_json
+from fedbalancer.files import clean_temporaries, readable, write_bytes, write_json
 from fedbalancer.store.contents import (
     CHECKPOINT,
     FORMAT,

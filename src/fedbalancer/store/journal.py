@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.errors import RunFolderError
-from fedbalancer.store.atomic import sync_directory
+from fedbalancer.files import sync_directory
 from fedbalancer.store.codec import dumps, loads
 
 JOURNAL = "journal.jsonl"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedbalancer.store.atomic import write_text
+from fedbalancer.files import write_text
 
 PYPROJECT = """\
 [build-system]

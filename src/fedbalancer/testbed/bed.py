@@ -14,9 +14,9 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.errors import MissingData, RunFolderError
+from fedbalancer.files import write_json
 from fedbalancer.report import Comparison, score_folder, write_report
 from fedbalancer.store import RunFolder, read_manifest
-from fedbalancer.store.atomic import write_json
 from fedbalancer.testbed.figure import write_figure
 from fedbalancer.testbed.netns import check
 from fedbalancer.testbed.plan import FILE, BedPlan

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.store.atomic import write_text
+from fedbalancer.files import write_text
 
 LOOK_S, SLEEP_S = 0.01, 0.1
 """Seconds of this machine: the shortest and the longest nap of somebody who waits for the clock."""

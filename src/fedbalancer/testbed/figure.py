@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from fedbalancer.files import write_bytes
 from fedbalancer.report.style import BLUE, ORANGE
-from fedbalancer.store.atomic import write_bytes
 from fedbalancer.types import FloatArray
 
 DOTS_PER_INCH = 160

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.data.places import data_folder
 from fedbalancer.devices.draw import DeviceDraw
 from fedbalancer.errors import BadData, MissingData
+from fedbalancer.places import data_folder
 from fedbalancer.randomness import stream
 from fedbalancer.types import FloatArray
 

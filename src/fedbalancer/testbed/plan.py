@@ -11,12 +11,12 @@ from typing import Any
 
 from fedbalancer.devices import Network, Phones, resolve_latency
 from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.files import write_json
 from fedbalancer.methods import Method
 from fedbalancer.protocols import DeviceModel
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.runs.world import resolve_spec
 from fedbalancer.settings import Settings
-from fedbalancer.store.atomic import write_json
 from fedbalancer.tasks import Task, load_task
 from fedbalancer.testbed.clock import BedClock
 from fedbalancer.testbed.phones import RecordedPhones, find_file, handed_out, read_phones

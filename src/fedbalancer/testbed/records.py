@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.store.atomic import write_bytes
+from fedbalancer.files import write_bytes
 
 PHONES = "phones.parquet"
 SCHEMA = {

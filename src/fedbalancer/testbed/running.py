@@ -13,13 +13,13 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.errors import FedBalancerError, MissingData
+from fedbalancer.files import write_json
 from fedbalancer.flower.local import Federation, free_port
 from fedbalancer.report.rule import final_accuracy, is_fedavg
 from fedbalancer.runs.compare import BUDGET_METHOD
 from fedbalancer.runs.execute import Progress
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.store import read_manifest
-from fedbalancer.store.atomic import write_json
 from fedbalancer.testbed.app import write_app
 from fedbalancer.testbed.bells import SERVER, hang_up
 from fedbalancer.testbed.netns import HOST, Networks

@@ -11,6 +11,7 @@ from typing import Any
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.client.work import AllOrNothing
 from fedbalancer.errors import FedBalancerError
+from fedbalancer.files import write_text
 from fedbalancer.flower.compat import ArrayRecord, Context, Grid, MetricRecord
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.hello import question
@@ -24,7 +25,6 @@ from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
 from fedbalancer.processes import one_thread_here
 from fedbalancer.runs.world import four_bytes_each
-from fedbalancer.store.atomic import write_text
 from fedbalancer.testbed.bells import SERVER, Bell, ring
 from fedbalancer.testbed.client import order_name
 from fedbalancer.testbed.plan import BedPlan

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fedbalancer.files import write_json, write_text
 from fedbalancer.report import Comparison
 from fedbalancer.report.tables import spread_text
-from fedbalancer.store.atomic import write_json, write_text
 
 METHODS = (
     "fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa", "prox+1t", "prox+2t", "sampleselection", "fedbalancer",

@@ -17,7 +17,7 @@ from fedbalancer.bench.tasks import bench_task
 from fedbalancer.client.fast import kernels
 from fedbalancer.client.fast.chain import chain_of
 from fedbalancer.client.train import TorchTrainer
-from fedbalancer.tasks.task import Task
+from fedbalancer.task import Task
 from fedbalancer.types import ClientWork, Weights
 
 needs_kernels = pytest.mark.skipif(kernels.load("conv") is None, reason="no C compiler: layers stay torch's own")

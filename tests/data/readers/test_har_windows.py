@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedbalancer.data.readers import har_windows
 from fedbalancer.errors import BadData
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 
 HERE = Path("folder")
 

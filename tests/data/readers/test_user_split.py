@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedbalancer.data.readers.user_split import UserSplit, held_out, pack, split_by_user, unpack
 from fedbalancer.errors import BadData, BadSetting
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 
 
 def users(sizes: list[int], first: int = 0) -> dict[str, Samples]:

@@ -19,9 +19,9 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedbalancer.data.places import cache_folder
 from fedbalancer.errors import BadSetting
-from fedbalancer.store.atomic import write_bytes
+from fedbalancer.files import write_bytes
+from fedbalancer.places import cache_folder
 
 SWITCH = "FEDBALANCER_KERNELS"
 """The environment variable that switches the kernels off."""

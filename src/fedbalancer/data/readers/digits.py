@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedbalancer.data.readers.npz import read_npz
 from fedbalancer.data.readers.user_split import UserSplit
 from fedbalancer.errors import BadData
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 
 TRAIN = 60_000
 """The first so many images are MNIST's training set."""

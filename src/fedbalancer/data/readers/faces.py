@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedbalancer.data.readers.npz import read_npz
 from fedbalancer.data.readers.user_split import UserSplit, held_out
 from fedbalancer.errors import BadData
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 
 PIXELS = 84
 TRAIN_SHARE = 0.75

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.data.readers.leaf import LeafUser
 from fedbalancer.errors import BadData
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 
 PIXELS = 28
 CLASSES = 62

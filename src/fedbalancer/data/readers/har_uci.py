@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedbalancer.data.cache import Prepared
 from fedbalancer.data.readers.har_windows import ACTIVITIES, SIGNALS, SUBJECTS, WINDOW, prepared
 from fedbalancer.errors import BadData, MissingData
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 from fedbalancer.types import IndexArray
 
 PARTS = ("train", "test")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedbalancer.data.cache import Prepared
 from fedbalancer.data.clients import joined
 from fedbalancer.errors import BadData
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 
 WINDOW = 128
 """Readings of a window: 2.56 s at 50 Hz. Windows overlap by half."""

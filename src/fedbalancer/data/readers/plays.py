@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedbalancer.errors import BadData
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 
 WINDOW = 80
 ALPHABET = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedbalancer.data.readers.digits import ink_on_paper
 from fedbalancer.data.readers.user_split import UserSplit, held_out
 from fedbalancer.errors import BadData
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 
 CHARACTERS = digits + ascii_uppercase + ascii_lowercase
 """In FEMNIST's order of classes."""

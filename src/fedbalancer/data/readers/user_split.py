@@ -13,7 +13,7 @@ from fedbalancer.data.clients import SlicedClients, joined
 from fedbalancer.data.readers.leaf import LeafUser, leaf_users
 from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.randomness import stream
-from fedbalancer.tasks.task import Samples
+from fedbalancer.task import Samples
 
 
 class UserSplit(NamedTuple):

@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.store.atomic import write_text
+from fedbalancer.files import write_text
 
 EXTRAS = {"torch": "torch,flower", "numpy": "flower"}
 """The frameworks that there is a client for, and what their app has to install."""

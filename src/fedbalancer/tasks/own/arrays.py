@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.errors import BadData
+from fedbalancer.task import Samples, Task
 from fedbalancer.tasks.own.build import TEST, assemble
 from fedbalancer.tasks.own.models import Model
 from fedbalancer.tasks.own.options import OwnOptions, divided
 from fedbalancer.tasks.own.split import split_notes, split_rows
-from fedbalancer.tasks.task import Samples, Task
 
 
 def from_arrays(

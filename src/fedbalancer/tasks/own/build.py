@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.errors import BadData
+from fedbalancer.task import Samples, Task, check_samples
 from fedbalancer.tasks.own.labels import count_classes, numbered
 from fedbalancer.tasks.own.models import Model, make_factory, ready
-from fedbalancer.tasks.task import Samples, Task, check_samples
 
 TEST = "the test data"
 

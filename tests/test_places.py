@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.data import cache_folder, data_folder
-from fedbalancer.data.places import looking_in
+from fedbalancer.places import cache_folder, data_folder, looking_in
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedbalancer.store import atomic
+from fedbalancer import files
 
 
 def names(folder: Path) -> list[str]:
@@ -20,27 +20,27 @@ def names(folder: Path) -> list[str]:
 
 def test_write_replaces_the_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "a.bin"
-    atomic.write_bytes(file, b"old and long")
-    atomic.write_bytes(file, b"new")
+    files.write_bytes(file, b"old and long")
+    files.write_bytes(file, b"new")
     assert file.read_bytes() == b"new"
     assert names(tmp_path) == ["a.bin"]
 
 
 def test_text_is_utf8(tmp_path: Path) -> None:
-    atomic.write_text(tmp_path / "a.md", "ε × 2")
+    files.write_text(tmp_path / "a.md", "ε × 2")
     assert (tmp_path / "a.md").read_bytes() == "ε × 2".encode()
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.bin"
-    atomic.write_bytes(file, b"old")
+    files.write_bytes(file, b"old")
 
     def full(descriptor: int) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        atomic.write_bytes(file, b"new")
+        files.write_bytes(file, b"new")
     assert file.read_bytes() == b"old"
     assert names(tmp_path) == ["a.bin"]
 
@@ -48,7 +48,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
 def test_others_may_read_as_the_umask_allows(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"")
-    atomic.write_bytes(tmp_path / "atomic", b"")
+    files.write_bytes(tmp_path / "atomic", b"")
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "atomic")}
     assert len(modes) == 1
 
@@ -61,7 +61,7 @@ def test_json_is_strict_indented_and_in_order(tmp_path: Path) -> None:
         "v": np.array([1.0, math.nan]),
         "p": tmp_path,
     }
-    atomic.write_json(tmp_path / "a.json", value)
+    files.write_json(tmp_path / "a.json", value)
     text = (tmp_path / "a.json").read_text(encoding="utf-8")
 
     def refuse(name: str) -> None:
@@ -74,7 +74,7 @@ def test_json_is_strict_indented_and_in_order(tmp_path: Path) -> None:
 
 
 def test_clean_removes_only_our_temporaries(tmp_path: Path) -> None:
-    (tmp_path / f".a.json.123{atomic.TEMPORARY_SUFFIX}").write_bytes(b"half")
+    (tmp_path / f".a.json.123{files.TEMPORARY_SUFFIX}").write_bytes(b"half")
     (tmp_path / ".hidden.tmp").write_bytes(b"someone's")
-    atomic.clean_temporaries(tmp_path)
+    files.clean_temporaries(tmp_path)
     assert names(tmp_path) == [".hidden.tmp"]
