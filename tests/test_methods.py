@@ -182,7 +182,7 @@ class TestSettingsReachTheSlots:
         assert set(made) == set(MODIFIERS) - {"+silent"}
         for modifier, slots in made.items():
             name = f"fedbalancer{modifier}"
-            assert method(name, s) == replace(method("fedbalancer", s), name=name, **slots)
+            assert method(name, s) == replace(method("fedbalancer", s).changed(**slots), name=name)
 
 
 class TestModifiers:
@@ -224,7 +224,7 @@ class TestModifiers:
 
     def test_batches_exchanges_the_work(self) -> None:
         assert method("fedbalancer+batches") == replace(
-            method("fedbalancer"), work=WholeBatches(), name="fedbalancer+batches"
+            method("fedbalancer").changed(work=WholeBatches()), name="fedbalancer+batches"
         )
 
     def test_forwardpass_makes_a_fresh_list_every_round(self) -> None:

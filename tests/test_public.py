@@ -31,7 +31,7 @@ for package in ("server", "client.samples", "client.summary", "client.compress",
     root = importlib.import_module("fedbalancer." + package)
     for module in pkgutil.walk_packages(root.__path__, root.__name__ + "."):
         importlib.import_module(module.name)
-for module in ("types", "protocols", "randomness", "client.work", "client.losses", "loop"):
+for module in ("types", "protocols", "randomness", "client.live", "client.policies", "server.policies", "loop"):
     importlib.import_module("fedbalancer." + module)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -10,7 +10,7 @@ from builders import Unchanged, make_ledger, make_report, make_result, same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.types import RECENT_COUNTS, Ledger, RoundResult, Timings
+from fedbalancer.types import RECENT_COUNTS, Ledger, RoundResult, Timings, batches_per_epoch
 
 
 def start() -> Ledger:
@@ -131,3 +131,15 @@ def test_the_parts_of_a_clients_time_add_up() -> None:
     assert Timings(1.0, 2.0, 3.0, 4.0, 5.0).total_s == 15.0
     assert Timings().total_s == 0.0
     assert math.isinf(Timings(paused_s=math.inf).total_s)
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=1), st.integers(1, 500), st.none() | st.integers(1, 9))
+def test_an_epoch_has_a_short_last_batch_and_at_least_one(samples: list[int], size: int, most: int | None) -> None:
+    expected = [min(max(math.ceil(n / size), 1), most or math.inf) for n in samples]
+    assert batches_per_epoch(np.array(samples), size, most).tolist() == expected
+    assert batches_per_epoch(np.array(samples, dtype=float), size, most).tolist() == expected
+    assert [batches_per_epoch(n, size, most) for n in samples] == expected
+
+
+def test_the_mean_of_some_counts_is_cut_as_the_authors_cut_it() -> None:
+    assert batches_per_epoch(np.array([10.2, 10.8, 11.0, 11.2]), 10).tolist() == [1.0, 1.0, 2.0, 2.0]

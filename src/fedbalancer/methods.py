@@ -7,33 +7,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fedbalancer.client.compress import (
     GradientDropping,
     LowRank,
-    NoCompression,
     Quantised,
     RandomMask,
     SignSGD,
     Subsample,
 )
+from fedbalancer.client.policies import CLIENT_SLOTS, ClientPolicies
 from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
 from fedbalancer.client.summary import LossStatistics, Silent
-from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
+from fedbalancer.client.work import WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.protocols import (
-    Aggregator,
-    ClientSelector,
-    Compressor,
-    DeadlinePolicy,
-    PacePolicy,
-    SampleSelector,
-    Summarizer,
-    ThresholdPolicy,
-    Work,
-)
+from fedbalancer.protocols import DeadlinePolicy
 from fedbalancer.server.aggregate import (
     QFFL,
     FedAdagrad,
@@ -44,52 +34,65 @@ from fedbalancer.server.aggregate import (
     Median,
     ServerMomentum,
     TrimmedMean,
-    WeightedMean,
 )
 from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, Quorum
-from fedbalancer.server.pace import ConstantPace, RatioControl
+from fedbalancer.server.pace import RatioControl
+from fedbalancer.server.policies import SERVER_SLOTS, ServerPolicies
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings
 from fedbalancer.slots import SLOTS, check_composition, load_policy
+from fedbalancer.types import Ledger, Setup
 
-__all__ = ["BASES", "MODIFIERS", "SLOTS", "Method", "load_policy", "method"]
+__all__ = ["BASES", "MODIFIERS", "SLOTS", "Method", "load_policy", "method", "setup_of"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """One choice per slot. The defaults are FedAvg that waits for all."""
+    """What the server runs and what its clients run: one choice per slot. The defaults are FedAvg, waiting for all."""
 
     name: str
-    clients: ClientSelector = field(default_factory=Uniform)
-    samples: SampleSelector = field(default_factory=EverySample)
-    deadline: DeadlinePolicy = field(default_factory=Quorum)
-    work: Work = field(default_factory=AllOrNothing)
-    aggregate: Aggregator = field(default_factory=WeightedMean)
-    threshold: ThresholdPolicy = field(default_factory=NoThreshold)
-    pace: PacePolicy = field(default_factory=ConstantPace)
-    summary: Summarizer = field(default_factory=LossStatistics)
-    compress: Compressor = field(default_factory=NoCompression)
-    mu: float = 0.0
-    forward_pass: Literal["first", "every"] = "first"
-    epoch_batches: int | None = None
+    server: ServerPolicies = field(default_factory=ServerPolicies)
+    client: ClientPolicies = field(default_factory=ClientPolicies)
+
+    def __getattr__(self, slot: str) -> Any:
+        """The choice in a slot, whichever side runs it: `method.deadline` is `method.server.deadline`."""
+        for side, slots in (("server", SERVER_SLOTS), ("client", CLIENT_SLOTS)):
+            if slot in slots:
+                return getattr(getattr(self, side), slot)
+        raise AttributeError(f"a method has no {slot!r}")
+
+    def changed(self, **slots: Any) -> Method:
+        """The same method with other choices in some slots, whichever side runs them.
+
+        >>> Method("mine").changed(deadline=FixedDeadline(2), mu=0.1).client.mu
+        0.1
+        """
+        for slot in slots:
+            if slot not in (*SERVER_SLOTS, *CLIENT_SLOTS):
+                raise UnknownName("slot", slot, [*SERVER_SLOTS, *CLIENT_SLOTS])
+        return Method(
+            self.name,
+            replace(self.server, **{slot: policy for slot, policy in slots.items() if slot in SERVER_SLOTS}),
+            replace(self.client, **{slot: policy for slot, policy in slots.items() if slot in CLIENT_SLOTS}),
+        )
 
 
 def _fedavg(name: str, deadline: DeadlinePolicy, s: Settings) -> Method:
-    return Method(name, deadline=deadline, summary=_summary(s))
+    return Method(name).changed(deadline=deadline, summary=_summary(s))
 
 
 def _prox(name: str, multiple: float, s: Settings) -> Method:
-    return Method(name, deadline=FixedDeadline(multiple), work=WholeEpochs(), mu=s.prox_mu, summary=_summary(s))
+    prox = Method(name).changed(work=WholeEpochs(), mu=s.prox_mu, summary=_summary(s))
+    return prox.changed(deadline=FixedDeadline(multiple))
 
 
 def _sample_selection(s: Settings) -> Method:
-    return replace(_prox("sampleselection", s.sample_selection_deadline, s), samples=HighestLoss())
+    return _prox("sampleselection", s.sample_selection_deadline, s).changed(samples=HighestLoss())
 
 
 def _fedbalancer(s: Settings) -> Method:
-    return Method(
-        "fedbalancer",
+    return Method("fedbalancer").changed(
         clients=_clients(s),
         samples=OverThreshold(s.p),
         deadline=PeakDeadline(s.deadline_counts, s.deadline_grid, s.deadline_gate, s.deadline_gate_clients, s.guard_s),
@@ -115,8 +118,7 @@ def _clients(s: Settings) -> OverThresholdUtility:
 
 
 def _oort(s: Settings) -> Method:
-    return Method(
-        "oort",
+    return Method("oort").changed(
         clients=Oort(
             alpha=s.oort_alpha,
             exploration=s.exploration,
@@ -137,9 +139,8 @@ def _oort(s: Settings) -> Method:
 
 
 def _oortbalancer(s: Settings) -> Method:
-    balancer = _fedbalancer(s)
     clients = replace(_clients(s), alpha=s.oort_alpha)
-    return replace(balancer, clients=clients, samples=OverThresholdBatch(s.p), epoch_batches=1)
+    return _fedbalancer(s).changed(clients=clients, samples=OverThresholdBatch(s.p), epoch_batches=1)
 
 
 def _summary(s: Settings) -> LossStatistics:
@@ -163,60 +164,60 @@ Modifier = Callable[[Method, Settings], Method]
 
 MODIFIERS: dict[str, tuple[str, Modifier]] = {
     # How much a client does, and what it knows of its losses.
-    "+batches": ("clients stop after the batches that fit", lambda m, s: replace(m, work=WholeBatches())),
-    "+forwardpass": ("a fresh forward pass every round", lambda m, s: replace(m, forward_pass="every")),
-    "+silent": ("clients release nothing about their losses", lambda m, s: replace(m, summary=Silent())),
+    "+batches": ("clients stop after the batches that fit", lambda m, s: m.changed(work=WholeBatches())),
+    "+forwardpass": ("a fresh forward pass every round", lambda m, s: m.changed(forward_pass="every")),
+    "+silent": ("clients release nothing about their losses", lambda m, s: m.changed(summary=Silent())),
     # Who takes part.
     "+powerofchoice": (
         "clients of high loss among some drawn by size",
-        lambda m, s: replace(m, clients=PowerOfChoice(s.candidates)),
+        lambda m, s: m.changed(clients=PowerOfChoice(s.candidates)),
     ),
-    "+fedcs": ("as many fast clients as fit", lambda m, s: replace(m, clients=FedCS(s.candidates))),
+    "+fedcs": ("as many fast clients as fit", lambda m, s: m.changed(clients=FedCS(s.candidates))),
     # How updates become a model.
-    "+qffl": ("q-FFL: high losses count for more", lambda m, s: replace(m, aggregate=QFFL(s.qffl_q))),
+    "+qffl": ("q-FFL: high losses count for more", lambda m, s: m.changed(aggregate=QFFL(s.qffl_q))),
     "+momentum": (
         "momentum on the server",
-        lambda m, s: replace(m, aggregate=ServerMomentum(s.server_momentum, s.server_momentum_eta)),
+        lambda m, s: m.changed(aggregate=ServerMomentum(s.server_momentum, s.server_momentum_eta)),
     ),
     "+fedadam": (
         "Adam on the server",
-        lambda m, s: replace(m, aggregate=FedAdam(s.server_eta, s.server_beta_1, s.server_beta_2, s.server_tau)),
+        lambda m, s: m.changed(aggregate=FedAdam(s.server_eta, s.server_beta_1, s.server_beta_2, s.server_tau)),
     ),
     "+fedyogi": (
         "Yogi on the server",
-        lambda m, s: replace(m, aggregate=FedYogi(s.server_eta, s.server_beta_1, s.server_beta_2, s.server_tau)),
+        lambda m, s: m.changed(aggregate=FedYogi(s.server_eta, s.server_beta_1, s.server_beta_2, s.server_tau)),
     ),
     "+fedadagrad": (
         "Adagrad on the server",
-        lambda m, s: replace(m, aggregate=FedAdagrad(s.server_eta, s.server_tau)),
+        lambda m, s: m.changed(aggregate=FedAdagrad(s.server_eta, s.server_tau)),
     ),
-    "+median": ("the median of every parameter", lambda m, s: replace(m, aggregate=Median())),
-    "+trimmedmean": ("the mean without extremes", lambda m, s: replace(m, aggregate=TrimmedMean(s.trim_share))),
+    "+median": ("the median of every parameter", lambda m, s: m.changed(aggregate=Median())),
+    "+trimmedmean": ("the mean without extremes", lambda m, s: m.changed(aggregate=TrimmedMean(s.trim_share))),
     "+krum": (
         "Krum: the updates closest to the others",
-        lambda m, s: replace(m, aggregate=Krum(s.krum_malicious, s.krum_keep)),
+        lambda m, s: m.changed(aggregate=Krum(s.krum_malicious, s.krum_keep)),
     ),
     # How updates travel.
-    "+structured": ("Structured Updates of low rank", lambda m, s: replace(m, compress=LowRank(s.structured_rank))),
-    "+mask": ("Structured Updates by a random mask", lambda m, s: replace(m, compress=RandomMask(s.mask_share))),
-    "+subsample": ("a random share of each update", lambda m, s: replace(m, compress=Subsample(s.subsample_share))),
-    "+quantised": ("few bits a parameter, rotated", lambda m, s: replace(m, compress=Quantised(s.quantised_bits))),
+    "+structured": ("Structured Updates of low rank", lambda m, s: m.changed(compress=LowRank(s.structured_rank))),
+    "+mask": ("Structured Updates by a random mask", lambda m, s: m.changed(compress=RandomMask(s.mask_share))),
+    "+subsample": ("a random share of each update", lambda m, s: m.changed(compress=Subsample(s.subsample_share))),
+    "+quantised": ("few bits a parameter, rotated", lambda m, s: m.changed(compress=Quantised(s.quantised_bits))),
     "+graddrop": (
         "the largest changes",
-        lambda m, s: replace(m, compress=GradientDropping(s.drop_keep)),
+        lambda m, s: m.changed(compress=GradientDropping(s.drop_keep)),
     ),
     "+signsgd": (
         "signs only, majority vote",
-        lambda m, s: replace(m, compress=SignSGD(), aggregate=MajorityVote(s.vote_step)),
+        lambda m, s: m.changed(compress=SignSGD(), aggregate=MajorityVote(s.vote_step)),
     ),
     # What FedBalancer is without one of its parts.
-    "+randomsamples": ("as many samples, at random", lambda m, s: replace(m, samples=RandomSamples())),
+    "+randomsamples": ("as many samples, at random", lambda m, s: m.changed(samples=RandomSamples())),
     "-samples": (
         "without sample selection",
-        lambda m, s: replace(m, samples=EverySample(), threshold=NoThreshold()),
+        lambda m, s: m.changed(samples=EverySample(), threshold=NoThreshold()),
     ),
-    "-deadline": ("without deadline control: T", lambda m, s: replace(m, deadline=FixedDeadline(1))),
-    "-clients": ("without client selection", lambda m, s: replace(m, clients=Uniform())),
+    "-deadline": ("without deadline control: T", lambda m, s: m.changed(deadline=FixedDeadline(1))),
+    "-clients": ("without client selection", lambda m, s: m.changed(clients=Uniform())),
 }
 
 
@@ -236,13 +237,25 @@ def method(name: str, settings: Settings | None = None, **slots: Any) -> Method:
         if modifier.startswith("-") and result == before:
             raise BadSetting(f"method {name!r}: {base} is {MODIFIERS[modifier][0].partition(':')[0]} anyway")
     named = {slot: load_policy(slot, path) for slot, path in settings.slots.items()}
-    known = {field.name for field in fields(Method)} - {"name"}
-    for slot in {**named, **slots}:
-        if slot not in known:
-            raise UnknownName("slot", slot, known)
-    made = replace(result, **{**named, **slots}, name=name)
+    made = replace(result.changed(**{**named, **slots}), name=name)
     check_composition(made)
     return made
+
+
+def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> Setup:
+    """What the server of a method knows before the first round."""
+    return Setup(
+        ledger=ledger,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        clients_per_round=settings.clients_per_round,
+        seed=seed,
+        sample_cap=method.client.samples.cap(ledger.size),
+        epoch_batches=method.server.epoch_batches,
+        learning_rate=settings.learning_rate,
+        clip_norm=settings.clip_norm,
+        looks_every_round=method.client.forward_pass == "every",
+    )
 
 
 def _starts(name: str, base: str) -> bool:

@@ -112,7 +112,7 @@ class SampleSelector(Protocol):
 
 
 @runtime_checkable
-class Work(Protocol):
+class WorkPolicy(Protocol):
     """How much a client does before the deadline."""
 
     def batches(self, elapsed_s: Callable[[int], float], deadline_s: float, per_epoch: int, epochs: int) -> int:
@@ -147,6 +147,22 @@ class Compressor(Protocol):
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         """The update as the server takes it."""
+
+
+class Training(Protocol):
+    """A local training while it goes on, batch by batch."""
+
+    def step(self, rows: IndexArray) -> None:
+        """Train the batch of these samples."""
+
+    def keep(self) -> None:
+        """Remember the model as it is now."""
+
+    def kept(self) -> Trained:
+        """The result at the last `keep`."""
+
+    def result(self) -> Trained:
+        """The result of all steps; the training is over."""
 
 
 class Trainer(Protocol):

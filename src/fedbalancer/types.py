@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,33 @@ Weights = NDArray[np.float32]
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 """Names and shapes of the tensors that a flat `Weights` vector holds, in order."""
 
+Count = TypeVar("Count", int, NDArray[Any])
+
 RECENT_COUNTS = 5
 """How many trained-sample counts the ledger remembers per client."""
+
+FORWARD_PASS_EPOCHS = 0.5
+"""A forward pass over all data takes half the time of one training epoch."""
+
+
+def batches_per_epoch(samples: Count, batch_size: int, most: int | None = None) -> Count:
+    """floor((m - 1) / B) + 1 batches of m samples, the short last one included; never fewer than one, and at most
+    `most` where every epoch is cut short. Takes one count, or an array of counts that may be means.
+
+    >>> batches_per_epoch(11, 10), batches_per_epoch(95, 10, most=1), batches_per_epoch(np.array([1, 10, 11]), 10)
+    (2, 1, array([1, 1, 2]))
+    """
+    whole = (samples - 1) // batch_size + 1
+    if isinstance(whole, int):
+        return max(whole if most is None else min(whole, most), 1)
+    return np.asarray(np.maximum(whole if most is None else np.minimum(whole, most), 1))
 
 
 @dataclass(frozen=True)
 class Order:
     """All that a client is told beside the weights. `epoch_batches` cuts every local epoch short after so many batches
-    (Oort trains one); None trains as many as the selected samples fill."""
+    (Oort trains one); None trains as many as the selected samples fill. Gradients are clipped at the global norm
+    `clip_norm`, if there is one."""
 
     round: int
     loss_threshold: float
@@ -40,6 +59,8 @@ class Order:
     seed: int
     sample_cap: int | None = None
     epoch_batches: int | None = None
+    learning_rate: float = 0.01
+    clip_norm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -228,7 +249,8 @@ class Ledger:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What the server knows before the first round, and what does not change during a run."""
+    """What the server knows before the first round, and what does not change during a run. With `looks_every_round`
+    every round of a client begins with a forward pass over all its data."""
 
     ledger: Ledger
     epochs: int
@@ -238,6 +260,8 @@ class Setup:
     sample_cap: int | None = None
     epoch_batches: int | None = None
     learning_rate: float = 0.01
+    clip_norm: float | None = None
+    looks_every_round: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,8 +298,8 @@ class ClientWork:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The result of a `ClientWork`: the update, and of the samples really seen the losses when each was first seen,
-    taken in its mini-batch just before that step."""
+    """The result of a `ClientWork`: the update, and of the samples really seen, in ascending order, the loss when each
+    was first seen, taken in its mini-batch just before that step."""
 
     client: str
     update: Weights

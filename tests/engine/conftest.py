@@ -14,7 +14,6 @@ from builders import make_ledger, make_order
 from fedbalancer.client.samples import OverThreshold
 from fedbalancer.client.work import WholeEpochs
 from fedbalancer.engine import SimulatedEngine
-from fedbalancer.engine.simulated import Training
 from fedbalancer.methods import Method
 from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, RoundPlan, RoundResult, Trained, Weights
 
@@ -115,7 +114,11 @@ class World:
 
     def run(self, *cohort: str, quorum: int | None = None, clock_s: float = 0.0, **order: Any) -> RoundResult:
         clients = tuple(sorted(cohort))
-        plan = RoundPlan(make_order(**order), clients, len(clients) if quorum is None else quorum)
+        plan = RoundPlan(
+            make_order(**{"learning_rate": 0.1, "clip_norm": 5.0} | order),
+            clients,
+            len(clients) if quorum is None else quorum,
+        )
         return self.engine.run(plan, WEIGHTS, clock_s)
 
 
@@ -137,9 +140,8 @@ def make_world() -> MakeWorld:
         ledger = make_ledger(sizes, batch_s=[phone.batch_s for phone in phones])
         devices = Phones(dict(zip(ledger.clients, phones, strict=True)))
         executor = Notes({client: np.arange(float(n)) for client, n in zip(ledger.clients, sizes, strict=True)})
-        training = Training(learning_rate=0.1, clip_norm=5.0)
         there = availability if availability is not None else Always()
-        engine = SimulatedEngine(method, ledger, executor, devices, there, training, 800, window_s=window_s)
+        engine = SimulatedEngine(method.client, ledger, executor, devices, there, 800, window_s=window_s)
         return World(engine, devices, executor)
 
     return make
@@ -158,4 +160,4 @@ def away() -> type[Away]:
 @pytest.fixture
 def needy() -> Method:
     """A method whose sample selection needs the loss list once there is a threshold."""
-    return Method("needy", samples=OverThreshold(), work=WholeEpochs())
+    return Method("needy").changed(samples=OverThreshold(), work=WholeEpochs())

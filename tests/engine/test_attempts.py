@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pytest
 from builders import make_order, names
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.policies import ClientPolicies
+from fedbalancer.client.round import ClientRound
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.devices import AlwaysOn, DeviceDraws, Traces
-from fedbalancer.engine.attempts import RoundClock, attempted, close_round, epoch_batches
-from fedbalancer.protocols import Availability, Work
-from fedbalancer.types import Order, RoundPlan
+from fedbalancer.engine.attempts import RoundClock, attempted, close_round
+from fedbalancer.protocols import Availability, WorkPolicy
+from fedbalancer.types import FloatArray, IndexArray, Order, RoundPlan
 
 PERIOD = 64.0
 some_seconds = st.integers(0, 40).map(float)
 chosen = st.tuples(st.integers(1, 60), st.integers(0, 60), st.booleans(), some_seconds, some_seconds, some_seconds)
-cohorts = st.lists(chosen.map(lambda client: (client[0], min(client[:2]), *client[2:])), max_size=6)
+# Of so many samples some are selected, after a look at all of them; without any there was none.
+cohorts = st.lists(
+    chosen.map(lambda client: (client[0], min(client[:2]), client[2] and client[1] > 0, *client[3:])), max_size=6
+)
 orders = st.builds(
     make_order,
     deadline_s=st.floats(0, 300) | st.just(math.inf),
@@ -32,8 +37,31 @@ works = st.sampled_from([AllOrNothing(), WholeEpochs(), WholeBatches()])
 intervals = st.sampled_from([[[0, 64]], [[0, 20], [40, 41]], [[63, 64]], []])
 
 
+@dataclass(frozen=True)
+class First:
+    """Selects the first so many samples, at once or after a look."""
+
+    count: int
+    looks: bool
+
+    def cap(self, sizes: IndexArray) -> int | None:
+        return None
+
+    def select(self, size: int, losses: FloatArray | None, *_: Any) -> IndexArray | None:
+        return None if self.count == 0 or (self.looks and losses is None) else np.arange(self.count)
+
+
+def selected(size: int, samples: int, looks: bool, name: str, order: Order, work: WorkPolicy) -> ClientRound:
+    """A client that has selected its samples, and pays for its look if it looked."""
+    policies = ClientPolicies(samples=First(samples, looks), work=work, forward_pass="every")
+    made = ClientRound(policies, order, name, size, ClientMemory())
+    if looks:
+        made.look(np.zeros(size))
+    return made
+
+
 def one_by_one(
-    client: tuple[int, int, bool, float, float, float], name: str, order: Order, work: Work, there: Availability
+    client: tuple[int, int, bool, float, float, float], name: str, order: Order, work: WorkPolicy, there: Availability
 ) -> tuple[Any, ...]:
     """Phase by phase, in plain Python."""
     size, samples, looked, batch_s, download_s, upload_s = client
@@ -67,18 +95,16 @@ def one_by_one(
 
 @given(cohorts, orders, works, st.none() | st.lists(intervals, min_size=6, max_size=6))
 def test_a_cohort_goes_as_its_clients_would_go_one_by_one(
-    cohort: list[Any], order: Order, work: Work, traces: list[Any] | None
+    cohort: list[Any], order: Order, work: WorkPolicy, traces: list[Any] | None
 ) -> None:
     clients = names(len(cohort))
     there: Availability = AlwaysOn()
     if traces is not None:
         rows = {name: np.array(pairs, dtype=float).reshape(-1, 2) for name, pairs in zip(names(6), traces, strict=True)}
         there = Traces(rows, PERIOD)
-    size, samples, looked, batch_s, download_s, upload_s = np.array(cohort, dtype=float).reshape(-1, 6).T
-    found = attempted(
-        clients, size.astype(int), samples.astype(int), looked.astype(bool),
-        DeviceDraws(batch_s, download_s, upload_s), work, order, RoundClock(there, 20.0),
-    )  # fmt: skip
+    batch_s, download_s, upload_s = np.array([client[3:] for client in cohort], dtype=float).reshape(-1, 3).T
+    rounds = [selected(*client[:3], name, order, work) for client, name in zip(cohort, clients, strict=True)]
+    found = attempted(rounds, DeviceDraws(batch_s, download_s, upload_s), order, RoundClock(there, 20.0))
     expected = [one_by_one(client, name, order, work, there) for client, name in zip(cohort, clients, strict=True)]
     columns = (found.makes_it, found.why, found.batches, found.elapsed_s)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == [row[:4] for row in expected]
@@ -94,19 +120,11 @@ def test_closes_with_the_quorum_or_at_the_deadline(
 ) -> None:
     clients = names(len(arrivals))
     times = np.array([time for time, _ in arrivals], dtype=float)
-    empty = attempted(
-        clients, np.ones(len(arrivals), int), np.ones(len(arrivals), int), np.zeros(len(arrivals), bool),
-        DeviceDraws(times, times, times), AllOrNothing(), make_order(), RoundClock(AlwaysOn(), 0.0),
-    )  # fmt: skip
+    rounds = [selected(1, 1, False, name, make_order(), AllOrNothing()) for name in clients]
+    empty = attempted(rounds, DeviceDraws(times, times, times), make_order(), RoundClock(AlwaysOn(), 0.0))
     attempts = replace(empty, elapsed_s=times, makes_it=np.array([comes for _, comes in arrivals], dtype=bool))
     accepted, seconds = close_round(RoundPlan(make_order(deadline_s=deadline_s), clients, quorum), attempts)
     coming = sorted((time, name) for (time, comes), name in zip(arrivals, clients, strict=True) if comes)[:quorum]
     assert {name for name, taken in zip(clients, accepted, strict=True) if taken} == {name for _, name in coming}
     full = len(coming) == quorum or math.isinf(deadline_s)
     assert seconds == ((coming[-1][0] if coming else 0.0) if full else deadline_s)
-
-
-@pytest.mark.parametrize(("cut", "expected"), [(None, [1, 1, 1, 2, 3]), (2, [1, 1, 1, 2, 2])])
-def test_an_epoch_has_at_least_one_batch_and_at_most_what_is_ordered(cut: int | None, expected: list[int]) -> None:
-    found = epoch_batches(np.array([0, 1, 10, 11, 30]), make_order(epoch_batches=cut))
-    assert found.tolist() == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from builders import make_ledger, same
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.client.memory import ClientMemory
 from fedbalancer.engine.memory import Memories
 
 COUNT = 5
@@ -19,24 +21,11 @@ residuals = st.none() | st.lists(st.floats(-1, 1, width=32), min_size=3, max_siz
 rows = st.integers(0, COUNT - 1)
 
 
-def keeps(row: int, value: Any) -> Callable[[Memories], None]:
-    return lambda memory: memory.keep(row, value)
+def puts(row: int, value: Any, residual: Any, batch_s: float) -> Callable[[Memories], None]:
+    return lambda memory: memory.put(row, replace(memory.of(row).timed(batch_s), losses=value, residual=residual))
 
 
-def keeps_back(row: int, value: Any) -> Callable[[Memories], None]:
-    return lambda memory: memory.keep_back(row, value)
-
-
-def times(some: set[int], batch_s: float) -> Callable[[Memories], None]:
-    chosen = np.array(sorted(some), dtype=np.int64)
-    return lambda memory: memory.timed(chosen, np.full(len(chosen), batch_s))
-
-
-changes = st.lists(
-    st.builds(keeps, rows, losses)
-    | st.builds(keeps_back, rows, residuals)
-    | st.builds(times, st.sets(rows), st.floats(0.1, 9))
-)
+changes = st.lists(st.builds(puts, rows, losses, residuals, st.floats(0.1, 9)))
 
 
 def fresh() -> Memories:
@@ -58,8 +47,7 @@ def test_arrays_bring_every_memory_back(ours: list[Any], theirs: list[Any]) -> N
 
 def test_a_restored_list_does_not_share_memory_with_the_snapshot() -> None:
     memory = fresh()
-    memory.keep(0, np.array([1.0, 2.0]))
-    memory.keep_back(0, np.ones(3, dtype=np.float32))
+    memory.put(0, ClientMemory(np.array([1.0, 2.0]), 1.0, 1, np.ones(3, dtype=np.float32)))
     arrays = memory.to_arrays()
     memory.load(arrays)
     for name, array in arrays.items():
@@ -71,23 +59,23 @@ def test_a_restored_list_does_not_share_memory_with_the_snapshot() -> None:
 
 def test_the_mean_latency_covers_every_round() -> None:
     memory = fresh()
-    memory.timed(np.array([0, 2]), np.array([2.0, 6.0]))
-    memory.timed(np.array([2]), np.array([9.0]))
-    assert [memory[client].batch_s for client in memory] == [1.5, 2.0, 6.0, 4.0, 5.0]
-    assert memory.batch_s(np.array([2, 0])).tolist() == [6.0, 1.5]
+    for row, batch_s in ((0, 2.0), (2, 6.0), (2, 9.0)):
+        memory.put(row, memory.of(row).timed(batch_s))
+    assert [memory[client].batch_s() for client in memory] == [1.5, 2.0, 6.0, 4.0, 5.0]
 
 
 def test_what_a_client_has_not_made_is_none() -> None:
     memory = fresh()
-    memory.keep(3, np.zeros(7))
-    memory.keep_back(3, np.zeros(2, dtype=np.float32))
+    memory.put(3, ClientMemory(np.zeros(7), 1.0, 1, np.zeros(2, dtype=np.float32)))
     assert [one.losses is None for one in memory.values()] == [True, True, True, False, True]
-    assert (memory.losses(1), memory.residual(1)) == (None, None)
-    memory.keep_back(3, None)
+    assert [one.residual is None for one in memory.values()] == [True, True, True, False, True]
+    memory.put(3, replace(memory.of(3), residual=None))
     assert memory["c3"].residual is None
 
 
 def test_the_ledger_that_it_began_with_is_left_alone() -> None:
     ledger = make_ledger([7] * COUNT)
-    Memories(ledger).timed(np.arange(COUNT), np.full(COUNT, 9.0))
+    memory = Memories(ledger)
+    for row in range(COUNT):
+        memory.put(row, memory.of(row).timed(9.0))
     assert ledger.batch_s.tolist() == [1.0] * COUNT

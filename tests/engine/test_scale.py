@@ -13,7 +13,6 @@ from fedbalancer.client.timing_only import TimingOnly
 from fedbalancer.devices import Network, Phones, Traces, many, resolve_latency
 from fedbalancer.engine import SimulatedEngine
 from fedbalancer.engine.executors import InlineExecutor
-from fedbalancer.engine.simulated import Training
 from fedbalancer.loop import rounds
 from fedbalancer.methods import method
 from fedbalancer.server.server import Server
@@ -45,7 +44,7 @@ def test_a_client_takes_less_than_200_bytes_beyond_its_id_and_size(name: str) ->
     )
     chosen, executor = method(name), InlineExecutor(TimingOnly(SIZES))
     there = TRACES.assign(CLIENTS, seed=0)
-    engine = SimulatedEngine(chosen, ledger, executor, devices, there, Training(0.01), 10**6)
+    engine = SimulatedEngine(chosen.client, ledger, executor, devices, there, 10**6)
     server = Server(chosen, make_setup(ledger, clients_per_round=20))
     start = server.init(executor.initial_weights(0))
     for after, _ in rounds(server, engine, start, lambda state: state.round >= 4):

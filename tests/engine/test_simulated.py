@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,9 @@ from fedbalancer.methods import Method
 
 # Phones train a batch in 1 s, download in 2 s and upload in 3 s; clients have 20 samples. An epoch has two batches, so
 # five epochs end after 2 + 10 + 3 = 15 s.
-FEDAVG = Method("fedavg", work=AllOrNothing())
-PROX = Method("prox", work=WholeEpochs(), mu=0.1)
-BATCHES = Method("batches", work=WholeBatches())
+FEDAVG = Method("fedavg").changed(work=AllOrNothing())
+PROX = Method("prox").changed(work=WholeEpochs(), mu=0.1)
+BATCHES = Method("batches").changed(work=WholeBatches())
 
 
 class OneByOne:
@@ -164,8 +163,8 @@ class TestMemory:
         world = make_world(FEDAVG, [phone(), phone(batch_s=9.0)])
         world.devices.phones = {"c0": phone(batch_s=0.5), "c1": phone(batch_s=20.0)}
         result = world.run("c0", "c1", deadline_s=30.0)
-        assert world.engine.memory["c0"].batch_s == pytest.approx((1.0 + 0.5) / 2)
-        assert world.engine.memory["c1"].batch_s == pytest.approx((9.0 + 20.0) / 2)
+        assert world.engine.memory["c0"].batch_s() == pytest.approx((1.0 + 0.5) / 2)
+        assert world.engine.memory["c1"].batch_s() == pytest.approx((9.0 + 20.0) / 2)
         after = world.engine.ledger.record(result)
         assert after.batch_s.tolist() == pytest.approx([(1.0 + 0.5) / 2, 9.0])
 
@@ -186,7 +185,7 @@ class TestMemory:
         assert same(ours, theirs)
 
     def test_the_same_round_gives_the_same_bytes(self, make_world: Any) -> None:
-        ours, theirs = (make_world(replace(BATCHES, mu=0.5)).run("c0", "c1", deadline_s=8.5) for _ in range(2))
+        ours, theirs = (make_world(BATCHES.changed(mu=0.5)).run("c0", "c1", deadline_s=8.5) for _ in range(2))
         assert same(ours, theirs)
 
 

@@ -10,8 +10,8 @@ import pytest
 from fedbalancer.client.work import AllOrNothing, WholeEpochs
 from fedbalancer.methods import Method
 
-FEDAVG = Method("fedavg", work=AllOrNothing())
-PROX = Method("prox", work=WholeEpochs())
+FEDAVG = Method("fedavg").changed(work=AllOrNothing())
+PROX = Method("prox").changed(work=WholeEpochs())
 
 
 def test_who_is_there_is_asked_at_the_end_of_the_selection_window(make_world: Any, away: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +39,7 @@ def test_made_and_charged_at_the_first_selection_that_needs_the_list(world: Any)
 
 
 def test_made_and_charged_every_round_when_the_method_says_so(make_world: Any, needy: Method) -> None:
-    world = make_world(replace(needy, forward_pass="every"), size=SIZE)
+    world = make_world(needy.changed(forward_pass="every"), size=SIZE)
     results = [world.run("c0", deadline_s=15.0, loss_threshold=35.0, round=number) for number in (1, 2, 3)]
     assert world.executor.looked == ["c0"] * 3
     assert [forward_s(result) for result in results] == [[2.0]] * 3

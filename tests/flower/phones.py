@@ -50,8 +50,14 @@ class Phone:
         many = changed if isinstance(changed, list) else [(0.0, changed)]
         return [(sent_s + self.now + self.way_s + later, one) for later, one in many]
 
+    def now_s(self) -> float:
+        return self.now
+
+    def computed(self, batches: float) -> None:
+        """What its batches take is added where they are trained."""
+
     def train(self, message: Message) -> Message:
-        work = balanced(message, self.context, size=len(self.y), clock=lambda: self.now)
+        work = balanced(message, self.context, size=len(self.y), clock=self)
         self.orders.append(work.instruction)
         weights = work.arrays["w"].numpy().astype(np.float64)
         work.select(forward=lambda: self.losses(weights))
@@ -61,7 +67,7 @@ class Phone:
             before = self.losses(weights)[rows]
             found[rows] = np.where(np.isnan(found[rows]), before, found[rows])
             error = self.x[rows] @ weights - self.y[rows]
-            weights -= work.instruction.learning_rate * 2 * self.x[rows].T @ error / len(rows)
+            weights -= work.order.learning_rate * 2 * self.x[rows].T @ error / len(rows)
         return work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found)
 
     def evaluate(self, message: Message) -> Message:

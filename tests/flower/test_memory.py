@@ -13,7 +13,8 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 from flower.fakegrid import make_context
 
-from fedbalancer.flower.memory import Keeper, Memory
+from fedbalancer.client.memory import ClientMemory
+from fedbalancer.flower.memory import Keeper, SavedMemory
 
 LIST = np.array([1.0, np.nan, 3.0])
 
@@ -23,8 +24,8 @@ def keeper(context: Any = None, **changes: Any) -> Keeper:
 
 
 def test_the_list_is_found_after_a_restart() -> None:
-    keeper().save(Memory(LIST, 4.0, 2, np.ones(2, dtype=np.float32)))
-    found = keeper(make_context(99)).load()
+    keeper().save(SavedMemory(ClientMemory(LIST, 4.0, 2, np.ones(2, dtype=np.float32))))
+    found = keeper(make_context(99)).load().now
     assert np.array_equal(found.losses, LIST, equal_nan=True)
     assert found.batch_s(9.0) == 2.0
     assert found.residual.tolist() == [1.0, 1.0]
@@ -33,33 +34,36 @@ def test_the_list_is_found_after_a_restart() -> None:
 @pytest.mark.parametrize("change", [{"run_key": "b"}, {"client": "b"}, {"size": 4}, {"fingerprint": "b"}])
 def test_a_list_of_something_else_is_no_list(change: dict[str, Any]) -> None:
     context = make_context(1)
-    keeper(context).save(Memory(LIST))
-    assert keeper(context, **change).load().losses is None
+    keeper(context).save(SavedMemory(ClientMemory(LIST)))
+    assert keeper(context, **change).load().now.losses is None
 
 
 def test_without_a_folder_the_list_is_in_the_state_only() -> None:
     context = make_context(1, **{"fedbalancer-folder": "off"})
-    keeper(context).save(Memory(LIST))
-    assert keeper(context).load().losses is not None
-    assert keeper(make_context(1)).load().losses is None
+    keeper(context).save(SavedMemory(ClientMemory(LIST)))
+    assert keeper(context).load().now.losses is not None
+    assert keeper(make_context(1)).load().now.losses is None
 
 
 def test_a_damaged_or_unwritable_file_costs_the_list_and_nothing_else(tmp_path: Path) -> None:
-    keeper().save(Memory(LIST))
+    keeper().save(SavedMemory(ClientMemory(LIST)))
     file = keeper().file
     assert file is not None
     file.write_bytes(b"not a list")
-    assert keeper(make_context(2)).load().losses is None
+    assert keeper(make_context(2)).load().now.losses is None
     (tmp_path / "taken").write_text("")
     context = make_context(1, **{"fedbalancer-folder": str(tmp_path / "taken")})
-    keeper(context).save(Memory(LIST))
-    assert keeper(context).load().losses is not None
+    keeper(context).save(SavedMemory(ClientMemory(LIST)))
+    assert keeper(context).load().now.losses is not None
 
 
-@pytest.mark.parametrize(("accepted", "wanted"), [(4, [7.0]), (3, [1.0]), (0, [1.0])])
+@pytest.mark.parametrize(("accepted", "wanted"), [(4, [7.0, 2.0]), (3, [1.0, 2.0]), (0, [1.0, 2.0])])
 def test_what_is_pending_counts_once_the_server_took_it(accepted: int, wanted: list[float]) -> None:
-    memory = Memory(np.array([1.0]), pending_round=4, pending_losses=np.array([7.0]))
-    settled = memory.settled(accepted)
-    assert settled.losses is not None
-    assert settled.losses.tolist() == wanted
-    assert settled.pending_round == 0
+    now = ClientMemory(np.array([1.0, 2.0]), 4.0, 2)
+    memory = SavedMemory(now, replace(now, losses=np.array([7.0, 2.0])), pending_round=4)
+    keeper(size=2).save(memory)
+    for found in (memory, keeper(make_context(5), size=2).load()):
+        settled = found.settled(accepted)
+        assert settled.losses is not None
+        assert settled.losses.tolist() == wanted
+        assert settled.batch_s(9.0) == 2.0

@@ -1,235 +1,224 @@
-"""The same policy objects make the same plans in the simulator and on Flower: one JSON of draws, thirty rounds."""
+"""The same round in both worlds: the simulator's engine and the shipped `client_app` behind Flower's engine, over all
+methods. One set of draws says what every client's device takes; torch trains for real on both sides."""
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 
+import torch
 from flower.fakegrid import Clock, FakeGrid, make_context
 from flwr.app import Message
 
-from fedbalancer.client.batches import epochs
+import fedbalancer.client.live
+import fedbalancer.flower.hello
+import fedbalancer.flower.torch_client
+from fedbalancer.client.train import TorchTrainer
 from fedbalancer.devices import AlwaysOn
 from fedbalancer.devices.draw import DeviceDraw
 from fedbalancer.devices.replay import Replay
 from fedbalancer.engine import SimulatedEngine
 from fedbalancer.engine.executors import InlineExecutor
-from fedbalancer.engine.simulated import Training
-from fedbalancer.flower.client import balanced
-from fedbalancer.flower.compat import Array, ArrayRecord
+from fedbalancer.errors import BadSetting
+from fedbalancer.flower import client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
-from fedbalancer.flower.hello import answer
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
 from fedbalancer.flower.orders import HELLO
 from fedbalancer.flower.overhead import Overheads
 from fedbalancer.loop import rounds
-from fedbalancer.methods import Method, method
-from fedbalancer.randomness import stream
+from fedbalancer.methods import BASES, MODIFIERS, Method, method, setup_of
 from fedbalancer.server.server import Server
 from fedbalancer.settings import resolve
-from fedbalancer.types import (
-    ClientWork,
-    Evaluation,
-    FloatArray,
-    Layout,
-    Ledger,
-    RoundPlan,
-    Setup,
-    Trained,
-    Weights,
-)
+from fedbalancer.task import Task
+from fedbalancer.types import Ledger, RoundResult
 
-ROUNDS, CLIENTS, TICK = 30, 12, 1 / 1024
-SETTINGS = resolve({"clients_per_round": 5, "epochs": 4, "batch_size": 8, "w": 4, "deadline_gate": 0.3})
+ROUNDS, CLIENTS, TICK, SEED = 16, 12, 1 / 1024, 5
+SETTINGS = resolve(
+    {"clients_per_round": 5, "epochs": 4, "batch_size": 8, "w": 3, "lss": 0.2, "deadline_gate": 0.3, "prox_mu": 0.1,
+     "structured_rank": 2, "learning_rate": 0.1}
+)  # fmt: skip
 
 
-def draws_json() -> str:
-    """Sizes and seconds of every client and round. All are multiples of a power of two, so that no order of adding them
-    up rounds differently."""
-    rng = np.random.default_rng(3)
-
-    def ticks(low: float, high: float) -> float:
-        return int(rng.integers(int(low / TICK), int(high / TICK))) * TICK
-
-    made: dict[str, Any] = {}
-    for number in range(CLIENTS):
-        slow = 2.0 ** (number % 4)
-        made[f"c{number:02d}"] = {
-            "size": int(rng.integers(20, 120)),
-            "network_s": ticks(2, 6),
-            "batch_s_10": [ticks(0.1 * slow, 0.3 * slow) for _ in range(10)],
-            "rounds": [[ticks(0.1 * slow, 0.4 * slow), ticks(0.5, 4), ticks(0.5, 4)] for _ in range(ROUNDS)],
-        }
-    return json.dumps(made)
+def net() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
 
 
 @dataclass(frozen=True)
-class Draws:
-    """The JSON, as the devices of either world."""
+class Devices:
+    """Who has what data, and what every device takes in every round. All seconds are multiples of a power of two, so
+    that no order of adding them up rounds differently."""
 
-    recorded: dict[str, Any]
+    data: dict[str, Any]
+    network_s: dict[str, float]
+    draws: dict[tuple[int, str], DeviceDraw]
 
-    def of(self, client: str, round: int) -> DeviceDraw:
-        return DeviceDraw(*self.recorded[client]["rounds"][round - 1])
+    @classmethod
+    def make(cls) -> Devices:
+        rng = np.random.default_rng(3)
 
-    def replay(self) -> Replay:
-        every = {(r, c): self.of(c, r) for c in self.recorded for r in range(1, ROUNDS + 1)}
-        return Replay(
-            every,
-            {client: one["batch_s_10"] for client, one in self.recorded.items()},
-            {client: one["network_s"] for client, one in self.recorded.items()},
-        )
+        def ticks(low: float, high: float) -> float:
+            return int(rng.integers(int(low / TICK), int(high / TICK))) * TICK
 
+        data, network_s, draws = {}, {}, {}
+        for number in range(CLIENTS):
+            client, slow = f"c{number:02d}", 2.0 ** (number % 4)
+            y = rng.integers(0, 3, int(rng.integers(20, 120)))
+            data[client] = ((rng.normal(size=(len(y), 6)) + 2 * np.eye(3, 6)[y]).astype(np.float32), y)
+            network_s[client] = ticks(2, 6)
+            for round in range(ROUNDS + 1):
+                draws[round, client] = DeviceDraw(ticks(0.1 * slow, 0.4 * slow), ticks(0.5, 4), ticks(0.5, 4))
+        return cls(data, network_s, draws)
 
-@dataclass(frozen=True)
-class Losses:
-    """A trainer whose losses fall with the rounds and differ by client and sample; its model stays where it is."""
-
-    sizes: dict[str, int]
-    layout: Layout = (("w", (2,)),)
-
-    def initial_weights(self, seed: int) -> Weights:
-        return np.zeros(2, dtype=np.float32)
-
-    def train(self, weights: Weights, work: ClientWork) -> Trained:
-        seen = np.unique(np.concatenate(list(epochs(work))))
-        found = stream(work.seed, "loss").gamma(2.0, 1.0, self.sizes[work.client])
-        return Trained(work.client, np.zeros(2, dtype=np.float32), seen, found[seen])
-
-    def losses(self, weights: Weights, client: str) -> FloatArray:
-        return stream(0, "look", 0, client).gamma(2.0, 1.0, self.sizes[client])
-
-    def evaluate(self, weights: Weights) -> Evaluation:
-        return Evaluation(0.0, 0.0, 1)
+    def sampled(self, client: str) -> list[float]:
+        """The batch latencies from before the first round."""
+        return [self.draws[0, client].batch_s] * SETTINGS.latency_samples
 
 
 class KnownWays(Overheads):
-    """A client that knows how long the ways of this round take, as a simulated one does."""
+    """A server that knows how long the ways of this round take, as the simulated clients do."""
 
-    def __init__(self, draws: Draws) -> None:
+    def __init__(self, devices: Devices) -> None:
         super().__init__()
-        self.draws = draws
+        self.devices = devices
 
     def budget_s(self, client: str, round: int, deadline_s: float) -> float:
-        draw = self.draws.of(client, round)
+        draw = self.devices.draws[round, client]
         return deadline_s - draw.download_s - draw.upload_s
 
 
-class Phone:
-    """A client on the fake clock that runs the real client code."""
-
-    def __init__(self, client: str, node: int, draws: Draws, trainer: Losses, own: Method) -> None:
-        self.client, self.draws, self.trainer, self.method = client, draws, trainer, own
-        self.recorded = draws.recorded[client]
-        self.context = make_context(node, **{"client-id": client})
-        self.now = 0.0
-
-    def __call__(self, message: Message, sent_s: float) -> list[tuple[float, Message]]:
-        self.now = 0.0  # a phone's clock is its own
-        if message.metadata.message_type == HELLO:
-            latencies = self.recorded["batch_s_10"]
-            reply = answer(message, self.context, self.recorded["size"], lambda *_: latencies, clock=lambda: self.now)
-            return [(sent_s + self.recorded["network_s"], reply)]
-        work = balanced(message, self.context, size=self.recorded["size"], method=self.method, clock=lambda: self.now)
-        draw = self.draws.of(self.client, work.order.round)
-        self.now += draw.download_s
-        work._started = self.now
-
-        def forward() -> FloatArray:
-            losses = self.trainer.losses(work.weights(), self.client)
-            if self.method.forward_pass == "every" or len(work._choose(losses)) < len(losses):
-                self.now += 0.5 * math.ceil(len(losses) / work.order.batch_size) * draw.batch_s
-            return losses
-
-        work.select(forward=forward)
-        for _ in work.batches():
-            self.now += draw.batch_s
-        counted = work.pace.counted(work.done)
-        if not counted:
-            return [(sent_s + self.now + draw.upload_s, work.reply())]
-        trained = self.trainer.train(work.weights(), replace(work.client_work(), batches=counted))
-        reply = work.reply(work.arrays, losses=trained.losses, seen=trained.seen)
-        return [(sent_s + self.now + draw.upload_s, reply)]
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
-def setup_of(ledger: Ledger, own: Method) -> Setup:
-    return Setup(
-        ledger=ledger, epochs=SETTINGS.epochs, batch_size=SETTINGS.batch_size,
-        clients_per_round=SETTINGS.clients_per_round, seed=5, sample_cap=own.samples.cap(ledger.size),
-        epoch_batches=own.epoch_batches, learning_rate=SETTINGS.learning_rate,
+@pytest.fixture(scope="module")
+def devices() -> Devices:
+    return Devices.make()
+
+
+@pytest.fixture(scope="module")
+def trainer(devices: Devices) -> TorchTrainer:
+    return TorchTrainer(Task(clients=devices.data, test=devices.data["c00"], model=net, batch_size=8))
+
+
+def simulated(own: Method, devices: Devices, trainer: TorchTrainer) -> list[RoundResult]:
+    clients = tuple(sorted(devices.data))
+    sampled = {client: devices.sampled(client) for client in clients}
+    ledger = Ledger.start(
+        clients, np.array([len(devices.data[client][1]) for client in clients]),
+        np.array([devices.network_s[client] for client in clients]), np.array([sampled[client] for client in clients]),
+    )  # fmt: skip
+    replay = Replay(devices.draws, sampled, devices.network_s)
+    up_bytes = own.client.compress.encoded_bytes(trainer.layout)
+    engine = SimulatedEngine(
+        own.client, ledger, InlineExecutor(trainer), replay, AlwaysOn(), 4 * 83, up_bytes=up_bytes, window_s=0.0
+    )
+    return played(Server(own.server, setup_of(own, ledger, SETTINGS, SEED)), engine, trainer)
+
+
+def on_flower(
+    own: Method, devices: Devices, trainer: TorchTrainer, monkeypatch: pytest.MonkeyPatch
+) -> list[RoundResult]:
+    clock, phone = Clock(), SimpleNamespace(now_s=0.0)
+
+    def sleep(seconds: float) -> None:
+        phone.now_s += seconds
+
+    # The clients' clock stands still while they compute; they are held to what their devices take.
+    time = SimpleNamespace(monotonic=lambda: phone.now_s, sleep=sleep)
+    for module in (fedbalancer.client.live, fedbalancer.flower.torch_client, fedbalancer.flower.hello):
+        monkeypatch.setattr(module, "time", time)
+    app = client_app(
+        net, lambda context: devices.data[context.node_config["client-id"]],
+        hold=lambda context, round: devices.draws[round, context.node_config["client-id"]],
     )  # fmt: skip
 
+    def node(number: int, client: str) -> Any:
+        context = make_context(number, **{"client-id": client})
 
-def simulated(own: Method, draws: Draws, trainer: Losses) -> tuple[list[RoundPlan], list[tuple[str, ...]]]:
-    replay = draws.replay()
-    clients = tuple(sorted(draws.recorded))
-    sizes = np.array([draws.recorded[client]["size"] for client in clients])
-    network = np.array([replay.expected_network_s(client, 0, 0) for client in clients])
-    ledger = Ledger.start(clients, sizes, network, np.stack([replay.sample_batch_s(c, 10) for c in clients]))
-    engine = SimulatedEngine(own, ledger, InlineExecutor(trainer), replay, AlwaysOn(), Training(0.01), 8, window_s=0.0)
-    server = Server(own, setup_of(ledger, own))
-    start = server.init(trainer.initial_weights(0))
-    return collected(rounds(server, engine, start, lambda state: state.round >= ROUNDS))
+        def handle(message: Message, sent_s: float) -> list[tuple[float, Message]]:
+            phone.now_s = 0.0
+            reply = app(message, context)
+            greets = message.metadata.message_type == HELLO
+            return [(sent_s + (devices.network_s[client] if greets else phone.now_s), reply)]
 
+        return handle
 
-def on_flower(own: Method, draws: Draws, trainer: Losses) -> tuple[list[RoundPlan], list[tuple[str, ...]]]:
-    clock = Clock()
-    phones = {
-        number + 2: Phone(client, number + 2, draws, trainer, own) for number, client in enumerate(draws.recorded)
-    }
-    layout = ModelLayout.of(ArrayRecord({"w": Array(np.zeros(2, dtype=np.float32))}))
+    nodes = {number: node(number, client) for number, client in enumerate(sorted(devices.data), start=2)}
+    layout = ModelLayout.of(ModelLayout(dict(trainer.layout), dict.fromkeys(dict(trainer.layout), np.dtype("f4")), {})
+                            .record(trainer.initial_weights(SEED)))  # fmt: skip
     waiting = Waiting(settle_s=1e6, timeout_s=1e6, everybody=True, background=False, clock=clock, sleep=clock.sleep)
     engine = GridEngine(
-        FakeGrid(clock, phones), own, layout, SETTINGS, run_key="parity", own_method=True, waiting=waiting,
-        overheads=KnownWays(draws),
-    )  # type: ignore[arg-type] # fmt: skip
+        FakeGrid(clock, nodes), own, layout, SETTINGS, run_key=own.name, waiting=waiting, overheads=KnownWays(devices)
+    )  # type: ignore[arg-type]
     engine.gather(CLIENTS)
     ledger = engine.welcome(ledger_of([g for _, g in sorted(engine.nodes.greetings.items())]), measure_network=False)
-    server = Server(own, setup_of(ledger, own))
-    start = server.init(trainer.initial_weights(0))
-    return collected(rounds(server, engine, start, lambda state: state.round >= ROUNDS))
+    return played(Server(own.server, setup_of(own, ledger, SETTINGS, SEED)), engine, trainer)
 
 
-def collected(made: Any) -> tuple[list[RoundPlan], list[tuple[str, ...]]]:
-    results = [result for _, result in made]
-    return [result.plan for result in results], [tuple(r.client for r in result.reports) for result in results]
+def played(server: Server, engine: Any, trainer: TorchTrainer) -> list[RoundResult]:
+    start = server.init(trainer.initial_weights(SEED))
+    return [result for _, result in rounds(server, engine, start, lambda state: state.round >= ROUNDS)]
 
 
-METHODS = [
-    "fedbalancer",
-    "fedbalancer+batches",
-    "fedbalancer+forwardpass",
-    "fedavg+1t",
-    "fedavg+spc",
-    "prox+1t",
-    "oort",
-]
+def assert_close(one: Any, other: Any) -> None:
+    """Equal but for the rounding of a training whose batches lie elsewhere in memory."""
+    for name, value in vars(other).items():
+        assert getattr(one, name) == (value if value is None else pytest.approx(value, rel=1e-4, abs=1e-6)), name
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_thirty_rounds_have_the_same_plans_in_both_worlds(name: str) -> None:
-    draws = Draws(json.loads(draws_json()))
-    trainer = Losses({client: one["size"] for client, one in draws.recorded.items()})
+def all_methods() -> list[str]:
+    """Every base, and every modifier on the first of some bases that it goes together with."""
+    names = list(BASES)
+    for modifier in MODIFIERS:
+        for base in ("fedbalancer", "prox+2t"):
+            try:
+                method(base + modifier, SETTINGS)
+            except BadSetting:
+                continue
+            names.append(base + modifier)
+            break
+    return names
+
+
+@pytest.mark.parametrize("name", all_methods())
+def test_both_worlds_have_the_same_rounds(
+    name: str, devices: Devices, trainer: TorchTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = method(name, SETTINGS)
-    wanted, wanted_reports = simulated(own, draws, trainer)
-    plans, reports = on_flower(own, draws, trainer)
-    assert len(wanted) == ROUNDS
-    assert plans == wanted
-    assert reports == wanted_reports
+    wanted = simulated(own, devices, trainer)
+    found = on_flower(own, devices, trainer, monkeypatch)
+    assert len(found) == len(wanted) == ROUNDS
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.plan.cohort == theirs.plan.cohort
+        assert ours.plan.quorum == theirs.plan.quorum
+        assert_close(ours.plan.order, theirs.plan.order)
+        assert [r.client for r in ours.reports] == [r.client for r in theirs.reports]
+        for one, other in zip(ours.reports, theirs.reports, strict=True):
+            assert_close(one.summary, other.summary)
+            assert (one.epochs, one.weight) == (other.epochs, other.weight)
+            assert one.update == pytest.approx(other.update, abs=1e-4)
+            assert one.timings.forward_s + one.timings.train_s == other.timings.forward_s + other.timings.train_s
 
 
-def test_the_draws_are_worth_comparing() -> None:
-    draws = Draws(json.loads(draws_json()))
-    trainer = Losses({client: one["size"] for client, one in draws.recorded.items()})
-    plans, reports = simulated(method("fedbalancer", SETTINGS), draws, trainer)
-    assert len({plan.order.deadline_s for plan in plans}) > 5
-    assert len({plan.order.loss_threshold for plan in plans}) > 5
-    assert any(len(report) < len(plan.cohort) for plan, report in zip(plans, reports, strict=True))
+def test_the_draws_are_worth_comparing(devices: Devices, trainer: TorchTrainer) -> None:
+    results = simulated(method("fedbalancer", SETTINGS), devices, trainer)
+    assert len({result.plan.order.deadline_s for result in results}) > 5
+    assert len({result.plan.order.loss_threshold for result in results}) > 3
+    assert any(result.missing for result in results)
+    assert any(report.timings.forward_s for result in results for report in result.reports)
+    assert any(report.epochs < SETTINGS.epochs for result in results for report in result.reports)
+    sizes = {client: len(y) for client, (_, y) in devices.data.items()}
+    assert any(report.weight < sizes[report.client] for result in results for report in result.reports)

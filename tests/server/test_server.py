@@ -20,7 +20,7 @@ EVERYBODY = np.arange(6)
 
 
 def make_server(name: str = "fedbalancer") -> Server:
-    return Server(method(name), make_setup())
+    return Server(method(name).server, make_setup())
 
 
 def start(server: Server) -> ServerState:
@@ -55,7 +55,7 @@ class TestPlan:
             assert plan == server.plan(copy.deepcopy(state), EVERYBODY)
 
     def test_says_all_that_a_client_is_told(self) -> None:
-        server = Server(method("fedavg+1t"), make_setup(seed=7, sample_cap=50, epochs=2, batch_size=20))
+        server = Server(method("fedavg+1t").server, make_setup(seed=7, sample_cap=50, epochs=2, batch_size=20))
         plan = server.plan(start(server), EVERYBODY)
         order = plan.order
         assert (order.round, order.epochs, order.batch_size, order.seed, order.sample_cap) == (1, 2, 20, 7, 50)
@@ -64,7 +64,7 @@ class TestPlan:
 
     def test_the_cohort_is_in_order_of_client_id(self) -> None:
         ledger = make_ledger([100] * 12)  # row 10 is c10, which comes before c2
-        server = Server(method("fedavg+wfa"), make_setup(ledger, clients_per_round=12))
+        server = Server(method("fedavg+wfa").server, make_setup(ledger, clients_per_round=12))
         assert server.plan(start(server), np.arange(12)).cohort == tuple(sorted(ledger.clients))
 
     @pytest.mark.parametrize("name", METHODS)
@@ -106,7 +106,7 @@ class TestObserve:
         assert (after.round, after.clock_s) == (state.round + 1, state.clock_s + 70)
 
     def test_policies_see_the_ledger_after_the_round(self) -> None:
-        server = Server(method("fedbalancer"), make_setup(clients_per_round=6))
+        server = Server(method("fedbalancer").server, make_setup(clients_per_round=6))
         state = start(server)
         after = server.observe(state, answer(server.plan(state, EVERYBODY), lost=0))
         assert after.clients.exploration == 0.0  # everybody has now succeeded
@@ -134,4 +134,4 @@ def test_the_first_state_is_made_by_the_policies(name: str) -> None:
     state = start(server)
     assert (state.round, state.clock_s, state.ledger) == (0, 0.0, server.setup.ledger)
     for slot in STATEFUL_SLOTS:
-        assert same(getattr(state, slot), getattr(server.method, slot).init(server.setup))
+        assert same(getattr(state, slot), getattr(server.policies, slot).init(server.setup))

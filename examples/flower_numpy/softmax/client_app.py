@@ -41,5 +41,5 @@ def train(message: Message, context: Context) -> Message:
     for rows in work.batches():  # of the selected samples; they end when the time is up
         before = losses(weights, bias, x[rows], y[rows])
         first_seen[rows] = np.where(np.isnan(first_seen[rows]), before, first_seen[rows])
-        step(weights, bias, x[rows], y[rows], work.instruction.learning_rate)
+        step(weights, bias, x[rows], y[rows], work.order.learning_rate)
     return work.reply([weights, bias], losses=first_seen)

@@ -35,7 +35,7 @@ introduce(app, lambda context: len(samples(context)[1]), batch_s=batch_s)
 def train(message: Message, context: Context) -> Message:
     x, y = samples(context)
     work = balanced(message, context, size=len(y))
-    model = classifier(work.arrays.to_numpy_ndarrays(), work.instruction.learning_rate)
+    model = classifier(work.arrays.to_numpy_ndarrays(), work.order.learning_rate)
     work.select(forward=lambda: losses(model, x, y))
     first_seen = np.full(len(y), np.nan)
     for rows in work.batches():  # of the selected samples; they end when the time is up

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.protocols import Stateless
-from fedbalancer.server.expected import batches, completion_s
+from fedbalancer.server.expected import expected_s
 from fedbalancer.types import IndexArray, ServerState, Setup
 
 
@@ -18,6 +18,5 @@ class ExpectedShare(Stateless):
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         if not len(cohort):
             return 1.0, 0
-        per_epoch = batches(state.ledger.recent_trained[cohort].mean(axis=1), setup.batch_size, setup.epoch_batches)
-        expected = completion_s(state.ledger, per_epoch, setup.epochs, cohort)
+        expected = expected_s(setup, state.ledger, cohort)
         return float(np.quantile(expected, self.share)), len(cohort)

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 
 class Steps(Protocol):
-    """How a model is trained (`begin`, any number of `step`, `finish`) and applied (`load`, `apply`)."""
+    """How a model is trained (`begin`, any number of `step` and `update`, `finish`) and applied (`load`, `apply`)."""
 
     def begin(self, weights: Weights, work: ClientWork) -> None: ...
     def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """One step of SGD; the per-sample losses from before it."""
 
+    def update(self) -> Weights:
+        """New weights minus the weights at the beginning, so far."""
+
     def finish(self) -> Weights:
-        """New weights minus the weights at the beginning."""
+        """The same at the end of the training."""
 
     def load(self, weights: Weights) -> None: ...
     def apply(self, features: torch.Tensor) -> torch.Tensor:
@@ -64,8 +67,10 @@ class PlainSteps:
                     parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
         return losses.detach()
 
-    def finish(self) -> Weights:
+    def update(self) -> Weights:
         return self._flat.update(self._weights)
+
+    finish = update
 
     def load(self, weights: Weights) -> None:
         self._flat.load(weights)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.client.round import ClientRound
 from fedbalancer.devices import AlwaysOn, DeviceDraws
-from fedbalancer.protocols import Availability, Work
-from fedbalancer.server.expected import FORWARD_PASS_EPOCHS
+from fedbalancer.protocols import Availability
 from fedbalancer.types import FloatArray, IndexArray, Order, RoundPlan, Timings
 
 
@@ -63,36 +63,25 @@ class Attempts:
         return [Timings(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def attempted(
-    clients: tuple[str, ...],
-    sizes: IndexArray,
-    samples: IndexArray,
-    looked: NDArray[np.bool_],
-    draws: DeviceDraws,
-    work: Work,
-    order: Order,
-    clock: RoundClock,
-) -> Attempts:
-    """How the round goes for clients that have selected so many `samples` of their `sizes` (0: that had none to select
-    from), after a forward pass over all data where `looked` says so."""
-    per_epoch = epoch_batches(samples, order)
-    forward_s = np.where(looked, FORWARD_PASS_EPOCHS * -(-sizes // order.batch_size) * draws.batch_s, 0.0)
+def attempted(rounds: Sequence[ClientRound], draws: DeviceDraws, order: Order, clock: RoundClock) -> Attempts:
+    """How the round goes for clients that have selected their samples, or have none to select from."""
+    clients = tuple(round.client for round in rounds)
+    samples = np.array([len(round.indices) for round in rounds], dtype=np.int64)
+    all_batches = np.array([round.all_batches for round in rounds], dtype=np.int64)
+    forward_s = np.array([round.look_batches for round in rounds]) * draws.batch_s
     before_s = draws.download_s + forward_s
-    columns = (before_s, draws.batch_s, draws.upload_s, samples, per_epoch)
-
-    def in_time(client: str, before: float, batch: float, upload: float, chosen: int, batches: int) -> int:
-        elapsed_s = clock.after_batches(client, before, batch, upload)
-        return work.batches(elapsed_s, order.deadline_s, batches, order.epochs) if chosen else 0
-
-    rows = zip(clients, *(column.tolist() for column in columns), strict=True)
-    done = np.array([in_time(*row) for row in rows], dtype=np.int64)
-    batches = np.where((done == 0) & (samples > 0), per_epoch * order.epochs, done)
+    columns = (before_s, draws.batch_s, draws.upload_s)
+    done = np.zeros(len(rounds), dtype=np.int64)
+    for place, (round, *seconds) in enumerate(zip(rounds, *(column.tolist() for column in columns), strict=True)):
+        if len(round.indices):
+            done[place] = round.batches_in_time(clock.after_batches(round.client, *seconds), order.deadline_s)
+    batches = np.where((done == 0) & (samples > 0), all_batches, done)
     trained_s = before_s + batches * draws.batch_s
     elapsed_s = clock.elapsed_s(clients, trained_s + draws.upload_s)
     makes_it = (done > 0) & np.isfinite(elapsed_s)
     ends_s = (draws.download_s, before_s, trained_s)
     why = _why(clients, makes_it, elapsed_s, ends_s, order.deadline_s, clock)
-    return Attempts(clients, draws, forward_s, batches, per_epoch, elapsed_s, makes_it, why)
+    return Attempts(clients, draws, forward_s, batches, all_batches // order.epochs, elapsed_s, makes_it, why)
 
 
 def _why(
@@ -114,12 +103,6 @@ def _why(
     phases = ["unavailable", "download", "forward", "train"]
     why[late] = np.select([~np.isfinite(elapsed_s[late]), *passed], phases, "upload")
     return why
-
-
-def epoch_batches(samples: IndexArray, order: Order) -> IndexArray:
-    """Batches of one local epoch, at least one."""
-    full = np.maximum(-(-samples // order.batch_size), 1)
-    return full if order.epoch_batches is None else np.minimum(full, order.epoch_batches)
 
 
 def close_round(plan: RoundPlan, attempts: Attempts) -> tuple[NDArray[np.bool_], float]:

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.types import FloatArray, IndexArray, Ledger, Weights
-
-
-@dataclass(frozen=True, eq=False)
-class ClientMemory:
-    """One client's loss list (None before it was first made), all batch latencies that it has seen, and the part of its
-    updates that compression has kept back (None where it keeps nothing)."""
-
-    losses: FloatArray | None
-    batch_s_sum: float
-    batch_s_count: int
-    residual: Weights | None = None
-
-    @property
-    def batch_s(self) -> float:
-        return self.batch_s_sum / self.batch_s_count
+from fedbalancer.client.memory import ClientMemory
+from fedbalancer.types import Ledger, Weights
 
 
 class Memories(Mapping[str, ClientMemory]):
@@ -42,9 +27,7 @@ class Memories(Mapping[str, ClientMemory]):
         self._residuals: dict[int, Weights] = {}
 
     def __getitem__(self, client: str) -> ClientMemory:
-        row = self._position[client]
-        total_s, count = float(self._batch_s_sum[row]), int(self._batch_s_count[row])
-        return ClientMemory(self._losses[row], total_s, count, self._residuals.get(row))
+        return self.of(self._position[client])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._clients)
@@ -52,34 +35,19 @@ class Memories(Mapping[str, ClientMemory]):
     def __len__(self) -> int:
         return len(self._clients)
 
-    def batch_s(self, rows: IndexArray) -> FloatArray:
-        """The mean of all batch latencies that each client has seen."""
-        return self._batch_s_sum[rows] / self._batch_s_count[rows]
+    def of(self, row: int) -> ClientMemory:
+        """What the client of a ledger row remembers."""
+        total_s, count = float(self._batch_s_sum[row]), int(self._batch_s_count[row])
+        return ClientMemory(self._losses[row], total_s, count, self._residuals.get(row))
 
-    def losses(self, row: int) -> FloatArray | None:
-        """The loss list of one client."""
-        found: FloatArray | None = self._losses[row]
-        return found
-
-    def residual(self, row: int) -> Weights | None:
-        """What the client's compression has kept back."""
-        return self._residuals.get(row)
-
-    def keep(self, row: int, losses: FloatArray) -> None:
-        """Put a loss list in the place of the old one."""
-        self._losses[row] = losses
-
-    def keep_back(self, row: int, residual: Weights | None) -> None:
-        """Put what compression keeps back in the place of what it kept before."""
-        if residual is not None:
-            self._residuals[row] = residual
+    def put(self, row: int, memory: ClientMemory) -> None:
+        """Put a memory in the place of the old one."""
+        self._losses[row] = memory.losses
+        self._batch_s_sum[row], self._batch_s_count[row] = memory.batch_s_sum, memory.batch_s_count
+        if memory.residual is not None:
+            self._residuals[row] = memory.residual
         else:
             self._residuals.pop(row, None)
-
-    def timed(self, rows: IndexArray, batch_s: FloatArray) -> None:
-        """Remember a round in which a batch took `batch_s` on each of these different clients."""
-        self._batch_s_sum[rows] += batch_s
-        self._batch_s_count[rows] += 1
 
     def to_arrays(self) -> dict[str, Any]:
         """Everything as six arrays, by row; a client without a list has length -1."""

@@ -14,11 +14,12 @@ The engine of this world lives here too, beside its public face: `grid_engine.py
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedbalancer.flower.aggregate import FlowerAggregator
-    from fedbalancer.flower.client import Work, balanced
+    from fedbalancer.flower.client import LocalRound, balanced
     from fedbalancer.flower.hello import introduce
     from fedbalancer.flower.strategy import Strategy
     from fedbalancer.flower.torch_client import client_app
@@ -26,19 +27,24 @@ if TYPE_CHECKING:
 _HOMES = {
     "FlowerAggregator": "aggregate",
     "Strategy": "strategy",
-    "Work": "client",
+    "LocalRound": "client",
     "balanced": "client",
     "client_app": "torch_client",
     "introduce": "hello",
 }
 
-__all__ = ["FlowerAggregator", "Strategy", "Work", "balanced", "client_app", "introduce"]
+__all__ = ["FlowerAggregator", "LocalRound", "Strategy", "balanced", "client_app", "introduce"]
+_OLD = {"Work": "LocalRound"}
+"""Names of an earlier version, which still work."""
 
 
 def __getattr__(name: str) -> Any:
     # Found when first used, so that the package can be named where flwr is not installed.
     from importlib import import_module
 
+    if name in _OLD:
+        warnings.warn(f"fedbalancer.flower.{name} is now {_OLD[name]}", FutureWarning, stacklevel=2)
+        name = _OLD[name]
     if name in _HOMES:
         return getattr(import_module(f"fedbalancer.flower.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'fedbalancer.flower' has no attribute {name!r}")

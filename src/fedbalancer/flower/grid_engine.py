@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import Counter
@@ -76,7 +75,6 @@ class GridEngine:
         settings: Settings,
         *,
         run_key: str,
-        own_method: bool = False,
         waiting: Waiting = WAITING,
         overheads: Overheads | None = None,
         most_samples: int = 10**6,
@@ -86,7 +84,7 @@ class GridEngine:
         log: Callable[..., None] | None = None,
     ) -> None:
         self.method, self.layout, self.settings, self.waiting = method, layout, settings, waiting
-        self.run_key, self.own_method = run_key, own_method
+        self.run_key, self.policies = run_key, method.client.to_json() or ""
         self.overheads = overheads if overheads is not None else Overheads()
         self.train_config, self.evaluate_config = dict(train_config or {}), dict(evaluate_config or {})
         self._evaluate = evaluate
@@ -188,14 +186,11 @@ class GridEngine:
             client=client,
             order=plan.order,
             budget_s=self.overheads.budget_s(client, plan.order.round, plan.order.deadline_s),
-            learning_rate=self.settings.learning_rate,
-            clip_norm=self.settings.clip_norm,
             accepted_round=self.accepted.get(client, 0),
             batch_s=float(known.batch_s_sum[row] / known.batch_s_count[row]),
             run_key=self.run_key,
             method=self.method.name,
-            settings=json.dumps(self.settings.model_dump(mode="json", exclude_defaults=True)),
-            own_method=self.own_method,
+            policies=self.policies,
         )
 
     def _look(self) -> None:

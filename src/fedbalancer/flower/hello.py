@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedbalancer.errors import BadSetting
@@ -98,10 +98,9 @@ def answer(
     client = client_id(context)
     keeper = Keeper(context, text(asked, "run-key"), client, size, fingerprint)
     memory = keeper.load()
-    if not memory.batch_s_count and measured:
-        for seconds in measured:
-            memory = memory.timed(seconds)
-        keeper.save(memory)
+    if not memory.now.batch_s_count and measured:
+        now = replace(memory.now, batch_s_sum=sum(measured), batch_s_count=len(measured))
+        keeper.save(replace(memory, now=now))
     busy_s = clock() - started
     ours = ConfigRecord({"version": VERSION, "client": client})
     metrics = MetricRecord({"num-examples": size, "batch-s": measured, "busy-s": busy_s})

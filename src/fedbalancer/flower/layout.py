@@ -94,3 +94,16 @@ class ModelLayout:
             made[name] = Array(np.ascontiguousarray(weights[start:end].reshape(shape).astype(self.dtypes[name])))
             start = end
         return ArrayRecord(made)
+
+
+def arranged(vector: Weights, order: Layout, wanted: Layout) -> Weights:
+    """A vector of the tensors of one layout in the order of another, which need not be the same: a module lists its
+    parameters before its buffers, its state_dict as they come."""
+    if order == wanted:
+        return vector
+    if dict(order) != dict(wanted):
+        strange = sorted({str(item) for item in set(order) ^ set(wanted)})
+        raise BadData(f"the server's model differs from this client's in {', '.join(strange[:3])}")
+    ends = np.cumsum([math.prod(shape) for _, shape in order])[:-1]
+    parts = dict(zip((name for name, _ in order), np.split(vector, ends), strict=True))
+    return np.concatenate([parts[name] for name, _ in wanted])

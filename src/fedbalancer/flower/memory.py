@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from fedbalancer.client.memory import ClientMemory
 from fedbalancer.files import write_bytes
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Context
 from fedbalancer.places import cache_folder
-from fedbalancer.types import FloatArray, Weights
 
 FOLDER, FOLDER_KEY = "FEDBALANCER_CLIENT_FOLDER", "fedbalancer-folder"
 """Where the file lies: this environment variable, or this key of the node's configuration; `off` keeps none."""
@@ -31,57 +31,42 @@ _log = logging.getLogger("flwr.fedbalancer")
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
-    """The loss list (None before it was first made), all batch latencies seen, what compression has kept back, and
-    after a report the list and the rest as they will be once the server says that it took it."""
+class SavedMemory:
+    """What a client remembers, and what it will remember once the server says that it took the report of a round."""
 
-    losses: FloatArray | None = None
-    batch_s_sum: float = 0.0
-    batch_s_count: int = 0
-    residual: Weights | None = None
+    now: ClientMemory = field(default_factory=ClientMemory)
+    pending: ClientMemory | None = None
     pending_round: int = 0
-    pending_losses: FloatArray | None = None
-    pending_residual: Weights | None = None
     saved: int = 0
 
-    def batch_s(self, otherwise: float) -> float:
-        """Mean batch latency."""
-        return self.batch_s_sum / self.batch_s_count if self.batch_s_count else otherwise
-
-    def timed(self, batch_s: float) -> Memory:
-        """With one more batch latency."""
-        return replace(self, batch_s_sum=self.batch_s_sum + batch_s, batch_s_count=self.batch_s_count + 1)
-
-    def settled(self, accepted_round: int) -> Memory:
-        """What was pending becomes real if the server took it, and is forgotten if not: a report that came too late
-        has changed nothing, as in the simulator."""
-        plain = replace(self, pending_round=0, pending_losses=None, pending_residual=None)
-        if not self.pending_round or self.pending_round != accepted_round:
-            return plain
-        losses = self.losses if self.pending_losses is None else self.pending_losses
-        return replace(plain, losses=losses, residual=self.pending_residual)
+    def settled(self, accepted_round: int) -> ClientMemory:
+        """What was pending, if the server took it; a report that came too late has changed nothing, as in the
+        simulator."""
+        taken = self.pending is not None and self.pending_round == accepted_round
+        return self.pending if taken and self.pending is not None else self.now
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        counts = np.array([self.batch_s_count, self.pending_round, self.saved], dtype=np.int64)
-        lists = {name: getattr(self, name) for name in _LISTS}
+        counts = np.array([self.now.batch_s_count, self.pending_round, self.saved], dtype=np.int64)
+        lists = {"losses": self.now.losses, "residual": self.now.residual}
+        if self.pending is not None:
+            lists |= {"pending_losses": self.pending.losses, "pending_residual": self.pending.residual}
         given = {name: values for name, values in lists.items() if values is not None}
-        return {"batch_s_sum": np.array([self.batch_s_sum]), "counts": counts, **given}
+        return {"batch_s_sum": np.array([self.now.batch_s_sum]), "counts": counts, **given}
 
     @classmethod
-    def of(cls, arrays: dict[str, NDArray[Any]], size: int) -> Memory | None:
+    def of(cls, arrays: dict[str, NDArray[Any]], size: int) -> SavedMemory | None:
         """The memory in these arrays; None if they cannot be one of a client with `size` samples."""
         try:
-            count, pending, saved = (int(value) for value in arrays["counts"])
-            lists = {name: np.array(arrays[name]) for name in _LISTS if name in arrays}
-            if any(lists[name].shape != (size,) for name in ("losses", "pending_losses") if name in lists):
-                return None
-            return cls(batch_s_sum=float(arrays["batch_s_sum"][0]), batch_s_count=count, pending_round=pending,
-                       saved=saved, **lists)  # fmt: skip
+            count, pending_round, saved = (int(value) for value in arrays["counts"])
+            total_s = float(arrays["batch_s_sum"][0])
         except (KeyError, ValueError, IndexError, TypeError):
             return None
-
-
-_LISTS = ("losses", "residual", "pending_losses", "pending_residual")
+        found = {name: np.array(arrays[name]) for name in arrays if name not in ("counts", "batch_s_sum")}
+        if any(found[name].shape != (size,) for name in ("losses", "pending_losses") if name in found):
+            return None
+        now = ClientMemory(found.get("losses"), total_s, count, found.get("residual"))
+        pending = replace(now, losses=found.get("pending_losses"), residual=found.get("pending_residual"))
+        return cls(now, pending if pending_round else None, pending_round, saved)
 
 
 @dataclass(frozen=True)
@@ -107,12 +92,12 @@ class Keeper:
         folder = Path(named).expanduser() if named else cache_folder() / "flower"
         return folder / f"{self.key}.safetensors"
 
-    def load(self) -> Memory:
+    def load(self) -> SavedMemory:
         """The newer of the two memories; an empty one where there is none."""
         found = [memory for memory in (self._from_state(), self._from_file()) if memory is not None]
-        return max(found, key=lambda memory: memory.saved, default=Memory())
+        return max(found, key=lambda memory: memory.saved, default=SavedMemory())
 
-    def save(self, memory: Memory) -> None:
+    def save(self, memory: SavedMemory) -> None:
         """Keep it in both places. A disk that cannot be written costs the list at a restart, not the round."""
         numbered = replace(memory, saved=memory.saved + 1)
         arrays = {name: np.ascontiguousarray(values) for name, values in numbered.arrays().items()}
@@ -128,18 +113,18 @@ class Keeper:
         except OSError as error:
             _log.warning("the loss list cannot be kept in %s: %s", file, error)
 
-    def _from_state(self) -> Memory | None:
+    def _from_state(self) -> SavedMemory | None:
         state = self.context.state
         if _STATE not in state or state.config_records[_KEY].get("key") != self.key:
             return None
-        return Memory.of({name: array.numpy() for name, array in state.array_records[_STATE].items()}, self.size)
+        return SavedMemory.of({name: array.numpy() for name, array in state.array_records[_STATE].items()}, self.size)
 
-    def _from_file(self) -> Memory | None:
+    def _from_file(self) -> SavedMemory | None:
         file = self.file
         if file is None or not file.is_file():
             return None
         try:
-            return Memory.of(safetensors.numpy.load(file.read_bytes()), self.size)
+            return SavedMemory.of(safetensors.numpy.load(file.read_bytes()), self.size)
         except (OSError, safetensors.SafetensorError) as error:
             _log.warning("the loss list in %s cannot be read: %s", file, error)
             return None

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.errors import BadSetting
-from fedbalancer.flower.compat import ConfigRecord
-from fedbalancer.methods import Method, method
-from fedbalancer.settings import resolve
+from fedbalancer.flower.compat import ConfigRecord, Message
 from fedbalancer.types import Order
 
-VERSION = 1
+VERSION = 2
 """Of the wire format; a client and a server of different versions refuse each other by name."""
 
 OURS, ARRAYS, CONFIG, METRICS = "fedbalancer", "arrays", "config", "metrics"
@@ -23,7 +22,7 @@ OURS, ARRAYS, CONFIG, METRICS = "fedbalancer", "arrays", "config", "metrics"
 HELLO = "query.fedbalancer"
 TRAIN, EVALUATE = "train", "evaluate"
 
-SETTINGS_CHARACTERS = 20_000
+POLICIES_CHARACTERS = 20_000
 _NONE = -1
 
 
@@ -31,19 +30,17 @@ _NONE = -1
 class Instruction:
     """An order and what a client needs to carry it out. `budget_s` is the deadline less the transport, counted from the
     moment at which the client starts; `accepted_round` the last round in which the server took its report; `batch_s`
-    what the server knows of its speed, for a client that has forgotten."""
+    what the server knows of its speed, for a client that has forgotten; `policies` what the client runs of the method
+    (`ClientPolicies.to_json`), nothing where the server has policies of its own."""
 
     client: str
     order: Order
     budget_s: float
-    learning_rate: float
-    clip_norm: float | None
     accepted_round: int
     batch_s: float
     run_key: str
     method: str
-    settings: str
-    own_method: bool
+    policies: str
 
     def record(self) -> ConfigRecord:
         order = self.order
@@ -52,10 +49,10 @@ class Instruction:
             "deadline-s": float(order.deadline_s), "epochs": order.epochs, "batch-size": order.batch_size,
             "seed": order.seed, "sample-cap": _NONE if order.sample_cap is None else order.sample_cap,
             "epoch-batches": _NONE if order.epoch_batches is None else order.epoch_batches,
-            "budget-s": float(self.budget_s), "learning-rate": self.learning_rate,
-            "clip-norm": float(_NONE) if self.clip_norm is None else self.clip_norm,
+            "budget-s": float(self.budget_s), "learning-rate": order.learning_rate,
+            "clip-norm": float(_NONE) if order.clip_norm is None else order.clip_norm,
             "accepted-round": self.accepted_round, "batch-s": self.batch_s, "run-key": self.run_key,
-            "method": self.method, "settings": self.settings, "own-method": self.own_method,
+            "method": self.method, "policies": self.policies,
         })  # fmt: skip
 
     @classmethod
@@ -72,30 +69,38 @@ class Instruction:
             seed=_whole(record, "seed", 0),
             sample_cap=None if cap < 0 else int(cap),
             epoch_batches=None if cut < 0 else int(cut),
+            learning_rate=_number(record, "learning-rate"),
+            clip_norm=None if clip < 0 else clip,
         )
         return cls(
             client=text(record, "client"),
             order=order,
             budget_s=_number(record, "budget-s", endless=True),
-            learning_rate=_number(record, "learning-rate"),
-            clip_norm=None if clip < 0 else clip,
             accepted_round=_whole(record, "accepted-round", 0),
             batch_s=_number(record, "batch-s"),
             run_key=text(record, "run-key"),
             method=text(record, "method"),
-            settings=text(record, "settings", SETTINGS_CHARACTERS),
-            own_method=bool(record.get("own-method", False)),
+            policies=text(record, "policies", POLICIES_CHARACTERS),
         )
 
-    def build_method(self) -> Method:
-        """The method that the server runs, made from its name and settings as the server made it."""
-        if self.own_method:
-            raise BadSetting(f"method {self.method!r} is the server's own object; give the client the same: method=...")
-        settings = json.loads(self.settings)
-        if "slots" in settings:
-            # A name of a class from the net would be code from the net.
-            raise BadSetting("the server names policies of its own; give the client the same method: method=...")
-        return method(self.method, resolve(settings))
+    @property
+    def learning_rate(self) -> float:
+        """Where it was in an earlier version."""
+        warnings.warn("take order.learning_rate in place of instruction.learning_rate", FutureWarning, stacklevel=2)
+        return self.order.learning_rate
+
+    def client_policies(self) -> ClientPolicies:
+        """What the client runs of the server's method."""
+        if not self.policies:
+            raise BadSetting(
+                f"method {self.method!r} has policies of the server's own; give the client the same method: method=..."
+            )
+        return ClientPolicies.from_json(self.policies)
+
+
+def round_of(message: Message) -> int:
+    """The round of a train message."""
+    return int(str(message.content.config_records[OURS]["round"]))
 
 
 def check_version(record: Mapping[str, Any]) -> None:

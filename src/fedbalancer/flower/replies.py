@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.client.compress import NoCompression
+from fedbalancer.client.round import received
 from fedbalancer.errors import BadSetting
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from fedbalancer.flower.layout import Faulty, ModelLayout, read_array
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, VERSION, check_version, text
 from fedbalancer.protocols import Compressor
-from fedbalancer.randomness import integer_seed
 from fedbalancer.server.guard import fault
 from fedbalancer.types import ClientReport, Order, Summary, Timings, Weights
 
 TRAINED, STOPPED = "trained", "stopped"
 PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
-"""The one array of a compressed update, or of the whole model: Flower fetches every array by a request of its own."""
+"""The one array of an update, compressed or not: Flower fetches every array by a request of its own."""
 
 BIGGEST_CHANGE = 1e9
 """Of one parameter in one round; more is a number that is finite only by accident."""
@@ -55,10 +55,6 @@ class Expected:
     layout: ModelLayout
     compress: Compressor
 
-    @property
-    def seed(self) -> int:
-        return integer_seed(self.order.seed, "compress", self.order.round, self.client)
-
 
 def pack_report(client: str, order: Order, arrays: ArrayRecord, summary: Summary, measured: Measured) -> RecordDict:
     """A report as Flower's records."""
@@ -75,14 +71,11 @@ def pack_stopped(client: str, order: Order, measured: Measured) -> RecordDict:
     return RecordDict({METRICS: MetricRecord(metrics), OURS: ours})
 
 
-def pack_payload(payload: bytes) -> ArrayRecord:
-    """A compressed update as one array of bytes."""
-    return ArrayRecord({PAYLOAD: Array(np.frombuffer(payload, dtype=np.uint8))})
-
-
-def pack_vector(weights: Weights) -> ArrayRecord:
-    """A trained model as one array."""
-    return ArrayRecord({VECTOR: Array(np.ascontiguousarray(weights, dtype=np.float32))})
+def pack_update(sent: Weights | bytes) -> ArrayRecord:
+    """An update, compressed or not, as one array."""
+    if isinstance(sent, bytes):
+        return ArrayRecord({PAYLOAD: Array(np.frombuffer(sent, dtype=np.uint8))})
+    return ArrayRecord({VECTOR: Array(np.ascontiguousarray(sent, dtype=np.float32))})
 
 
 def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[ClientReport | None, Measured]:
@@ -150,24 +143,24 @@ def _update(content: RecordDict, expected: Expected) -> Weights:
     if arrays is None:
         raise Faulty("no arrays")
     if isinstance(expected.compress, NoCompression):
-        with np.errstate(all="ignore"):
-            return np.asarray(_model(arrays, expected) - expected.weights, dtype=np.float32)
+        return _plain_update(arrays, expected)
     if set(arrays) != {PAYLOAD}:
         raise Faulty(f"arrays {sorted(arrays)[:3]} in place of one compressed payload")
     length = expected.compress.encoded_bytes(expected.layout.layout)
     payload = read_array(PAYLOAD, arrays[PAYLOAD], (length,), np.dtype(np.uint8)).tobytes()
     try:
         with np.errstate(all="ignore"):
-            return expected.compress.decode(payload, expected.layout.layout, expected.seed)
+            return received(payload, expected.compress, expected.layout.layout, expected.order, expected.client)
     except ValueError as error:
         raise Faulty(f"a payload that cannot be decoded: {error}") from error
 
 
-def _model(arrays: ArrayRecord, expected: Expected) -> Weights:
-    """The trained model, as one vector or under the names that it was sent with."""
-    if set(arrays) != {VECTOR}:
-        return expected.layout.flat(arrays)
-    return read_array(VECTOR, arrays[VECTOR], expected.weights.shape, np.dtype(np.float32))
+def _plain_update(arrays: ArrayRecord, expected: Expected) -> Weights:
+    """The update as it was sent, or as the difference of a model, under the names that it came with, to the old one."""
+    if set(arrays) == {VECTOR}:
+        return read_array(VECTOR, arrays[VECTOR], expected.weights.shape, np.dtype(np.float32))
+    with np.errstate(all="ignore"):
+        return np.asarray(expected.layout.flat(arrays) - expected.weights, dtype=np.float32)
 
 
 def _measured(metrics: Mapping[str, Any], phase: str, round_trip_s: float) -> Measured:

@@ -83,7 +83,7 @@ class OpenRound:
     def _expected(self, client: str) -> Expected:
         engine = self.engine
         size = int(engine.known.size[engine.known.position[client]])
-        return Expected(client, size, self.plan.order, self.weights, engine.layout, engine.method.compress)
+        return Expected(client, size, self.plan.order, self.weights, engine.layout, engine.method.client.compress)
 
     def _miss(self, client: str, why: str, text: str, event: str = "missing") -> None:
         self.missing[client] = Missing(client, why)

@@ -15,8 +15,9 @@ from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
 from fedbalancer.flower.record import Record, manifest_of, metric
 from fedbalancer.loop import rounds
+from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
-from fedbalancer.types import Evaluation, Ledger, RoundResult, ServerState, Setup, Weights
+from fedbalancer.types import Evaluation, Ledger, RoundResult, ServerState, Weights
 
 if TYPE_CHECKING:
     from fedbalancer.flower.strategy import Strategy
@@ -45,7 +46,6 @@ class Run:
             self.layout,
             strategy.settings,
             run_key=self.key,
-            own_method=not strategy.named,
             waiting=replace(strategy.waiting, timeout_s=timeout),
             most_samples=strategy.most_samples,
             train_config=train_config,
@@ -109,18 +109,8 @@ class Run:
         return renewed
 
     def _server(self, ledger: Ledger) -> Server:
-        settings, method = self.strategy.settings, self.strategy.method
-        setup = Setup(
-            ledger=ledger,
-            epochs=settings.epochs,
-            batch_size=settings.batch_size,
-            clients_per_round=settings.clients_per_round,
-            seed=self.strategy.seed,
-            sample_cap=method.samples.cap(ledger.size),
-            epoch_batches=method.epoch_batches,
-            learning_rate=settings.learning_rate,
-        )
-        return Server(method, setup)
+        strategy = self.strategy
+        return Server(strategy.method.server, setup_of(strategy.method, ledger, strategy.settings, strategy.seed))
 
     def _welcomed(self, state: ServerState) -> ServerState:
         return replace(state, ledger=self.engine.welcome(state.ledger, self.strategy.measure_network))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +14,7 @@ from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.grid_engine import WAITING, Waiting
 from fedbalancer.flower.record import Record, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
-from fedbalancer.methods import Method
+from fedbalancer.methods import SLOTS, Method
 from fedbalancer.methods import method as method_of
 from fedbalancer.places import cache_folder
 from fedbalancer.settings import resolve
@@ -60,7 +59,7 @@ class Strategy:
         }  # fmt: skip
         self.settings = resolve(given, settings or {})
         made = method_of(method, self.settings) if isinstance(method, str) else method
-        self.method = made if aggregate is None else replace(made, aggregate=aggregator(aggregate))
+        self.method = made if aggregate is None else made.changed(aggregate=aggregator(aggregate))
         self.named = isinstance(method, str) and not self.settings.slots
         if min_clients < 1:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
@@ -71,7 +70,7 @@ class Strategy:
     def summary(self) -> None:
         """Log what this strategy does."""
         _log.info("FedBalancer on Flower: method %s, seed %d", self.method.name, self.seed)
-        for slot in ("clients", "samples", "deadline", "work", "aggregate", "threshold", "pace", "summary", "compress"):
+        for slot in SLOTS:
             _log.info("    %-9s %s", slot, getattr(self.method, slot))
 
     def start(

@@ -5,11 +5,16 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from fedbalancer.flower.client import balanced
+from fedbalancer.client.live import HeldClock, WallClock
+from fedbalancer.client.tensors import stored
+from fedbalancer.client.torch_model import TorchModel
+from fedbalancer.flower.client import LocalRound, balanced
 from fedbalancer.flower.compat import (
     ClientApp,
     Context,
@@ -19,11 +24,14 @@ from fedbalancer.flower.compat import (
     reply_to,
 )
 from fedbalancer.flower.hello import introduce
-from fedbalancer.flower.learner import Learner
-from fedbalancer.flower.orders import ARRAYS, METRICS, OURS
-from fedbalancer.methods import Method
+from fedbalancer.flower.layout import ModelLayout, arranged
+from fedbalancer.flower.orders import ARRAYS, METRICS, round_of
 from fedbalancer.protocols import Draw
 from fedbalancer.task import Samples, check_samples
+from fedbalancer.types import Trained
+
+EXAMPLE = 10
+"""Samples on which the layers of the model are tried."""
 
 Hold = Callable[[Context, int], Draw | None]
 """(context, round) -> the seconds that an emulated device takes, or None for this machine's own."""
@@ -34,9 +42,10 @@ def client_app(
     data: Callable[[Context], Samples],
     *,
     test: Callable[[Context], Samples] | None = None,
-    method: Method | None = None,
+    method: Any = None,
     loss: str | Callable[[Any, Any], Any] = "cross_entropy",
     metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+    engine: str = "fast",
     device: str = "cpu",
     threads: int | None = None,
     hold: Hold | None = None,
@@ -44,34 +53,53 @@ def client_app(
     """A `ClientApp` that trains `model()` on `data(context)`, a pair (features, labels) with a row a sample.
 
     Epochs, batch size, learning rate and method are the server's, sent with every order (`method` only for an object of
-    your own, given on both sides). The client stops itself at the deadline. `test(context)` is what evaluate messages
-    look at, by default the training data. `hold` makes this machine behave like a slower device: every batch is held to
-    its seconds, and its download and upload are slept.
+    your own, given on both sides). The client stops itself at the deadline. `engine` is fast or plain, as in `run`.
+    `test(context)` is what evaluate messages look at, by default the training data. `hold` makes this machine behave
+    like a slower device: every batch is held to its seconds, and its download and upload are slept.
     """
-    learner = Learner(model, loss, metric, device, threads)
     app = ClientApp()
 
+    @cache
+    def ready() -> TorchModel:
+        """The model of the app; made when it is first needed, because an app is imported more often than it trains."""
+        made = TorchModel(model, loss=loss, metric=metric, engine=engine, device=device, example=lambda: example[0])
+        if threads is not None:
+            import torch
+
+            torch.set_num_threads(threads)
+        _ = made.plan  # so that no round pays for trying the layers
+        return made
+
+    example: list[Any] = []
+
+    def samples_and_model(context: Context) -> tuple[Samples, TorchModel]:
+        samples = _samples(data, context)
+        example[:] = [samples[0][:EXAMPLE]]
+        return samples, ready()
+
     def size(context: Context) -> int:
-        learner.prepare()
-        return len(_samples(data, context)[1])
+        return len(samples_and_model(context)[0][1])
 
     def batch_s(context: Context, batch_size: int, count: int) -> Sequence[float]:
         draw = hold(context, 0) if hold is not None else None
         if draw is not None:
             return [draw.batch_s] * count
-        return learner.timed(_samples(data, context), batch_size, count)
+        samples, made = samples_and_model(context)
+        return made.timed(samples, batch_size, count)
 
     introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(_samples(data, context)))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        learner.prepare()  # before the clock of the work starts: to load torch is part of getting there
-        samples = _samples(data, context)
+        samples, made = samples_and_model(context)  # before the clock starts: to load torch is part of getting there
         draw = _draw(hold, message, context)
+        clock = WallClock() if draw is None else HeldClock(draw.batch_s)
         if draw is not None:
             time.sleep(draw.download_s)
-        work = balanced(message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method)
-        reply = learner.train(work, samples, None if draw is None else draw.batch_s)
+        work = balanced(
+            message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method, clock=clock
+        )
+        reply = work.report(_trained(work, made, samples))
         if draw is not None:
             time.sleep(draw.upload_s)
         return reply
@@ -79,18 +107,30 @@ def client_app(
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         started = time.monotonic()
+        (_, made), arrays = samples_and_model(context), message.content.array_records[ARRAYS]
         samples = _samples(test if test is not None else data, context)
-        accuracy, mean_loss = learner.evaluate(message.content.array_records[ARRAYS], samples)
-        metrics = MetricRecord({"num-examples": len(samples[1]), "accuracy": accuracy, "loss": mean_loss})
+        layout = ModelLayout.of(arrays)
+        found = made.evaluate(arranged(layout.flat(arrays), layout.layout, made.layout), samples)
+        metrics = MetricRecord({"num-examples": found.samples, "accuracy": found.accuracy, "loss": found.loss})
         return reply_to(message, RecordDict({METRICS: metrics}), time.monotonic() - started)
 
     return app
 
 
+def _trained(work: LocalRound, model: TorchModel, samples: Samples) -> Trained | None:
+    """What the client trained of the order, as far as it counts; the update in the order of the model that was sent."""
+    sent = work.layout.layout
+    weights = arranged(work.weights(), sent, model.layout)
+    work.select(forward=lambda: model.losses(weights, samples, work.client))
+    with model.training(weights, samples, work.client_work()) as training:
+        trained = work.live.train_by(training)
+    return None if trained is None else replace(trained, update=arranged(trained.update, model.layout, sent))
+
+
 def _samples(data: Callable[[Context], Samples], context: Context) -> Samples:
     samples = data(context)
     check_samples(samples, "the client's data", None)
-    return np.asarray(samples[0]), np.asarray(samples[1])
+    return stored(samples)
 
 
 def _fingerprint(samples: Samples) -> str:
@@ -104,4 +144,4 @@ def _fingerprint(samples: Samples) -> str:
 def _draw(hold: Hold | None, message: Message, context: Context) -> Draw | None:
     if hold is None:
         return None
-    return hold(context, int(str(message.content.config_records[OURS]["round"])))
+    return hold(context, round_of(message))

@@ -12,17 +12,16 @@ import numpy as np
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.devices import AlwaysOn, Network, Phones, many, read_traces, resolve_latency
 from fedbalancer.engine import SimulatedEngine
-from fedbalancer.engine.simulated import Training
 from fedbalancer.errors import BadSetting
 from fedbalancer.loop import rounds as run_rounds
-from fedbalancer.methods import Method, method
+from fedbalancer.methods import Method, method, setup_of
 from fedbalancer.protocols import Availability, Executor
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.runs.workforce import Workforce, trainer_for
 from fedbalancer.server.server import Server
 from fedbalancer.settings import Settings, resolve
 from fedbalancer.tasks import Task
-from fedbalancer.types import Layout, Ledger, Setup
+from fedbalancer.types import Layout, Ledger
 
 
 @dataclass(frozen=True)
@@ -67,36 +66,33 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> World:
     size_of = task.sizes
     clients = tuple(sorted(size_of))
     sizes = np.array([size_of[client] for client in clients], dtype=np.int64)
-    plain = isinstance(chosen.compress, NoCompression)
-    up_bytes = model_bytes if plain else chosen.compress.encoded_bytes(layout())
+    plain = isinstance(chosen.client.compress, NoCompression)
+    up_bytes = model_bytes if plain else chosen.client.compress.encoded_bytes(layout())
     ledger = Ledger.start(
         clients,
         sizes,
         many.expected_network_s(devices, clients, model_bytes, up_bytes),
         many.sample_batch_s(devices, clients, settings.latency_samples),
     )
-    setup = Setup(
-        ledger=ledger,
-        epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        clients_per_round=settings.clients_per_round,
-        seed=spec.seed,
-        sample_cap=chosen.samples.cap(sizes),
-        epoch_batches=chosen.epoch_batches,
-        learning_rate=settings.learning_rate,
-    )
     engine = SimulatedEngine(
-        method=chosen,
+        policies=chosen.client,
         ledger=ledger,
         executor=work_done_by,
         devices=devices,
         availability=_availability(settings, clients, spec.seed),
-        training=Training(settings.learning_rate, settings.clip_norm),
         model_bytes=model_bytes,
         up_bytes=up_bytes,
         window_s=settings.window_s,
     )
-    return World(spec, task, settings, chosen, Server(chosen, setup), engine, work_done_by)
+    return World(
+        spec,
+        task,
+        settings,
+        chosen,
+        Server(chosen.server, setup_of(chosen, ledger, settings, spec.seed)),
+        engine,
+        work_done_by,
+    )
 
 
 def four_bytes_each(layout: Layout) -> int:

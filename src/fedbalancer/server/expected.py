@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
-from fedbalancer.types import FloatArray, IndexArray, Ledger, Setup
+from fedbalancer.types import (
+    FORWARD_PASS_EPOCHS,
+    FloatArray,
+    IndexArray,
+    Ledger,
+    Setup,
+    batches_per_epoch,
+)
 
-FORWARD_PASS_EPOCHS = 0.5
-"""A forward pass over all data takes half the time of one training epoch."""
-
-
-def batches(samples: FloatArray | IndexArray, batch_size: int, epoch_batches: int | None = None) -> FloatArray:
-    """Batches per epoch, the short last one included: floor((m - 1) / B) + 1, never fewer than one, and at most
-    `epoch_batches` where every epoch is cut short.
-
-    >>> batches(np.array([1, 10, 11]), 10)
-    array([1., 1., 2.])
-    """
-    whole = np.maximum(np.floor((np.asarray(samples, dtype=np.float64) - 1) / batch_size) + 1, 1.0)
-    return np.asarray(whole if epoch_batches is None else np.minimum(whole, epoch_batches))
+Rows = IndexArray | slice
 
 
-def completion_s(ledger: Ledger, epoch_batches: FloatArray, epochs: float, rows: IndexArray | slice) -> FloatArray:
-    """Expected seconds from send to report: network at mean speed plus `epochs` epochs at the mean batch latency."""
+def completion_s(setup: Setup, ledger: Ledger, per_epoch: NDArray[Any], epochs: float, rows: Rows) -> FloatArray:
+    """Expected seconds from send to report: network at mean speed plus `epochs` epochs of `per_epoch` batches at the
+    mean batch latency, and a forward pass where the method makes one every round."""
     batch_s = ledger.batch_s_sum[rows] / ledger.batch_s_count[rows]
-    return np.asarray(ledger.network_s[rows] + epoch_batches * batch_s * epochs)
+    expected = ledger.network_s[rows] + per_epoch * batch_s * epochs
+    if setup.looks_every_round:
+        expected = expected + look_batches(setup, ledger.size[rows]) * batch_s
+    return np.asarray(expected)
+
+
+def expected_s(setup: Setup, ledger: Ledger, rows: Rows) -> FloatArray:
+    """Expected seconds of a round, from the samples that each client has trained lately."""
+    trained = ledger.recent_trained[rows].mean(axis=1)
+    per_epoch = batches_per_epoch(trained, setup.batch_size, setup.epoch_batches)
+    return completion_s(setup, ledger, per_epoch, setup.epochs, rows)
+
+
+def expected_first_s(setup: Setup, ledger: Ledger, rows: Rows) -> FloatArray:
+    """The same of clients never heard of, who are expected to train all their samples: a million counts in integers
+    take a tenth of the time."""
+    per_epoch = batches_per_epoch(ledger.size[rows], setup.batch_size, setup.epoch_batches)
+    return completion_s(setup, ledger, per_epoch, setup.epochs, rows)
+
+
+def look_batches(setup: Setup, size: IndexArray) -> FloatArray:
+    """How many training batches a forward pass over all data takes as long as."""
+    return np.asarray(FORWARD_PASS_EPOCHS * batches_per_epoch(size, setup.batch_size))
 
 
 def mean_completion_s(setup: Setup, forward_pass: bool = False) -> float:
     """The paper's T: mean expected completion time over all training clients, before the first round.
 
-    Clients over a sample cap count with the cap. `forward_pass` adds the first forward pass, as FedBalancer's initial
+    Clients over a sample cap count with the cap. `forward_pass` adds one forward pass, as FedBalancer's initial
     deadline does.
     """
-    size = setup.ledger.size if setup.sample_cap is None else np.minimum(setup.ledger.size, setup.sample_cap)
-    trained = setup.epochs * batches(size, setup.batch_size, setup.epoch_batches)
-    looked = FORWARD_PASS_EPOCHS * batches(size, setup.batch_size) if forward_pass else 0.0
-    return float(completion_s(setup.ledger, trained + looked, 1, slice(None)).mean())
+    ledger = setup.ledger
+    size = ledger.size if setup.sample_cap is None else np.minimum(ledger.size, setup.sample_cap)
+    trained = setup.epochs * batches_per_epoch(size, setup.batch_size, setup.epoch_batches)
+    looked = look_batches(setup, size) if forward_pass else 0.0
+    return float((ledger.network_s + (trained + looked) * ledger.batch_s).mean())
 
 
 def whole_seconds(seconds: float) -> float:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from fedbalancer.errors import TrainingDiverged
 from fedbalancer.server.guard import fault
+from fedbalancer.server.policies import ServerPolicies
 from fedbalancer.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
-
-if TYPE_CHECKING:
-    from fedbalancer.methods import Method
 
 OBSERVING_SLOTS = ("clients", "threshold", "pace", "deadline")
 STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate")
@@ -20,27 +17,29 @@ STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate")
 class Server:
     """Pure: the same state and result give the same next state."""
 
-    method: Method
+    policies: ServerPolicies
     setup: Setup
 
     def init(self, weights: Weights) -> ServerState:
         """The state before the first round."""
-        slots = {slot: getattr(self.method, slot).init(self.setup) for slot in STATEFUL_SLOTS}
+        slots = {slot: getattr(self.policies, slot).init(self.setup) for slot in STATEFUL_SLOTS}
         return ServerState(round=0, clock_s=0.0, weights=weights, ledger=self.setup.ledger, **slots)
 
     def plan(self, state: ServerState, available: IndexArray) -> RoundPlan:
         """The next round: its clients, then its threshold, then a deadline for just these clients."""
-        cohort = self.method.clients.choose(self.setup, state, available)
-        deadline_s, quorum = self.method.deadline.plan(self.setup, state, cohort)
+        cohort = self.policies.clients.choose(self.setup, state, available)
+        deadline_s, quorum = self.policies.deadline.plan(self.setup, state, cohort)
         order = Order(
             round=state.round + 1,
-            loss_threshold=self.method.threshold.threshold(self.setup, state),
+            loss_threshold=self.policies.threshold.threshold(self.setup, state),
             deadline_s=deadline_s,
             epochs=self.setup.epochs,
             batch_size=self.setup.batch_size,
             seed=self.setup.seed,
             sample_cap=self.setup.sample_cap,
             epoch_batches=self.setup.epoch_batches,
+            learning_rate=self.setup.learning_rate,
+            clip_norm=self.setup.clip_norm,
         )
         return RoundPlan(order, tuple(sorted(state.ledger.clients[row] for row in cohort)), quorum)
 
@@ -52,7 +51,7 @@ class Server:
         known = replace(state, ledger=state.ledger.record(result))
         weights, aggregate = state.weights, state.aggregate
         if result.reports:
-            weights, aggregate = self.method.aggregate.aggregate(self.setup, known, result.reports)
-        slots = {slot: getattr(self.method, slot).observe(self.setup, known, result) for slot in OBSERVING_SLOTS}
+            weights, aggregate = self.policies.aggregate.aggregate(self.setup, known, result.reports)
+        slots = {slot: getattr(self.policies, slot).observe(self.setup, known, result) for slot in OBSERVING_SLOTS}
         clock_s = state.clock_s + result.window_s + result.seconds
         return replace(known, round=state.round + 1, clock_s=clock_s, weights=weights, aggregate=aggregate, **slots)

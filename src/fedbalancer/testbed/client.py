@@ -11,21 +11,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedbalancer.client.train import TorchTrainer
-from fedbalancer.flower.client import Work, balanced
+from fedbalancer.flower.client import LocalRound, balanced
 from fedbalancer.flower.compat import ClientApp, Context, Message
 from fedbalancer.flower.hello import introduce
+from fedbalancer.flower.orders import round_of
 from fedbalancer.protocols import DeviceModel, Draw
-from fedbalancer.randomness import stream
-from fedbalancer.server.expected import FORWARD_PASS_EPOCHS
 from fedbalancer.testbed.plan import BedPlan
-from fedbalancer.types import FloatArray
 
 TRAVEL_S = 0.25
 """Seconds of this machine that a report takes from the app to the server. In real time the app answers so much earlier;
@@ -44,15 +40,16 @@ def _nap(seconds: float) -> bool:
 
 @dataclass
 class PhoneClock:
-    """The clock of a phone: it goes on only by what the phone does."""
+    """The clock of a phone on which a batch takes `batch_s`: it goes on only by what the phone computes."""
 
-    now_s: float = 0.0
+    batch_s: float
+    at_s: float = 0.0
 
-    def __call__(self) -> float:
-        return self.now_s
+    def now_s(self) -> float:
+        return self.at_s
 
-    def spend(self, seconds: float) -> None:
-        self.now_s += seconds
+    def computed(self, batches: float) -> None:
+        self.at_s += batches * self.batch_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,63 +84,50 @@ class EmulatedPhone:
 
     def train(self, message: Message, context: Context) -> Message:
         """One round of the phone."""
-        plan, clock, began = self.plan, PhoneClock(), time.monotonic()
+        plan, began, round = self.plan, time.monotonic(), round_of(message)
         order_s = max(time.time() - message.metadata.created_at, 0.0)  # one machine, one clock
+        draw = self.devices.draw(self.client, round, self.model_bytes, self.model_bytes)
+        clock = PhoneClock(draw.batch_s)
         work = balanced(message, context, size=self.size, clock=clock)
-        name, bed = order_name(work.order.round, self.client), plan.clock()
+        name, bed = order_name(round, self.client), plan.clock()
         sent_s = bed.now_s() - (order_s * plan.speed if plan.in_real_time else 0.0)
-        draw = self.devices.draw(self.client, work.order.round, self.model_bytes, self.model_bytes)
-        reply, batches = self._worked(work, draw, clock)
-        due_s = clock.now_s + (0.0 if plan.netns else draw.download_s + draw.upload_s)
+        reply = self._worked(work)
+        due_s = clock.at_s + (0.0 if plan.netns else draw.download_s + draw.upload_s)
         real_s = order_s + time.monotonic() - began + TRAVEL_S
         ahead_s = TRAVEL_S * plan.speed if plan.in_real_time and not plan.netns else 0.0
         bed.promise(name, sent_s + due_s)
         bed.wait(sent_s + due_s - ahead_s, _nap)
         bed.hold(name)  # until the server has the report
         arrives_s = bed.now_s() + ahead_s - sent_s
-        self._write_down(work, draw, clock, batches, order_s=order_s, real_s=real_s, arrives_s=arrives_s)
+        self._write_down(work, draw, clock, order_s=order_s, real_s=real_s, arrives_s=arrives_s)
         return reply
 
-    def _worked(self, work: Work, draw: Draw, clock: PhoneClock) -> tuple[Message, int]:
-        """The reply, and how many batches the phone trained."""
+    def _worked(self, work: LocalRound) -> Message:
+        """The reply. How far the phone gets is known from its clock, so that only what counts is trained."""
         weights = work.weights()
-        work.select(forward=lambda: self._looked(work, draw, clock))
+        work.select(forward=lambda: self.trainer.losses(weights, self.client))
         for _ in work.batches():
-            clock.spend(draw.batch_s)
-        counted = work.pace.counted(work.done)
-        if not counted:
-            return work.reply(), work.done
-        trained = self.trainer.train(weights, replace(work.client_work(), batches=counted))
-        arrays = work.layout.record(np.asarray(weights + trained.update, dtype=np.float32))
-        return work.reply(arrays, losses=trained.losses, seen=trained.seen), work.done
-
-    def _looked(self, work: Work, draw: Draw, clock: PhoneClock) -> FloatArray:
-        """The losses of all samples. As in the simulator, a first look that leads to training on everything is free:
-        the training sees the same losses."""
-        losses = self.trainer.losses(work.weights(), self.client)
-        rng = stream(work.order.seed, "samples", work.order.round, self.client)
-        chosen = work.method.samples.select(self.size, losses, work.batch_s(), work.order, rng)
-        if work.method.forward_pass == "every" or (chosen is not None and len(chosen) < self.size):
-            clock.spend(FORWARD_PASS_EPOCHS * -(-self.size // work.order.batch_size) * draw.batch_s)
-        return losses
+            pass
+        counted = work.live.counted(work.done)
+        return work.report(self.trainer.train(weights, work.live.work(counted)) if counted else None)
 
     def _batch_s(self, context: Context, batch_size: int, count: int) -> Sequence[float]:
         return [float(seconds) for seconds in self.devices.sample_batch_s(self.client, count)]
 
     def _write_down(
-        self, work: Work, draw: Draw, clock: PhoneClock, batches: int, order_s: float, real_s: float, arrives_s: float
+        self, work: LocalRound, draw: Draw, clock: PhoneClock, order_s: float, real_s: float, arrives_s: float
     ) -> None:
         """What the phone did, in its own seconds: what its recording says, when the order came (`order_s`), when the
         report was made (`real_s`) and when it arrives, and by how much the machine was too slow (`lag_s`)."""
-        speed, trained_s = self.plan.speed, batches * draw.batch_s
+        speed, live = self.plan.speed, work.live
         row: dict[str, Any] = {
             "round": work.order.round, "client": self.client, "download_s": draw.download_s, "batch_s": draw.batch_s,
-            "upload_s": draw.upload_s, "batches": batches, "samples": len(work.indices), "busy_s": clock.now_s,
-            "forward_s": max(clock.now_s - trained_s, 0.0), "order_s": order_s * speed, "real_s": real_s * speed,
+            "upload_s": draw.upload_s, "batches": live.done, "samples": len(live.indices), "busy_s": clock.at_s,
+            "forward_s": live.forward_s, "order_s": order_s * speed, "real_s": real_s * speed,
             "arrives_s": arrives_s,
-            "lag_s": max(real_s * speed - (draw.download_s + clock.now_s + draw.upload_s), 0.0),
+            "lag_s": max(real_s * speed - (draw.download_s + clock.at_s + draw.upload_s), 0.0),
         }  # fmt: skip
-        folder: Path = self.plan.phone_logs(work.method.name)
+        folder: Path = self.plan.phone_logs(work.instruction.method)
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / f"{self.client}.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")

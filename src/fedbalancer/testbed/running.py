@@ -153,8 +153,8 @@ class RunningBed:
         phones = gather(self.plan.phone_logs(method), run)
         chosen = self.plan.method(method)
         order = Order(0, 0.0, 0.0, settings.epochs, settings.batch_size, self.plan.seed,
-                      epoch_batches=chosen.epoch_batches)  # fmt: skip
-        self.twins[method] = twin(read_rounds(run, phones, order), chosen.work)
+                      epoch_batches=chosen.server.epoch_batches)  # fmt: skip
+        self.twins[method] = twin(read_rounds(run, phones, order), chosen.client.work)
         self.lags[method] = lag_of(phones, self.plan.speed, stood_s)
         write_json(run / TWIN, {**self.twins[method].to_json(), "lag": self.lags[method].to_json()})
 

@@ -171,7 +171,7 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
     run.budget_s, run.target, run.extend = budget_s or math.inf, target or math.nan, plan.extend
     engine = run.engine
     engine.mailbox = BedMailbox(plan, grid, waiting.clock)
-    engine.overheads = BedOverheads(isinstance(strategy.method.work, AllOrNothing))
+    engine.overheads = BedOverheads(isinstance(strategy.method.client.work, AllOrNothing))
     asked = question(run.key, settings.batch_size, settings.latency_samples)
     size, devices = plan.loaded.model_bytes or four_bytes_each(trainer.layout), plan.devices()
     engine.nodes = BedNodes(

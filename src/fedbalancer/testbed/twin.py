@@ -17,12 +17,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
+from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.policies import ClientPolicies
+from fedbalancer.client.round import ClientRound
 from fedbalancer.devices import AlwaysOn, DeviceDraws
 from fedbalancer.engine.attempts import RoundClock, attempted, close_round
-from fedbalancer.protocols import Work
+from fedbalancer.protocols import WorkPolicy
 from fedbalancer.types import Order, RoundPlan
 
 FILE = "twin.json"
@@ -92,20 +94,21 @@ class Twin:
         )
 
 
-def twin(rounds: Iterable[BedRound], work: Work) -> Twin:
-    """The twin of these rounds, under a method's `Work` policy."""
+def twin(rounds: Iterable[BedRound], work: WorkPolicy) -> Twin:
+    """The twin of these rounds, under a method's work policy."""
     return Twin(tuple(_twin_round(bed, work) for bed in rounds))
 
 
-def _twin_round(bed: BedRound, work: Work) -> TwinRound:
+def _twin_round(bed: BedRound, work: WorkPolicy) -> TwinRound:
     plan = replace(bed.plan, cohort=tuple(bed.phones["client"].to_list()))
     columns = {name: bed.phones[name].to_numpy() for name in ("batch_s", "download_s", "upload_s", "forward_s")}
     # The forward pass was measured: it goes before the training as the download does.
     draws = DeviceDraws(columns["batch_s"], columns["download_s"] + columns["forward_s"], columns["upload_s"])
-    samples = bed.phones["samples"].to_numpy().astype(np.int64)
-    looked = np.zeros(len(samples), dtype=bool)
-    clock = RoundClock(AlwaysOn(), 0.0)
-    attempts = attempted(plan.cohort, samples, samples, looked, draws, work, plan.order, clock)
+    clients = [
+        ClientRound(ClientPolicies(work=work), plan.order, client, samples, ClientMemory())  # of which it trains all
+        for client, samples in zip(plan.cohort, bed.phones["samples"].to_list(), strict=True)
+    ]
+    attempts = attempted(clients, draws, plan.order, RoundClock(AlwaysOn(), 0.0))
     accepted, seconds = close_round(plan, attempts)
     predicted = {client for client, taken in zip(plan.cohort, accepted, strict=True) if taken}
     agreed = sum((client in predicted) == (client in bed.completed) for client in bed.plan.cohort)

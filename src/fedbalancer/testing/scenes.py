@@ -51,8 +51,8 @@ def scenes(checked: Checked, slot: str, rounds: int = SHORT) -> Iterator[Scene]:
     """The states of short runs in which the policy under test keeps its own state, which is checked on the way."""
     for setup, length in ((_setup(7, 3), rounds), (_setup(2, 5), SHORT), (_setup(1, 1), SHORT)):
         fresh = checked.call("init", setup)
-        played: Method = replace(method("fedbalancer"), **{slot: checked.policy})
-        server = Server(played, setup)
+        played: Method = method("fedbalancer").changed(**{slot: checked.policy})
+        server = Server(played.server, setup)
         start = state = server.init(stream(setup.seed, "weights").normal(size=PARAMETERS).astype(np.float32))
         check_saving(checked, slot, state, start)
         for _ in range(length):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +11,6 @@ from fedbalancer.client.compress.bits import packed, packed_bytes, unpacked
 from fedbalancer.client.compress.tensors import parameters, require_bytes
 from fedbalancer.randomness import stream
 from fedbalancer.types import Layout, Weights
-
-if TYPE_CHECKING:
-    from fedbalancer.methods import Method
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class SignSGD:
     Departure. The paper takes the sign of the gradient of one mini-batch; here it is that of the whole local update.
     """
 
-    def refuses(self, method: Method) -> str | None:
+    def refuses(self, method: Any) -> str | None:
         """Votes need an aggregator that counts them."""
         if getattr(method.aggregate, "counts_votes", False):
             return None

@@ -16,7 +16,7 @@ class FusedDense(nn.Module):
     """What `nn.Linear` computes, for inputs of two dimensions (rows, features); its parameters are those of the given
     layer.
 
-    Between `begin` and `finish` (or `update_into`) every backward pass is a step w <- w - lr * (gradient + mu * (w -
+    Between `begin` and `finish` (or `end`) every backward pass is a step w <- w - lr * (gradient + mu * (w -
     w_0)) with w_0 the parameters at `begin`, and leaves no gradients; the parameters themselves are not written until
     `finish`. Outside it is a plain dense layer. Clipping and momentum it cannot do.
 
@@ -92,10 +92,14 @@ class FusedDense(nn.Module):
                 self.bias.detach().copy_(self._shift)
         self._begun = False
 
-    def update_into(self, weight: Tensor, bias: Tensor | None) -> bool:
-        """Write what was trained minus what there was at `begin` into these, and leave the parameters as they were.
+    def end(self) -> None:
+        """Leave the parameters as they were at `begin`."""
+        self._begun = False
 
-        False, and all as before, if nothing was begun or a tensor is not a contiguous one of its parameter's kind.
+    def update_into(self, weight: Tensor, bias: Tensor | None) -> bool:
+        """Write what was trained so far minus what there was at `begin` into these; the training may go on.
+
+        False, and nothing written, if nothing was begun or a tensor is not a contiguous one of its parameter's kind.
         """
         pairs = [(weight, self.weight), (bias, self.bias)]
         if not self._begun or not all(_alike(tensor, parameter) for tensor, parameter in pairs):
@@ -103,7 +107,6 @@ class FusedDense(nn.Module):
         self._moving.write_update(weight)
         if bias is not None and self.bias is not None:
             torch.sub(self._shift, self.bias.detach(), out=bias)
-        self._begun = False
         return True
 
 

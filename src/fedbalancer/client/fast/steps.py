@@ -77,18 +77,24 @@ class FastSteps:
             if parameter.grad is not None:
                 parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
 
-    def finish(self) -> Weights:
-        """New weights minus the old; of a dense layer its own update, which it may never have added to its weights."""
+    def update(self) -> Weights:
+        """New weights minus the old, so far; of a dense layer its own update, which it may never have added to its
+        weights."""
         update: Weights = np.empty_like(self._weights)
         written, rest = torch.from_numpy(update), dict(self._flat.spans)
         for layer in self._fused:
             spans = [self._flat.spans[id(parameter)] for parameter in layer.parameters()]
-            weight = written[spans[0]].view_as(layer.weight)
-            if layer.update_into(weight, written[spans[1]] if len(spans) > 1 else None):
-                rest = {key: span for key, span in rest.items() if span not in spans}
-            else:
-                layer.finish()
+            bias = written[spans[1]] if len(spans) > 1 else None
+            if not layer.update_into(written[spans[0]].view_as(layer.weight), bias):
+                raise RuntimeError("a dense layer with its own step was ended before its training")
+            rest = {key: span for key, span in rest.items() if span not in spans}
         self._flat.update_into(update, self._weights, rest.values())
+        return update
+
+    def finish(self) -> Weights:
+        update = self.update()
+        for layer in self._fused:
+            layer.end()
         return update
 
     def load(self, weights: Weights) -> None:

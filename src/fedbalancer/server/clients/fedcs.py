@@ -8,8 +8,8 @@ import numpy as np
 
 from fedbalancer.protocols import Stateless
 from fedbalancer.randomness import stream
-from fedbalancer.server.clients import scheme
 from fedbalancer.server.clients.draws import smallest
+from fedbalancer.server.expected import expected_s
 from fedbalancer.types import IndexArray, ServerState, Setup
 
 
@@ -33,4 +33,4 @@ class FedCS(Stateless):
         rng = stream(setup.seed, "clients", state.round + 1)
         asked = min(max(int(self.candidates * setup.clients_per_round + 1e-9), count), len(available))
         rows = np.sort(rng.choice(available, size=asked, replace=False))
-        return np.sort(rows[smallest(scheme.expected_s(setup, state.ledger, rows), count, rng)])
+        return np.sort(rows[smallest(expected_s(setup, state.ledger, rows), count, rng)])

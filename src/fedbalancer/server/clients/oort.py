@@ -11,6 +11,7 @@ import numpy as np
 from fedbalancer.randomness import stream
 from fedbalancer.server.clients import pacer, scheme
 from fedbalancer.server.clients.draws import in_proportion
+from fedbalancer.server.expected import expected_first_s
 from fedbalancer.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
 
 
@@ -88,7 +89,7 @@ class Oort:
         exploit = scheme.exploited(count, state.clients.exploration, len(known), len(unknown))
         explore = min(count - exploit, len(unknown))
         best = scheme.exploit(self._base(state, known), self._penalty(setup, state, known), exploit, self.cutoff, rng)
-        speeds = 1 / scheme.expected_first_s(setup, state.ledger, unknown)
+        speeds = 1 / expected_first_s(setup, state.ledger, unknown)
         fast = in_proportion(speeds, explore, rng)
         others = rng.choice(last_resort, count - exploit - explore, replace=False)
         return np.sort(np.concatenate([known[best], unknown[fast], others]))

@@ -10,7 +10,7 @@ import numpy as np
 from fedbalancer.randomness import stream
 from fedbalancer.server.clients import scheme
 from fedbalancer.server.clients.draws import smallest
-from fedbalancer.server.expected import mean_completion_s, whole_seconds
+from fedbalancer.server.expected import expected_first_s, mean_completion_s, whole_seconds
 from fedbalancer.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
 
 
@@ -82,4 +82,4 @@ class OverThresholdUtility:
     def _fastest(setup: Setup, ledger: Ledger, unknown: IndexArray, count: int, rng: np.random.Generator) -> IndexArray:
         if count in (0, len(unknown)):
             return unknown[:count]
-        return unknown[smallest(scheme.expected_first_s(setup, ledger, unknown), count, rng)]
+        return unknown[smallest(expected_first_s(setup, ledger, unknown), count, rng)]

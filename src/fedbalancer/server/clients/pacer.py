@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedbalancer.server.clients import scheme
+from fedbalancer.server.expected import expected_s
 from fedbalancer.types import ClientReport, CountArray, FloatArray, Ledger, Setup
 
 
@@ -27,7 +27,7 @@ def duration_s(setup: Setup, ledger: Ledger, percentile: float) -> float:
     """The duration that this percentile of all clients is expected to keep, as Oort's released code reads it."""
     if percentile >= 100:
         return math.inf
-    durations = scheme.expected_s(setup, ledger, slice(None))
+    durations = expected_s(setup, ledger, slice(None))
     rank = int(len(durations) * percentile / 100)
     return float(np.partition(durations, rank)[rank])
 

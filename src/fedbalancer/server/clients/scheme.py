@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedbalancer.server.clients.draws import in_proportion
-from fedbalancer.server.expected import batches, completion_s
+from fedbalancer.server.expected import expected_s
 from fedbalancer.types import CountArray, FloatArray, IndexArray, Ledger, Setup
 
 UNCERTAINTY = 0.1
@@ -48,21 +48,6 @@ def known_or_not(ledger: Ledger, available: IndexArray) -> tuple[IndexArray, Ind
     explored = ledger.explored[available]
     # Positions first: ten times as fast as indexing with truth values.
     return available[np.flatnonzero(explored)], available[np.flatnonzero(~explored)]
-
-
-def expected_s(setup: Setup, ledger: Ledger, rows: IndexArray | slice) -> FloatArray:
-    """Expected seconds of a round, from the samples that each client has trained lately."""
-    trained = ledger.recent_trained[rows].mean(axis=1)
-    return completion_s(ledger, batches(trained, setup.batch_size, setup.epoch_batches), setup.epochs, rows)
-
-
-def expected_first_s(setup: Setup, ledger: Ledger, rows: IndexArray | slice) -> FloatArray:
-    """The same of clients never heard of, who are expected to train all their samples: a million counts in integers
-    take a tenth of the time."""
-    per_epoch = np.maximum(-(-ledger.size[rows] // setup.batch_size), 1)
-    if setup.epoch_batches is not None:
-        per_epoch = np.minimum(per_epoch, setup.epoch_batches)
-    return completion_s(ledger, per_epoch, setup.epochs, rows)
 
 
 def base_scores(

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from fedbalancer.server.expected import batches, completion_s, mean_completion_s, whole_seconds
-from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
+from fedbalancer.server.expected import completion_s, mean_completion_s, whole_seconds
+from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 
 
 def peak_deadline(completion: FloatArray, grid: Literal["integer", "continuous"] = "integer") -> tuple[float, float]:
@@ -75,7 +75,7 @@ class PeakDeadline:
         """dl and dh of a cohort."""
         epoch_batches = self._epoch_batches(setup, state, cohort)
         one, every = (
-            completion_s(state.ledger, epoch_batches, epochs, cohort) + state.deadline.guard_s
+            completion_s(setup, state.ledger, epoch_batches, epochs, cohort) + state.deadline.guard_s
             for epochs in (1, setup.epochs)
         )
         return peak_deadline(one, self.grid)[0], peak_deadline(every, self.grid)[0]
@@ -87,7 +87,8 @@ class PeakDeadline:
     def _epoch_batches(self, setup: Setup, state: ServerState, cohort: IndexArray) -> FloatArray:
         ledger = state.ledger
         if self.counts == "recent":
-            return batches(ledger.recent_trained[cohort].mean(axis=1), setup.batch_size, setup.epoch_batches)
+            recent = ledger.recent_trained[cohort].mean(axis=1)
+            return batches_per_epoch(recent, setup.batch_size, setup.epoch_batches)
         over = np.where(np.isnan(ledger.over_count[cohort]), ledger.size[cohort], ledger.over_count[cohort])
         expected = np.maximum(over - 1, 0) / setup.batch_size
         return np.asarray(expected if setup.epoch_batches is None else np.minimum(expected, setup.epoch_batches))

@@ -25,7 +25,7 @@ def control_checks(name: str, run: FedBalancerRun, setup: Setup) -> list[GoldenC
 
     A round's utility is known after it, so the ratios of round r follow from the utilities of the rounds before r.
     """
-    server = Server(method("fedbalancer"), setup)
+    server = Server(method("fedbalancer").server, setup)
     start = server.init(np.zeros(0, dtype=np.float32))
     paces = _paces(run)
     return [
@@ -53,7 +53,7 @@ def _thresholds(run: FedBalancerRun, paces: list[PaceState], server: Server, sta
         started = any(value > 0 for value in found)
         bounds = LossRange(low.get(number, math.nan), high.get(number, math.nan), reports=1, started=started)
         state = replace(start, pace=pace, threshold=bounds)
-        found.append(server.method.threshold.threshold(server.setup, state))
+        found.append(server.policies.threshold.threshold(server.setup, state))
     return found
 
 

@@ -10,7 +10,7 @@ from fedbalancer.client.timing_only import TimingOnly
 from fedbalancer.devices import AlwaysOn, DeviceDraw, Replay
 from fedbalancer.devices.network import DOWNLOAD_KB_BYTES
 from fedbalancer.engine.executors import InlineExecutor
-from fedbalancer.engine.simulated import SimulatedEngine, Training
+from fedbalancer.engine.simulated import SimulatedEngine
 from fedbalancer.loop import rounds
 from fedbalancer.methods import method
 from fedbalancer.protocols import Stateless
@@ -39,9 +39,8 @@ def replayed_rounds(golden: GoldenFile, seed: GoldenSeed, name: str, run: Baseli
     cohorts = tuple(tuple(draw[0] for draw in round.draws) for round in run.rounds)
     played = method(name, clients=RecordedClients(cohorts))
     executor = InlineExecutor(TimingOnly({client.subject: client.n for client in seed.clients}))
-    training = Training(learning_rate=1.0)
-    engine = SimulatedEngine(played, setup.ledger, executor, devices, AlwaysOn(), training, golden.model_bytes)
-    server = Server(played, setup)
+    engine = SimulatedEngine(played.client, setup.ledger, executor, devices, AlwaysOn(), golden.model_bytes)
+    server = Server(played.server, setup)
     state = server.init(executor.initial_weights(0))
     return [result for _, result in rounds(server, engine, state, lambda state: state.round >= len(cohorts))]
 

@@ -36,5 +36,5 @@ def train(message: Message, context: Context) -> Message:
         before = losses(weights, x[rows], y[rows])
         found[rows] = np.where(np.isnan(found[rows]), before, found[rows])
         gradient = 2 * x[rows].T @ (x[rows] @ weights - y[rows]) / len(rows)
-        weights -= work.instruction.learning_rate * gradient
+        weights -= work.order.learning_rate * gradient
     return work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from faulty.faults import AFTER, BEFORE, DURING, REPLIES
 from faulty.journal import Journal
 from faulty.model import METHOD, data, losses
-from fedbalancer.flower import Work, balanced, introduce
+from fedbalancer.flower import LocalRound, balanced, introduce
 
 app = ClientApp()
 
@@ -38,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
     return reply
 
 
-def _trained(work: Work, x: NDArray[Any], y: NDArray[Any], fault: str) -> Message:
+def _trained(work: LocalRound, x: NDArray[Any], y: NDArray[Any], fault: str) -> Message:
     weights = work.weights().astype(np.float64)
     work.select(forward=lambda: losses(weights, x, y))
     found = np.full(len(y), np.nan)
@@ -46,12 +46,12 @@ def _trained(work: Work, x: NDArray[Any], y: NDArray[Any], fault: str) -> Messag
         before = losses(weights, x[rows], y[rows])
         found[rows] = np.where(np.isnan(found[rows]), before, found[rows])
         gradient = 2 * x[rows].T @ (x[rows] @ weights - y[rows]) / len(rows)
-        weights -= work.instruction.learning_rate * gradient
+        weights -= work.order.learning_rate * gradient
         if number == 0:
             _commit(DURING, fault, work)
     return work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found)
 
 
-def _commit(faults: dict[str, Any], fault: str, work: Work) -> None:
+def _commit(faults: dict[str, Any], fault: str, work: LocalRound) -> None:
     if fault in faults:
         faults[fault](work)

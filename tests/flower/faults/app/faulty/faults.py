@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.supernode.runtime import run_clientapp
 
 from faulty.model import FEATURES
-from fedbalancer.flower import Work
+from fedbalancer.flower import LocalRound
 from fedbalancer.flower.compat import reply_to
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS
 from fedbalancer.flower.replies import VECTOR
@@ -23,56 +23,56 @@ SLOW_S = 3.0
 """How long a slow client takes in mid-training: time enough to kill its node."""
 
 
-def die(work: Work) -> None:
+def die(work: LocalRound) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def fail(work: Work) -> None:
+def fail(work: LocalRound) -> None:
     raise RuntimeError("on purpose")
 
 
-def leave(work: Work) -> None:
+def leave(work: LocalRound) -> None:
     sys.exit(3)
 
 
-def past_deadline(seconds: float) -> Callable[[Work], None]:
+def past_deadline(seconds: float) -> Callable[[LocalRound], None]:
     """Wait until so many seconds after the deadline, which is a duration since the order was made."""
 
-    def wait(work: Work) -> None:
+    def wait(work: LocalRound) -> None:
         until = work.message.metadata.created_at + work.order.deadline_s + seconds
         time.sleep(max(until - time.time(), 0.0))
 
     return wait
 
 
-def changed(work: Work, reply: Message, **records: Any) -> Message:
+def changed(work: LocalRound, reply: Message, **records: Any) -> Message:
     """The reply with other records in place of its own."""
     return reply_to(work.message, RecordDict({**dict(reply.content), **records}), work.elapsed_s())
 
 
-def with_model(values: Any, name: str = VECTOR) -> Callable[[Work, Message], Message]:
+def with_model(values: Any, name: str = VECTOR) -> Callable[[LocalRound, Message], Message]:
     record = ArrayRecord({name: Array(np.asarray(values, dtype=np.float32))})
     return lambda work, reply: changed(work, reply, **{ARRAYS: record})
 
 
-def with_weight(weight: int) -> Callable[[Work, Message], Message]:
-    def change(work: Work, reply: Message) -> Message:
+def with_weight(weight: int) -> Callable[[LocalRound, Message], Message]:
+    def change(work: LocalRound, reply: Message) -> Message:
         metrics = MetricRecord({**dict(reply.content.metric_records[METRICS]), "num-examples": weight})
         return changed(work, reply, **{METRICS: metrics})
 
     return change
 
 
-def empty(work: Work, reply: Message) -> Message:
+def empty(work: LocalRound, reply: Message) -> Message:
     return reply_to(work.message, RecordDict(), work.elapsed_s())
 
 
-def old_round(work: Work, reply: Message) -> Message:
+def old_round(work: LocalRound, reply: Message) -> Message:
     ours = ConfigRecord({**dict(reply.content.config_records[OURS]), "round": work.order.round - 1})
     return changed(work, reply, **{OURS: ours})
 
 
-def twice(work: Work, reply: Message) -> Message:
+def twice(work: LocalRound, reply: Message) -> Message:
     """A second answer to the same order comes with the first; its model is another one, so that it cannot hide."""
     again = with_model(np.full(work.weights().shape, 7.0))(work, reply)
 

@@ -1,12 +1,14 @@
-"""The client's loss list."""
+"""What a client keeps between rounds."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.losses import updated_losses
+from fedbalancer.client.memory import ClientMemory, updated_losses
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=30), st.data())
@@ -25,3 +27,9 @@ def test_a_new_list_knows_only_what_was_seen() -> None:
     found = updated_losses(None, 4, np.array([0, 2]), np.array([1.0, 3.0]))
     assert found[[0, 2]].tolist() == [1.0, 3.0]
     assert np.isnan(found[[1, 3]]).all()
+
+
+def test_the_mean_latency_is_of_all_that_were_seen() -> None:
+    assert ClientMemory().batch_s(7.0) == 7.0
+    assert math.isnan(ClientMemory().batch_s())
+    assert ClientMemory().timed(1.0).timed(2.0).batch_s(7.0) == 1.5

@@ -1,0 +1,81 @@
+"""What the client runs of a method, and how the server tells it: by names of known policies and their numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from fedbalancer.client.compress import (
+    GradientDropping,
+    LowRank,
+    NoCompression,
+    Quantised,
+    RandomMask,
+    SignSGD,
+    Subsample,
+)
+from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
+from fedbalancer.client.summary import LossStatistics, Silent
+from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
+from fedbalancer.errors import BadSetting
+from fedbalancer.protocols import Compressor, SampleSelector, Summarizer, WorkPolicy
+
+KNOWN: dict[str, Mapping[str, type]] = {
+    "samples": {c.__name__: c for c in (EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples)},
+    "work": {c.__name__: c for c in (AllOrNothing, WholeBatches, WholeEpochs)},
+    "summary": {c.__name__: c for c in (LossStatistics, Silent)},
+    "compress": {
+        c.__name__: c
+        for c in (GradientDropping, LowRank, NoCompression, Quantised, RandomMask, SignSGD, Subsample)
+    },
+}  # fmt: skip
+"""The policies that may be named over the network, by slot: a name of any other class would be code from the net."""
+
+
+@dataclass(frozen=True)
+class ClientPolicies:
+    """One choice per slot of the client, the weight `mu` of the proximal term, and when a client looks at all its
+    samples: the `first` time that its policy needs their losses, or in `every` round. The defaults are FedAvg's."""
+
+    samples: SampleSelector = field(default_factory=EverySample)
+    work: WorkPolicy = field(default_factory=AllOrNothing)
+    summary: Summarizer = field(default_factory=LossStatistics)
+    compress: Compressor = field(default_factory=NoCompression)
+    mu: float = 0.0
+    forward_pass: Literal["first", "every"] = "first"
+
+    def to_json(self) -> str | None:
+        """What the server sends to its clients; None if some policy is not one of `KNOWN`, or has been changed by more
+        than its numbers and words."""
+        told: dict[str, Any] = {"mu": self.mu, "forward_pass": self.forward_pass}
+        for slot, known in KNOWN.items():
+            policy = getattr(self, slot)
+            if type(policy) not in known.values():
+                return None
+            told[slot] = {"policy": type(policy).__name__, **asdict(policy)}
+        return json.dumps(told)
+
+    @classmethod
+    def from_json(cls, text: str) -> ClientPolicies:
+        """The inverse of `to_json`; a `BadSetting` that says what is wrong with the text."""
+        try:
+            told = json.loads(text)
+            made = {slot: _made(slot, dict(told.pop(slot))) for slot in KNOWN}
+            policies = cls(**made, mu=float(told.pop("mu")), forward_pass=told.pop("forward_pass"))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BadSetting(f"what the server says of the client's policies cannot be read: {error!r}") from error
+        if told or policies.forward_pass not in ("first", "every") or not 0 <= policies.mu < float("inf"):
+            raise BadSetting(f"what the server says of the client's policies makes no sense: {text[:300]}")
+        return policies
+
+
+CLIENT_SLOTS = tuple(field.name for field in fields(ClientPolicies))
+
+
+def _made(slot: str, told: dict[str, Any]) -> Any:
+    name = told.pop("policy")
+    if name not in KNOWN[slot]:
+        raise BadSetting(f"the server asks for {slot} = {name!r}, which this client does not know")
+    return KNOWN[slot][name](**told)

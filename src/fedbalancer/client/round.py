@@ -1,0 +1,179 @@
+"""What a client does in a round: look at its samples if it must, select, train what fits, keep its list, report.
+
+Whoever carries a client (the simulator, Flower, the test bed) gives it its memory, an order and what its device takes,
+has it trained, and brings its report to the server. What is looked at, selected, counted, kept and charged is decided
+here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedbalancer.client.compress import NoCompression
+from fedbalancer.client.memory import ClientMemory, updated_losses
+from fedbalancer.client.policies import ClientPolicies
+from fedbalancer.errors import BadSetting
+from fedbalancer.protocols import Compressor
+from fedbalancer.randomness import integer_seed, stream
+from fedbalancer.types import (
+    FORWARD_PASS_EPOCHS,
+    ClientWork,
+    FloatArray,
+    IndexArray,
+    Layout,
+    Order,
+    Summary,
+    Trained,
+    Weights,
+    batches_per_epoch,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """What leaves the client, and what it remembers once the server has taken it. `sent` is the update itself where
+    nothing compresses it, or the bytes of it that travel."""
+
+    sent: Weights | bytes
+    summary: Summary
+    memory: ClientMemory
+
+
+class ClientRound:
+    """One client's part in one round. `memory` is what the client remembers so far, also if its report never counts."""
+
+    def __init__(
+        self,
+        policies: ClientPolicies,
+        order: Order,
+        client: str,
+        size: int,
+        memory: ClientMemory,
+        batch_s: float = math.nan,
+    ) -> None:
+        """`size` is the client's number of samples, `batch_s` what a batch is expected to take on a device that
+        remembers none."""
+        self.policies, self.order, self.client, self.size, self.memory = policies, order, client, size, memory
+        self._expected_batch_s = batch_s
+        self._has_looked = False
+        self._indices = self._selected(None if policies.forward_pass == "every" else memory.losses)
+
+    # What to train on
+
+    @property
+    def must_look(self) -> bool:
+        """Whether the samples cannot be selected before a forward pass over all of them."""
+        return self._indices is None
+
+    def look(self, losses: FloatArray, keep: bool = True) -> None:
+        """Select by the losses of all samples, which are the client's list from now on if it shall `keep` them."""
+        self.memory = replace(self.memory, losses=losses) if keep else self.memory
+        self._has_looked = True
+        self._indices = self._selected(losses)
+        if self._indices is None:
+            raise BadSetting(f"{type(self.policies.samples).__name__} selects nothing from a whole list of losses")
+
+    @property
+    def indices(self) -> IndexArray:
+        """The samples selected, in ascending order; none before a client that must look has looked."""
+        return _NOTHING if self._indices is None else self._indices
+
+    @property
+    def look_batches(self) -> float:
+        """How many training batches the look took as long as. One that leads to training on everything is free, unless
+        it is made anew every round: the first epoch sees the same losses (authors' code; the paper does not say)."""
+        if not self._has_looked or (self.policies.forward_pass == "first" and len(self.indices) == self.size):
+            return 0.0
+        return FORWARD_PASS_EPOCHS * batches_per_epoch(self.size, self.order.batch_size)
+
+    # How much of it
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches of one local epoch."""
+        return batches_per_epoch(len(self.indices), self.order.batch_size, self.order.epoch_batches)
+
+    @property
+    def all_batches(self) -> int:
+        """Batches of all local epochs."""
+        return self.per_epoch * self.order.epochs
+
+    def batches_in_time(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
+        """How many batches to train by the method's policy, where `elapsed_s` foretells when the report of so many is
+        done."""
+        return self.policies.work.batches(elapsed_s, deadline_s, self.per_epoch, self.order.epochs)
+
+    def goes_on(self, done: int, elapsed_s: float, batch_s: float, budget_s: float) -> bool:
+        """Whether a client that cannot know how long it will take trains another batch after `done`, `elapsed_s` after
+        its start, at `batch_s` a batch so far, if it has to report after `budget_s`.
+
+        The policy is asked with what is predicted from here on. It stops the client where it would stop by itself. In
+        the middle of a unit that seems no longer to fit, and before the first, the client goes on in hope until the
+        budget is spent: a prediction from too few batches must not lose the round, nor the chance to learn better.
+        """
+        if done >= self.all_batches or elapsed_s >= budget_s:
+            return False
+        wanted = self.batches_in_time(lambda batches: elapsed_s + max(batches - done, 0) * batch_s, budget_s)
+        return wanted != done or done == 0
+
+    def counted(self, done: int) -> int:
+        """How many of the batches done make a report under the policy: whole epochs, all or nothing, or every one."""
+        return self.batches_in_time(lambda batches: 0.0 if batches <= done else math.inf, 0.0)
+
+    def work(self, batches: int | None = None) -> ClientWork:
+        """The training of so many batches (default: all epochs) as pure work."""
+        order = self.order
+        return ClientWork(
+            client=self.client,
+            indices=self.indices,
+            batches=self.all_batches if batches is None else batches,
+            batch_size=order.batch_size,
+            learning_rate=order.learning_rate,
+            mu=self.policies.mu,
+            clip_norm=order.clip_norm,
+            seed=integer_seed(order.seed, "train", order.round, self.client),
+            epoch_batches=order.epoch_batches,
+        )
+
+    # What to keep and to say
+
+    def timed(self, batch_s: float) -> None:
+        """Remember how long a batch took in this round."""
+        self.memory = self.memory.timed(batch_s)
+
+    def released(self, trained: Trained, batch_s: float, layout: Layout, noise: np.random.Generator) -> Released:
+        """The report of a training. `noise` is where the noise on the statistics comes from: a device draws it where
+        nobody else can."""
+        losses = updated_losses(self.memory.losses, self.size, trained.seen, trained.losses)
+        summary = self.policies.summary.summarize(losses, trained.seen, batch_s, self.order, noise)
+        sent, residual = self._encoded(trained.update, layout)
+        return Released(sent, summary, replace(self.memory, losses=losses, residual=residual))
+
+    def _encoded(self, update: Weights, layout: Layout) -> tuple[Weights | bytes, Weights | None]:
+        if isinstance(self.policies.compress, NoCompression) or not len(update):
+            return update, None
+        seed = compress_seed(self.order, self.client)
+        return self.policies.compress.encode(update, layout, seed, self.memory.residual)
+
+    def _selected(self, losses: FloatArray | None) -> IndexArray | None:
+        order = self.order
+        rng = stream(order.seed, "samples", order.round, self.client)
+        batch_s = self.memory.batch_s(self._expected_batch_s)
+        return self.policies.samples.select(self.size, losses, batch_s, order, rng)
+
+
+def received(sent: Weights | bytes, compress: Compressor, layout: Layout, order: Order, client: str) -> Weights:
+    """The update as the server takes it from what a client sent."""
+    return compress.decode(sent, layout, compress_seed(order, client)) if isinstance(sent, bytes) else sent
+
+
+def compress_seed(order: Order, client: str) -> int:
+    """What both sides draw the random numbers of a compression from."""
+    return integer_seed(order.seed, "compress", order.round, client)
+
+
+_NOTHING: IndexArray = np.zeros(0, dtype=np.int64)

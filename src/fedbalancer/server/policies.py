@@ -1,0 +1,28 @@
+"""What the server runs of a method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from fedbalancer.protocols import Aggregator, ClientSelector, DeadlinePolicy, PacePolicy, ThresholdPolicy
+from fedbalancer.server.aggregate import WeightedMean
+from fedbalancer.server.clients import Uniform
+from fedbalancer.server.deadline import Quorum
+from fedbalancer.server.pace import ConstantPace
+from fedbalancer.server.threshold import NoThreshold
+
+
+@dataclass(frozen=True)
+class ServerPolicies:
+    """One choice per slot of the server, and after how many batches it cuts every local epoch short (None: never). The
+    defaults are FedAvg that waits for all."""
+
+    clients: ClientSelector = field(default_factory=Uniform)
+    deadline: DeadlinePolicy = field(default_factory=Quorum)
+    threshold: ThresholdPolicy = field(default_factory=NoThreshold)
+    pace: PacePolicy = field(default_factory=ConstantPace)
+    aggregate: Aggregator = field(default_factory=WeightedMean)
+    epoch_batches: int | None = None
+
+
+SERVER_SLOTS = tuple(field.name for field in fields(ServerPolicies))
