@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -17,9 +20,11 @@ from fedbalancer.errors import BadSetting
 from fedbalancer.flower.orders import Instruction
 from fedbalancer.settings import resolve
 
+CLIENT = method("fedbalancer", resolve({"p": 0.75})).client
 TOLD = Instruction(
-    "ann", make_order(seed=2**62, sample_cap=7), 12.5, 0.1, None, 3, 0.25, "run", "fedbalancer", '{"p": 0.75}', False
-)
+    "ann", make_order(seed=2**62, sample_cap=7, learning_rate=0.1), 12.5, 3, 0.25, "run", "fedbalancer",
+    CLIENT.to_json() or "",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("told", [TOLD, replace(TOLD, order=make_order(deadline_s=math.inf), budget_s=math.inf)])
@@ -27,20 +32,43 @@ def test_an_instruction_arrives_as_it_was(told: Instruction) -> None:
     assert Instruction.read(told.record()) == told
 
 
-def test_the_client_makes_the_very_method_of_the_server() -> None:
-    assert TOLD.build_method() == method("fedbalancer", resolve({"p": 0.75}))
+def test_the_client_runs_what_the_server_says() -> None:
+    assert TOLD.client_policies() == CLIENT
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"version": 2}, {"round": 0}, {"round": "1"}, {"epochs": -1}, {"deadline-s": math.nan},
-     {"learning-rate": math.inf}, {"client": "x" * 201}, {"settings": 5}],
+    [{"version": 1}, {"round": 0}, {"round": "1"}, {"epochs": -1}, {"deadline-s": math.nan},
+     {"learning-rate": math.inf}, {"client": "x" * 201}, {"policies": 5}],
 )  # fmt: skip
 def test_an_instruction_that_makes_no_sense_is_refused(change: dict[str, float | str]) -> None:
     with pytest.raises(BadSetting):
         Instruction.read(ConfigRecord({**dict(TOLD.record()), **change}))
 
 
-def test_a_server_cannot_name_code_to_load() -> None:
+@pytest.mark.parametrize("policy", ["os:system", "system", "Uniform", "builtins.eval"])
+def test_a_server_cannot_name_code_to_load(policy: str) -> None:
+    told = {**json.loads(TOLD.policies), "samples": {"policy": policy}}
+    with pytest.raises(BadSetting, match="does not know"):
+        replace(TOLD, policies=json.dumps(told)).client_policies()
+
+
+def test_a_client_of_a_server_with_client_policies_of_its_own_needs_them_too() -> None:
     with pytest.raises(BadSetting, match="method="):
-        replace(TOLD, settings='{"slots": {"samples": "os:system"}}').build_method()
+        replace(TOLD, policies="").client_policies()
+
+
+def test_the_learning_rate_is_found_where_it_was() -> None:
+    with pytest.warns(FutureWarning, match=r"order\.learning_rate"):
+        assert TOLD.learning_rate == 0.1
+
+
+def test_a_client_imports_no_server_policy() -> None:
+    """A device needs neither the server's policies nor the settings of a run."""
+    script = (
+        "import sys, fedbalancer.flower.torch_client, fedbalancer.flower.client, fedbalancer.flower.hello\n"
+        "above = ('server', 'methods', 'slots', 'settings', 'runs', 'report', 'engine')\n"
+        "print([name for name in sys.modules if name.startswith(tuple('fedbalancer.' + one for one in above))])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -16,6 +16,7 @@ from flower.phones import Phone, World, weights_of
 from flwr.serverapp import strategy as flower_strategies
 
 from fedbalancer import method
+from fedbalancer.client.samples import EverySample
 from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
 from fedbalancer.server.deadline import FixedDeadline
 
@@ -93,10 +94,13 @@ def test_a_strategy_of_flower_aggregates(name: str, tmp_path: Path) -> None:
     assert weights_of(resumed) == pytest.approx(weights_of(wanted), rel=1e-6)
 
 
-def test_an_own_method_needs_the_same_on_both_sides() -> None:
-    own = method("fedbalancer", deadline=FixedDeadline(2))
+def test_policies_of_ones_own_are_needed_on_the_side_that_runs_them() -> None:
+    class Mine(EverySample):
+        """A class that no client knows by name."""
+
+    World(Phone(0)).start(1, method("fedbalancer", deadline=FixedDeadline(2)))
     with pytest.raises(BadSetting, match="method="):
-        World(Phone(0)).start(1, own)
+        World(Phone(0)).start(1, method("fedbalancer", samples=Mine()))
 
 
 def test_mistakes_of_the_user_are_told() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import make_order
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
@@ -13,12 +14,17 @@ from flower.fakegrid import Clock, FakeGrid, make_context
 from flwr.app import ArrayRecord, Message
 
 from fedbalancer import Task
+from fedbalancer.client.live import LiveRound
+from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.torch_model import TorchModel
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.devices.draw import DeviceDraw
 from fedbalancer.errors import BadData
 from fedbalancer.flower import Strategy, client_app
 from fedbalancer.flower.grid_engine import Waiting
-from fedbalancer.randomness import integer_seed
+from fedbalancer.methods import method
+from fedbalancer.randomness import integer_seed, stream
+from fedbalancer.testbed.client import PhoneClock
 from fedbalancer.types import ClientWork
 
 torch = pytest.importorskip("torch")
@@ -63,7 +69,7 @@ def test_one_round_is_what_the_simulators_trainer_gives() -> None:
     nodes = Nodes(1)
     sent, result = nodes.start("fedavg+wfa", 1)
     x, y = samples(make_context(2, **{"partition-id": 0}))
-    trainer = TorchTrainer(Task(clients={"client-0": (x, y)}, test=(x, y), model=net), engine="plain")
+    trainer = TorchTrainer(Task(clients={"client-0": (x, y)}, test=(x, y), model=net))
     module = net()
     module.load_state_dict({name: torch.tensor(array.numpy()) for name, array in sent.items()})
     floats = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -92,3 +98,50 @@ def test_a_held_device_reports_its_own_speed() -> None:
 def test_another_model_than_the_servers_is_told() -> None:
     with pytest.raises(BadData, match="differs"):
         Nodes(1, model=lambda: torch.nn.Linear(5, 3)).start("fedavg+wfa", 1)
+
+
+def test_the_server_cannot_take_the_noise_off() -> None:
+    """A curious server knows the seed of its own orders, and every random stream that hangs on it."""
+    sigma, settings = 10.0, {"noise_factor": 10.0}
+    exact = lows(0.0)
+    noisy = lows(sigma, settings=settings)
+    guesses = []
+    for purpose in ("noise", "samples", "train", "torch", "compress"):
+        for round in range(3):
+            drawn = stream(0, purpose, round, "client-0").normal(0.0, sigma, size=5)
+            guesses += [noisy - value for value in drawn]
+    assert min(abs(guess - exact) for guess in guesses) > 1e-6
+    assert len({lows(sigma, settings=settings) for _ in range(3)} | {noisy}) == 4
+
+
+def lows(noise_factor: float, **options: Any) -> float:
+    """LLow as the server gets it in the first round."""
+    nodes = Nodes(1)
+    nodes.start("fedavg+wfa", 1, **options)
+    return float(nodes.replies[-1].content["metrics"]["loss-low"])
+
+
+class SlowsDown(PhoneClock):
+    """After five batches, each takes four times as long."""
+
+    def computed(self, batches: float) -> None:
+        super().computed(4 * batches if self.at_s >= 5 else batches)
+
+
+@pytest.mark.parametrize(("name", "epochs"), [("prox+1t", 1.0), ("prox+1t+batches", 1.4)])
+def test_a_client_that_is_stopped_reports_the_state_that_counts(name: str, epochs: float) -> None:
+    """The sixth and seventh of ten batches are slow: one epoch of five counts under Prox, all seven with `+batches`."""
+    x, y = samples(make_context(2, **{"partition-id": 0}))
+    model = TorchModel(net, example=lambda: x[:8])
+    policies, weights = method(name).client, model.initial_weights(0)
+    order = make_order(epochs=2, batch_size=8, learning_rate=0.1, deadline_s=11.0)
+    clock = SlowsDown(1.0)
+    live = LiveRound(policies, order, "ann", 40, ClientMemory(), 1.0, budget_s=11.0, clock=clock, began_s=0.0)
+    with model.training(weights, (x, y), live.work()) as training:
+        found = live.train_by(training)
+    counted = round(5 * epochs)
+    assert (live.done, live.counted(live.done)) == ((7, 7) if "batches" in name else (7, 5))
+    wanted = model.train(weights, (x, y), live.work(counted))
+    assert found is not None
+    assert found.update == pytest.approx(wanted.update, abs=1e-6)
+    assert (found.seen.tolist(), len(found.losses)) == (list(range(40)), 40)

@@ -46,5 +46,5 @@ def test_a_look_every_round_is_expected_every_round() -> None:
         ]
     state = make_state(ledger, deadline=PeakState(0.0))
     bounds = [PeakDeadline(grid="continuous").bounds(setup, state, rows) for setup in (once, always)]
-    assert bounds == [(1.0 + 10 * 0.5, 2.0 + 5 * 6 * 0.25), (1.0 + 15 * 0.5, 2.0 + 5.5 * 6 * 0.25)]
+    assert bounds == [(1.0 + 10 * 0.5, 2.0 + 5 * 6 * 0.25), (2.0 + 1.5 * 6 * 0.25, 2.0 + 5.5 * 6 * 0.25)]
     assert mean_completion_s(always) == mean_completion_s(once)

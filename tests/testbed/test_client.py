@@ -57,10 +57,9 @@ def order_to(emulated: EmulatedPhone, method: str, budget_s: float) -> tuple[Mes
     trainer, settings = emulated.trainer, emulated.plan.settings(method)
     names = dict(trainer.layout)
     layout = ModelLayout(names, dict.fromkeys(names, np.dtype(np.float32)), {})
-    order = Order(1, 0.0, budget_s, settings.epochs, settings.batch_size, 0)
-    told = Instruction(
-        emulated.client, order, budget_s, settings.learning_rate, None, 0, 0.5, "run", method, json.dumps({}), False
-    )
+    order = Order(1, 0.0, budget_s, settings.epochs, settings.batch_size, 0, learning_rate=settings.learning_rate)
+    policies = emulated.plan.method(method).client.to_json() or ""
+    told = Instruction(emulated.client, order, budget_s, 0, 0.5, "run", method, policies)
     arrays: ArrayRecord = layout.record(trainer.initial_weights(0))
     content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({}), OURS: told.record()})
     message = Message(content, 2, "train", ttl=1000.0)
@@ -120,8 +119,8 @@ def test_the_update_is_the_simulators_own(tmp_path: Path) -> None:
 
     work = balanced(message, context, size=emulated.size)
     work.select()
-    wanted = work.weights() + emulated.trainer.train(work.weights(), work.client_work()).update
-    np.testing.assert_array_equal(sent, wanted.astype(np.float32))
+    wanted = emulated.trainer.train(work.weights(), work.client_work()).update
+    np.testing.assert_array_equal(sent, wanted)
 
 
 def test_a_bed_expects_the_mean_of_the_last_ways_and_lets_whole_trainings_try() -> None:

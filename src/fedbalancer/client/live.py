@@ -73,8 +73,8 @@ class LiveRound(ClientRound):
         return self._clock.now_s() - self._began_s
 
     def look_by(self, forward: Callable[[], FloatArray]) -> None:
-        """Look if it must, by a forward pass of that function, which gives the loss of every sample."""
-        if not self.must_look:
+        """Look if it must and there is time, by a function that gives the loss of every sample in a forward pass."""
+        if not self.must_look or not self.may_start(self.elapsed_s(), self.budget_s):
             return
         from_s = self._clock.now_s()
         self.look(forward())

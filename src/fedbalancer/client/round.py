@@ -64,6 +64,12 @@ class ClientRound:
 
     # What to train on
 
+    @staticmethod
+    def may_start(soonest_s: float, deadline_s: float) -> bool:
+        """Whether there is any use in looking or training, if the report of nothing would be done at `soonest_s`. Who
+        cannot start sees no loss and no batch, and has nothing to remember of the round."""
+        return soonest_s < deadline_s
+
     @property
     def must_look(self) -> bool:
         """Whether the samples cannot be selected before a forward pass over all of them."""
@@ -115,7 +121,7 @@ class ClientRound:
         the middle of a unit that seems no longer to fit, and before the first, the client goes on in hope until the
         budget is spent: a prediction from too few batches must not lose the round, nor the chance to learn better.
         """
-        if done >= self.all_batches or elapsed_s >= budget_s:
+        if done >= self.all_batches or self.must_look or not self.may_start(elapsed_s, budget_s):
             return False
         wanted = self.batches_in_time(lambda batches: elapsed_s + max(batches - done, 0) * batch_s, budget_s)
         return wanted != done or done == 0

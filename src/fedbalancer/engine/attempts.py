@@ -43,13 +43,15 @@ class RoundClock:
 @dataclass(frozen=True, eq=False)
 class Attempts:
     """A cohort's round as it will go. `batches` is what each client trains, or would for one that is too late;
-    `makes_it` says who is in time, `why` the phase in which the others fail ("" for those in time)."""
+    `started` says who trains any before the deadline, `makes_it` who is in time, and `why` in which phase the others
+    fail ("" for those in time)."""
 
     clients: tuple[str, ...]
     draws: DeviceDraws
     forward_s: FloatArray
     batches: IndexArray
     per_epoch: IndexArray
+    started: NDArray[np.bool_]
     elapsed_s: FloatArray
     makes_it: NDArray[np.bool_]
     why: NDArray[np.str_]
@@ -71,17 +73,19 @@ def attempted(rounds: Sequence[ClientRound], draws: DeviceDraws, order: Order, c
     forward_s = np.array([round.look_batches for round in rounds]) * draws.batch_s
     before_s = draws.download_s + forward_s
     columns = (before_s, draws.batch_s, draws.upload_s)
-    done = np.zeros(len(rounds), dtype=np.int64)
+    done, started = np.zeros(len(rounds), dtype=np.int64), np.zeros(len(rounds), dtype=bool)
     for place, (round, *seconds) in enumerate(zip(rounds, *(column.tolist() for column in columns), strict=True)):
-        if len(round.indices):
-            done[place] = round.batches_in_time(clock.after_batches(round.client, *seconds), order.deadline_s)
+        after_s = clock.after_batches(round.client, *seconds)
+        started[place] = not round.must_look and round.may_start(after_s(0), order.deadline_s)
+        if not round.must_look:
+            done[place] = round.batches_in_time(after_s, order.deadline_s)
     batches = np.where((done == 0) & (samples > 0), all_batches, done)
     trained_s = before_s + batches * draws.batch_s
     elapsed_s = clock.elapsed_s(clients, trained_s + draws.upload_s)
     makes_it = (done > 0) & np.isfinite(elapsed_s)
     ends_s = (draws.download_s, before_s, trained_s)
     why = _why(clients, makes_it, elapsed_s, ends_s, order.deadline_s, clock)
-    return Attempts(clients, draws, forward_s, batches, all_batches // order.epochs, elapsed_s, makes_it, why)
+    return Attempts(clients, draws, forward_s, batches, all_batches // order.epochs, started, elapsed_s, makes_it, why)
 
 
 def _why(

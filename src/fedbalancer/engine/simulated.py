@@ -87,8 +87,9 @@ class SimulatedEngine:
         accepted, seconds = close_round(plan, attempts)
         if seconds + self.window_s == 0:
             seconds = LOST_ROUND_S
-        for round, row, batch_s in zip(rounds, rows.tolist(), draws.batch_s.tolist(), strict=True):
-            round.timed(batch_s)
+        for place, (round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
+            if attempts.started[place]:
+                round.timed(float(draws.batch_s[place]))
             self.memory.put(row, round.memory)
         timings = attempts.timings()
         places = np.flatnonzero(accepted).tolist()
@@ -119,12 +120,15 @@ class SimulatedEngine:
     def _look(
         self, order: Order, rounds: list[ClientRound], draws: DeviceDraws, weights: Weights, clock: RoundClock
     ) -> None:
-        """The forward passes of those that must look, and have the weights before the deadline."""
+        """The forward passes of those that must look, and may."""
         asking = np.array([place for place, round in enumerate(rounds) if round.must_look], dtype=np.int64)
-        if not len(asking):
-            return
-        arrival_s = clock.elapsed_s([rounds[place].client for place in asking], draws.download_s[asking])
-        looking = [rounds[p] for p in asking[np.isfinite(arrival_s) & (arrival_s <= order.deadline_s)]]
+        ways_s = draws.download_s[asking] + draws.upload_s[asking]
+        soonest_s = clock.elapsed_s([rounds[place].client for place in asking], ways_s).tolist()
+        looking = [
+            rounds[place]
+            for place, soonest in zip(asking.tolist(), soonest_s, strict=True)
+            if rounds[place].may_start(soonest, order.deadline_s)
+        ]
         if not looking:
             return
         with _naming_round(order):

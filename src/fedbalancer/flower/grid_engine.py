@@ -19,7 +19,7 @@ from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE, HELLO, TRAIN, Instruction
 from fedbalancer.flower.overhead import Overheads
-from fedbalancer.flower.replies import busy_s
+from fedbalancer.flower.reading import busy_s
 from fedbalancer.flower.round import OpenRound
 from fedbalancer.methods import Method
 from fedbalancer.settings import Settings

@@ -1,36 +1,22 @@
-"""What a client sends back, and how the server reads it: every number is checked before any policy sees it."""
+"""What a client sends back."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedbalancer.client.compress import NoCompression
-from fedbalancer.client.round import received
-from fedbalancer.errors import BadSetting
-from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from fedbalancer.flower.layout import Faulty, ModelLayout, read_array
-from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, VERSION, check_version, text
-from fedbalancer.protocols import Compressor
-from fedbalancer.server.guard import fault
-from fedbalancer.types import ClientReport, Order, Summary, Timings, Weights
+from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, VERSION
+from fedbalancer.types import Order, Summary, Weights
 
 TRAINED, STOPPED = "trained", "stopped"
 PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
 """The one array of an update, compressed or not: Flower fetches every array by a request of its own."""
 
-BIGGEST_CHANGE = 1e9
-"""Of one parameter in one round; more is a number that is finite only by accident."""
-BIGGEST_STATISTIC = 1e50
-"""Of a client's losses: sums over clients and their squares must stay finite, too."""
-
-_SUMMARY = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s")
-_MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
-_SLACK_S = 5.0
+SUMMARY = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s")
+MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
 
 
 @dataclass(frozen=True)
@@ -44,29 +30,17 @@ class Measured:
     phase: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class Expected:
-    """What a reply of one client in one round has to fit."""
-
-    client: str
-    size: int
-    order: Order
-    weights: Weights
-    layout: ModelLayout
-    compress: Compressor
-
-
 def pack_report(client: str, order: Order, arrays: ArrayRecord, summary: Summary, measured: Measured) -> RecordDict:
     """A report as Flower's records."""
     metrics: dict[str, Any] = {"num-examples": summary.trained}
-    metrics |= {_dashed(name): float(getattr(summary, name)) for name in _SUMMARY}
-    metrics |= {_dashed(name): float(getattr(measured, name)) for name in _MEASURED}
+    metrics |= {dashed(name): float(getattr(summary, name)) for name in SUMMARY}
+    metrics |= {dashed(name): float(getattr(measured, name)) for name in MEASURED}
     return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics), OURS: _ours(client, order, TRAINED, "")})
 
 
 def pack_stopped(client: str, order: Order, measured: Measured) -> RecordDict:
     """The word of a client that has nothing to report."""
-    metrics: dict[str, Any] = {_dashed(name): float(getattr(measured, name)) for name in _MEASURED}
+    metrics: dict[str, Any] = {dashed(name): float(getattr(measured, name)) for name in MEASURED}
     ours = _ours(client, order, STOPPED, measured.phase)
     return RecordDict({METRICS: MetricRecord(metrics), OURS: ours})
 
@@ -78,112 +52,11 @@ def pack_update(sent: Weights | bytes) -> ArrayRecord:
     return ArrayRecord({VECTOR: Array(np.ascontiguousarray(sent, dtype=np.float32))})
 
 
-def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[ClientReport | None, Measured]:
-    """The report in a reply (None of a client that stopped itself with nothing to report) and what the client measured;
-    or `Faulty` with what is wrong in it."""
-    try:
-        content = message.content
-        ours, metrics = content.config_records[OURS], content.metric_records[METRICS]
-        check_version(ours)
-        client, outcome, phase = text(ours, "client"), text(ours, "outcome"), text(ours, "phase")
-    except (KeyError, ValueError, BadSetting) as error:
-        raise Faulty(f"no report of this wire format: {error}") from error
-    if client != expected.client or ours.get("round") != expected.order.round:
-        raise Faulty(f"a report of client {client!r} for round {ours.get('round')!r}")
-    measured = _measured(metrics, phase, round_trip_s)
-    if outcome == STOPPED:
-        return None, measured
-    if outcome != TRAINED:
-        raise Faulty(f"outcome {outcome!r}")
-    return _report(content, metrics, measured, expected, round_trip_s), measured
-
-
-def _report(
-    content: RecordDict, metrics: Mapping[str, Any], measured: Measured, expected: Expected, round_trip_s: float
-) -> ClientReport:
-    trained = _number(metrics, "num-examples")
-    if not 1 <= trained <= expected.size or trained != int(trained):
-        raise Faulty(f"weight {trained:g}, which must be a whole number from 1 to its {expected.size} samples")
-    if not 0 < measured.epochs <= expected.order.epochs:
-        raise Faulty(f"epochs {measured.epochs:g} of {expected.order.epochs}")
-    values = {name: _number(metrics, _dashed(name)) for name in _SUMMARY}
-    if values["batch_s"] <= 0 or not 0 <= values["loss_count"] <= expected.size:
-        raise Faulty(f"batch_s {values['batch_s']:g} and loss_count {values['loss_count']:g}")
-    if values["batch_s"] > round_trip_s + _SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
-        raise Faulty(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
-    timings = split_timings(measured, round_trip_s)
-    summary = Summary(**values, trained=int(trained))
-    update = _update(content, expected)
-    report = ClientReport(expected.client, update, float(trained), measured.epochs, summary, timings)
-    if problem := fault(report, expected.weights):
-        raise Faulty(problem)
-    if np.abs(update).max(initial=0.0) > BIGGEST_CHANGE:
-        raise Faulty(f"a change of {np.abs(update).max():g} in one parameter")
-    return report
-
-
-def split_timings(measured: Measured, round_trip_s: float) -> Timings:
-    """Where the seconds went. Server and client have no common clock, so what is neither forward pass nor training is
-    split evenly between the way there and the way back."""
-    way_s = max(round_trip_s - measured.forward_s - measured.train_s, 0.0) / 2
-    return Timings(way_s, measured.forward_s, measured.train_s, way_s)
-
-
-def busy_s(message: Message, round_trip_s: float) -> float:
-    """The busy seconds in a reply that is not looked at otherwise; the whole round trip where they make no sense."""
-    for record in message.content.metric_records.values():
-        value = record.get("busy-s")
-        if isinstance(value, int | float) and 0 <= value <= round_trip_s:
-            return float(value)
-    return round_trip_s
-
-
-def _update(content: RecordDict, expected: Expected) -> Weights:
-    arrays = content.array_records.get(ARRAYS)
-    if arrays is None:
-        raise Faulty("no arrays")
-    if isinstance(expected.compress, NoCompression):
-        return _plain_update(arrays, expected)
-    if set(arrays) != {PAYLOAD}:
-        raise Faulty(f"arrays {sorted(arrays)[:3]} in place of one compressed payload")
-    length = expected.compress.encoded_bytes(expected.layout.layout)
-    payload = read_array(PAYLOAD, arrays[PAYLOAD], (length,), np.dtype(np.uint8)).tobytes()
-    try:
-        with np.errstate(all="ignore"):
-            return received(payload, expected.compress, expected.layout.layout, expected.order, expected.client)
-    except ValueError as error:
-        raise Faulty(f"a payload that cannot be decoded: {error}") from error
-
-
-def _plain_update(arrays: ArrayRecord, expected: Expected) -> Weights:
-    """The update as it was sent, or as the difference of a model, under the names that it came with, to the old one."""
-    if set(arrays) == {VECTOR}:
-        return read_array(VECTOR, arrays[VECTOR], expected.weights.shape, np.dtype(np.float32))
-    with np.errstate(all="ignore"):
-        return np.asarray(expected.layout.flat(arrays) - expected.weights, dtype=np.float32)
-
-
-def _measured(metrics: Mapping[str, Any], phase: str, round_trip_s: float) -> Measured:
-    values = {name: _number(metrics, _dashed(name)) for name in _MEASURED}
-    if min(values.values()) < 0 or max(values["forward_s"], values["train_s"]) > values["busy_s"] + _SLACK_S:
-        raise Faulty(f"seconds that cannot be: {values}")
-    if values["busy_s"] > round_trip_s + _SLACK_S:
-        raise Faulty(f"{values['busy_s']:.1f} busy seconds in a round trip of {round_trip_s:.1f}")
-    return Measured(**values, phase=phase)
+def dashed(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _ours(client: str, order: Order, outcome: str, phase: str) -> ConfigRecord:
     return ConfigRecord(
         {"version": VERSION, "client": client, "round": order.round, "outcome": outcome, "phase": phase}
     )
-
-
-def _number(metrics: Mapping[str, Any], name: str) -> float:
-    value = metrics.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Faulty(f"{name} {value!r}, which must be a finite number")
-    return float(value)
-
-
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")

@@ -8,7 +8,7 @@ from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, RecordDict
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
 from fedbalancer.flower.orders import ARRAYS, CONFIG, OURS, TRAIN
-from fedbalancer.flower.replies import Expected, split_timings, unpack
+from fedbalancer.flower.reading import Expected, split_timings, unpack
 from fedbalancer.types import ClientReport, Missing, RoundPlan, RoundResult, Weights
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ def test_takes_the_samples_over_the_threshold_first() -> None:
 def test_is_uniform_while_there_is_no_threshold() -> None:
     seen, rng, order = np.zeros(20), np.random.default_rng(0), make_order(batch_size=2, epochs=2)
     for _ in range(3000):
-        seen[OverThresholdBatch(0.5).select(20, None, 1.0, order, rng)] += 1
+        seen[OverThresholdBatch(0.5).select(20, np.arange(20.0), 1.0, order, rng)] += 1
     assert seen.sum() == 3000 * 4
     # Draws without replacement vary less than a multinomial; scaled by the share left out, chi-square holds.
     statistic = ((seen - seen.mean()) ** 2).sum() / seen.mean() * (20 - 1) / (20 - 4)
@@ -69,11 +69,12 @@ def test_is_uniform_while_there_is_no_threshold() -> None:
 
 @pytest.mark.parametrize(("size", "needed"), [(51, True), (50, False), (3, False)])
 def test_asks_for_a_list_only_where_there_is_a_choice(size: int, needed: bool) -> None:
-    order = make_order(loss_threshold=0.1)
-    found = OverThresholdBatch().select(size, None, 1.0, order, np.random.default_rng(0))
-    assert (found is None) == needed
-    if found is not None:
-        assert found.tolist() == list(range(size))
+    for threshold in (0.0, 0.1):
+        order = make_order(loss_threshold=threshold)
+        found = OverThresholdBatch().select(size, None, 1.0, order, np.random.default_rng(0))
+        assert (found is None) == needed
+        if found is not None:
+            assert found.tolist() == list(range(size))
 
 
 def test_has_no_cap_to_tell() -> None:

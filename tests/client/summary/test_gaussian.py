@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -53,10 +53,14 @@ def test_utility_over_the_selected_samples_or_over_all() -> None:
     assert selected.trained == everything.trained == 2
 
 
-def test_samples_never_looked_at_are_left_out() -> None:
+def test_samples_never_looked_at_are_taken_to_be_like_the_others() -> None:
+    """Else the utility of a client would grow with what it has seen, and with it its chance to see more."""
     known = summarize(LossStatistics(utility_samples="all"), LOSSES, SEEN, loss_threshold=0.9)
-    more = np.append(LOSSES, [math.nan, math.nan])
-    assert summarize(LossStatistics(utility_samples="all"), more, SEEN, loss_threshold=0.9) == known
+    more = np.append(LOSSES, np.full(len(LOSSES), math.nan))
+    found = summarize(LossStatistics(utility_samples="all"), more, SEEN, loss_threshold=0.9)
+    assert found == replace(known, over_count=2 * known.over_count, over_sumsq=2 * known.over_sumsq)
+    oort = LossStatistics(over_samples="selected")
+    assert summarize(oort, more, SEEN, loss_threshold=0.9) == summarize(oort, LOSSES, SEEN, loss_threshold=0.9)
 
 
 def test_a_loss_equal_to_the_threshold_is_over() -> None:

@@ -21,7 +21,8 @@ class OverThresholdBatch:
     their code split the B E samples into E batches and trained them one sample at a time; here an epoch takes B of
     them at random, as it takes B of all samples in Oort. What fits the deadline plays no part, as L is fixed.
 
-    A loss list is needed, and a forward pass charged for it at a client's first selection, once there is a threshold.
+    A loss list is needed at a client's first selection, whatever the threshold, and a forward pass is charged for it: a
+    training sees only a few of the samples, and a list of a few would never become one of all.
     """
 
     p: float = 1.0
@@ -35,8 +36,4 @@ class OverThresholdBatch:
         wanted = order.batch_size * order.epochs
         if wanted >= size:
             return np.arange(size)
-        if losses is None and order.loss_threshold > 0:
-            return None
-        # Without a threshold all samples are OT, whatever their losses.
-        known = losses if losses is not None else np.zeros(size)
-        return draw_groups(known, order, wanted, self.p, rng)
+        return None if losses is None else draw_groups(losses, order, wanted, self.p, rng)

@@ -18,7 +18,9 @@ class LossStatistics:
     Departures: the authors' code added noise on the server and to LLow and LHigh only; the paper says that all of it is
     private. We read the list after this round's training, whose fresh entries are first-epoch losses (the code read it
     before; only the entries trained now differ). `utility_samples="all"` sums over the whole list as their code did.
-    `over_samples="selected"` takes count and squares over the samples trained now only, as Oort does.
+    `over_samples="selected"` takes count and squares over the samples trained now only, as Oort does; "known" over the
+    whole list, where samples never looked at are taken to be like the others (after a training that ended within its
+    first epoch).
     """
 
     noise_factor: float = 0.0
@@ -33,9 +35,11 @@ class LossStatistics:
         counted = known if self.utility_samples == "all" else losses[seen]
         looked_at = np.sort(losses[seen]) if self.over_samples == "selected" else known
         over = looked_at[np.searchsorted(looked_at, order.loss_threshold) :]
+        # Of a list that is not whole yet, those known stand for the others: else utility would grow with every look.
+        scale = 1.0 if self.over_samples == "selected" else len(losses) / len(known)
         # np.percentile gives the same, but its overhead dominates on lists as short as a phone's.
         high = np.interp(self.high_percentile / 100 * (len(known) - 1), np.arange(len(known)), known)
-        exact = np.array([known[0], high, counted.sum(), len(over), (over**2).sum()])
+        exact = np.array([known[0], high, counted.sum(), scale * len(over), scale * (over**2).sum()])
         if self.noise_factor > 0:
             exact = exact + rng.normal(0.0, self.noise_factor, size=len(exact))
         low, high, loss_sum, over_count, over_sumsq = exact.tolist()
