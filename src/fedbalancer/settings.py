@@ -104,12 +104,7 @@ class Settings(BaseModel):
 
 def resolve(*layers: Mapping[str, Any]) -> Settings:
     """One `Settings` from layers, the last one winning; an unknown key or a value out of range is a clear error."""
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            # A table (the slots) is merged key by key, so that one layer can add to another's.
-            tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-            merged[key] = {**merged[key], **value} if tables else value
+    merged = merge(*layers)
     for key in merged:
         if key not in Settings.model_fields:
             raise UnknownName("setting", key, Settings.model_fields)
@@ -117,6 +112,21 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
         return Settings(**merged)
     except ValidationError as error:
         raise BadSetting("; ".join(_sentence(problem) for problem in error.errors())) from None
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """One mapping from layers, the last one winning; a table (the slots) is merged key by key, so that a layer can add
+    to another's.
+
+    >>> merge({"w": 5, "slots": {"deadline": "a:A"}}, {"slots": {"work": "b:B"}})
+    {'w': 5, 'slots': {'deadline': 'a:A', 'work': 'b:B'}}
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+            merged[key] = {**merged[key], **value} if tables else value
+    return merged
 
 
 def _sentence(problem: Any) -> str:
@@ -143,16 +153,13 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
-        key = key.strip()
+        key, value = key.strip(), _parse_value(text.strip())
         if not equals or not key:
             raise BadSetting(f"--set {assignment!r} must look like key=value")
-        if key.startswith("slots."):
-            slots = values.setdefault("slots", {})
-            if not isinstance(slots, dict):
-                raise BadSetting(f"--set slots={slots} must name a slot: slots.deadline=package.module:Class")
-            slots[key.removeprefix("slots.")] = text.strip()
-        else:
-            values[key] = _parse_value(text.strip())
+        table, dot, slot = key.partition(".")
+        if key == "slots" and not isinstance(value, dict):
+            raise BadSetting(f"--set {assignment!r} must name a slot: slots.deadline=package.module:Class")
+        values = merge(values, {table: {slot: value}} if dot and table == "slots" else {key: value})
     return values
 
 
