@@ -110,7 +110,10 @@ def test_settings_come_from_toml_and_the_command_line_wins(cli: Cli, tmp_path: P
     assert "TOML" in refused(cli("run", *SMALL, "--out", "other"))
 
 
-RUN, COMPARE = ("run", "--method", "fedbalancer", "--timing-only"), ("compare", "--methods", "fedbalancer", "--seeds", "1")
+RUN, COMPARE = (
+    ("run", "--method", "fedbalancer", "--timing-only"),
+    ("compare", "--methods", "fedbalancer", "--seeds", "1"),
+)
 
 
 @pytest.mark.parametrize(
@@ -163,4 +166,3 @@ def test_a_diverging_run_fails_in_words(cli: Cli, tmp_path: Path) -> None:
     assert "round" in line
     assert "client" in line
     assert json.loads((tmp_path / "r" / "manifest.json").read_text())["status"] == "failed"
-

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from fedbalancer.report import Comparison, RunCurve, score
 from fedbalancer.report.headline import headline
-from fedbalancer.report.scores import Comparison, RunCurve, score
 
 
 def compared(times_s: dict[str, list[float | None]]) -> Comparison:

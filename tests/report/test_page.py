@@ -8,11 +8,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from report.pages import write_page
 
 from fedbalancer.report.charts import charts
 from fedbalancer.report.folders import load
-from fedbalancer.report.page import page_html, write_page
-from fedbalancer.report.scores import score_results
+from fedbalancer.report.page import page_html
+from fedbalancer.report.scores import score_comparison
 
 VOID = {"meta", "link", "line"}
 
@@ -77,7 +78,7 @@ def test_failures_statuses_settings_and_provenance_are_there(comparison_folder: 
 def test_every_chart_is_one_that_plotly_accepts(comparison_folder: Path) -> None:
     graph_objects = pytest.importorskip("plotly.graph_objects")
     results = load(comparison_folder)
-    drawn = charts(results, score_results(results))
+    drawn = charts(results, score_comparison(results))
     assert [chart.name for chart in drawn] == ["accuracy", "speedup", "outcomes", "completed", "deadline", "threshold"]
     for chart in drawn:
         graph_objects.Figure(data=chart.data, layout=chart.layout)
@@ -96,7 +97,7 @@ def test_a_comparison_of_which_nothing_ran_makes_a_page(tmp_path: Path) -> None:
     content = {"task": "har", "variant": "", "methods": ["fedavg+1t"], "seeds": [0], "rounds": 5, "budgets_s": {}}
     (tmp_path / "comparison.json").write_text(json.dumps(content))
     results = load(tmp_path)
-    page = page_html(results, score_results(results))
+    page = page_html(results, score_comparison(results))
     assert "Nothing can be scored yet" in page
     assert "No run has recorded a round yet" in page
     assert "missing (no manifest.json)" in page

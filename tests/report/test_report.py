@@ -32,7 +32,7 @@ def test_the_stamp_reaches_all_files(tmp_path: Path, make_comparison: Callable[.
     end, start = score_folder(folder), score_folder(folder, stamp="start")
     paths = write_report(folder, stamp="start")
     assert json.loads(paths.summary.read_text()) == start.to_json() != end.to_json()
-    assert "start (the authors" in paths.page.read_text(encoding="utf-8").replace("&#x27;", "'")
+    assert "start (the authors" in paths.page.read_text(encoding="utf-8").replace("&#39;", "'")
 
 
 def test_a_report_made_again_is_the_same_and_leaves_nothing_else(run_folder: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.report.scores import RunCurve, Spread, score
+from fedbalancer.report import Estimate, RunCurve, score
 
 ROUND_S = 10.0
 
@@ -107,16 +107,16 @@ def test_the_model_before_training_reaches_no_target() -> None:
 
 
 def test_one_seed_has_a_mean_and_no_interval() -> None:
-    assert Spread.of([1.5]) == Spread(1.5, None, None, None)
-    assert Spread.of([]) == Spread(None, None, None, None)
+    assert Estimate.of([1.5]) == Estimate(1.5, None, None, None)
+    assert Estimate.of([]) == Estimate(None, None, None, None)
 
 
 def test_the_interval_is_students_with_the_sample_deviation() -> None:
-    spread = Spread.of([1.0, 2.0, 3.0])
+    spread = Estimate.of([1.0, 2.0, 3.0])
     assert (spread.mean, spread.std) == (2.0, 1.0)
     assert spread.low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-6)
     assert spread.high == pytest.approx(2 + 4.302653 / math.sqrt(3), abs=1e-6)
-    assert Spread.of([2.0, 2.0]) == Spread(2.0, 0.0, 2.0, 2.0)
+    assert Estimate.of([2.0, 2.0]) == Estimate(2.0, 0.0, 2.0, 2.0)
 
 
 def test_a_run_that_stopped_before_the_budget_is_left_out_and_named() -> None:

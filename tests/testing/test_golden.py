@@ -268,7 +268,11 @@ class TestRounding:
         run = golden["seeds"]["7"]["runs"]["fedavg_WFA"]
         run["rounds"][0]["draws"][1][1] = 2.500000001  # nine decimals: 22.000000008 s
         run["rounds"][0]["duration"] = 22.000000008 + units * (0.5e-9 * (2 * 4 + 2) + 1e-9)
-        run["log_start_times"] = [0.0, 20 + run["rounds"][0]["duration"], 52.000000008 + run["rounds"][0]["duration"] - 22]
+        run["log_start_times"] = [
+            0.0,
+            20 + run["rounds"][0]["duration"],
+            52.000000008 + run["rounds"][0]["duration"] - 22,
+        ]
         found = mismatches(replay_golden(written(tmp_path, golden)))
         assert ("seed 7 fedavg_WFA rounds" in found) is told
 

@@ -28,9 +28,9 @@ def report(
 
     if stamp not in ("end", "start"):
         raise UnknownName("stamp", stamp, ("end", "start"))
-    paths = write_report(folder, stamp="end" if stamp == "end" else "start")
+    written = write_report(folder, stamp="end" if stamp == "end" else "start")
     if as_json:
-        typer.echo(paths.summary.read_text(encoding="utf-8"))
+        typer.echo(written.summary.read_text(encoding="utf-8"))
     else:
-        typer.echo(paths.table.read_text(encoding="utf-8"))
-        typer.echo(f"report: {paths.page}")
+        typer.echo(written.table.read_text(encoding="utf-8"))
+        typer.echo(f"report: {written.page}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.report.folders import Results
-from fedbalancer.report.scores import Comparison
+from fedbalancer.report.scores import Comparison, MethodScore
 from fedbalancer.report.series import NOISY_POINTS, Band, accuracy_band, group_width, outcome_shares, round_band, used
 from fedbalancer.report.style import GREY, OUTCOMES, looks, time_unit
 from fedbalancer.types import FloatArray
@@ -73,8 +73,8 @@ def speedup_chart(results: Results, comparison: Comparison) -> Chart:
     }  # fmt: skip
     reference = "the best FedAvg variant" if comparison.fedavg_reference else comparison.methods[0].method
     numbers = [
-        {"xref": "paper", "x": 1, "xanchor": "left", "y": name, "text": f"<b>{mean:.2f}×</b>", "showarrow": False}
-        for name, mean in zip(names, bars["x"], strict=True)
+        {"xref": "paper", "x": 1, "xanchor": "left", "y": name, "text": f"<b>{text}</b>", "showarrow": False}
+        for name, text in zip(names, map(_factor, scored), strict=True)
     ]
     layout = _axes("times as fast", "") | {"shapes": [_line(x=1.0, dash="dash")], "annotations": numbers}
     layout["margin"] = {"r": 52}
@@ -144,6 +144,10 @@ def threshold_chart(results: Results) -> Chart:
     )
     data = _lines(results, bands, "round %{x:.0f}<br>threshold %{y:.4~g}")
     return Chart("threshold", "Loss threshold per round", about, data, _axes("round", "loss threshold"))
+
+
+def _factor(method: MethodScore) -> str:
+    return f"{method.speedup.mean:.2f}×" if method.reached else "never"
 
 
 def _lines(results: Results, bands: dict[str, Band | None], hover: str, per_x: float = 1.0) -> list[dict[str, Any]]:

@@ -78,17 +78,18 @@ def speedup_figure(results: Results, comparison: Comparison) -> Figure:
     look = looks(results.methods)
     figure, axes = _figure(results, "Speed-up to the target accuracy", _rival_label(comparison), "")
     for place, method in enumerate(comparison.methods):
-        spread, row = method.speedup, len(comparison.methods) - 1 - place
-        if spread.mean is None:
-            axes.annotate("not scored", (0, row), (4, 0), textcoords="offset points", va="center", color=FAINT)
+        speedup, row = method.speedup, len(comparison.methods) - 1 - place
+        if speedup.mean is None or not method.reached:
+            text = "not scored" if speedup.mean is None else "never"
+            axes.annotate(text, (0, row), (4, 0), textcoords="offset points", va="center", color=FAINT)
             continue
-        axes.barh(row, spread.mean, height=0.62, color=look[method.method].colour, alpha=0.85)
-        if spread.std is not None:
-            axes.errorbar(spread.mean, row, xerr=spread.std, color=INK, capsize=3, linewidth=1.2)
+        axes.barh(row, speedup.mean, height=0.62, color=look[method.method].colour, alpha=0.85)
+        if speedup.std is not None:
+            axes.errorbar(speedup.mean, row, xerr=speedup.std, color=INK, capsize=3, linewidth=1.2)
         dots = [score.speedup for score in method.scores]
         axes.plot(dots, [row] * len(dots), "o", markersize=4, color="white", markeredgecolor=INK, clip_on=False)
-        edge = max([*dots, spread.mean + (spread.std or 0.0)])
-        axes.annotate(f"{spread.mean:.2f}×", (edge, row), (7, 0), textcoords="offset points", va="center", color=INK)
+        edge = max([*dots, speedup.mean + (speedup.std or 0.0)])
+        axes.annotate(f"{speedup.mean:.2f}×", (edge, row), (7, 0), textcoords="offset points", va="center", color=INK)
     axes.set_yticks(range(len(comparison.methods)), [method.method for method in reversed(comparison.methods)])
     axes.axvline(1.0, color=FAINT, linestyle=(0, (5, 3)), linewidth=1.0)
     axes.margins(x=0.12)

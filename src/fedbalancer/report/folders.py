@@ -22,15 +22,15 @@ ROUNDS = {
     "loss_threshold": pl.Float64, "loss_threshold_ratio": pl.Float64, "deadline_ratio": pl.Float64,
     "selected": pl.Int64, "completed": pl.Int64,
 }  # fmt: skip
-TRAFFIC = {"end_s": pl.Float64, "down_bytes": pl.Int64, "up_bytes": pl.Int64}
+TRAFFIC = {"start_s": pl.Float64, "end_s": pl.Float64, "down_bytes": pl.Int64, "up_bytes": pl.Int64}
 OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 
 
 @dataclass(frozen=True, eq=False)
 class RunCurve:
     """What scoring needs of one run: its evaluations (round, start_s, clock_s, accuracy), its status, the clock at the
-    end of its last round (None: that of its last evaluation), and its traffic (end_s, down_bytes, up_bytes of every
-    round; None if the run did not record it)."""
+    end of its last round (None: that of its last evaluation), and its traffic (start_s, end_s, down_bytes, up_bytes of
+    every round; None if the run did not record it)."""
 
     method: str
     seed: int
@@ -46,15 +46,20 @@ class RunCurve:
             return self.end_s
         return float(self.evals["clock_s"].max() or 0.0) if self.evals.height else 0.0  # type: ignore[arg-type]
 
+    @property
+    def last_accuracy(self) -> float | None:
+        """Of the last evaluation; None if there is none."""
+        return self.evals["accuracy"][-1] if self.evals.height else None
+
     def covers(self, budget_s: float | None) -> bool:
         """Whether the run can be scored: it is done, or has come to the end of the budget."""
         return self.status == "done" or (budget_s is not None and self.last_s >= budget_s > 0)
 
-    def sent_bytes(self, column: str, budget_s: float) -> int | None:
-        """Sum of a column of the traffic over the rounds within the budget."""
+    def sent_bytes(self, column: str, budget_s: float, clock: str = "end_s") -> int | None:
+        """Sum of a column of the traffic over the rounds that end (or, by `start_s`, start) within the budget."""
         if self.traffic is None:
             return None
-        return int(self.traffic.filter(pl.col("end_s") <= budget_s)[column].sum())
+        return int(self.traffic.filter(pl.col(clock) <= budget_s)[column].sum())
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,8 +51,10 @@ def _ours(comparison: Comparison, ours: MethodScore) -> str:
 def _caution(winner: MethodScore) -> str:
     """What the number of seeds allows to say."""
     low, high = winner.speedup.low, winner.speedup.high
-    if low is None or high is None:
+    if len(winner.scores) == 1:
         return "One seed says nothing about chance."
+    if low is None or high is None:
+        return "Where the target was not reached there is no time to compare, so no interval can be given."
     if low > 1:
         return ""
     interval = f"the 95% interval ({max(low, 0):.2f} to {high:.2f})"

@@ -20,8 +20,7 @@ from fedbalancer.errors import BadSetting, RunFolderError
 from fedbalancer.files import write_json
 from fedbalancer.methods import Method
 from fedbalancer.processes import usable_cores
-from fedbalancer.report import Comparison, score_results, write_report
-from fedbalancer.report.folders import load_comparison
+from fedbalancer.report import Comparison, score_folder, write_report
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool, is_run, status
 from fedbalancer.runs.spec import OLD_ENGINE, RunSpec, whole_path
 from fedbalancer.runs.workforce import Hands, Workforce
@@ -198,9 +197,8 @@ def run_comparison(
         outcomes |= pool.run(first, listen, stopped)
         further = [] if stopped() else _extensions(plan, out, budgets_s)
         outcomes |= pool.run(further, listen, stopped)
-    comparison = _scored(out)
-    if pages:
-        write_report(out)
+    comparison = write_report(out).comparison if pages else score_folder(out)
+    assert comparison is not None  # only a single run has no scores
     return ComparisonRun(comparison, out, outcomes)
 
 
@@ -263,7 +261,7 @@ def _extensions(plan: ComparisonPlan, out: Path, budgets_s: Mapping[int, float])
     """Finished runs that did not reach their seed's target within the budget, to be carried on."""
     if plan.extend <= 1:
         return []
-    targets = {seed.seed: seed.target for seed in _scored(out).seeds}
+    targets = {seed.seed: seed.target for seed in score_folder(out).seeds}
     jobs = []
     for seed in plan.seeds:
         for method in plan.methods:
@@ -272,12 +270,6 @@ def _extensions(plan: ComparisonPlan, out: Path, budgets_s: Mapping[int, float])
             if seed in targets and status(folder) == "done" and not _reached(folder, targets[seed]):
                 jobs.append(Job(spec, folder, extend=(plan.extend * budgets_s[seed], targets[seed])))
     return jobs
-
-
-def _scored(out: Path) -> Comparison:
-    comparison = score_results(load_comparison(out))
-    assert comparison is not None  # only a single run has no scores
-    return comparison
 
 
 def _reached(folder: Path, target: float) -> bool:

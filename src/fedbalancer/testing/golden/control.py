@@ -17,6 +17,7 @@ from fedbalancer.testing.golden.report import GoldenCheck, differing
 from fedbalancer.testing.golden.rounding import ARITHMETIC, half_unit
 from fedbalancer.types import ServerState, Setup
 
+
 def control_checks(name: str, run: FedBalancerRun, setup: Setup) -> list[GoldenCheck]:
     """Ratios from the logged utilities, then threshold and deadline from those ratios and the logged bounds.
 
