@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError
 from fedbalancer.files import write_json
 from fedbalancer.methods import Method
 from fedbalancer.processes import usable_cores
@@ -50,6 +50,13 @@ class ComparisonRun:
     def stopped(self) -> bool:
         return any(event.kind == "stopped" for event in self.outcomes.values())
 
+    def scored(self) -> Comparison:
+        """The scores, unless so many runs failed that there are none: then an error that names those and why."""
+        if self.failed and not self.comparison.seeds:
+            causes = "; ".join(f"{event.key[0]} seed {event.key[1]} failed: {event.why}" for event in self.failed)
+            raise FedBalancerError(f"nothing can be scored: {causes}")
+        return self.comparison
+
 
 def compare(
     task: str | Task,
@@ -73,6 +80,7 @@ def compare(
 ) -> Comparison:
     """Compare methods and return the scores; with `out` the folder keeps every run and the report.
 
+    Runs that fail are left out of the scores, whose `notes` name them; if nothing is left it is an error.
     `jobs` runs go side by side, each with `workers` that train its clients; unless told, they share the cores.
     """
     plan = ComparisonPlan.make(
@@ -80,9 +88,9 @@ def compare(
     )
     hands = Hands(jobs, workers, executor, address)
     if out is not None:
-        return run_comparison(plan, Path(out), overwrite=overwrite, hands=hands).comparison
+        return run_comparison(plan, Path(out), overwrite=overwrite, hands=hands).scored()
     with TemporaryDirectory(prefix="fedbalancer-") as folder:
-        return run_comparison(plan, Path(folder) / "comparison", hands=hands, pages=False).comparison
+        return run_comparison(plan, Path(folder) / "comparison", hands=hands, pages=False).scored()
 
 
 @dataclass(frozen=True)
