@@ -49,6 +49,13 @@ def test_a_target_never_or_seldom_reached_is_said() -> None:
     assert "only on 1 of 2 seeds" in headline(compared({"fedavg+1t": [90, 90], "fedbalancer": [10, None]}))
 
 
+def test_a_win_on_some_seeds_gives_no_interval_and_says_why() -> None:
+    text = headline(compared({"fedavg+1t": [90, 90, 90], "fedbalancer": [10, 10, None]}))
+    assert "no interval can be given" in text
+    assert "One seed" not in text
+    assert "this can be chance" not in text
+
+
 def test_ties_name_all_winners() -> None:
     assert headline(compared({"fedavg+1t": [80], "oort": [40], "fedbalancer": [40]})).startswith(
         "oort and fedbalancer reached"
