@@ -71,7 +71,6 @@ class StoredRun:
     rounds: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ROUNDS))
     outcomes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OUTCOMES))
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    started: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +155,10 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     if problems and status == "done":
         status = "damaged"
     end_s = float(rounds["end_s"].max()) if rounds.height else None  # type: ignore[arg-type]
-    curve = RunCurve(method, seed, evals, status, end_s, _read_traffic(folder / "rounds.parquet"))
+    traffic, unknown = _read_parquet(folder / "rounds.parquet", TRAFFIC)  # older versions did not record it
+    curve = RunCurve(method, seed, evals, status, end_s, None if unknown or not rounds.height else traffic)
     why = "; ".join(filter(None, [why, *problems]))
-    return StoredRun(curve, why, rounds, outcomes, manifest, str(manifest.get("started") or ""))
+    return StoredRun(curve, why, rounds, outcomes, manifest)
 
 
 def _as_results(folder: Path, run: StoredRun) -> Results:
@@ -202,12 +202,6 @@ def _read_parquet(path: Path, schema: Mapping[str, Any]) -> tuple[pl.DataFrame, 
         return frame.cast(dict(schema)), ""  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError) as error:
         return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
-
-
-def _read_traffic(path: Path) -> pl.DataFrame | None:
-    """What was sent in every round; None for a run of a version that did not record it."""
-    frame, problem = _read_parquet(path, TRAFFIC)
-    return None if problem or not path.exists() else frame
 
 
 def _read_outcomes(path: Path) -> tuple[pl.DataFrame, str]:

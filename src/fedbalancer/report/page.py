@@ -106,7 +106,8 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def _origin(results: Results) -> Facts:
     """Where the numbers come from."""
-    dates = sorted({run.started[:19].replace("T", " ") for run in results.runs if run.started})
+    started = {str(run.manifest.get("started") or "") for run in results.runs}
+    dates = sorted(date[:19].replace("T", " ") for date in started if date)
     recorded = [found for run in results.runs if isinstance(found := run.manifest.get("versions"), dict)]
     versions = {f"{name} {version}" for found in recorded for name, version in found.items()}
     return [

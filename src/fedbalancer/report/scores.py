@@ -22,7 +22,7 @@ accuracies and the target), and the budget itself, which is then the start of Fe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedbalancer.errors import BadSetting, UnknownName
@@ -126,6 +126,11 @@ class Comparison:
     def budget_s(self) -> float | None:
         """Mean over the scored seeds."""
         return Estimate.of([seed.budget_s for seed in self.seeds]).mean
+
+    @property
+    def rival(self) -> str:
+        """What the speed-ups are relative to."""
+        return "the best FedAvg variant" if self.fedavg_reference else f"the reference {self.methods[0].method}"
 
     def to_json(self) -> dict[str, Any]:
         """The shape that `compare --json` and `summary.json` share."""
@@ -233,10 +238,7 @@ def _unfinished(curve: RunCurve) -> str:
 def _method_json(method: MethodScore) -> dict[str, Any]:
     speedup, accuracy = method.speedup, method.accuracy
     return {
-        "speedup": {
-            "mean": speedup.mean, "std": speedup.std, "low": speedup.low, "high": speedup.high,
-            "reached": method.reached,
-        },
+        "speedup": {**asdict(speedup), "reached": method.reached},
         "accuracy": {"mean": accuracy.mean, "std": accuracy.std},
         "down_bytes": {"mean": method.down_bytes.mean, "std": method.down_bytes.std},
         "up_bytes": {"mean": method.up_bytes.mean, "std": method.up_bytes.std},
