@@ -13,7 +13,8 @@ from fedbalancer.cli.options import Json
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run or a comparison.")],
     stamp: Annotated[
-        str, typer.Option(help="Time of an evaluation: end of its round, or start as the authors' notebooks had it.")
+        str,
+        typer.Option(help="Rounds count at their end, or at their start as in the authors' notebooks."),
     ] = "end",
     as_json: Json = False,
 ) -> None:

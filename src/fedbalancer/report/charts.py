@@ -77,7 +77,7 @@ def speedup_chart(results: Results, comparison: Comparison) -> Chart:
     layout["margin"] = {"r": 52}
     layout["xaxis"]["rangemode"] = "tozero"
     layout["yaxis"] |= {"type": "category", "showgrid": False, "rangemode": "normal"}
-    about = f"How many times as fast as {comparison.rival} the target was reached."
+    about = f"How many times as fast as {comparison.reference} the target was reached."
     about += " Bars: mean. Dots: seeds, 0 where it never was."
     return Chart("speedup", "Speed-up to the target", about, [bars, seeds] if scored else [], layout)
 

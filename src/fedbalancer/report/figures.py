@@ -65,7 +65,7 @@ def round_figure(results: Results, panel: Panel) -> Figure:
 def speedup_figure(results: Results, comparison: Comparison) -> Figure:
     """Mean speed-up to the target as bars, with ± one standard deviation and a dot per seed."""
     look = looks(results.methods)
-    label = f"Times as fast as {comparison.rival} (bars: mean, lines: ± standard deviation, dots: seeds)"
+    label = f"Times as fast as {comparison.reference} (bars: mean, lines: ± standard deviation, dots: seeds)"
     figure, axes = _figure(results, "Speed-up to the target accuracy", label, "")
     for place, method in enumerate(comparison.methods):
         speedup, row = method.speedup, len(comparison.methods) - 1 - place

@@ -7,7 +7,7 @@ A run that failed, was stopped, still goes on, is absent or is damaged is loaded
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,7 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     status, why = str(manifest.get("status") or "unknown"), str(manifest.get("why") or "")
     evals, evals_problem = _read_parquet(folder / "evals.parquet", EVALS)
     rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS)
-    outcomes, outcomes_problem = _read_outcomes(folder / "clients.parquet")
+    outcomes, outcomes_problem = _read_parquet(folder / "clients.parquet", OUTCOMES, _outcomes)
     problems = [text for text in (evals_problem, rounds_problem, outcomes_problem) if text]
     if problems and status == "done":
         status = "damaged"
@@ -193,23 +193,18 @@ def _read_json(path: Path) -> tuple[dict[str, Any], str]:
     return (content, "") if isinstance(content, dict) else ({}, f"{path.name} is not a JSON object")
 
 
-def _read_parquet(path: Path, schema: Mapping[str, Any]) -> tuple[pl.DataFrame, str]:
+def _read_parquet(
+    path: Path, schema: Mapping[str, Any], ask: Callable[[pl.LazyFrame], pl.LazyFrame] = lambda rows: rows
+) -> tuple[pl.DataFrame, str]:
     """The columns of `schema`, and in words what is wrong with the file. A run that has not come far has no file."""
     if not path.exists():
         return pl.DataFrame(schema=schema), ""
     try:
-        frame = pl.read_parquet(path, columns=list(schema), memory_map=False)
-        return frame.cast(dict(schema)), ""  # type: ignore[arg-type]
+        return ask(pl.scan_parquet(path)).select(list(schema)).collect().cast(dict(schema)), ""  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError) as error:
         return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
 
 
-def _read_outcomes(path: Path) -> tuple[pl.DataFrame, str]:
+def _outcomes(rows: pl.LazyFrame) -> pl.LazyFrame:
     """How many selected clients ended in which way, over all rounds; counted without loading the rows."""
-    if not path.exists():
-        return pl.DataFrame(schema=OUTCOMES), ""
-    try:
-        counts = pl.scan_parquet(path).group_by(pl.col("outcome").cast(pl.String)).agg(pl.len().alias("clients"))
-        return counts.sort("outcome").collect().cast({"clients": pl.Int64}), ""
-    except (OSError, pl.exceptions.PolarsError) as error:
-        return pl.DataFrame(schema=OUTCOMES), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
+    return rows.group_by("outcome").agg(pl.len().alias("clients")).sort("outcome")

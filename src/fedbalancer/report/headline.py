@@ -23,7 +23,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def _winner(comparison: Comparison, winners: list[MethodScore], factor: float) -> str:
-    names, rival = _join([winner.method for winner in winners]), comparison.rival
+    names, rival = _join([winner.method for winner in winners]), comparison.reference
     target = f"the target accuracy of {comparison.target:.1%}"
     if len(comparison.methods) == 1:
         return f"{names} was compared with nothing: {target} is its own."
@@ -45,7 +45,7 @@ def _ours(comparison: Comparison, ours: MethodScore) -> str:
         if ours.reached == len(ours.scores)
         else f", reaching the target on {ours.reached} of {len(ours.scores)} seeds"
     )
-    return f"{OURS} did not win: {_mean(ours):.2f} times the speed of {comparison.rival}{some}."
+    return f"{OURS} did not win: {_mean(ours):.2f} times the speed of {comparison.reference}{some}."
 
 
 def _caution(winner: MethodScore) -> str:

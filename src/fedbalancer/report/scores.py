@@ -128,7 +128,7 @@ class Comparison:
         return Estimate.of([seed.budget_s for seed in self.seeds]).mean
 
     @property
-    def rival(self) -> str:
+    def reference(self) -> str:
         """What the speed-ups are relative to."""
         return "the best FedAvg variant" if self.fedavg_reference else f"the reference {self.methods[0].method}"
 
@@ -153,7 +153,11 @@ def score(
     variant: str = "",
     rounds: int | None = None,
 ) -> Comparison:
-    """Score every run that is done or has come to the end of its seed's budget; `methods` gives the order."""
+    """Score every run that is done or has come to the end of its seed's budget.
+
+    `budgets_s` has the seconds that each seed's runs are given, `methods` the order (default: as the curves come),
+    `stamp` what counts as the time of an evaluation. `task`, `variant` and `rounds` are only for captions.
+    """
     if stamp not in ("end", "start"):
         raise BadSetting(f"stamp {stamp!r} is not known; use 'end' or 'start'")
     curves = list(curves)
@@ -223,11 +227,8 @@ def _score_run(
 
 
 def _gap(curve: RunCurve, budget_s: float, covering: Mapping[str, RunCurve]) -> str:
-    what = (
-        "has no evaluation within"
-        if curve.method in covering
-        else f"only came to {curve.last_s:.0f} s (status: {curve.status}) of"
-    )
+    came = f"only came to {curve.last_s:.0f} s (status: {curve.status}) of"
+    what = "has no evaluation within" if curve.method in covering else came
     return f"{curve.method}, seed {curve.seed} is not scored: it {what} the budget of {budget_s:.0f} s"
 
 
@@ -236,13 +237,11 @@ def _unfinished(curve: RunCurve) -> str:
 
 
 def _method_json(method: MethodScore) -> dict[str, Any]:
-    speedup, accuracy = method.speedup, method.accuracy
+    others = {"accuracy": method.accuracy, "down_bytes": method.down_bytes, "up_bytes": method.up_bytes}
     return {
-        "speedup": {**asdict(speedup), "reached": method.reached},
-        "accuracy": {"mean": accuracy.mean, "std": accuracy.std},
-        "down_bytes": {"mean": method.down_bytes.mean, "std": method.down_bytes.std},
-        "up_bytes": {"mean": method.up_bytes.mean, "std": method.up_bytes.std},
-    }  # fmt: skip
+        "speedup": {**asdict(method.speedup), "reached": method.reached},
+        **{name: {"mean": found.mean, "std": found.std} for name, found in others.items()},
+    }
 
 
 def _seed_json(seed: SeedScore) -> dict[str, Any]:
