@@ -123,14 +123,27 @@ class TestParseAssignments:
         found = parse_assignments(["slots.deadline=a.b:C", "slots.work = d:E"])
         assert found == {"slots": {"deadline": "a.b:C", "work": "d:E"}}
 
+    @pytest.mark.parametrize(
+        "given",
+        [
+            ["slots.work=d:E", "slots.deadline=a.b:C"],
+            ['slots={work="d:E"}', "slots.deadline=a.b:C"],
+            ["slots.deadline=a.b:C", 'slots={work="d:E"}'],
+            ['slots.deadline="a.b:C"', "slots.work=x:Y", "slots.work=d:E"],
+        ],
+    )
+    def test_every_form_of_a_slot_adds_to_the_others(self, given: list[str]) -> None:
+        assert parse_assignments(given)["slots"] == {"deadline": "a.b:C", "work": "d:E"}
+
     @pytest.mark.parametrize("text", ["w", "=5", "", " =5"])
     def test_anything_else_must_look_like_key_value(self, text: str) -> None:
         with pytest.raises(BadSetting, match="key=value"):
             parse_assignments([text])
 
-    def test_slots_need_a_name(self) -> None:
+    @pytest.mark.parametrize("text", ["slots=a:B", "slots=none", "slots=3"])
+    def test_slots_need_a_name(self, text: str) -> None:
         with pytest.raises(BadSetting, match="must name a slot"):
-            parse_assignments(["slots=a:B", "slots.work=d:E"])
+            parse_assignments([text, "slots.work=d:E"])
 
     def test_nan_gets_as_far_as_the_ranges(self) -> None:
         with pytest.raises(BadSetting, match="finite"):

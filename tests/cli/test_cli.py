@@ -110,6 +110,49 @@ def test_settings_come_from_toml_and_the_command_line_wins(cli: Cli, tmp_path: P
     assert "TOML" in refused(cli("run", *SMALL, "--out", "other"))
 
 
+RUN, COMPARE = (
+    ("run", "--method", "fedbalancer", "--timing-only"),
+    ("compare", "--methods", "fedbalancer", "--seeds", "1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "expected"),
+    [
+        (RUN, ("w=3",), {"samples": "mine:Samples", "clients": "mine:Clients"}),
+        (RUN, ("slots.clients=mine:Other",), {"samples": "mine:Samples", "clients": "mine:Other"}),
+        (
+            RUN,
+            ('slots={work="mine:Work"}', 'slots.clients = "mine:Other"'),
+            {"samples": "mine:Samples", "clients": "mine:Other", "work": "mine:Work"},
+        ),
+        (
+            COMPARE,
+            ("slots.work=mine:Work",),
+            {"samples": "mine:Samples", "clients": "mine:Clients", "work": "mine:Work"},
+        ),
+    ],
+)
+def test_slots_of_the_command_line_are_added_to_those_of_the_file(
+    cli: Cli, tmp_path: Path, command: tuple[str, ...], given: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from fedbalancer.methods import method\n"
+        "plain = method('fedavg+1t')\n"
+        "Samples, Clients, Work = type(plain.samples), type(plain.clients), type(plain.work)\n"
+        "Other = Clients\n"
+    )
+    slots = '[slots]\nsamples = "mine:Samples"\nclients = "mine:Clients"\n'
+    (tmp_path / "own.toml").write_text(f"w = 7\n{slots}")
+    sets = [part for text in given for part in ("--set", text)]
+    done = cli(command[0], *SMALL, *command[1:], "--config", "own.toml", *sets, "--out", "r")
+    assert done.returncode == 0, done.stderr
+    (manifest,) = (tmp_path / "r").rglob("manifest.json")
+    settings = json.loads(manifest.read_text())["settings"]
+    assert settings["slots"] == expected
+    assert settings["w"] == (3 if "w=3" in given else 7)
+
+
 @pytest.mark.parametrize("what", ["tasks", "methods", "devices", "policies", "settings"])
 def test_list(cli: Cli, what: str) -> None:
     assert cli("list", what).returncode == 0

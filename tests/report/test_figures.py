@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.report.figures import accuracy_figure, deadline_figure, threshold_figure, write_figures
+from fedbalancer.report.figures import accuracy_figure, round_figure, write_figures
 from fedbalancer.report.folders import load
-from fedbalancer.report.scores import score_results
+from fedbalancer.report.scores import score_comparison
+from fedbalancer.report.series import PANELS
 from fedbalancer.report.style import looks
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -20,8 +21,8 @@ def test_all_figures_of_a_comparison_are_written_without_pyplot(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it would now fail
     results = load(comparison_folder)
-    paths = write_figures(results, score_results(results), comparison_folder / "figures")
-    names = ["accuracy.png", "deadline.png", "loss_threshold.png", "completed.png", "speedup.png"]
+    paths = write_figures(results, score_comparison(results), comparison_folder / "figures")
+    names = ["accuracy.png", "completed.png", "deadline.png", "loss_threshold.png", "speedup.png"]
     assert [path.name for path in paths] == names
     assert all(path.read_bytes().startswith(PNG) for path in paths)
     assert sorted(path.name for path in (comparison_folder / "figures").iterdir()) == sorted(names)
@@ -29,7 +30,7 @@ def test_all_figures_of_a_comparison_are_written_without_pyplot(
 
 def test_lines_have_the_colours_of_their_methods_and_axes_have_units(comparison_folder: Path) -> None:
     results = load(comparison_folder)
-    axes = accuracy_figure(results, score_results(results)).axes[0]
+    axes = accuracy_figure(results, score_comparison(results)).axes[0]
     colours = {line.get_label(): line.get_color() for line in axes.lines}
     for method, look in looks(results.methods).items():
         assert colours[method] == look.colour
@@ -39,7 +40,7 @@ def test_lines_have_the_colours_of_their_methods_and_axes_have_units(comparison_
 
 def test_methods_without_a_deadline_or_threshold_are_named_instead_of_drawn(comparison_folder: Path) -> None:
     results = load(comparison_folder)
-    deadline, threshold = deadline_figure(results).axes[0], threshold_figure(results).axes[0]
+    _, deadline, threshold = (round_figure(results, panel).axes[0] for panel in PANELS)
     assert "No deadline: fedavg+wfa, oort" in deadline.get_xlabel()
     assert [line.get_label() for line in threshold.lines] == ["fedbalancer"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from fedbalancer.report import Comparison, RunCurve, score
 from fedbalancer.report.headline import headline
-from fedbalancer.report.scores import Comparison, RunCurve, score
 
 
 def compared(times_s: dict[str, list[float | None]]) -> Comparison:
@@ -47,6 +47,13 @@ def test_no_win_at_all_is_said() -> None:
 def test_a_target_never_or_seldom_reached_is_said() -> None:
     assert "it never reached the target" in headline(compared({"fedavg+1t": [80], "fedbalancer": [None]}))
     assert "only on 1 of 2 seeds" in headline(compared({"fedavg+1t": [90, 90], "fedbalancer": [10, None]}))
+
+
+def test_a_win_on_some_seeds_gives_no_interval_and_says_why() -> None:
+    text = headline(compared({"fedavg+1t": [90, 90, 90], "fedbalancer": [10, 10, None]}))
+    assert "no interval can be given" in text
+    assert "One seed" not in text
+    assert "this can be chance" not in text
 
 
 def test_ties_name_all_winners() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from report.pages import write_page
 
 from fedbalancer.report.charts import charts
 from fedbalancer.report.folders import load
-from fedbalancer.report.page import page_html, write_page
-from fedbalancer.report.scores import score_results
+from fedbalancer.report.page import page_html
+from fedbalancer.report.scores import score_comparison
 
 VOID = {"meta", "link", "line"}
 
@@ -28,11 +31,17 @@ class Balance(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.loads: list[str] = []
+        self.tags: list[tuple[str, tuple[str, ...]]] = []
+        self.data = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in VOID:
             self.open.append(tag)
+        self.tags.append((tag, tuple(name for name, _ in attrs)))
         self.loads += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.data += data
 
     def handle_endtag(self, tag: str) -> None:
         assert tag in VOID or self.open.pop() == tag
@@ -62,6 +71,39 @@ def test_everything_from_files_is_escaped(comparison_folder: Path) -> None:
     assert len(re.findall(r"</script>", page)) == 3
 
 
+HOSTILE = (
+    "</script><b>bad", "<img src=x onerror=alert(1)>", '" onmouseover="alert(1)', "{{ 7 * 191 }}", "{% raw %}",
+    "' autofocus onfocus=alert(1) '", "</style><b>bad", "a&lt;b",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_stays_text_wherever_it_stands(
+    tmp_path: Path, name: str, make_comparison: Callable[..., Path]
+) -> None:
+    """As task, variant, scale, method, status, reason, setting and version: the tags are those of a harmless name."""
+    tags = []
+    for word in ("harmless", name):
+        folder = make_comparison(tmp_path / str(len(tags)), methods=("fedavg+1t", "oort"), seeds=(0,))
+        manifest = json.loads((folder / "oort" / "seed-0" / "manifest.json").read_text())
+        content = json.loads((folder / "comparison.json").read_text())
+        shutil.copytree(folder / "oort" / "seed-0", folder / word / "seed-0")
+        (folder / "oort" / "seed-0" / "manifest.json").write_text(
+            json.dumps({**manifest, "status": word, "why": word, "settings": {word: word}, "versions": {word: word}})
+        )
+        content |= {"task": word, "variant": word, "scale": word, "methods": [*content["methods"], word]}
+        (folder / "comparison.json").write_text(json.dumps(content))
+        parser = Balance()
+        page = write_page(folder).read_text(encoding="utf-8")
+        parser.feed(without_scripts(page))
+        assert parser.open == []
+        assert parser.loads == ["data:,"]
+        assert len(re.findall(r"</script>", page)) == 3
+        assert parser.data.count(word) >= 8
+        tags.append(parser.tags)
+    assert tags[0] == tags[1]
+
+
 def test_failures_statuses_settings_and_provenance_are_there(comparison_folder: Path) -> None:
     text = without_scripts(write_page(comparison_folder).read_text(encoding="utf-8"))
     assert "1 of 15 runs are not done" in text
@@ -77,7 +119,7 @@ def test_failures_statuses_settings_and_provenance_are_there(comparison_folder: 
 def test_every_chart_is_one_that_plotly_accepts(comparison_folder: Path) -> None:
     graph_objects = pytest.importorskip("plotly.graph_objects")
     results = load(comparison_folder)
-    drawn = charts(results, score_results(results))
+    drawn = charts(results, score_comparison(results))
     assert [chart.name for chart in drawn] == ["accuracy", "speedup", "outcomes", "completed", "deadline", "threshold"]
     for chart in drawn:
         graph_objects.Figure(data=chart.data, layout=chart.layout)
@@ -96,7 +138,7 @@ def test_a_comparison_of_which_nothing_ran_makes_a_page(tmp_path: Path) -> None:
     content = {"task": "har", "variant": "", "methods": ["fedavg+1t"], "seeds": [0], "rounds": 5, "budgets_s": {}}
     (tmp_path / "comparison.json").write_text(json.dumps(content))
     results = load(tmp_path)
-    page = page_html(results, score_results(results))
+    page = page_html(results, score_comparison(results))
     assert "Nothing can be scored yet" in page
     assert "No run has recorded a round yet" in page
     assert "missing (no manifest.json)" in page

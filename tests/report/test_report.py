@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.report import score_folder, write_report
+from fedbalancer.report import folders, score_folder, scores, write_report
 from fedbalancer.report.folders import load
 from fedbalancer.report.page import page_html
 from fedbalancer.report.single import run_markdown
@@ -32,7 +32,21 @@ def test_the_stamp_reaches_all_files(tmp_path: Path, make_comparison: Callable[.
     end, start = score_folder(folder), score_folder(folder, stamp="start")
     paths = write_report(folder, stamp="start")
     assert json.loads(paths.summary.read_text()) == start.to_json() != end.to_json()
-    assert "start (the authors" in paths.page.read_text(encoding="utf-8").replace("&#x27;", "'")
+    assert "start (the authors" in paths.page.read_text(encoding="utf-8").replace("&#39;", "'")
+
+
+def test_a_report_loads_every_run_once_and_scores_once(
+    comparison_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, scored = [], []
+    load_run, score = folders.load_run, scores.score
+    monkeypatch.setattr(folders, "load_run", lambda *given: loaded.append(given[0]) or load_run(*given))
+    monkeypatch.setattr(scores, "score", lambda *given, **named: scored.append(1) or score(*given, **named))
+    report = write_report(comparison_folder)
+    assert len(loaded) == len(set(loaded)) == 15
+    assert len(scored) == 1
+    assert report.comparison is not None
+    assert report.comparison.to_json() == json.loads(report.summary.read_text())
 
 
 def test_a_report_made_again_is_the_same_and_leaves_nothing_else(run_folder: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.report.scores import RunCurve, Spread, score
+from fedbalancer.report import Estimate, RunCurve, score
 
 ROUND_S = 10.0
+LOGS = Path(os.environ.get("FEDBALANCER_REFERENCE", Path(__file__).parents[3] / "shared" / "reference"))
 
 
 def curve(method: str, points: list[tuple[float, float]], seed: int = 0, status: str = "done") -> RunCurve:
@@ -101,22 +104,90 @@ def test_the_legacy_stamp_is_the_start_of_the_round_and_never_zero() -> None:
         score(runs, {0: 100.0}, stamp="middle")  # type: ignore[arg-type]
 
 
+def test_the_legacy_stamp_decides_which_evaluation_is_the_last_one_and_with_it_final_accuracies_and_target() -> None:
+    """FedAvg+1T's last round takes from 90 to 100 s: theirs is a budget of 90 s."""
+    runs = [
+        curve("fedavg+1t", [(50, 0.5), (100, 0.7), (110, 0.9)]),  # starts at 40, 90 and 100 s
+        curve("fedavg+wfa", [(60, 0.6), (99, 0.65), (105, 0.8)]),  # starts at 50, 89 and 95 s
+        curve("oort", [(45, 0.75), (98, 0.6), (103, 0.4)]),
+    ]
+    runs[2] = replace(runs[2], evals=runs[2].evals.with_columns(start_s=pl.Series([35.0, 88.0, 89.5])))
+    end, start = score(runs, {0: 100.0}), score(runs, {0: 100.0}, stamp="start")
+    assert (end.target, end.budget_s) == (0.7, 100.0)
+    assert (start.target, start.budget_s) == (0.7, 90.0)
+    assert [m.accuracy.mean for m in end.methods] == [0.7, 0.65, 0.6]
+    assert [m.accuracy.mean for m in start.methods] == [0.7, 0.65, 0.4]  # begun at 89.5 s, though it ended at 103 s
+    assert start["oort"].speedup.mean == pytest.approx(90 / 35)
+
+
+def test_the_legacy_budget_stays_where_fedavg_1t_took_no_part() -> None:
+    runs = [curve("fedavg+wfa", [(60, 0.6), (105, 0.8)]), curve("oort", [(50, 0.7), (120, 0.9)])]
+    start = score(runs, {0: 100.0}, stamp="start")
+    assert (start.target, start.budget_s) == (0.8, 100.0)  # begun at 95 s
+    assert start["oort"].accuracy.mean == 0.7
+    assert score(runs, {0: 100.0}).target == 0.6
+
+
+def test_bytes_follow_the_stamp_as_well() -> None:
+    starts = {"start_s": [1.0, 90.0, 100.0], "end_s": [50.0, 100.0, 110.0]}
+    traffic = pl.DataFrame({**starts, "down_bytes": [10, 20, 999], "up_bytes": [1, 2, 999]})
+    run = replace(curve("fedavg+1t", [(50, 0.5), (100, 0.7)]), traffic=traffic)
+    for stamp in ("end", "start"):
+        assert score([run], {0: 100.0}, stamp=stamp)["fedavg+1t"].down_bytes.mean == 30  # type: ignore[arg-type]
+
+
+def test_the_authors_logs_give_their_budget_and_their_final_accuracies() -> None:
+    """UCI-HAR, seed 0: FedAvg+1T's start times; 50 rounds count, of which it evaluates every fifth."""
+    logs = LOGS / "har_golden_seed0.json"
+    if not logs.is_file():
+        pytest.skip(f"golden file absent: {logs} (FEDBALANCER_REFERENCE names its folder)")
+    runs, golden = [], json.loads(logs.read_text())
+    for name, method in (("fedavg_1T", "fedavg+1t"), ("fedavg_WFA", "fedavg+wfa"), ("fedbalancer", "fedbalancer")):
+        logged = golden["seeds"]["0"]["runs"][name]
+        starts = logged["log_start_times"][4::5]
+        count = min(len(starts), len(logged["log_acc_every5"]))
+        frame = {"start_s": starts[:count], "clock_s": [s + 1 for s in starts[:count]]}
+        runs.append(RunCurve(method, 0, pl.DataFrame({**frame, "accuracy": logged["log_acc_every5"][:count]})))
+    budget_s = runs[0].evals["clock_s"][9]  # the end of round 50
+    result = score(runs, {0: budget_s}, stamp="start")
+    assert math.ceil(result.budget_s or 0) == golden["budget_s"][0] == 10187
+    assert [round(m.accuracy.mean or 0, 3) for m in result.methods] == [0.843, 0.820, 0.882]
+    assert result.seeds[0].reference == "fedavg+1t"
+    assert [round(m.speedup.mean or 0, 2) for m in result.methods] == [1.0, 0.66, 1.89]
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_what_never_arrived_has_a_mean_of_zero_and_neither_interval_nor_deviation(seeds: int) -> None:
+    runs = [curve("fedavg+1t", [(100, 0.8)], seed) for seed in range(seeds)]
+    runs += [curve("oort", [(50, 0.7)], seed) for seed in range(seeds)]
+    content = score(runs, dict.fromkeys(range(seeds), 100.0)).to_json()["methods"]["oort"]
+    assert content["speedup"] == {"mean": 0.0, "std": None, "low": None, "high": None, "reached": 0}
+
+
+def test_a_seed_that_never_arrived_leaves_the_papers_mean_and_no_interval() -> None:
+    runs = [curve("fedavg+1t", [(100, 0.8)], seed) for seed in range(3)]
+    runs += [curve("oort", [(50, 0.8 if seed else 0.7)], seed) for seed in range(3)]
+    speedup = score(runs, dict.fromkeys(range(3), 100.0))["oort"].speedup
+    assert (speedup.mean, speedup.low, speedup.high) == (pytest.approx(4 / 3), None, None)
+    assert speedup.std == pytest.approx(1.1547, abs=1e-4)
+
+
 def test_the_model_before_training_reaches_no_target() -> None:
     runs = [curve("fedavg+1t", [(0, 0.9), (50, 0.4)]), curve("oort", [(0, 0.9), (25, 0.5)])]
     assert score(runs, {0: 100.0})["oort"].speedup.mean == 2.0
 
 
 def test_one_seed_has_a_mean_and_no_interval() -> None:
-    assert Spread.of([1.5]) == Spread(1.5, None, None, None)
-    assert Spread.of([]) == Spread(None, None, None, None)
+    assert Estimate.of([1.5]) == Estimate(1.5, None, None, None)
+    assert Estimate.of([]) == Estimate(None, None, None, None)
 
 
 def test_the_interval_is_students_with_the_sample_deviation() -> None:
-    spread = Spread.of([1.0, 2.0, 3.0])
+    spread = Estimate.of([1.0, 2.0, 3.0])
     assert (spread.mean, spread.std) == (2.0, 1.0)
     assert spread.low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-6)
     assert spread.high == pytest.approx(2 + 4.302653 / math.sqrt(3), abs=1e-6)
-    assert Spread.of([2.0, 2.0]) == Spread(2.0, 0.0, 2.0, 2.0)
+    assert Estimate.of([2.0, 2.0]) == Estimate(2.0, 0.0, 2.0, 2.0)
 
 
 def test_a_run_that_stopped_before_the_budget_is_left_out_and_named() -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 
 from fedbalancer.report.folders import RunCurve, StoredRun, load
-from fedbalancer.report.series import accuracy_band, group_width, outcome_shares, round_band, used
+from fedbalancer.report.series import PANELS, accuracy_band, outcome_shares, round_band, used
 
 
 def stored(seed: int, clocks: list[float], accuracies: list[float], deadlines: list[float]) -> StoredRun:
@@ -62,5 +61,8 @@ def test_shares_of_outcomes_add_up_to_one(comparison_folder: Path) -> None:
     for method in results.methods:
         assert sum(outcome_shares(results.of(method)).values()) == pytest.approx(1.0)
     assert outcome_shares([]) == {}
-    assert group_width(results) == 1
-    assert group_width(results, 20) == int(np.ceil(83 / 20))
+
+
+def test_a_long_run_is_drawn_in_groups_of_rounds_and_a_noisy_column_in_longer_ones(comparison_folder: Path) -> None:
+    results = load(comparison_folder)  # the longest run has 83 rounds
+    assert {panel.name: panel.width(results) for panel in PANELS} == {"completed": 5, "deadline": 1, "threshold": 1}

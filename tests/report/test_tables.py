@@ -7,13 +7,20 @@ import io
 import polars as pl
 from rich.console import Console
 
-from fedbalancer.report.scores import Comparison, RunCurve, score
+from fedbalancer.report import Comparison, RunCurve, score
 from fedbalancer.report.tables import markdown_table, rich_table
 
 
 def run(method: str, seed: int, time_s: float, accuracy: float, status: str = "done") -> RunCurve:
     frame = pl.DataFrame({"start_s": [time_s - 1], "clock_s": [time_s], "accuracy": [accuracy]})
-    traffic = pl.DataFrame({"end_s": [time_s, 1e9], "down_bytes": [2_500_000, 7], "up_bytes": [1000 * (seed + 1), 7]})
+    traffic = pl.DataFrame(
+        {
+            "start_s": [1.0, 1e8],
+            "end_s": [time_s, 1e9],
+            "down_bytes": [2_500_000, 7],
+            "up_bytes": [1000 * (seed + 1), 7],
+        }
+    )
     return RunCurve(method, seed, frame, status, traffic=None if method == "oort" else traffic)
 
 
@@ -29,7 +36,16 @@ def test_the_markdown_table_has_a_row_per_method_with_the_best_in_bold() -> None
     lines = markdown_table(small()).splitlines()
     assert "| fedavg+1t | 1.00 ± 0.00 | 2/2 | 0.800 ± 0.000 | 2.5 MB | 1.5 kB |" in lines
     assert "| fedbalancer | **2.25 ± 0.35** | 2/2 | **0.850 ± 0.000** | 2.5 MB | 1.5 kB |" in lines
-    assert "| oort | 0.00 | 0/1 | 0.500 | – | – |" in lines
+    assert "| oort | never | 0/1 | 0.500 | – | – |" in lines
+
+
+def test_a_method_that_never_arrived_says_so_and_is_not_the_best() -> None:
+    runs = [run("fedavg+1t", s, 100.0, 0.8) for s in (0, 1)] + [run("oort", s, 10.0, 0.5) for s in (0, 1)]
+    found = score(runs, {0: 100.0, 1: 100.0})
+    assert "| oort | never | 0/2 | 0.500 ± 0.000 | – | – |" in markdown_table(found).splitlines()
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(rich_table(found))
+    assert "never" in console.export_text()
 
 
 def test_the_captions_say_what_a_reader_must_know() -> None:
@@ -46,7 +62,10 @@ def test_the_captions_say_what_a_reader_must_know() -> None:
     ):
         assert needed in text
     assert "- oort, seed 1 is not scored" in text
-    assert "start (the authors' notebooks)" in markdown_table(small(stamp="start"))
+    legacy = markdown_table(small(stamp="start"))
+    assert "start (the authors' notebooks)" in legacy
+    assert "budget 99 s" in legacy
+    assert "fedavg+1t at the start of the last of 50 rounds" in legacy
 
 
 def test_a_comparison_without_fedavg_names_its_reference() -> None:

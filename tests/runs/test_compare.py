@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from runs import tinytask
 
 import fedbalancer as fb
-from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
+from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
 from fedbalancer.runs.compare import ComparisonPlan, run_comparison
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.runs.workforce import Hands
@@ -64,6 +67,34 @@ def test_a_failing_run_does_not_take_the_others_along(tmp_path: Path) -> None:
     assert [event.key for event in result.failed] == [("prox+1t", 0)]
     assert result.outcomes["fedavg+1t", 0].kind == "done"
     assert (broken / "stranger.txt").read_text() == "not ours"
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_comparison_whose_every_process_died_is_an_error_that_names_the_runs(tmp_path: Path, kept: bool) -> None:
+    driver = os.getpid()
+
+    def deadly() -> Any:
+        if os.getpid() != driver:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return tinytask.linear()
+
+    task, out = tinytask.load(model=deadly, model_bytes=40), tmp_path / "out" if kept else None
+    with pytest.raises(FedBalancerError, match="nothing can be scored") as caught:
+        fb.compare(task, ["fedavg+1t", "fedbalancer"], seeds=[4], out=out, jobs=1, workers=1)
+    for run in ("fedavg+1t seed 4 failed: ", "fedbalancer seed 4 failed: "):
+        assert str(caught.value).count(run) == 1
+    assert str(caught.value).count("died") == 2
+    assert "\n" not in str(caught.value)
+    assert (tmp_path / "out" / "report.html").is_file() == kept
+
+
+def test_one_method_that_fails_leaves_the_scores_of_the_others(tmp_path: Path) -> None:
+    """A learning rate that makes only the proximal term diverge."""
+    settings = {"prox_mu": 900.0, "learning_rate": 10.0}
+    found = fb.compare(tinytask.load(), ["fedavg+1t", "prox+2t"], seeds=1, settings=settings, jobs=1, workers=1)
+    assert found["fedavg+1t"].speedup.mean == 1.0
+    assert found["prox+2t"].speedup.mean is None
+    assert any("prox+2t, seed 0 is not scored" in note for note in found.notes)
 
 
 def test_occupied_folders_and_bad_plans_are_refused(compared: Path, tmp_path: Path) -> None:

@@ -62,16 +62,27 @@ def test_pooling_an_odd_side_keeps_its_last_pixel() -> None:
 
 
 def test_the_settings_are_the_published_ones(tmp_path: Path) -> None:
-    """The published loss is a sum at .001: a mean at .01 is the same step for batches of 10."""
+    """As they are for a mean loss; that they are the published step is the next test."""
     write_celeba(tmp_path / "data" / "celeba", {str(k): 1 for k in range(10)})
     paper, small = celeba.load("paper"), celeba.load("small")
     assert paper.settings() == {
         "batch_size": 10, "epochs": 5, "learning_rate": 0.01, "clients_per_round": 9, "rounds": 100, "eval_every": 5,
-        "clip_norm": None, "prox_mu": 0.1, "sample_selection_deadline": 1, "latency": "celeba",
+        "clip_norm": None, "prox_mu": 0.01, "sample_selection_deadline": 1, "latency": "celeba",
     }  # fmt: skip
     assert celeba.SETTINGS["paper"]["clients_per_round"] == 100
     assert small.rounds < paper.rounds
     assert small.clients_per_round == 5
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_a_step_is_the_published_one_with_its_proximal_term(scale: str) -> None:
+    """Published: .001 (gradient of the summed loss of ten images + .1 (w - w0)). Ours: the mean loss."""
+    gradients, moved = np.random.default_rng(0).normal(size=(2, 10, 50))
+    published = 0.001 * (gradients.sum(axis=0) + 0.1 * moved[0])
+    settings = celeba.SETTINGS[scale]
+    ours = settings["learning_rate"] * (gradients.mean(axis=0) + settings["prox_mu"] * moved[0])
+    assert settings["batch_size"] == 10
+    assert ours == pytest.approx(published, rel=1e-9)
 
 
 def test_leafs_people_are_split_and_their_last_batch_of_one_image_trains(tmp_path: Path) -> None:

@@ -150,7 +150,8 @@ class TestTheAuthorsLogs:
             ("runs.fedbalancer.ltr.60", lambda ltr: ltr + 0.05, "fedbalancer ltr"),
             ("runs.fedbalancer.lt.199", lambda lt: lt + 1e-6, "fedbalancer lt"),
             ("runs.fedbalancer.U.25", lambda _: 1000.0, "fedbalancer ltr"),
-            ("T", lambda seconds: seconds + 1e-5, "T"),
+            ("T", lambda seconds: seconds + 1e-4, "T"),
+            ("runs.fedavg_WFA.rounds.3.duration", lambda seconds: seconds + 2e-7, "fedavg_WFA rounds"),
         ],
     )
     def test_no_change_slips_by(
@@ -228,6 +229,58 @@ class TestAFileOfOurOwn:
             "seed 7 fedbalancer lt: round 5: lt is 0.0, recorded 0.5",
             "seed 7 fedbalancer lt: and 40 more",
         ]
+
+
+class TestRounding:
+    """Two epochs of 1, 2 and 4 batches: T moves by 14/3 of what every latency does, the forward pass by 7/6 more."""
+
+    @staticmethod
+    def rounded(decimals: int, per_latency: float) -> dict[str, Any]:
+        """Latencies with an error of just under half a unit of the last decimal, times known as they truly were.
+        `per_latency` more or fewer half units are in T."""
+        golden, half = own_golden(), 0.5 * 10**-decimals
+        seed = golden["seeds"]["7"]
+        for client in seed["clients"]:
+            client["batch_s_10"] = [s + 10**-decimals for s in client["batch_s_10"]]
+        moved = 2 * half + per_latency * half
+        seed["T"], seed["fb_initial"] = (40 + 14 * moved) / 3, (48.5 + 17.5 * moved) / 3
+        seed["runs"]["sampleselection"]["deadline"] = (34 + 12 * moved) / 3
+        return golden
+
+    @pytest.mark.parametrize("decimals", [4, 6, 9])
+    @pytest.mark.parametrize("error", [-0.99, 0.0, 0.99])
+    def test_what_rounding_can_have_done_is_no_mismatch(self, tmp_path: Path, decimals: int, error: float) -> None:
+        assert mismatches(replay_golden(written(tmp_path, self.rounded(decimals, error)))) == {}
+
+    @pytest.mark.parametrize("decimals", [4, 6])
+    @pytest.mark.parametrize("error", [-1.05, 1.05])
+    def test_what_it_cannot_have_done_is_one(self, tmp_path: Path, decimals: int, error: float) -> None:
+        path = written(tmp_path, self.rounded(decimals, error))
+        times = {f"seed 7 {name}" for name in ("T", "initial deadline", "sampleselection T")}
+        assert set(mismatches(replay_golden(path))) == times
+        assert main(["golden", str(path)]) == 1
+
+    @pytest.mark.parametrize(("units", "told"), [(0.99, False), (1.05, True)])
+    def test_a_duration_is_bounded_by_every_batch_of_the_biggest_client_and_its_network(
+        self, tmp_path: Path, units: float, told: bool
+    ) -> None:
+        golden = own_golden()
+        run = golden["seeds"]["7"]["runs"]["fedavg_WFA"]
+        run["rounds"][0]["draws"][1][1] = 2.500000001  # nine decimals: 22.000000008 s
+        run["rounds"][0]["duration"] = 22.000000008 + units * (0.5e-9 * (2 * 4 + 2) + 1e-9)
+        run["log_start_times"] = [
+            0.0,
+            20 + run["rounds"][0]["duration"],
+            52.000000008 + run["rounds"][0]["duration"] - 22,
+        ]
+        found = mismatches(replay_golden(written(tmp_path, golden)))
+        assert ("seed 7 fedavg_WFA rounds" in found) is told
+
+    def test_a_threshold_is_bounded_by_the_decimals_of_the_losses(self, tmp_path: Path) -> None:
+        golden = changed(own_golden(), "runs.fedbalancer.loss_high.0.1", 2.1001)  # four decimals in the column
+        assert mismatches(replay_golden(written(tmp_path, golden))) == {}
+        golden = changed(golden, "runs.fedbalancer.lt.40", 0.2002)
+        assert "seed 7 fedbalancer lt" in mismatches(replay_golden(written(tmp_path, golden)))
 
 
 class TestAFileThatIsNone:

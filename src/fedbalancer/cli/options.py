@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedbalancer.settings import parse_assignments, read_config
+from fedbalancer.settings import merge, parse_assignments, read_config
 
 Scale = Annotated[str, typer.Option(help="Size of the task: small, or paper as published.")]
 Users = Annotated[int | None, typer.Option(help="How many users of the task to take, where it allows a choice.")]
@@ -40,5 +40,5 @@ Jobs = Annotated[
 
 
 def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
-    """Settings of the configuration file, then those of the command line."""
-    return {**read_config(config), **parse_assignments(assignments or [])}
+    """Settings of the configuration file and, over them, those of the command line."""
+    return merge(read_config(config), parse_assignments(assignments or []))

@@ -13,7 +13,8 @@ from fedbalancer.cli.options import Json
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run or a comparison.")],
     stamp: Annotated[
-        str, typer.Option(help="Time of an evaluation: end of its round, or start as the authors' notebooks had it.")
+        str,
+        typer.Option(help="Rounds count at their end, or at their start as in the authors' notebooks."),
     ] = "end",
     as_json: Json = False,
 ) -> None:
@@ -28,9 +29,9 @@ def report(
 
     if stamp not in ("end", "start"):
         raise UnknownName("stamp", stamp, ("end", "start"))
-    paths = write_report(folder, stamp="end" if stamp == "end" else "start")
+    written = write_report(folder, stamp="end" if stamp == "end" else "start")
     if as_json:
-        typer.echo(paths.summary.read_text(encoding="utf-8"))
+        typer.echo(written.summary.read_text(encoding="utf-8"))
     else:
-        typer.echo(paths.table.read_text(encoding="utf-8"))
-        typer.echo(f"report: {paths.page}")
+        typer.echo(written.table.read_text(encoding="utf-8"))
+        typer.echo(f"report: {written.page}")

@@ -5,45 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedbalancer.report.estimate import Estimate
+from fedbalancer.report.folders import RunCurve, load, load_comparison
+from fedbalancer.report.rule import Stamp
 from fedbalancer.report.scores import (
     Comparison,
     MethodScore,
-    RunCurve,
     Score,
     SeedScore,
-    Spread,
-    Stamp,
-    load_comparison,
     score,
     score_comparison,
-    score_results,
 )
 
 __all__ = [
     "Comparison",
+    "Estimate",
     "MethodScore",
-    "ReportPaths",
+    "Report",
     "RunCurve",
     "Score",
     "SeedScore",
-    "Spread",
-    "load_comparison",
     "score",
     "score_comparison",
     "score_folder",
-    "score_results",
     "write_report",
 ]
 
 
 @dataclass(frozen=True)
-class ReportPaths:
-    """The files of a report."""
+class Report:
+    """The files of a report, and the scores in them (None for a single run)."""
 
     summary: Path
     table: Path
     page: Path
     figures: tuple[Path, ...]
+    comparison: Comparison | None
 
 
 def score_folder(folder: Path, *, stamp: Stamp = "end") -> Comparison:
@@ -51,28 +48,29 @@ def score_folder(folder: Path, *, stamp: Stamp = "end") -> Comparison:
     return score_comparison(load_comparison(Path(folder)), stamp)
 
 
-def write_report(folder: Path, *, stamp: Stamp = "end") -> ReportPaths:
+def write_report(folder: Path, *, stamp: Stamp = "end") -> Report:
     """Write `summary.json`, `table.md`, `figures/` and `report.html` into a comparison folder or a run folder.
 
+    `stamp` says whether an evaluation counts at the end of its round or, as in the authors' notebooks, at its start.
     Every file is replaced whole, so a report that is open in a browser can be made again at any time.
     """
     from fedbalancer.files import write_json, write_text
     from fedbalancer.report.figures import write_figures
-    from fedbalancer.report.folders import load
     from fedbalancer.report.page import page_html
     from fedbalancer.report.single import run_markdown, run_summary
     from fedbalancer.report.tables import markdown_table
 
     folder = Path(folder)
     results = load(folder)
-    comparison = score_results(results, stamp)
-    paths = ReportPaths(
+    comparison = None if results.single else score_comparison(results, stamp)
+    report = Report(
         summary=folder / "summary.json",
         table=folder / "table.md",
         page=folder / "report.html",
         figures=write_figures(results, comparison, folder / "figures"),
+        comparison=comparison,
     )
-    write_json(paths.summary, run_summary(results) if comparison is None else comparison.to_json())
-    write_text(paths.table, run_markdown(results) if comparison is None else markdown_table(comparison))
-    write_text(paths.page, page_html(results, comparison))
-    return paths
+    write_json(report.summary, run_summary(results) if comparison is None else comparison.to_json())
+    write_text(report.table, run_markdown(results) if comparison is None else markdown_table(comparison))
+    write_text(report.page, page_html(results, comparison))
+    return report

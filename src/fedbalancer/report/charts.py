@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.report.folders import Results
-from fedbalancer.report.scores import Comparison
-from fedbalancer.report.series import NOISY_POINTS, Band, accuracy_band, group_width, outcome_shares, round_band, used
+from fedbalancer.report.scores import Comparison, MethodScore
+from fedbalancer.report.series import PANELS, Band, Panel, accuracy_bands, outcome_shares
 from fedbalancer.report.style import GREY, OUTCOMES, looks, time_unit
 from fedbalancer.types import FloatArray
 
@@ -34,16 +34,14 @@ def charts(results: Results, comparison: Comparison | None) -> list[Chart]:
         accuracy_chart(results, comparison),
         *([speedup_chart(results, comparison)] if comparison is not None else []),
         outcome_chart(results),
-        completed_chart(results),
-        deadline_chart(results),
-        threshold_chart(results),
+        *(round_chart(results, panel) for panel in PANELS),
     ]
     return [chart for chart in made if chart.data]
 
 
 def accuracy_chart(results: Results, comparison: Comparison | None) -> Chart:
     """Accuracy over simulated time, with the target and the budget of a comparison."""
-    bands = {method: accuracy_band(results.of(method)) for method in results.methods}
+    bands = accuracy_bands(results)
     per_unit, unit = time_unit(max((float(band.x[-1]) for band in bands.values() if band), default=0.0))
     shapes, notes = _target_and_budget(comparison, per_unit)
     about = "Accuracy on the test data against the simulated clock." + _seeds_text(results)
@@ -71,18 +69,16 @@ def speedup_chart(results: Results, comparison: Comparison) -> Chart:
         "marker": {"color": "#fff", "size": 7, "line": {"color": "#333", "width": 1.2}}, "name": "seeds",
         "customdata": [dot[2] for dot in dots], "hovertemplate": "%{y}, seed %{customdata}: %{x:.2f}×<extra></extra>",
     }  # fmt: skip
-    reference = "the best FedAvg variant" if comparison.fedavg_reference else comparison.methods[0].method
     numbers = [
-        {"xref": "paper", "x": 1, "xanchor": "left", "y": name, "text": f"<b>{mean:.2f}×</b>", "showarrow": False}
-        for name, mean in zip(names, bars["x"], strict=True)
+        {"xref": "paper", "x": 1, "xanchor": "left", "y": name, "text": f"<b>{text}</b>", "showarrow": False}
+        for name, text in zip(names, map(_factor, scored), strict=True)
     ]
     layout = _axes("times as fast", "") | {"shapes": [_line(x=1.0, dash="dash")], "annotations": numbers}
     layout["margin"] = {"r": 52}
     layout["xaxis"]["rangemode"] = "tozero"
     layout["yaxis"] |= {"type": "category", "showgrid": False, "rangemode": "normal"}
-    about = (
-        f"How many times as fast as {reference} the target was reached. Bars: mean. Dots: seeds, 0 where it never was."
-    )
+    about = f"How many times as fast as {comparison.reference} the target was reached."
+    about += " Bars: mean. Dots: seeds, 0 where it never was."
     return Chart("speedup", "Speed-up to the target", about, [bars, seeds] if scored else [], layout)
 
 
@@ -103,47 +99,27 @@ def outcome_chart(results: Results) -> Chart:
         })  # fmt: skip
     layout = _axes("share of selected clients (%)", "") | {"barmode": "stack", "showlegend": True}
     layout["bargap"] = 0.25 if len(shares) > 2 else 0.6
-    layout["legend"] = {
-        "orientation": "h",
-        "y": 1.02,
-        "x": 0,
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "traceorder": "normal",
-    }
+    place = {"x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom"}
+    layout["legend"] = {"orientation": "h", "traceorder": "normal", **place}
     layout["xaxis"] |= {"range": [0, 100]}
     layout["yaxis"] |= {"type": "category", "showgrid": False, "rangemode": "normal"}
     about = "How the round ended for every client that was selected, over all rounds and seeds."
     return Chart("outcomes", "What became of the selected clients", about, data, layout)
 
 
-def completed_chart(results: Results) -> Chart:
-    """Clients whose update arrived in time."""
-    width = group_width(results, NOISY_POINTS)
-    bands = {method: round_band(results.of(method), "completed", width) for method in results.methods}
-    about = "Clients whose update arrived in time." + _means_text(width) + _seeds_text(results)
-    data = _lines(results, bands, "round %{x:.0f}<br>%{y:.1f} clients")
-    return Chart("completed", "Completed clients per round", about, data, _axes("round", "clients"))
+def round_chart(results: Results, panel: Panel) -> Chart:
+    """A column over rounds; methods that have no line are named."""
+    bands, width = panel.bands(results), panel.width(results)
+    without = [method for method, band in bands.items() if band is None and results.of(method)]
+    absent = f" Without a {panel.absent}: {', '.join(without)}." if panel.absent and without else ""
+    means = "" if width == 1 else f" Points are means of {width} rounds."
+    data = _lines(results, bands, f"round %{{x:.0f}}<br>{panel.axis} %{{y:.4~g}}")
+    about = panel.about + absent + means + _seeds_text(results)
+    return Chart(panel.name, panel.title, about, data, _axes("round", panel.axis))
 
 
-def deadline_chart(results: Results) -> Chart:
-    """Deadline over rounds; methods without one are named."""
-    width = group_width(results)
-    bands = {method: round_band(results.of(method), "deadline_s", width) for method in results.methods}
-    about = "When the server closes the round." + _absent(results, bands, "deadline") + _means_text(width)
-    data = _lines(results, bands, "round %{x:.0f}<br>deadline %{y:.1f} s")
-    return Chart("deadline", "Deadline per round", about, data, _axes("round", "deadline (s)"))
-
-
-def threshold_chart(results: Results) -> Chart:
-    """Loss threshold over rounds; methods without one are named."""
-    width = group_width(results)
-    bands = {method: used(round_band(results.of(method), "loss_threshold", width)) for method in results.methods}
-    about = (
-        "Clients prefer samples with a loss at or above it." + _absent(results, bands, "threshold") + _means_text(width)
-    )
-    data = _lines(results, bands, "round %{x:.0f}<br>threshold %{y:.4~g}")
-    return Chart("threshold", "Loss threshold per round", about, data, _axes("round", "loss threshold"))
+def _factor(method: MethodScore) -> str:
+    return f"{method.speedup.mean:.2f}×" if method.reached else "never"
 
 
 def _lines(results: Results, bands: dict[str, Band | None], hover: str, per_x: float = 1.0) -> list[dict[str, Any]]:
@@ -197,15 +173,6 @@ def _axes(x: str, y: str) -> dict[str, Any]:
 
 def _seeds_text(results: Results) -> str:
     return " Lines: mean over seeds. Bands: lowest to highest seed." if len(results.seeds) > 1 else ""
-
-
-def _means_text(width: int) -> str:
-    return "" if width == 1 else f" Points are means of {width} rounds."
-
-
-def _absent(results: Results, bands: dict[str, Band | None], what: str) -> str:
-    without = [method for method, band in bands.items() if band is None and results.of(method)]
-    return f" Without a {what}: {', '.join(without)}." if without else ""
 
 
 def _numbers(values: FloatArray) -> list[float | None]:

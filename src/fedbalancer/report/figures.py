@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fedbalancer.files import write_bytes
 from fedbalancer.report.folders import Results
 from fedbalancer.report.scores import Comparison
-from fedbalancer.report.series import NOISY_POINTS, Band, accuracy_band, group_width, round_band, used
+from fedbalancer.report.series import PANELS, Band, Panel, accuracy_bands
 from fedbalancer.report.style import DASHES, looks, time_unit
 
 if TYPE_CHECKING:
@@ -25,12 +25,8 @@ NOTHING = "nothing to show"
 def write_figures(results: Results, comparison: Comparison | None, folder: Path) -> tuple[Path, ...]:
     """Draw all figures into `folder`; a run alone has no speed-ups."""
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {
-        "accuracy.png": accuracy_figure(results, comparison),
-        "deadline.png": deadline_figure(results),
-        "loss_threshold.png": threshold_figure(results),
-        "completed.png": completed_figure(results),
-    }
+    figures = {"accuracy.png": accuracy_figure(results, comparison)}
+    figures |= {f"{panel.column.removesuffix('_s')}.png": round_figure(results, panel) for panel in PANELS}
     if comparison is not None:
         figures["speedup.png"] = speedup_figure(results, comparison)
     for name, figure in figures.items():
@@ -40,7 +36,7 @@ def write_figures(results: Results, comparison: Comparison | None, folder: Path)
 
 def accuracy_figure(results: Results, comparison: Comparison | None) -> Figure:
     """Accuracy over simulated time, with the target and the budget of a comparison."""
-    bands = {method: accuracy_band(results.of(method)) for method in results.methods}
+    bands = accuracy_bands(results)
     per_unit, unit = time_unit(max((band.x[-1] for band in bands.values() if band), default=0.0))
     figure, axes = _figure(results, "Accuracy over simulated time", f"Simulated time ({unit})", "Test accuracy")
     _draw(axes, results, bands, per_unit)
@@ -53,62 +49,43 @@ def accuracy_figure(results: Results, comparison: Comparison | None) -> Figure:
     return _finish(figure, axes)
 
 
-def deadline_figure(results: Results) -> Figure:
-    """Deadline over rounds; methods that wait without a deadline are named instead of drawn."""
-    bands = {m: round_band(results.of(m), "deadline_s", group_width(results)) for m in results.methods}
-    return _round_figure(results, "Round deadline", "Deadline (s)", bands, group_width(results), "No deadline: ")
-
-
-def threshold_figure(results: Results) -> Figure:
-    """Loss threshold over rounds; methods that never set one are named instead of drawn."""
-    width = group_width(results)
-    bands = {m: used(round_band(results.of(m), "loss_threshold", width)) for m in results.methods}
-    return _round_figure(results, "Loss threshold", "Loss threshold", bands, width, "No threshold: ")
-
-
-def completed_figure(results: Results) -> Figure:
-    """Clients whose update arrived in time, over rounds."""
-    width = group_width(results, NOISY_POINTS)
-    bands = {m: round_band(results.of(m), "completed", width) for m in results.methods}
-    return _round_figure(results, "Clients that completed the round", "Clients", bands, width)
+def round_figure(results: Results, panel: Panel) -> Figure:
+    """Lines over rounds, and below them the names of the methods that have none."""
+    bands, width = panel.bands(results), panel.width(results)
+    label = "Round" if width == 1 else f"Round (points are means of {width} rounds)"
+    without = ", ".join(method for method, band in bands.items() if band is None)
+    note = "\n" + textwrap.fill(f"No {panel.absent}: {without}", 95) if panel.absent and without else ""
+    figure, axes = _figure(results, panel.title, label + note, panel.axis.capitalize())
+    _draw(axes, results, bands)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    return _finish(figure, axes)
 
 
 def speedup_figure(results: Results, comparison: Comparison) -> Figure:
     """Mean speed-up to the target as bars, with ± one standard deviation and a dot per seed."""
     look = looks(results.methods)
-    figure, axes = _figure(results, "Speed-up to the target accuracy", _rival_label(comparison), "")
+    label = f"Times as fast as {comparison.reference} (bars: mean, lines: ± standard deviation, dots: seeds)"
+    figure, axes = _figure(results, "Speed-up to the target accuracy", label, "")
     for place, method in enumerate(comparison.methods):
-        spread, row = method.speedup, len(comparison.methods) - 1 - place
-        if spread.mean is None:
-            axes.annotate("not scored", (0, row), (4, 0), textcoords="offset points", va="center", color=FAINT)
+        speedup, row = method.speedup, len(comparison.methods) - 1 - place
+        if speedup.mean is None or not method.reached:
+            text = "not scored" if speedup.mean is None else "never"
+            axes.annotate(text, (0, row), (4, 0), textcoords="offset points", va="center", color=FAINT)
             continue
-        axes.barh(row, spread.mean, height=0.62, color=look[method.method].colour, alpha=0.85)
-        if spread.std is not None:
-            axes.errorbar(spread.mean, row, xerr=spread.std, color=INK, capsize=3, linewidth=1.2)
+        axes.barh(row, speedup.mean, height=0.62, color=look[method.method].colour, alpha=0.85)
+        if speedup.std is not None:
+            axes.errorbar(speedup.mean, row, xerr=speedup.std, color=INK, capsize=3, linewidth=1.2)
         dots = [score.speedup for score in method.scores]
         axes.plot(dots, [row] * len(dots), "o", markersize=4, color="white", markeredgecolor=INK, clip_on=False)
-        edge = max([*dots, spread.mean + (spread.std or 0.0)])
-        axes.annotate(f"{spread.mean:.2f}×", (edge, row), (7, 0), textcoords="offset points", va="center", color=INK)
+        edge = max([*dots, speedup.mean + (speedup.std or 0.0)])
+        axes.annotate(f"{speedup.mean:.2f}×", (edge, row), (7, 0), textcoords="offset points", va="center", color=INK)
     axes.set_yticks(range(len(comparison.methods)), [method.method for method in reversed(comparison.methods)])
     axes.axvline(1.0, color=FAINT, linestyle=(0, (5, 3)), linewidth=1.0)
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
     return figure
-
-
-def _round_figure(
-    results: Results, title: str, y_label: str, bands: dict[str, Band | None], width: int, absent: str = ""
-) -> Figure:
-    """Lines over rounds, and below them the names of the methods that have none."""
-    label = "Round" if width == 1 else f"Round (points are means of {width} rounds)"
-    without = ", ".join(method for method, band in bands.items() if band is None)
-    note = "\n" + textwrap.fill(absent + without, 95) if absent and without else ""
-    figure, axes = _figure(results, title, label + note, y_label)
-    _draw(axes, results, bands)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
-    return _finish(figure, axes)
 
 
 def _figure(results: Results, title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
@@ -150,11 +127,6 @@ def _finish(figure: Figure, axes: Axes) -> Figure:
             handles, labels, loc="outside lower center", ncols=min(5, len(handles)), frameon=False, fontsize=9
         )
     return figure
-
-
-def _rival_label(comparison: Comparison) -> str:
-    reference = "the best FedAvg variant" if comparison.fedavg_reference else comparison.methods[0].method
-    return f"Times as fast as {reference} (bars: mean, lines: ± standard deviation, dots: seeds)"
 
 
 def _png(figure: Figure) -> bytes:

@@ -7,7 +7,7 @@ A run that failed, was stopped, still goes on, is absent or is damaged is loaded
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,15 @@ ROUNDS = {
     "loss_threshold": pl.Float64, "loss_threshold_ratio": pl.Float64, "deadline_ratio": pl.Float64,
     "selected": pl.Int64, "completed": pl.Int64,
 }  # fmt: skip
-TRAFFIC = {"end_s": pl.Float64, "down_bytes": pl.Int64, "up_bytes": pl.Int64}
+TRAFFIC = {"start_s": pl.Float64, "end_s": pl.Float64, "down_bytes": pl.Int64, "up_bytes": pl.Int64}
 OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 
 
 @dataclass(frozen=True, eq=False)
 class RunCurve:
     """What scoring needs of one run: its evaluations (round, start_s, clock_s, accuracy), its status, the clock at the
-    end of its last round (None: that of its last evaluation), and its traffic (end_s, down_bytes, up_bytes of every
-    round; None if the run did not record it)."""
+    end of its last round (None: that of its last evaluation), and its traffic (start_s, end_s, down_bytes, up_bytes of
+    every round; None if the run did not record it)."""
 
     method: str
     seed: int
@@ -46,15 +46,20 @@ class RunCurve:
             return self.end_s
         return float(self.evals["clock_s"].max() or 0.0) if self.evals.height else 0.0  # type: ignore[arg-type]
 
+    @property
+    def last_accuracy(self) -> float | None:
+        """Of the last evaluation; None if there is none."""
+        return self.evals["accuracy"][-1] if self.evals.height else None
+
     def covers(self, budget_s: float | None) -> bool:
         """Whether the run can be scored: it is done, or has come to the end of the budget."""
         return self.status == "done" or (budget_s is not None and self.last_s >= budget_s > 0)
 
-    def sent_bytes(self, column: str, budget_s: float) -> int | None:
-        """Sum of a column of the traffic over the rounds within the budget."""
+    def sent_bytes(self, column: str, budget_s: float, clock: str = "end_s") -> int | None:
+        """Sum of a column of the traffic over the rounds that end (or, by `start_s`, start) within the budget."""
         if self.traffic is None:
             return None
-        return int(self.traffic.filter(pl.col("end_s") <= budget_s)[column].sum())
+        return int(self.traffic.filter(pl.col(clock) <= budget_s)[column].sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +71,6 @@ class StoredRun:
     rounds: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ROUNDS))
     outcomes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OUTCOMES))
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    started: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,14 +150,15 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     status, why = str(manifest.get("status") or "unknown"), str(manifest.get("why") or "")
     evals, evals_problem = _read_parquet(folder / "evals.parquet", EVALS)
     rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS)
-    outcomes, outcomes_problem = _read_outcomes(folder / "clients.parquet")
+    outcomes, outcomes_problem = _read_parquet(folder / "clients.parquet", OUTCOMES, _outcomes)
     problems = [text for text in (evals_problem, rounds_problem, outcomes_problem) if text]
     if problems and status == "done":
         status = "damaged"
     end_s = float(rounds["end_s"].max()) if rounds.height else None  # type: ignore[arg-type]
-    curve = RunCurve(method, seed, evals, status, end_s, _read_traffic(folder / "rounds.parquet"))
+    traffic, unknown = _read_parquet(folder / "rounds.parquet", TRAFFIC)  # older versions did not record it
+    curve = RunCurve(method, seed, evals, status, end_s, None if unknown or not rounds.height else traffic)
     why = "; ".join(filter(None, [why, *problems]))
-    return StoredRun(curve, why, rounds, outcomes, manifest, str(manifest.get("started") or ""))
+    return StoredRun(curve, why, rounds, outcomes, manifest)
 
 
 def _as_results(folder: Path, run: StoredRun) -> Results:
@@ -188,29 +193,18 @@ def _read_json(path: Path) -> tuple[dict[str, Any], str]:
     return (content, "") if isinstance(content, dict) else ({}, f"{path.name} is not a JSON object")
 
 
-def _read_parquet(path: Path, schema: Mapping[str, Any]) -> tuple[pl.DataFrame, str]:
+def _read_parquet(
+    path: Path, schema: Mapping[str, Any], ask: Callable[[pl.LazyFrame], pl.LazyFrame] = lambda rows: rows
+) -> tuple[pl.DataFrame, str]:
     """The columns of `schema`, and in words what is wrong with the file. A run that has not come far has no file."""
     if not path.exists():
         return pl.DataFrame(schema=schema), ""
     try:
-        frame = pl.read_parquet(path, columns=list(schema), memory_map=False)
-        return frame.cast(dict(schema)), ""  # type: ignore[arg-type]
+        return ask(pl.scan_parquet(path)).select(list(schema)).collect().cast(dict(schema)), ""  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError) as error:
         return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
 
 
-def _read_traffic(path: Path) -> pl.DataFrame | None:
-    """What was sent in every round; None for a run of a version that did not record it."""
-    frame, problem = _read_parquet(path, TRAFFIC)
-    return None if problem or not path.exists() else frame
-
-
-def _read_outcomes(path: Path) -> tuple[pl.DataFrame, str]:
+def _outcomes(rows: pl.LazyFrame) -> pl.LazyFrame:
     """How many selected clients ended in which way, over all rounds; counted without loading the rows."""
-    if not path.exists():
-        return pl.DataFrame(schema=OUTCOMES), ""
-    try:
-        counts = pl.scan_parquet(path).group_by(pl.col("outcome").cast(pl.String)).agg(pl.len().alias("clients"))
-        return counts.sort("outcome").collect().cast({"clients": pl.Int64}), ""
-    except (OSError, pl.exceptions.PolarsError) as error:
-        return pl.DataFrame(schema=OUTCOMES), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
+    return rows.group_by("outcome").agg(pl.len().alias("clients")).sort("outcome")

@@ -23,7 +23,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def _winner(comparison: Comparison, winners: list[MethodScore], factor: float) -> str:
-    names, rival = _join([winner.method for winner in winners]), _rival(comparison)
+    names, rival = _join([winner.method for winner in winners]), comparison.reference
     target = f"the target accuracy of {comparison.target:.1%}"
     if len(comparison.methods) == 1:
         return f"{names} was compared with nothing: {target} is its own."
@@ -45,24 +45,20 @@ def _ours(comparison: Comparison, ours: MethodScore) -> str:
         if ours.reached == len(ours.scores)
         else f", reaching the target on {ours.reached} of {len(ours.scores)} seeds"
     )
-    return f"{OURS} did not win: {_mean(ours):.2f} times the speed of {_rival(comparison)}{some}."
+    return f"{OURS} did not win: {_mean(ours):.2f} times the speed of {comparison.reference}{some}."
 
 
 def _caution(winner: MethodScore) -> str:
     """What the number of seeds allows to say."""
     low, high = winner.speedup.low, winner.speedup.high
-    if low is None or high is None:
+    if len(winner.scores) == 1:
         return "One seed says nothing about chance."
+    if low is None or high is None:
+        return "Where the target was not reached there is no time to compare, so no interval can be given."
     if low > 1:
         return ""
     interval = f"the 95% interval ({max(low, 0):.2f} to {high:.2f})"
     return f"With {len(winner.scores)} seeds {interval} includes 1: this can be chance."
-
-
-def _rival(comparison: Comparison) -> str:
-    return (
-        "the best FedAvg variant" if comparison.fedavg_reference else f"the reference {comparison.seeds[0].reference}"
-    )
 
 
 def _over_seeds(count: int) -> str:

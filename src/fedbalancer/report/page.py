@@ -1,122 +1,133 @@
-"""The report as one HTML file that opens from disk, on any screen, and fetches nothing."""
+"""The report as one HTML file that opens from disk, on any screen, and fetches nothing. What it looks like is in
+`page.html`; here is what it says."""
 
 from __future__ import annotations
 
-from html import escape
+from collections.abc import Iterator, Sequence
 from importlib import resources
-from pathlib import Path
+from typing import Any
 
-from fedbalancer.files import write_bytes
-from fedbalancer.report import sections
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
 from fedbalancer.report.charts import Chart, charts
-from fedbalancer.report.folders import Results, load
+from fedbalancer.report.folders import Results
 from fedbalancer.report.headline import headline
-from fedbalancer.report.scores import Comparison, Stamp, score_results
+from fedbalancer.report.scores import Comparison
 from fedbalancer.report.single import run_headline, run_summary
-from fedbalancer.report.style import seconds
+from fedbalancer.report.style import accuracy_text, looks, seconds
+from fedbalancer.report.tables import HEADER, caption_lines, table_rows
 
-__all__ = ["page_html", "score_results", "write_page"]
-
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-"""The browser itself refuses anything that is not in the file."""
-
-
-def write_page(folder: Path, *, stamp: Stamp = "end") -> Path:
-    """Write `report.html` into a comparison folder or a run folder."""
-    results = load(folder)
-    path = folder / "report.html"
-    write_bytes(path, page_html(results, score_results(results, stamp)).encode("utf-8"))
-    return path
+Facts = list[tuple[str, str]]
 
 
 def page_html(results: Results, comparison: Comparison | None) -> str:
-    """The whole page."""
+    """The whole page: of a comparison, or of a single run where there is none."""
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.filters |= {"seconds": seconds, "accuracy": accuracy_text}
     drawn = charts(results, comparison)
-    title = f"{results.task}: {results.methods[0] if comparison is None else 'comparison of methods'}"
-    body = _single_body(results, drawn) if comparison is None else _comparison_body(results, comparison, drawn)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{_resource('page.css')}</style>\n</head>\n<body>\n"
-        f'<header><p class="kicker">fedbalancer report</p><h1>{escape(title)}</h1></header>\n'
-        f"<main>\n{body}\n</main>\n{_scripts(drawn)}</body>\n</html>\n"
+    spoken = _run_words(results) if comparison is None else _comparison_words(results, comparison)
+    return environment.from_string(_text("page.html")).render(
+        spoken,
+        comparison=comparison,
+        looks=looks(results.methods),
+        runs=results.runs,
+        unfinished=sum(run.curve.status != "done" for run in results.runs),
+        problems=[*_unfinished(results), *(comparison.notes if comparison else ())],
+        charts=drawn,
+        settings=list(_settings_tables(results)),
+        origin=_origin(results),
+        css=Markup(_text("page.css")),
+        **(_scripts(drawn) if drawn else {}),
     )
 
 
-def _comparison_body(results: Results, comparison: Comparison, drawn: list[Chart]) -> str:
-    known = comparison.target is not None and comparison.budget_s is not None
-    facts = [
-        ("Target accuracy", f"{comparison.target:.3f}" if known else ""),
-        ("Time budget", seconds(comparison.budget_s) if comparison.budget_s is not None else ""),
+def _comparison_words(results: Results, comparison: Comparison) -> dict[str, Any]:
+    top = [
+        ("Target accuracy", accuracy_text(comparison.target)),
+        ("Time budget", "" if comparison.budget_s is None else seconds(comparison.budget_s)),
         ("Seeds scored", f"{len(comparison.seeds)} of {len(results.seeds)}"),
         ("Task", _subject(results)),
     ]
-    return "\n".join([
-        f'<p class="headline">{escape(headline(comparison))}</p>',
-        sections.facts(facts),
-        sections.problems(results, comparison.notes),
-        f'<section class="card"><h2>Scores</h2>{sections.score_table(comparison, results)}</section>',
-        _charts(results, drawn),
-        _details(results),
-    ])  # fmt: skip
+    return {
+        "title": f"{results.task}: comparison of methods", "headline": headline(comparison), "top": top,
+        "header": HEADER, "rules": caption_lines(comparison)[1:],
+        "scores": list(zip(comparison.methods, table_rows(comparison), strict=True)),
+    }  # fmt: skip
 
 
-def _single_body(results: Results, drawn: list[Chart]) -> str:
+def _run_words(results: Results) -> dict[str, Any]:
     summary = run_summary(results)
-    accuracy, best = summary["accuracy"], summary["best_accuracy"]
-    facts = [
-        ("Final accuracy", "" if accuracy is None else f"{accuracy:.3f}"),
-        ("Best accuracy", "" if best is None else f"{best:.3f}"),
+    top = [
+        ("Final accuracy", accuracy_text(summary["accuracy"])),
+        ("Best accuracy", accuracy_text(summary["best_accuracy"])),
         ("Rounds", str(summary["rounds"])),
         ("Simulated time", seconds(summary["clock_s"])),
         ("Task", _subject(results)),
     ]
-    return "\n".join([
-        f'<p class="headline">{escape(run_headline(results))}</p>',
-        sections.facts(facts),
-        sections.problems(results, ()),
-        _charts(results, drawn),
-        _details(results),
-    ])  # fmt: skip
+    return {"title": f"{results.task}: {results.methods[0]}", "headline": run_headline(results), "top": top}
 
 
-def _charts(results: Results, drawn: list[Chart]) -> str:
-    if not drawn:
-        return '<section class="card"><h2>Charts</h2><p>No run has recorded a round yet.</p></section>'
-    legend = sections.legend(results) if len(results.methods) > 1 else ""
-    hide = " The buttons show or hide a method in all charts." if legend else ""
-    hint = f'<p class="hint">Drag in a chart to zoom, double-click to go back.{hide}</p>'
-    figures = "\n".join(sections.chart_figure(chart) for chart in drawn)
-    fallback = "<noscript><p>The charts need JavaScript; the folder figures holds them as images.</p></noscript>"
-    return f'<section aria-label="Charts">{fallback}{hint}{legend}<div class="grid">{figures}</div></section>'
+def _unfinished(results: Results) -> Iterator[str]:
+    for run in results.runs:
+        if run.curve.status != "done":
+            because = f" ({run.why})" if run.why else ""
+            yield f"{run.curve.method}, seed {run.curve.seed}: {run.curve.status}{because}"
 
 
-def _details(results: Results) -> str:
-    return (
-        f'<section class="card"><h2>Runs</h2>{sections.run_table(results)}</section>\n'
-        '<section class="card"><details id="settings"><summary>Settings</summary>'
-        f"{sections.settings(results)}</details></section>\n"
-        f'<section class="card"><h2>Where this comes from</h2>{sections.provenance(results)}</section>'
-    )
+def _settings_tables(results: Results) -> Iterator[tuple[str, Sequence[str], list[tuple[str, list[str]]]]]:
+    """Title, columns and rows of the settings that all methods share, and then of those in which they differ."""
+    manifests = {run.curve.method: run.manifest["settings"] for run in results.runs if run.manifest.get("settings")}
+    flat = {method: dict(_flat(manifests[method])) for method in results.methods if method in manifests}
+    rows = {
+        key: [values.get(key, "–") for values in flat.values()]
+        for key in sorted({key for values in flat.values() for key in values})
+    }
+    same = [(key, values[:1]) for key, values in rows.items() if len(set(values)) == 1]
+    differing = [(key, values) for key, values in rows.items() if len(set(values)) > 1]
+    if same:
+        yield "Settings of all methods", ["Value"], same
+    if differing:
+        yield "Settings that differ", list(flat), differing
 
 
-def _scripts(drawn: list[Chart]) -> str:
-    """plotly once, the charts as data, and the script that draws them."""
-    if not drawn:
-        return ""
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Nested settings as one level of dotted names.
+
+    >>> dict(_flat({"pace": {"window": 20}, "seeds": [0, 1]}))
+    {'pace.window': '20', 'seeds': '[0, 1]'}
+    """
+    if not isinstance(value, dict):
+        yield prefix, str(value)
+        return
+    for key, item in value.items():
+        yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _origin(results: Results) -> Facts:
+    """Where the numbers come from."""
+    started = {str(run.manifest.get("started") or "") for run in results.runs}
+    dates = sorted(date[:19].replace("T", " ") for date in started if date)
+    recorded = [found for run in results.runs if isinstance(found := run.manifest.get("versions"), dict)]
+    versions = {f"{name} {version}" for found in recorded for name, version in found.items()}
+    return [
+        ("Task", results.task),
+        ("Variant", results.variant),
+        ("Scale", results.scale),
+        ("Seeds", ", ".join(map(str, results.seeds))),
+        ("Date", " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "not recorded"),
+        ("Versions", ", ".join(sorted(versions)) or "not recorded"),
+    ]
+
+
+def _scripts(drawn: list[Chart]) -> dict[str, Markup]:
+    """plotly, the charts as data, and the script that draws them."""
     from plotly.io.json import to_json_plotly
     from plotly.offline import get_plotlyjs
 
     # to_json_plotly writes < > and / as escapes, so that no value can end the script element
-    specs = to_json_plotly(
-        [{"id": f"chart-{chart.name}", "data": chart.data, "layout": chart.layout} for chart in drawn]
-    )
-    return (
-        f"<script>{get_plotlyjs()}</script>\n"
-        f'<script type="application/json" id="charts">{specs}</script>\n<script>\n{_resource("page.js")}</script>\n'
-    )
+    specs = to_json_plotly([{"id": f"chart-{c.name}", "data": c.data, "layout": c.layout} for c in drawn])
+    return {"plotly": Markup(get_plotlyjs()), "specs": Markup(specs), "js": Markup(_text("page.js"))}
 
 
 def _subject(results: Results) -> str:
@@ -124,5 +135,5 @@ def _subject(results: Results) -> str:
     return f"{results.task} ({inside})" if inside else results.task
 
 
-def _resource(name: str) -> str:
+def _text(name: str) -> str:
     return resources.files("fedbalancer.report").joinpath(name).read_text(encoding="utf-8")

@@ -6,8 +6,10 @@ above the target, and its speed-up the reference's time over its own. Runs may g
 only. A target that is never reached is a speed-up of 0. Among FedAvg variants that end equal, the one that was there
 first is the reference. Without any FedAvg variant the first method listed is.
 
-Departures from the authors' notebooks: an evaluation is stamped with the end of its round, when the model exists
-(`stamp="start"` gives their stamp), and ± is the sample standard deviation (ddof 1).
+Departures from the authors' notebooks: an evaluation is stamped with the end of its round, when the model exists, and
+± is the sample standard deviation (ddof 1). `stamp="start"` gives their stamp, the start of the round, to everything
+that is a time: when the target was reached, which evaluation is the last within the budget (and with it the final
+accuracies and the target), and the budget itself, which is then the start of FedAvg+1T's last round.
 
 >>> import polars as pl
 >>> frame = pl.DataFrame({"start_s": [0.0, 10.0], "clock_s": [10.0, 20.0], "accuracy": [0.5, 0.8]})
@@ -20,27 +22,20 @@ Departures from the authors' notebooks: an evaluation is stamped with the end of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.report.folders import Results, RunCurve, load_comparison
-from fedbalancer.report.rule import Stamp, final_accuracy, is_fedavg, time_to_accuracy
-from fedbalancer.report.spread import Spread
-
-__all__ = [
-    "Comparison",
-    "MethodScore",
-    "RunCurve",
-    "Score",
-    "SeedScore",
-    "Spread",
-    "Stamp",
-    "load_comparison",
-    "score",
-    "score_comparison",
-    "score_results",
-]
+from fedbalancer.report.estimate import Estimate
+from fedbalancer.report.folders import Results, RunCurve
+from fedbalancer.report.rule import (
+    BUDGET_METHOD,
+    Stamp,
+    final_accuracy,
+    is_fedavg,
+    stamped_budget_s,
+    time_to_accuracy,
+)
 
 
 @dataclass(frozen=True)
@@ -76,20 +71,26 @@ class MethodScore:
     scores: tuple[Score, ...]
 
     @property
-    def speedup(self) -> Spread:
-        return Spread.of([score.speedup for score in self.scores])
+    def speedup(self) -> Estimate:
+        """The mean counts a seed on which the target was never reached as 0, as the paper does. That 0 stands for "not
+        in the time given" and was not measured, so that with such a seed there is no interval, and without any other
+        no deviation either."""
+        found = Estimate.of([score.speedup for score in self.scores])
+        if self.reached == len(self.scores):
+            return found
+        return replace(found, low=None, high=None, std=found.std if self.reached else None)
 
     @property
-    def accuracy(self) -> Spread:
-        return Spread.of([score.accuracy for score in self.scores])
+    def accuracy(self) -> Estimate:
+        return Estimate.of([score.accuracy for score in self.scores])
 
     @property
-    def down_bytes(self) -> Spread:
-        return Spread.of([score.down_bytes for score in self.scores if score.down_bytes is not None])
+    def down_bytes(self) -> Estimate:
+        return Estimate.of([score.down_bytes for score in self.scores if score.down_bytes is not None])
 
     @property
-    def up_bytes(self) -> Spread:
-        return Spread.of([score.up_bytes for score in self.scores if score.up_bytes is not None])
+    def up_bytes(self) -> Estimate:
+        return Estimate.of([score.up_bytes for score in self.scores if score.up_bytes is not None])
 
     @property
     def reached(self) -> int:
@@ -119,12 +120,17 @@ class Comparison:
     @property
     def target(self) -> float | None:
         """Mean over the scored seeds."""
-        return Spread.of([seed.target for seed in self.seeds]).mean
+        return Estimate.of([seed.target for seed in self.seeds]).mean
 
     @property
     def budget_s(self) -> float | None:
         """Mean over the scored seeds."""
-        return Spread.of([seed.budget_s for seed in self.seeds]).mean
+        return Estimate.of([seed.budget_s for seed in self.seeds]).mean
+
+    @property
+    def reference(self) -> str:
+        """What the speed-ups are relative to."""
+        return "the best FedAvg variant" if self.fedavg_reference else f"the reference {self.methods[0].method}"
 
     def to_json(self) -> dict[str, Any]:
         """The shape that `compare --json` and `summary.json` share."""
@@ -147,7 +153,11 @@ def score(
     variant: str = "",
     rounds: int | None = None,
 ) -> Comparison:
-    """Score every run that is done or has come to the end of its seed's budget; `methods` gives the order."""
+    """Score every run that is done or has come to the end of its seed's budget.
+
+    `budgets_s` has the seconds that each seed's runs are given, `methods` the order (default: as the curves come),
+    `stamp` what counts as the time of an evaluation. `task`, `variant` and `rounds` are only for captions.
+    """
     if stamp not in ("end", "start"):
         raise BadSetting(f"stamp {stamp!r} is not known; use 'end' or 'start'")
     curves = list(curves)
@@ -182,21 +192,18 @@ def score_comparison(results: Results, stamp: Stamp = "end") -> Comparison:
     )  # fmt: skip
 
 
-def score_results(results: Results, stamp: Stamp = "end") -> Comparison | None:
-    """The scores of a comparison; None for a single run."""
-    return None if results.single else score_comparison(results, stamp)
-
-
 def _score_seed(
     seed: int, curves: list[RunCurve], budget_s: float | None, candidates: list[str], stamp: Stamp
 ) -> tuple[SeedScore | None, list[str]]:
     """The scores of one seed, if it has a budget and a reference; and what a reader must know about them."""
     if budget_s is None:
         return None, [f"seed {seed} is not scored: its time budget is not known"]
-    ends = {c.method: final_accuracy(c.evals, budget_s) if c.covers(budget_s) else None for c in curves}
-    notes = [_gap(curve, budget_s) for curve in curves if ends[curve.method] is None]
-    notes += [_unfinished(curve) for curve in curves if ends[curve.method] is not None and curve.status != "done"]
-    by_name = {curve.method: curve for curve in curves if ends[curve.method] is not None}
+    covering = {curve.method: curve for curve in curves if curve.covers(budget_s)}
+    limit_s = stamped_budget_s(budget_s, covering.get(BUDGET_METHOD), stamp)
+    ends = {name: final_accuracy(curve.evals, limit_s, stamp) for name, curve in covering.items()}
+    by_name = {name: curve for name, curve in covering.items() if ends[name] is not None}
+    notes = [_gap(curve, limit_s, covering) for curve in curves if curve.method not in by_name]
+    notes += [_unfinished(curve) for curve in by_name.values() if curve.status != "done"]
     best = [
         (-accuracy, time_s, order, name)
         for order, name in enumerate(candidates)
@@ -206,8 +213,8 @@ def _score_seed(
     if not best:
         return None, [*notes, f"seed {seed} is not scored: no reference among {', '.join(candidates)} can be scored"]
     negative, reference_s, _, reference = min(best)
-    scores = [_score_run(curve, budget_s, -negative, reference_s, ends[name], stamp) for name, curve in by_name.items()]
-    return SeedScore(seed, budget_s, -negative, reference, tuple(scores)), notes
+    scores = [_score_run(curve, limit_s, -negative, reference_s, ends[name], stamp) for name, curve in by_name.items()]
+    return SeedScore(seed, limit_s, -negative, reference, tuple(scores)), notes
 
 
 def _score_run(
@@ -215,16 +222,13 @@ def _score_run(
 ) -> Score:
     time_s = time_to_accuracy(curve.evals, target, stamp)
     speedup = 0.0 if time_s is None else reference_s / time_s
-    down_bytes, up_bytes = (curve.sent_bytes(column, budget_s) for column in ("down_bytes", "up_bytes"))
+    down_bytes, up_bytes = (curve.sent_bytes(way, budget_s, f"{stamp}_s") for way in ("down_bytes", "up_bytes"))
     return Score(curve.method, curve.seed, time_s, speedup, float(accuracy or 0.0), down_bytes, up_bytes)
 
 
-def _gap(curve: RunCurve, budget_s: float) -> str:
-    what = (
-        "has no evaluation within"
-        if curve.covers(budget_s)
-        else f"only came to {curve.last_s:.0f} s (status: {curve.status}) of"
-    )
+def _gap(curve: RunCurve, budget_s: float, covering: Mapping[str, RunCurve]) -> str:
+    came = f"only came to {curve.last_s:.0f} s (status: {curve.status}) of"
+    what = "has no evaluation within" if curve.method in covering else came
     return f"{curve.method}, seed {curve.seed} is not scored: it {what} the budget of {budget_s:.0f} s"
 
 
@@ -233,16 +237,11 @@ def _unfinished(curve: RunCurve) -> str:
 
 
 def _method_json(method: MethodScore) -> dict[str, Any]:
-    speedup, accuracy = method.speedup, method.accuracy
+    others = {"accuracy": method.accuracy, "down_bytes": method.down_bytes, "up_bytes": method.up_bytes}
     return {
-        "speedup": {
-            "mean": speedup.mean, "std": speedup.std, "low": speedup.low, "high": speedup.high,
-            "reached": method.reached,
-        },
-        "accuracy": {"mean": accuracy.mean, "std": accuracy.std},
-        "down_bytes": {"mean": method.down_bytes.mean, "std": method.down_bytes.std},
-        "up_bytes": {"mean": method.up_bytes.mean, "std": method.up_bytes.std},
-    }  # fmt: skip
+        "speedup": {**asdict(method.speedup), "reached": method.reached},
+        **{name: {"mean": found.mean, "std": found.std} for name, found in others.items()},
+    }
 
 
 def _seed_json(seed: SeedScore) -> dict[str, Any]:

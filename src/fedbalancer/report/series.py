@@ -30,6 +30,49 @@ class Band:
     seeds: int
 
 
+@dataclass(frozen=True)
+class Panel:
+    """A column of rounds.parquet that is drawn over rounds, on the page and as a figure; `absent` is what a method that
+    has only zeros in it, or nothing finite, does without."""
+
+    name: str
+    column: str
+    title: str
+    axis: str
+    about: str
+    absent: str = ""
+    points: int = ROUND_POINTS
+
+    def width(self, results: Results) -> int:
+        """How many rounds one point stands for, the same for all methods."""
+        return max((-(-run.rounds.height // self.points) for run in results.runs), default=1) or 1
+
+    def bands(self, results: Results) -> dict[str, Band | None]:
+        """The line of every method, None where it has none."""
+        bands = {m: round_band(results.of(m), self.column, self.width(results)) for m in results.methods}
+        return {m: used(band) for m, band in bands.items()} if self.absent else bands
+
+
+PANELS = (
+    Panel(
+        "completed", "completed", "Completed clients per round", "clients", "Clients whose update arrived in time.",
+        points=NOISY_POINTS,
+    ),
+    Panel(
+        "deadline", "deadline_s", "Deadline per round", "deadline (s)", "When the server closes the round.", "deadline",
+    ),
+    Panel(
+        "threshold", "loss_threshold", "Loss threshold per round", "loss threshold",
+        "Clients prefer samples with a loss at or above it.", "threshold",
+    ),
+)  # fmt: skip
+
+
+def accuracy_bands(results: Results) -> dict[str, Band | None]:
+    """Accuracy over seconds, for every method."""
+    return {method: accuracy_band(results.of(method)) for method in results.methods}
+
+
 def accuracy_band(runs: Sequence[StoredRun]) -> Band | None:
     """Accuracy over seconds, each seed interpolated on one grid over the time that all of them cover."""
     curves = [_finite(run.curve.evals, "clock_s", "accuracy") for run in runs]
@@ -64,11 +107,6 @@ def round_band(runs: Sequence[StoredRun], column: str, width: int = 1) -> Band |
         return None
     x, mean, low, high = (both[name].to_numpy() for name in ("round", "mean", "low", "high"))
     return Band(x, mean, low, high, len(lasts))
-
-
-def group_width(results: Results, points: int = ROUND_POINTS) -> int:
-    """How many rounds one point stands for, the same for all methods."""
-    return max((-(-run.rounds.height // points) for run in results.runs), default=1) or 1
 
 
 def used(band: Band | None) -> Band | None:

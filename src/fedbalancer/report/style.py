@@ -92,6 +92,15 @@ def size_text(count: float | None) -> str:
     return f"{value:.1f} {units[unit]}" if unit else f"{value:.0f} B"
 
 
+def accuracy_text(value: float | None) -> str:
+    """Three digits, or a dash where nothing was measured.
+
+    >>> accuracy_text(0.81449), accuracy_text(None)
+    ('0.814', '–')
+    """
+    return "–" if value is None else f"{value:.3f}"
+
+
 def seconds(value_s: float) -> str:
     """A time for people: seconds, and in brackets the unit that is easier to grasp.
 

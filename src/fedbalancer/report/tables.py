@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedbalancer.report.scores import Comparison, MethodScore, Spread
+from fedbalancer.report.estimate import Estimate
+from fedbalancer.report.scores import Comparison, MethodScore
 from fedbalancer.report.style import seconds, size_text
 
 if TYPE_CHECKING:
@@ -14,9 +16,17 @@ if TYPE_CHECKING:
 HEADER = ("Method", "Speed-up", "Reached", "Final accuracy", "Sent down", "Sent up")
 
 
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a table, and whether no method has a higher value there."""
+
+    text: str
+    best: bool = False
+
+
 def markdown_table(comparison: Comparison) -> str:
     """The table as Markdown, the best of each column in bold, with what a reader must know above and below it."""
-    rows = list(table_rows(comparison, lambda text: f"**{text}**", lambda text: text.replace("|", "\\|")))
+    rows = [[_markdown(cell) for cell in row] for row in table_rows(comparison)]
     lines = [f"| {' | '.join(HEADER)} |", "|:--|--:|--:|--:|--:|--:|", *(f"| {' | '.join(row)} |" for row in rows)]
     caption = caption_lines(comparison)
     notes = [f"- {note}" for note in comparison.notes]
@@ -27,32 +37,33 @@ def rich_table(comparison: Comparison) -> Table:
     """The table for the terminal; the notes of the comparison are for the caller to print."""
     from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     caption = caption_lines(comparison)
     below = escape("\n".join(caption[1:]))
     table = Table(title=escape(caption[0]), caption=below, title_justify="left", caption_justify="left")
     for number, name in enumerate(HEADER):
         table.add_column(name, justify="right" if number else "left", no_wrap=not number)
-    for row in table_rows(comparison, lambda text: f"[bold]{text}[/bold]", escape):
-        table.add_row(*row)
+    for row in table_rows(comparison):
+        table.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in row))
     return table
 
 
-def table_rows(
-    comparison: Comparison, bold: Callable[[str], str], escape: Callable[[str], str]
-) -> Iterator[tuple[str, ...]]:
+def table_rows(comparison: Comparison) -> list[list[Cell]]:
     """The cells of every method, in the order of the comparison."""
-    for method in comparison.methods:
-        speedup = spread_text(method.speedup, 2)
-        accuracy = spread_text(method.accuracy, 3)
-        yield (
-            escape(method.method),
-            bold(speedup) if is_best(comparison, method, _speedup) and method.reached else speedup,
-            f"{method.reached}/{len(method.scores)}",
-            bold(accuracy) if is_best(comparison, method, _accuracy) else accuracy,
-            size_text(method.down_bytes.mean),
-            size_text(method.up_bytes.mean),
-        )
+    fastest = _highest(method.speedup.mean for method in comparison.methods if method.reached)
+    best = _highest(method.accuracy.mean for method in comparison.methods)
+    return [
+        [
+            Cell(method.method),
+            Cell(speedup_text(method), method.reached > 0 and method.speedup.mean == fastest),
+            Cell(f"{method.reached}/{len(method.scores)}"),
+            Cell(estimate_text(method.accuracy, 3), method.accuracy.mean is not None and method.accuracy.mean == best),
+            Cell(size_text(method.down_bytes.mean)),
+            Cell(size_text(method.up_bytes.mean)),
+        ]
+        for method in comparison.methods
+    ]
 
 
 def caption_lines(comparison: Comparison) -> list[str]:
@@ -64,13 +75,16 @@ def caption_lines(comparison: Comparison) -> list[str]:
     averaged = f", mean of {count} seeds" if count > 1 else ", one seed"
     rounds = f"{comparison.rounds} rounds" if comparison.rounds else "the task's rounds"
     seeds = ", ".join(str(seed.seed) for seed in comparison.seeds)
-    stamp = "end" if comparison.stamp == "end" else "start (the authors' notebooks)"
+    start = comparison.stamp == "start"
+    stamp = "start (the authors' notebooks)" if start else "end"
+    clock = f"at the start of the last of {rounds}" if start else f"after {rounds}"
     return [
         f"Task {name}: target accuracy {comparison.target:.3f}, budget {seconds(comparison.budget_s)}{averaged}.",
         reference_rule(comparison),
-        f"Budget: the simulated clock of fedavg+1t after {rounds}; final accuracy: the last evaluation within it;",
+        f"Budget: the simulated clock of fedavg+1t {clock}; final accuracy: the last evaluation within it;",
         "sent: bytes to the clients and updates from them (late ones included) within it, mean over seeds.",
-        f"Times are stamped with the {stamp} of the evaluated round; a target that was never reached counts as 0.",
+        f"Times are stamped with the {stamp} of the evaluated round.",
+        "A target that was never reached counts as 0 in the mean, and gives no interval: that 0 was not measured.",
         f"± is the sample standard deviation over seeds (ddof 1); seeds: {seeds}.",
     ]
 
@@ -83,22 +97,22 @@ def reference_rule(comparison: Comparison) -> str:
     return f"Target and speed-up of each seed: against {first}, the first method listed (no FedAvg variant took part)."
 
 
-def spread_text(spread: Spread, digits: int) -> str:
+def speedup_text(method: MethodScore) -> str:
+    """The speed-up, or in words that the target was never reached."""
+    return "never" if method.scores and not method.reached else estimate_text(method.speedup, 2)
+
+
+def estimate_text(estimate: Estimate, digits: int) -> str:
     """Mean ± standard deviation, as far as they are defined."""
-    if spread.mean is None:
+    if estimate.mean is None:
         return "–"
-    return f"{spread.mean:.{digits}f}" + ("" if spread.std is None else f" ± {spread.std:.{digits}f}")
+    return f"{estimate.mean:.{digits}f}" + ("" if estimate.std is None else f" ± {estimate.std:.{digits}f}")
 
 
-def is_best(comparison: Comparison, method: MethodScore, value: Callable[[MethodScore], float | None]) -> bool:
-    """Whether no method has a higher mean."""
-    means = [mean for other in comparison.methods if (mean := value(other)) is not None]
-    return bool(means) and value(method) == max(means)
+def _markdown(cell: Cell) -> str:
+    text = cell.text.replace("|", "\\|")
+    return f"**{text}**" if cell.best else text
 
 
-def _speedup(method: MethodScore) -> float | None:
-    return method.speedup.mean
-
-
-def _accuracy(method: MethodScore) -> float | None:
-    return method.accuracy.mean
+def _highest(means: Iterable[float | None]) -> float | None:
+    return max((mean for mean in means if mean is not None), default=None)

@@ -16,12 +16,11 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError
 from fedbalancer.files import write_json
 from fedbalancer.methods import Method
 from fedbalancer.processes import usable_cores
-from fedbalancer.report import Comparison, score_results, write_report
-from fedbalancer.report.folders import load_comparison
+from fedbalancer.report import Comparison, score_folder, write_report
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool, is_run, status
 from fedbalancer.runs.spec import OLD_ENGINE, RunSpec, whole_path
 from fedbalancer.runs.workforce import Hands, Workforce
@@ -51,6 +50,13 @@ class ComparisonRun:
     def stopped(self) -> bool:
         return any(event.kind == "stopped" for event in self.outcomes.values())
 
+    def scored(self) -> Comparison:
+        """The scores, unless so many runs failed that there are none: then an error that names those and why."""
+        if self.failed and not self.comparison.seeds:
+            causes = "; ".join(f"{event.key[0]} seed {event.key[1]} failed: {event.why}" for event in self.failed)
+            raise FedBalancerError(f"nothing can be scored: {causes}")
+        return self.comparison
+
 
 def compare(
     task: str | Task,
@@ -74,6 +80,7 @@ def compare(
 ) -> Comparison:
     """Compare methods and return the scores; with `out` the folder keeps every run and the report.
 
+    Runs that fail are left out of the scores, whose `notes` name them; if nothing is left it is an error.
     `jobs` runs go side by side, each with `workers` that train its clients; unless told, they share the cores.
     """
     plan = ComparisonPlan.make(
@@ -81,9 +88,9 @@ def compare(
     )
     hands = Hands(jobs, workers, executor, address)
     if out is not None:
-        return run_comparison(plan, Path(out), overwrite=overwrite, hands=hands).comparison
+        return run_comparison(plan, Path(out), overwrite=overwrite, hands=hands).scored()
     with TemporaryDirectory(prefix="fedbalancer-") as folder:
-        return run_comparison(plan, Path(folder) / "comparison", hands=hands, pages=False).comparison
+        return run_comparison(plan, Path(folder) / "comparison", hands=hands, pages=False).scored()
 
 
 @dataclass(frozen=True)
@@ -198,9 +205,8 @@ def run_comparison(
         outcomes |= pool.run(first, listen, stopped)
         further = [] if stopped() else _extensions(plan, out, budgets_s)
         outcomes |= pool.run(further, listen, stopped)
-    comparison = _scored(out)
-    if pages:
-        write_report(out)
+    comparison = write_report(out).comparison if pages else score_folder(out)
+    assert comparison is not None  # only a single run has no scores
     return ComparisonRun(comparison, out, outcomes)
 
 
@@ -263,7 +269,7 @@ def _extensions(plan: ComparisonPlan, out: Path, budgets_s: Mapping[int, float])
     """Finished runs that did not reach their seed's target within the budget, to be carried on."""
     if plan.extend <= 1:
         return []
-    targets = {seed.seed: seed.target for seed in _scored(out).seeds}
+    targets = {seed.seed: seed.target for seed in score_folder(out).seeds}
     jobs = []
     for seed in plan.seeds:
         for method in plan.methods:
@@ -272,12 +278,6 @@ def _extensions(plan: ComparisonPlan, out: Path, budgets_s: Mapping[int, float])
             if seed in targets and status(folder) == "done" and not _reached(folder, targets[seed]):
                 jobs.append(Job(spec, folder, extend=(plan.extend * budgets_s[seed], targets[seed])))
     return jobs
-
-
-def _scored(out: Path) -> Comparison:
-    comparison = score_results(load_comparison(out))
-    assert comparison is not None  # only a single run has no scores
-    return comparison
 
 
 def _reached(folder: Path, target: float) -> bool:

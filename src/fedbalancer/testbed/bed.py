@@ -15,7 +15,7 @@ import polars as pl
 
 from fedbalancer.errors import MissingData, RunFolderError
 from fedbalancer.files import write_json
-from fedbalancer.report import Comparison, score_folder, write_report
+from fedbalancer.report import Comparison, write_report
 from fedbalancer.store import RunFolder, read_manifest
 from fedbalancer.testbed.figure import write_figure
 from fedbalancer.testbed.netns import check
@@ -72,12 +72,13 @@ def _reported(plan: BedPlan, bed: RunningBed, stopped: bool) -> BedResult:
     folder = Path(plan.folder)
     if stopped:
         _mark_stopped(plan)
-    write_report(folder)
+    comparison = write_report(folder).comparison
+    assert comparison is not None  # only a single run has no scores
     tables = [pl.read_parquet(plan.run_folder(method) / PHONES) for method in bed.lags]
     if tables:
         title = f"Latency of {plan.clients} emulated phones, {plan.loaded.name}"
         write_figure(pl.concat(tables), folder / "figures" / "latency.png", title)
-    result = BedResult(score_folder(folder), folder, bed.twins, bed.lags, stopped)
+    result = BedResult(comparison, folder, bed.twins, bed.lags, stopped)
     write_json(folder / "testbed.json", {"speed": plan.speed, **result.to_json()})
     return result
 

@@ -1,4 +1,4 @@
-"""The figure of latency by device (Figure 9 of the paper): how long every phone trained, and how long it was on the
+"""The figure of latency by device (Figure 8 of the paper): how long every phone trained, and how long it was on the
 network, round by round."""
 
 from __future__ import annotations

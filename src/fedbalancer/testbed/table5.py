@@ -9,7 +9,7 @@ from typing import Any
 
 from fedbalancer.files import write_json, write_text
 from fedbalancer.report import Comparison
-from fedbalancer.report.tables import spread_text
+from fedbalancer.report.tables import estimate_text, speedup_text
 
 METHODS = (
     "fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa", "prox+1t", "prox+2t", "sampleselection", "fedbalancer",
@@ -67,9 +67,9 @@ def _paper(method: str) -> dict[str, float] | None:
 def _line(name: str, comparison: Comparison) -> str:
     ours = comparison[name]
     if name not in PAPER:
-        return f"| {name} | {spread_text(ours.speedup, 2)} | – | {spread_text(ours.accuracy, 3)} | – |"
+        return f"| {name} | {speedup_text(ours)} | – | {estimate_text(ours.accuracy, 3)} | – |"
     speedup, speedup_std, accuracy, accuracy_std = PAPER[name]
     return (
-        f"| {name} | {spread_text(ours.speedup, 2)} | {speedup:.2f} ± {speedup_std:.2f} "
-        f"| {spread_text(ours.accuracy, 3)} | {accuracy:.3f} ± {accuracy_std:.3f} |"
+        f"| {name} | {speedup_text(ours)} | {speedup:.2f} ± {speedup_std:.2f} "
+        f"| {estimate_text(ours.accuracy, 3)} | {accuracy:.3f} ± {accuracy_std:.3f} |"
     )

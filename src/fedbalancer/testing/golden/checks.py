@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,10 +23,8 @@ from fedbalancer.testing.golden.format import (
 )
 from fedbalancer.testing.golden.replay import recorded_devices, recorded_setup, replayed_rounds
 from fedbalancer.testing.golden.report import GoldenCheck, GoldenReport, differing
-from fedbalancer.types import RoundResult
-
-TOLERANCE_S = 1e-6
-"""Recorded draws have nine digits after the point and latencies six, which moves a time by less than this."""
+from fedbalancer.testing.golden.rounding import ARITHMETIC, half_unit, round_tolerance_s, slowest
+from fedbalancer.types import RoundResult, Setup
 
 
 def replay_golden(path: str | Path) -> GoldenReport:
@@ -40,51 +40,57 @@ def replay_golden(path: str | Path) -> GoldenReport:
 
 
 def _seed_checks(golden: GoldenFile, seed: GoldenSeed) -> list[GoldenCheck]:
-    setup = recorded_setup(golden, seed, recorded_devices(golden, seed))
+    setups = [recorded_setup(golden, each, recorded_devices(golden, each)) for each in (seed, slowest(seed))]
     checks = [
-        _seconds_check("T", mean_completion_s(setup), seed.T),
-        _seconds_check("initial deadline", mean_completion_s(setup, forward_pass=True), seed.fb_initial),
+        _seconds_check("T", mean_completion_s, setups, seed.T),
+        _seconds_check("initial deadline", partial(mean_completion_s, forward_pass=True), setups, seed.fb_initial),
     ]
     for name in seed.runs:
         run = run_of(seed, name)
         if isinstance(run, BaselineRun):
             results = replayed_rounds(golden, seed, method_of(name), run)
-            checks += [_rounds_check(name, run, results), _starts_check(name, run, results)]
+            tolerance_s = round_tolerance_s(golden, seed, run)
+            checks += [_rounds_check(name, run, results, tolerance_s), _starts_check(name, run, results, tolerance_s)]
         elif isinstance(run, FedBalancerRun):
-            checks += control_checks(name, run, setup)
+            checks += control_checks(name, run, setups[0])
         else:
-            capped = replace(setup, sample_cap=HighestLoss().cap(setup.ledger.size))
-            checks.append(_seconds_check(f"{name} T", mean_completion_s(capped), run.deadline))
+            capped = [replace(setup, sample_cap=HighestLoss().cap(setup.ledger.size)) for setup in setups]
+            checks.append(_seconds_check(f"{name} T", mean_completion_s, capped, run.deadline))
     return checks
 
 
-def _seconds_check(name: str, found_s: float, recorded_s: float) -> GoldenCheck:
-    return GoldenCheck(name, 1, differing("seconds", found_s, recorded_s, TOLERANCE_S))
+def _seconds_check(name: str, time_s: Callable[[Setup], float], setups: list[Setup], recorded_s: float) -> GoldenCheck:
+    """An expected time of the recorded clients, which may differ by as much as that of the slowest ones does."""
+    found_s, slowest_s = map(time_s, setups)
+    tolerance_s = slowest_s - found_s + half_unit([recorded_s]) + ARITHMETIC
+    return GoldenCheck(name, 1, differing("seconds", found_s, recorded_s, tolerance_s))
 
 
-def _rounds_check(name: str, run: BaselineRun, results: list[RoundResult]) -> GoldenCheck:
+def _rounds_check(name: str, run: BaselineRun, results: list[RoundResult], tolerance_s: float) -> GoldenCheck:
     """Deadline, duration, successes and everybody's epochs."""
     mismatches: list[str] = []
+    tolerance_s += half_unit(recorded.duration for recorded in run.rounds)
     for row, result in enumerate(results):
         recorded, where = run.rounds[row], f"round {row + 1}:"
         deadline_s = math.inf if run.deadline is None else run.deadline
-        mismatches += differing(f"{where} deadline", result.plan.order.deadline_s, deadline_s, TOLERANCE_S)
-        mismatches += differing(f"{where} duration", result.seconds, recorded.duration, TOLERANCE_S)
+        mismatches += differing(f"{where} deadline", result.plan.order.deadline_s, deadline_s, ARITHMETIC)
+        mismatches += differing(f"{where} duration", result.seconds, recorded.duration, tolerance_s)
         mismatches += differing(f"{where} successes", len(result.reports), recorded.ok)
         mismatches += differing(f"{where} logged successes", len(result.reports), run.log_ok[row])
         epochs = _epochs(result, {draw[0]: draw[1] for draw in recorded.draws})
         for draw in recorded.draws:
-            mismatches += differing(f"{where} epochs of {draw[0]}", epochs[draw[0]], draw[4], TOLERANCE_S)
+            mismatches += differing(f"{where} epochs of {draw[0]}", epochs[draw[0]], draw[4], ARITHMETIC)
     return GoldenCheck(f"{name} rounds", len(results), mismatches)
 
 
-def _starts_check(name: str, run: BaselineRun, results: list[RoundResult]) -> GoldenCheck:
+def _starts_check(name: str, run: BaselineRun, results: list[RoundResult], tolerance_s: float) -> GoldenCheck:
     """From one logged start to the next: the selection of clients and the round."""
     mismatches: list[str] = []
+    tolerance_s += 2 * half_unit(run.log_start_times)
     logged_s = [after - before for before, after in pairwise(run.log_start_times)][: len(results)]
     for row, seconds in enumerate(logged_s):
         took_s = results[row].window_s + results[row].seconds
-        mismatches += differing(f"round {row + 1}: seconds to the next start", took_s, seconds, TOLERANCE_S)
+        mismatches += differing(f"round {row + 1}: seconds to the next start", took_s, seconds, tolerance_s)
     return GoldenCheck(f"{name} start times", len(logged_s), mismatches)
 
 

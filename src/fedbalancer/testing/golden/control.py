@@ -14,10 +14,8 @@ from fedbalancer.server.server import Server
 from fedbalancer.server.threshold.interpolated import LossRange
 from fedbalancer.testing.golden.format import FedBalancerRun
 from fedbalancer.testing.golden.report import GoldenCheck, differing
+from fedbalancer.testing.golden.rounding import ARITHMETIC, half_unit
 from fedbalancer.types import ServerState, Setup
-
-TOLERANCE = 1e-9
-"""The logged ratios drift by rounding (.8499999999999999); ours do not. A step is .05, so nothing else hides here."""
 
 
 def control_checks(name: str, run: FedBalancerRun, setup: Setup) -> list[GoldenCheck]:
@@ -28,12 +26,13 @@ def control_checks(name: str, run: FedBalancerRun, setup: Setup) -> list[GoldenC
     server = Server(method("fedbalancer").server, setup)
     start = server.init(np.zeros(0, dtype=np.float32))
     paces = _paces(run)
-    return [
-        GoldenCheck(f"{name} ltr", len(paces), _compare("ltr", [p.loss_threshold_ratio for p in paces], run.ltr)),
-        GoldenCheck(f"{name} ddlr", len(paces), _compare("ddlr", [p.deadline_ratio for p in paces], run.ddlr)),
-        GoldenCheck(f"{name} lt", len(paces), _compare("lt", _thresholds(run, paces, server, start), run.lt)),
-        GoldenCheck(f"{name} deadline", len(paces), _compare("deadline", _deadlines(run, paces, start), run.deadline)),
-    ]
+    found = {
+        "ltr": [pace.loss_threshold_ratio for pace in paces],
+        "ddlr": [pace.deadline_ratio for pace in paces],
+        "lt": _thresholds(run, paces, server, start),
+        "deadline": _deadlines(run, paces, start),
+    }
+    return [GoldenCheck(f"{name} {what}", len(paces), _compare(what, ours, run)) for what, ours in found.items()]
 
 
 def _paces(run: FedBalancerRun) -> list[PaceState]:
@@ -66,10 +65,14 @@ def _deadlines(run: FedBalancerRun, paces: list[PaceState], start: ServerState) 
     ]
 
 
-def _compare(what: str, found: list[float], logged: tuple[float, ...]) -> list[str]:
-    pairs = zip(found, logged, strict=False)
+def _compare(what: str, found: list[float], run: FedBalancerRun) -> list[str]:
+    """A threshold or deadline lies between two logged bounds, so it is off by no more than the worse of them is."""
+    bounds = {"lt": (run.loss_low, run.loss_high), "deadline": (run.dl, run.dh)}.get(what, ())
+    logged = getattr(run, what)
+    inputs = max((half_unit(value for _, value in pairs) for pairs in bounds), default=0.0)
+    tolerance = inputs + half_unit(logged) + ARITHMETIC
     return [
         text
-        for number, (ours, theirs) in enumerate(pairs, start=1)
-        for text in differing(f"round {number}: {what}", ours, theirs, TOLERANCE)
+        for number, (ours, theirs) in enumerate(zip(found, logged, strict=False), start=1)
+        for text in differing(f"round {number}: {what}", ours, theirs, tolerance)
     ]

@@ -1,4 +1,4 @@
-"""A value over seeds: mean, deviation and how sure the mean is."""
+"""A mean over seeds, and how sure it is."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Spread:
+class Estimate:
     """Mean, sample standard deviation (ddof 1) and the 95 % t-interval of the mean; None where it is undefined."""
 
     mean: float | None
-    std: float | None
-    low: float | None
-    high: float | None
+    std: float | None = None
+    low: float | None = None
+    high: float | None = None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The spread over seeds: nothing without a value, only a mean for one seed."""
+    def of(cls, values: Sequence[float]) -> Estimate:
+        """The estimate from one value per seed: nothing without a value, only a mean for one seed."""
         if not values:
-            return cls(None, None, None, None)
+            return cls(None)
         mean = float(np.mean(values))
         if len(values) == 1:
-            return cls(mean, None, None, None)
+            return cls(mean)
         from scipy import stats
 
         std = float(np.std(values, ddof=1))
