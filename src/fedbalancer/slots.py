@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.protocols import (
@@ -19,9 +19,6 @@ from fedbalancer.protocols import (
     Work,
 )
 
-if TYPE_CHECKING:
-    from fedbalancer.methods import Method
-
 SLOTS: dict[str, type] = {
     "clients": ClientSelector,
     "samples": SampleSelector,
@@ -35,8 +32,8 @@ SLOTS: dict[str, type] = {
 }
 
 
-def check_composition(method: Method) -> None:
-    """Refuse a method whose choices do not go together, before anything runs.
+def check_composition(method: Any) -> None:
+    """Refuse a method (a name, and a policy for every slot) whose choices do not go together, before anything runs.
 
     A policy that steers by the clients' losses says so with `needs_losses = True`, a summary that has none with
     `releases_losses = False`; and any policy may have a method `refuses(method) -> str | None` that says in a sentence
@@ -47,12 +44,12 @@ def check_composition(method: Method) -> None:
             raise BadSetting(f"method {method.name!r} cannot run: {why}")
 
 
-def _refusal(method: Method, slot: str) -> str | None:
+def _refusal(method: Any, slot: str) -> str | None:
     policy, summary = getattr(method, slot), method.summary
     if getattr(policy, "needs_losses", False) and not getattr(summary, "releases_losses", True):
         return f"{type(policy).__name__} steers by the clients' losses, which {type(summary).__name__} does not release"
     refuses = getattr(policy, "refuses", None)
-    return None if refuses is None else refuses(method)
+    return str(why) if refuses is not None and (why := refuses(method)) else None
 
 
 def load_policy(slot: str, path: str) -> Any:

@@ -94,7 +94,7 @@ class Losses:
     """A trainer whose losses fall with the rounds and differ by client and sample; its model stays where it is."""
 
     sizes: dict[str, int]
-    layout: Layout = (("w", (2,)),)
+    layout = Layout((("w", (2,)),))
 
     def initial_weights(self, seed: int) -> Weights:
         return np.zeros(2, dtype=np.float32)

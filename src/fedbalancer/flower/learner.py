@@ -134,7 +134,7 @@ class Learner:
 
     def _to_record(self, vector: Weights, layout: ModelLayout) -> Weights:
         flat, _ = self._parts()
-        own = ModelLayout(dict(flat.layout), {}, {})
+        own = ModelLayout(flat.layout, {}, {})
         return np.concatenate([_part(vector, own, name) for name, _ in layout.layout])
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.compress.bits import packed, packed_bytes, unpacked
+from fedbalancer.client.compress.wire import packed, packed_bytes, unpacked
 
 
 @given(st.data(), st.sampled_from([np.uint8, np.uint16, np.uint32]))

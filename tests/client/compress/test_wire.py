@@ -1,20 +1,11 @@
-"""The tensors inside a flat update."""
+"""How values travel."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fedbalancer.client.compress.tensors import LARGEST, bounded, from_wire, parameters, require_bytes, split, wire
-
-LAYOUT = (("scale", ()), ("weight", (2, 3)), ("none", (0, 4)), ("bias", (2,)))
-
-
-def test_a_vector_is_split_as_its_layout_says() -> None:
-    update = np.arange(9, dtype=np.float32)
-    found = [(shape, values.tolist()) for shape, values in split(update, LAYOUT)]
-    assert found == [((), [0]), ((2, 3), [1, 2, 3, 4, 5, 6]), ((0, 4), []), ((2,), [7, 8])]
-    assert parameters(LAYOUT) == 9
+from fedbalancer.client.compress.wire import LARGEST, bounded, from_wire, require_bytes, wire
 
 
 def test_only_absurd_values_are_cut_off() -> None:
