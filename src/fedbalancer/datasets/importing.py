@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 
-from fedbalancer.data.facts import Facts, inspect, remember
-from fedbalancer.data.locate import locate
 from fedbalancer.data.source import Source
+from fedbalancer.datasets.facts import Facts, inspect, remember
+from fedbalancer.datasets.locate import locate
 from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.files import sync_directory
 from fedbalancer.places import cache_folder, data_folder, looking_in

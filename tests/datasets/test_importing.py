@@ -10,9 +10,9 @@ import faketask
 import pytest
 from faketask import FOLDER, ONE, TWO, write
 
-from fedbalancer.data import importing
-from fedbalancer.data.facts import Facts, disk, recall
-from fedbalancer.data.importing import bring, copied, hard_linked, linked
+from fedbalancer.datasets import importing
+from fedbalancer.datasets.facts import Facts, disk, recall
+from fedbalancer.datasets.importing import bring, copied, hard_linked, linked
 from fedbalancer.errors import BadData, BadSetting, RunFolderError
 from fedbalancer.store.lock import FolderLock
 
