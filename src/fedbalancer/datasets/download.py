@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pooch
-from requests import HTTPError, RequestException
+from requests import RequestException
 
 from fedbalancer.errors import BadData, BadSetting, MissingData
 
@@ -36,10 +36,8 @@ def fetch(url: str, target: Path, sha256: str = "", progress: Progress = lambda 
     get = pooch.HTTPDownloader(_Bar(progress), CHUNK_BYTES, headers=headers, timeout=TIMEOUT_S)
     try:
         source.fetch(name, downloader=get)
-    except HTTPError as error:
-        raise Unreachable(f"{url} answers {error.response.status_code} {error.response.reason}") from error
     except RequestException as error:
-        raise Unreachable(f"{url} cannot be fetched: {_reason(error)}") from error
+        raise Unreachable(f"{url} {_reason(error)}") from error
     except ValueError as error:
         raise BadData(f"{url} is not the file that is expected: {error}") from error
     except OSError as error:
@@ -73,8 +71,11 @@ class _Bar:
     close = reset
 
 
-def _reason(error: BaseException) -> str:
-    """Where an error began: what the libraries between it and us add is long, and about them."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return str(error) or type(error).__name__
+def _reason(error: RequestException) -> str:
+    """What the server answered, or where the error began: what the libraries between add is long, and about them."""
+    if error.response is not None:
+        return f"answers {error.response.status_code} {error.response.reason}"
+    root: BaseException = error
+    while root.__context__ is not None:
+        root = root.__context__
+    return f"cannot be fetched: {str(root) or type(root).__name__}"
