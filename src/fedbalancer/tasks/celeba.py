@@ -25,7 +25,7 @@ from fedbalancer.data import Prepared, Source, cached, checksum, choose
 from fedbalancer.data.readers.celeba_images import PIXELS, celeba_key, read_celeba
 from fedbalancer.data.readers.faces import TRAIN_SHARE, read_faces
 from fedbalancer.data.readers.user_split import pack, unpack
-from fedbalancer.task import Task
+from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch

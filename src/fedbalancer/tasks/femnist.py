@@ -31,7 +31,7 @@ from fedbalancer.data.readers import digits, strokes
 from fedbalancer.data.readers.femnist_json import CLASSES, PIXELS, femnist_samples
 from fedbalancer.data.readers.leaf import leaf_checksums, leaf_files
 from fedbalancer.data.readers.user_split import from_leaf, pack, unpack
-from fedbalancer.task import Task
+from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch

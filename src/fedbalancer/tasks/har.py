@@ -27,7 +27,7 @@ from fedbalancer.data import Prepared, SlicedClients, Source, cached, checksum, 
 from fedbalancer.data.readers import har_hapt, har_uci
 from fedbalancer.data.readers.har_windows import ACTIVITIES, SIGNALS, WINDOW
 from fedbalancer.errors import BadSetting
-from fedbalancer.task import Task
+from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch

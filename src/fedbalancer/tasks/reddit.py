@@ -33,8 +33,8 @@ from fedbalancer.data.readers.reddit_leaf import ByUser, read_reddit
 from fedbalancer.data.readers.vocabulary import UNKNOWN, Tokens, numbered, sequences, vocabulary
 from fedbalancer.errors import BadData, BadSetting, UnknownName
 from fedbalancer.randomness import stream
-from fedbalancer.task import Task
 from fedbalancer.tasks.lstm import text_model
+from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch

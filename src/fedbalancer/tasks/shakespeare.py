@@ -28,8 +28,8 @@ from fedbalancer.data.readers.moby import read_moby
 from fedbalancer.data.readers.plays import ALPHABET, WINDOW, Span, Windows, role_texts
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.randomness import stream
-from fedbalancer.task import Task
 from fedbalancer.tasks.lstm import text_model
+from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.errors import BadSetting
-from fedbalancer.task import Samples, Task
+from fedbalancer.task import Samples
+from fedbalancer.tasks.task import Task
 from fedbalancer.tasks.watch_data import Recording, read_recordings, recordings_path
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from typing import Unpack
 
 from fedbalancer.data.clients import joined
 from fedbalancer.errors import BadData
-from fedbalancer.task import Samples, Task, check_samples
+from fedbalancer.task import Samples, check_samples
 from fedbalancer.tasks.own.arrays import pair
 from fedbalancer.tasks.own.build import assemble, check_shapes
 from fedbalancer.tasks.own.models import Model
 from fedbalancer.tasks.own.npz import NpzFile
 from fedbalancer.tasks.own.options import OwnOptions, divided
 from fedbalancer.tasks.own.split import check_options, held_out_users, split_notes
+from fedbalancer.tasks.task import Task
 
 TEST_FILE = "test.npz"
 OPTIONS = ("test_share", "seed")

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.errors import BadData, UnknownName
-from fedbalancer.task import Task
 from fedbalancer.tasks.own.arrays import from_table, pair
 from fedbalancer.tasks.own.models import Model
 from fedbalancer.tasks.own.options import OwnOptions, divided
+from fedbalancer.tasks.task import Task
 
 
 class NpzFile:

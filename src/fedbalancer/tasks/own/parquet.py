@@ -12,11 +12,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fedbalancer.errors import BadData, BadSetting, UnknownName
-from fedbalancer.task import Samples, Task
+from fedbalancer.task import Samples
 from fedbalancer.tasks.own.arrays import from_table
 from fedbalancer.tasks.own.models import Model
 from fedbalancer.tasks.own.options import OwnOptions, divided
 from fedbalancer.tasks.own.split import check_options
+from fedbalancer.tasks.task import Task
 
 
 def from_parquet(

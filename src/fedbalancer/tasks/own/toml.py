@@ -29,11 +29,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedbalancer.errors import BadData, BadSetting, UnknownName
 from fedbalancer.settings import Settings
-from fedbalancer.task import Task
 from fedbalancer.tasks.own.folder import from_folder
 from fedbalancer.tasks.own.npz import from_npz
 from fedbalancer.tasks.own.options import NOT_OF_A_RUN, SETTINGS
 from fedbalancer.tasks.own.parquet import from_parquet
+from fedbalancer.tasks.task import Task
 
 TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes")
 """Keys of [settings]."""
