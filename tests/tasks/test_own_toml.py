@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import fedbalancer as fb
 from fedbalancer.cli.app import app
-from fedbalancer.tasks.own.summary import describe
+from fedbalancer.datasets.summary import describe
 
 GOOD = """
 name = "tiny"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.tasks.task import Task
+from fedbalancer.task import Task
 
 WIDTH = 110
 _NAMES_SHOWN = 8
