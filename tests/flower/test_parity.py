@@ -17,7 +17,7 @@ from flwr.app import Message
 
 from fedbalancer.client.batches import epochs
 from fedbalancer.devices import AlwaysOn
-from fedbalancer.devices.draw import DeviceDraw
+from fedbalancer.devices.many import DeviceDraw
 from fedbalancer.devices.replay import Replay
 from fedbalancer.engine import SimulatedEngine
 from fedbalancer.engine.executors import InlineExecutor

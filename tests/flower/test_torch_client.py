@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message
 
 from fedbalancer import Task
 from fedbalancer.client.train import TorchTrainer
-from fedbalancer.devices.draw import DeviceDraw
+from fedbalancer.devices.many import DeviceDraw
 from fedbalancer.errors import BadData
 from fedbalancer.flower import Strategy, client_app
 from fedbalancer.flower.grid_engine import Waiting

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedbalancer.files import write_text
 from fedbalancer.places import cache_folder
 
 
@@ -50,8 +51,6 @@ def _remembered(files: Sequence[Path], path: Path) -> str | None:
 
 
 def _remember(files: Sequence[Path], path: Path, digest: str) -> str:
-    from fedbalancer.files import write_text
-
     note = _note(files, path)
     try:
         note.parent.mkdir(parents=True, exist_ok=True)

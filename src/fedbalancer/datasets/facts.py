@@ -13,6 +13,7 @@ import numpy as np
 
 from fedbalancer.data.source import Source
 from fedbalancer.errors import BadData, FedBalancerError
+from fedbalancer.files import write_json
 from fedbalancer.places import cache_folder
 from fedbalancer.task import Task, check_samples
 from fedbalancer.tasks.registry import SCALES, load_task
@@ -70,8 +71,6 @@ def disk(paths: Sequence[Path]) -> Disk:
 
 def remember(facts: Facts, source: Source) -> None:
     """Keep the facts for `recall`; that this is not possible does not matter."""
-    from fedbalancer.files import write_json
-
     note = _note(source, facts.scale, disk(source.paths))
     try:
         note.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedbalancer.devices.draw import DeviceDraw, DeviceDraws
+from fedbalancer.devices.many import DeviceDraw, DeviceDraws
 from fedbalancer.devices.network import Network
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.randomness import Keys, client_keys, normals, tickets

@@ -77,10 +77,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     """The task with the first `users` training people, in an order that was drawn once."""
     source = choose(SOURCES, variant)
     data = prepare(source)
-    most, test_users = USERS[scale]
-    if users is None and most is not None:
-        users = min(most, len(data.meta["train"]["names"]))
-    clients, test = unpack(data, users, test_users)
+    clients, test = unpack(data, users, *USERS[scale])
     settings = dict(SETTINGS[scale])
     settings["clients_per_round"] = min(settings["clients_per_round"], len(clients))
     return Task(
@@ -90,7 +87,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
         name="celeba",
         variant=source.variant,
         classes=2,
-        notes={"test_users": len(data.meta["test"]["names"][:test_users])},
+        notes={"test_users": len(data.meta["test"]["names"][: USERS[scale][1]])},
         **settings,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.compress.random_subset import kept, random_subset, require_share
+from fedbalancer.client.compress.random_subset import drawn_share, kept, require_share
 from fedbalancer.client.compress.rotation import rotate, rotate_back
 from fedbalancer.client.compress.wire import bounded, from_wire, packed, packed_bytes, require_bytes, unpacked, wire
 from fedbalancer.errors import BadSetting
@@ -66,7 +66,7 @@ class Quantised:
         if self._plain(len(values)):
             return wire(values)
         if self.share < 1:
-            values = values[self._subset(len(values), seed, number)]
+            values = values[drawn_share(len(values), self.share, stream(seed, "subset", number))]
         if self.rotate:
             values = rotate(values, stream(seed, "rotation", number))
         low, high = values.min(), values.max()
@@ -84,7 +84,7 @@ class Quantised:
         if self.share == 1:
             return values
         update = np.zeros(size, dtype=np.float32)
-        update[self._subset(size, seed, number)] = values * np.float32(size / len(values))
+        update[drawn_share(size, self.share, stream(seed, "subset", number))] = values * np.float32(size / len(values))
         return update
 
     def _levels(
@@ -97,6 +97,3 @@ class Quantised:
         places: Weights = (values - low) / (high - low) * top
         places += rng.random(len(places), dtype=np.float32)
         return np.minimum(places, top).astype(np.uint8)
-
-    def _subset(self, size: int, seed: int, number: int) -> NDArray[np.bool_]:
-        return random_subset(size, kept(size, self.share), stream(seed, "subset", number))

@@ -47,6 +47,11 @@ def random_subset(size: int, count: int, rng: np.random.Generator) -> NDArray[np
     return chosen
 
 
+def drawn_share(size: int, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """A mask of a random share of the places."""
+    return random_subset(size, kept(size, share), rng)
+
+
 @dataclass(frozen=True)
 class RandomMask:
     """A random `share` of the update's values, fresh for every client and round; the others are 0. (J. Konecny et al.,
@@ -68,17 +73,13 @@ class RandomMask:
         return 4 * kept(layout.parameters, self.share)
 
     def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
-        return wire(update[self._pattern(layout, seed)]), None
+        return wire(update[drawn_share(layout.parameters, self.share, stream(seed, "random mask"))]), None
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         require_bytes(payload, self.encoded_bytes(layout))
         update = np.zeros(layout.parameters, dtype=np.float32)
-        update[self._pattern(layout, seed)] = from_wire(payload)
+        update[drawn_share(layout.parameters, self.share, stream(seed, "random mask"))] = from_wire(payload)
         return update
-
-    def _pattern(self, layout: Layout, seed: int) -> NDArray[np.bool_]:
-        size = layout.parameters
-        return random_subset(size, kept(size, self.share), stream(seed, "random mask"))
 
 
 @dataclass(frozen=True)
@@ -100,15 +101,12 @@ class Subsample:
         return 4 * kept(layout.parameters, self.share)
 
     def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
-        return wire(bounded(update[self._subset(layout, seed)])), None
+        return wire(bounded(update[drawn_share(layout.parameters, self.share, stream(seed, "subsample"))])), None
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         require_bytes(payload, self.encoded_bytes(layout))
         values = from_wire(payload)
         update = np.zeros(layout.parameters, dtype=np.float32)
-        update[self._subset(layout, seed)] = values * np.float32(len(update) / max(len(values), 1))
+        factor = np.float32(len(update) / max(len(values), 1))
+        update[drawn_share(len(update), self.share, stream(seed, "subsample"))] = values * factor
         return update
-
-    def _subset(self, layout: Layout, seed: int) -> NDArray[np.bool_]:
-        size = layout.parameters
-        return random_subset(size, kept(size, self.share), stream(seed, "subsample"))

@@ -62,10 +62,13 @@ def pack(split: UserSplit) -> Prepared:
     return Prepared(arrays, meta)
 
 
-def unpack(prepared: Prepared, users: int | None, test_users: int | None) -> tuple[SlicedClients, Samples]:
-    """The first `users` training clients and the samples of the first `test_users` others; None for all there are."""
+def unpack(
+    prepared: Prepared, users: int | None, most: int | None = None, test_users: int | None = None
+) -> tuple[SlicedClients, Samples]:
+    """The first `users` training clients, or unless told `most` of them, and the samples of the first `test_users`
+    others; None for all there are."""
     names, lengths = prepared.meta["train"]["names"], prepared.meta["train"]["lengths"]
-    users = len(names) if users is None else users
+    users = len(names[:most]) if users is None else users
     if not 1 <= users <= len(names):
         raise BadSetting(f"users is {users}, but the data has 1 to {len(names)} training users")
     train = _first(prepared, "train", users)
