@@ -190,7 +190,7 @@ class Ledger:
 
     A ledger is a value: `record` gives the next one and leaves this one as it is, by copying what changes. Counts take
     four bytes, and a column that holds the same for everybody at the start takes none, so that the three ledgers alive
-    at once (the first, the last and the next) stay under 160 bytes a client.
+    at once (the first, the last and the next) stay under 160 bytes per client.
     """
 
     clients: tuple[str, ...]

@@ -1,8 +1,8 @@
 """CelebA: does a person smile on a photograph?
 
-Photographs of celebrities, a person a client, 84 x 84 pixels of three colours from 0 to 255, labelled by the attribute
-"Smiling" (Z. Liu et al., "Deep Learning Face Attributes in the Wild", 2015), sampled and split by person as LEAF does:
-915 people, nine of ten of them to train.
+Photographs of celebrities, one client per person, 84 x 84 pixels of three colours from 0 to 255, labelled by the
+attribute "Smiling" (Z. Liu et al., "Deep Learning Face Attributes in the Wild", 2015), sampled and split by person as
+LEAF does: 915 people, nine of ten of them to train.
 
 Settings are the published ones but for the learning rate: the published code minimises the *sum* of the losses of a
 batch at .001, which for batches of 10 is the same step as their mean, which we take, at .01; a shorter last batch takes

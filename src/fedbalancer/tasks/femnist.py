@@ -1,6 +1,6 @@
 """FEMNIST: which of 62 characters has a person written?
 
-Handwritten digits and letters of NIST's forms, 28 x 28 grey values from 0 (ink) to 1 (paper), a writer a client,
+Handwritten digits and letters of NIST's forms, 28 x 28 grey values from 0 (ink) to 1 (paper), one client per writer,
 sampled and split by user as LEAF does: 712 writers, nine of ten of them to train. Settings are the published ones.
 
 The scale `small` has at most 100 writers to train and 60 to test, a dense layer of 256 instead of 2048, fewer rounds

@@ -105,9 +105,14 @@ class Task(PlainTask):
         >>> task.name, len(task.clients), len(task.test[1])
         ('people', 2, 4)
         """
-        from fedbalancer.tasks.own.parquet import from_parquet
+        from fedbalancer.tasks.own.arrays import from_table
+        from fedbalancer.tasks.own.options import divided
+        from fedbalancer.tasks.own.parquet import read_table
+        from fedbalancer.tasks.own.split import check_options
 
-        return from_parquet(
-            path, model=model, label=label, features=features, user=user, shape=shape, test=test, classes=classes,
-            **options,
-        )  # fmt: skip
+        split, settings = divided(options)
+        check_options(split, user is not None, test is not None)
+        samples, users = read_table(Path(path), features, label, shape, user)
+        held = read_table(Path(test), features, label, shape, None)[0] if test is not None else None
+        settings.setdefault("name", Path(path).stem)
+        return from_table(samples, users, held, model, classes, split, settings, str(path))
