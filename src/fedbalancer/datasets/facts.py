@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -72,11 +73,9 @@ def disk(paths: Sequence[Path]) -> Disk:
 def remember(facts: Facts, source: Source) -> None:
     """Keep the facts for `recall`; that this is not possible does not matter."""
     note = _note(source, facts.scale, disk(source.paths))
-    try:
+    with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
         write_json(note, asdict(facts))
-    except OSError:
-        pass
 
 
 def recall(source: Source, at: Disk) -> Facts | None:

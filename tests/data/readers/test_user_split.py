@@ -67,5 +67,5 @@ def test_fewer_users_are_a_random_choice_and_nested() -> None:
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_more_users_than_there_are_is_an_error(count: int) -> None:
-    with pytest.raises(BadSetting, match=f"users is {count}, but the data has 1 to 3"):
+    with pytest.raises(BadSetting, match=f"users is {count}, but the data can have 1 to 3"):
         unpack(pack(UserSplit(users([1, 2, 3]), users([1]))), count)
