@@ -1,6 +1,9 @@
-"""Hypothesis without clocks: a test may be slow on a busy machine and still be right. The longest files go first."""
+"""Hypothesis without clocks: a test may be slow on a busy machine and still be right. The longest files go first.
+A test may have folders of its own for data and cache."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,3 +25,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, name in enumerate(LONGEST) if path.endswith(name)), len(LONGEST))
 
     items.sort(key=place)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The data folder, which is not there yet, and the cache folder."""
+    data, cache = tmp_path / "data", tmp_path / "cache"
+    monkeypatch.setenv("FEDBALANCER_DATA", str(data))
+    monkeypatch.setenv("FEDBALANCER_CACHE", str(cache))
+    return data, cache

@@ -16,7 +16,7 @@ from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, Traine
 class Plain:
     """A trainer of NumPy only, whose result depends on every field of the work. Two clients of it misbehave."""
 
-    layout: Layout = (("weight", (3,)),)
+    layout = Layout((("weight", (3,)),))
 
     def initial_weights(self, seed: int) -> Weights:
         return np.random.default_rng(seed).normal(size=3).astype(np.float32)

@@ -1,8 +1,9 @@
-"""The ledger: a row per client."""
+"""The ledger, a row per client; and the layout of a vector of weights."""
 
 from __future__ import annotations
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from builders import Unchanged, make_ledger, make_report, make_result, same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.types import RECENT_COUNTS, Ledger, RoundResult, Timings, batches_per_epoch
+from fedbalancer.types import RECENT_COUNTS, Layout, Ledger, RoundResult, Timings, batches_per_epoch
 
 
 def start() -> Ledger:
@@ -143,3 +144,41 @@ def test_an_epoch_has_a_short_last_batch_and_at_least_one(samples: list[int], si
 
 def test_the_mean_of_some_counts_is_cut_as_the_authors_cut_it() -> None:
     assert batches_per_epoch(np.array([10.2, 10.8, 11.0, 11.2]), 10).tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
+LAYOUT = Layout((("scale", ()), ("weight", (2, 3)), ("none", (0, 4)), ("bias", (2,))))
+
+
+def test_a_layout_knows_sizes_and_places() -> None:
+    assert LAYOUT.sizes == (1, 6, 0, 2)
+    assert (LAYOUT.parameters, LAYOUT.wire_bytes) == (9, 36)
+    assert LAYOUT.spans == {"scale": slice(0, 1), "weight": slice(1, 7), "none": slice(7, 7), "bias": slice(7, 9)}
+
+
+def test_a_layout_splits_a_vector_into_views_and_joins_them_again() -> None:
+    vector = np.arange(9, dtype=np.float32)
+    tensors = LAYOUT.split(vector)
+    assert {name: tensor.shape for name, tensor in tensors.items()} == dict(LAYOUT)
+    assert all(np.shares_memory(tensor, vector) for tensor in tensors.values() if tensor.size)
+    assert tensors["weight"].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert LAYOUT.join(dict(reversed(tensors.items()))).tobytes() == vector.tobytes(), "in the order of the layout"
+    assert LAYOUT.join({name: tensor.astype(np.float64) for name, tensor in tensors.items()}).dtype == np.float32
+
+
+def test_a_vector_of_another_length_is_refused() -> None:
+    for length in (0, 8, 10):
+        with pytest.raises(ValueError, match=f"the layout has 9 numbers, but there are {length} weights"):
+            LAYOUT.split(np.zeros(length, dtype=np.float32))
+
+
+def test_a_layout_is_a_value_that_travels() -> None:
+    pairs = tuple(LAYOUT)
+    assert pairs == LAYOUT == pickle.loads(pickle.dumps(LAYOUT))
+    assert type(pickle.loads(pickle.dumps(LAYOUT))) is Layout
+    assert hash(Layout(pairs)) == hash(LAYOUT)
+    assert Layout(reversed(pairs)) != LAYOUT
+
+
+def test_a_layout_of_nothing() -> None:
+    assert (Layout().parameters, Layout().wire_bytes, Layout().spans) == (0, 0, {})
+    assert Layout().join(Layout().split(np.zeros(0, dtype=np.float32))).shape == (0,)

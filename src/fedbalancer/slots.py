@@ -49,7 +49,7 @@ def _refusal(method: Any, slot: str) -> str | None:
     if getattr(policy, "needs_losses", False) and not getattr(summary, "releases_losses", True):
         return f"{type(policy).__name__} steers by the clients' losses, which {type(summary).__name__} does not release"
     refuses = getattr(policy, "refuses", None)
-    return None if refuses is None else refuses(method)
+    return str(why) if refuses is not None and (why := refuses(method)) else None
 
 
 def load_policy(slot: str, path: str) -> Any:

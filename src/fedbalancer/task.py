@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Unpack, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedbalancer.errors import BadData
-
-if TYPE_CHECKING:
-    from fedbalancer.tasks.own.models import Model
-    from fedbalancer.tasks.own.options import OwnOptions
 
 Samples = tuple[NDArray[Any], NDArray[Any]]
 """Features and labels, row by row."""
@@ -34,7 +29,7 @@ class Task:
     """A learning problem. Only `clients`, `test` and `model` are needed; the rest are settings with defaults.
 
     `clients` maps an id to (features, labels); `model` makes a fresh `torch.nn.Module`, called without arguments.
-    `loss` gives one value a sample from (outputs, labels); `metric` how many of how many are right, for losses that
+    `loss` gives one value per sample from (outputs, labels); `metric` how many of how many are right, for losses that
     are not the cross-entropy of one label. `rounds` is the budget rule: a comparison gives every method the seconds
     that FedAvg+1T needs for that many rounds. `latency` names the row of batch latencies of the device model (a task
     of the paper), or gives your own: a mapping of slow, mid and fast to (mean, standard deviation) in milliseconds.
@@ -96,95 +91,6 @@ class Task:
         if isinstance(self.latency, str):
             values["latency"] = self.latency
         return values
-
-    @classmethod
-    def from_arrays(
-        cls,
-        x: ArrayLike,
-        y: ArrayLike,
-        *,
-        model: Model,
-        users: ArrayLike | None = None,
-        test: tuple[ArrayLike, ArrayLike] | None = None,
-        classes: int | None = None,
-        **options: Unpack[OwnOptions],
-    ) -> Task:
-        """A task of arrays with a row a sample; labels are 0, 1, 2, ... or text.
-
-        `users` has the user of every row; without users, `partition` (dirichlet, shards or iid) and `clients` share
-        the samples out. Without a `test`, a `test_share` is held out: of the users, or of the samples where there are
-        no users. `model` is mlp, cnn1d, cnn2d, lstm, "package.module:function", a mapping of such a name and options,
-        or a factory. Other options are those of the split (`tasks/own/options.py`) and any setting of a task.
-
-        >>> import numpy as np
-        >>> x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
-        >>> task = Task.from_arrays(x, y, model="mlp", users=["ann", "bob", "cy", "di"] * 10, test_share=0.25)
-        >>> task.sizes, task.notes["held_out"], task.classes
-        ({'bob': 10, 'cy': 10, 'di': 10}, ['ann'], 2)
-        >>> Task.from_arrays(x, y, model="mlp", partition="iid", clients=3, rounds=5).sizes
-        {'client-0': 12, 'client-1': 12, 'client-2': 12}
-        """
-        from fedbalancer.tasks.own.arrays import from_arrays
-
-        return from_arrays(x, y, model=model, users=users, test=test, classes=classes, **options)
-
-    @classmethod
-    def from_folder(
-        cls, path: Path | str, *, model: Model, classes: int | None = None, **options: Unpack[OwnOptions]
-    ) -> Task:
-        """A task of a folder with an `.npz` file a client: its name is the file's, its arrays are `x` and `y`.
-
-        `test.npz` is the test; without it a `test_share` of the clients is held out. The rest is as in `from_arrays`.
-
-        >>> import numpy as np, tempfile
-        >>> from pathlib import Path
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for user in ("ann", "bob", "test"):
-        ...         np.savez(Path(folder) / f"{user}.npz", x=np.zeros((4, 3)), y=["run", "walk", "run", "walk"])
-        ...     task = Task.from_folder(folder, model={"name": "mlp", "hidden": [8]}, name="gait")
-        >>> task.sizes, task.notes["labels"]
-        ({'ann': 4, 'bob': 4}, ['run', 'walk'])
-        """
-        from fedbalancer.tasks.own.folder import from_folder
-
-        return from_folder(path, model=model, classes=classes, **options)
-
-    @classmethod
-    def from_parquet(
-        cls,
-        path: Path | str,
-        *,
-        model: Model,
-        label: str,
-        features: str | Sequence[str],
-        user: str | None = None,
-        shape: Sequence[int] | None = None,
-        test: Path | str | None = None,
-        classes: int | None = None,
-        **options: Unpack[OwnOptions],
-    ) -> Task:
-        """A task of a Parquet file: a column of users, one of labels, and columns of features or one of lists.
-
-        `shape` is that of a sample, where it is not the length of the list; `test` is another file with the same
-        columns. The rest, a file without users included, is as in `from_arrays`.
-
-        >>> import polars as pl, tempfile
-        >>> from pathlib import Path
-        >>> frame = pl.DataFrame({"who": ["ann", "bob", "cy"] * 4, "age": range(12), "kind": ["a", "b"] * 6})
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     frame.write_parquet(Path(folder) / "people.parquet")
-        ...     task = Task.from_parquet(
-        ...         Path(folder) / "people.parquet", user="who", label="kind", features=["age"], model="mlp"
-        ...     )
-        >>> task.name, len(task.clients), len(task.test[1])
-        ('people', 2, 4)
-        """
-        from fedbalancer.tasks.own.parquet import from_parquet
-
-        return from_parquet(
-            path, model=model, label=label, features=features, user=user, shape=shape, test=test, classes=classes,
-            **options,
-        )  # fmt: skip
 
 
 def check_samples(samples: Samples, where: str, classes: int | None) -> None:

@@ -122,7 +122,7 @@ def test_bad_values_name_their_range(call: Callable[[], Partition], words: str) 
         (["ann", ""], "row 1 has no user"),
         ([1.0, 2.0, float("nan")], "row 2 has no user"),
         ([], "at least one"),
-        ([["ann"], ["bob"]], "one id a sample"),
+        ([["ann"], ["bob"]], "one user id per sample"),
     ],
 )
 def test_a_missing_id_names_its_row(values: Any, words: str) -> None:
@@ -131,7 +131,7 @@ def test_a_missing_id_names_its_row(values: Any, words: str) -> None:
 
 
 def test_labels_are_one_a_sample() -> None:
-    with pytest.raises(BadData, match="labels must be one a sample"):
+    with pytest.raises(BadData, match="one label per sample"):
         dirichlet(np.zeros((3, 2)), 1)
-    with pytest.raises(BadData, match="labels must be one a sample"):
+    with pytest.raises(BadData, match="one label per sample"):
         shards([], 1)

@@ -30,13 +30,26 @@ def golden() -> dict[str, Any]:
     return data
 
 
+def profile_of(network: Network, client: str) -> int:
+    return int(network.profiles(client_keys([client]))[0])
+
+
+def expected_s(network: Network, client: str, down_bytes: int, up_bytes: int) -> float:
+    return float(network.expected_s(client_keys([client]), down_bytes, up_bytes)[0])
+
+
+def draw_s(network: Network, client: str, round: int, down_bytes: int, up_bytes: int) -> tuple[float, float]:
+    down_s, up_s = network.draw_s(client_keys([client]), round, down_bytes, up_bytes)
+    return float(down_s[0]), float(up_s[0])
+
+
 def client_of_profile(network: Network, profile: int) -> str:
-    return next(name for name in map(str, range(1000)) if network.profile(name) == profile)
+    return next(name for name in map(str, range(1000)) if profile_of(network, name) == profile)
 
 
 def speeds_kb_s(network: Network, client: str, rounds: int) -> np.ndarray:
     """Download and upload speeds, got back from the seconds that one kilobyte takes."""
-    seconds = [network.draw_s(client, round, 1024, network.upload_kb_bytes) for round in range(rounds)]
+    seconds = [draw_s(network, client, round, 1024, network.upload_kb_bytes) for round in range(rounds)]
     return 1 / np.array(seconds)
 
 
@@ -59,16 +72,16 @@ def test_expected_seconds_reproduce_the_logged_deadline_T(golden: dict[str, Any]
 
 def test_expected_seconds_are_size_over_mean_speed() -> None:
     network = Network(seed=5)
-    down_mean, _, up_mean, _ = PROFILES[network.profile("ann")]
-    assert network.expected_s("ann", 3 * MB, 2 * MB) == pytest.approx(3 * 1024 / down_mean + 2 * 1024 / up_mean)
-    assert network.expected_s("ann", 0, 0) == 0
+    down_mean, _, up_mean, _ = PROFILES[profile_of(network, "ann")]
+    assert expected_s(network, "ann", 3 * MB, 2 * MB) == pytest.approx(3 * 1024 / down_mean + 2 * 1024 / up_mean)
+    assert expected_s(network, "ann", 0, 0) == 0
     thousand = Network(seed=5, upload_kb_bytes=1000)
-    assert thousand.expected_s("ann", 0, 1000) == pytest.approx(1 / up_mean)
+    assert expected_s(thousand, "ann", 0, 1000) == pytest.approx(1 / up_mean)
 
 
 def test_profiles_are_uniform_over_clients() -> None:
     network = Network(seed=1)
-    counts = Counter(network.profile(f"client {number}") for number in range(5700))
+    counts = Counter(profile_of(network, f"client {number}") for number in range(5700))
     assert set(counts) == set(range(19))
     chi2 = sum((count - 300) ** 2 / 300 for count in counts.values())
     assert chi2 < 42.3  # 99.9 % point with 18 degrees of freedom
@@ -95,7 +108,7 @@ def test_speeds_are_the_profiles_normals_drawn_again_while_not_positive(profile:
     network, rng = Network(seed=4), np.random.default_rng(profile)
     keys = client_keys(f"client {number}" for number in range(4000))
     keys = keys[network.profiles(keys) == profile]
-    seconds = np.array([network.draw_s_many(keys, round, 1024, 1024) for round in range(25)])
+    seconds = np.array([network.draw_s(keys, round, 1024, 1024) for round in range(25)])
     mean, std = np.array(PROFILES[profile]).reshape(2, 2).T
     for way in range(2):
         drawn = 1 / seconds[:, way].ravel()
@@ -112,8 +125,8 @@ def test_a_redraw_does_not_depend_on_who_else_draws_again() -> None:
     """A redraw depends on the client's own first draw only: who else had to draw again does not matter."""
     network = Network(seed=6)
     keys = client_keys(map(str, range(500)))
-    together = np.array(network.draw_s_many(keys, 3, MB, MB))
-    reversed_order = np.array(network.draw_s_many(keys[::-1], 3, MB, MB))[:, ::-1]
+    together = np.array(network.draw_s(keys, 3, MB, MB))
+    reversed_order = np.array(network.draw_s(keys[::-1], 3, MB, MB))[:, ::-1]
     assert np.array_equal(together, reversed_order)
 
 
@@ -127,28 +140,28 @@ def test_a_floor_lifts_slow_draws_and_leaves_the_others() -> None:
 
 
 def test_a_floor_leaves_the_expected_seconds() -> None:
-    assert Network(seed=3, floor=0.5).expected_s("ann", MB, MB) == Network(seed=3).expected_s("ann", MB, MB)
+    assert expected_s(Network(seed=3, floor=0.5), "ann", MB, MB) == expected_s(Network(seed=3), "ann", MB, MB)
 
 
 @given(seed=st.integers(0, 2**40), round=st.integers(0, 10**6), client=st.text(max_size=8))
 def test_a_draw_depends_on_seed_round_and_client_only(seed: int, round: int, client: str) -> None:
     used, fresh = Network(seed), Network(seed)
-    used.draw_s("somebody else", round, MB, MB)
-    used.draw_s(client, round + 1, MB, MB)
-    down_s, up_s = used.draw_s(client, round, MB, MB)
-    assert (down_s, up_s) == fresh.draw_s(client, round, MB, MB)
-    twice = fresh.draw_s(client, round, 2 * MB, 2 * MB)
+    draw_s(used, "somebody else", round, MB, MB)
+    draw_s(used, client, round + 1, MB, MB)
+    down_s, up_s = draw_s(used, client, round, MB, MB)
+    assert (down_s, up_s) == draw_s(fresh, client, round, MB, MB)
+    twice = draw_s(fresh, client, round, 2 * MB, 2 * MB)
     assert twice == pytest.approx((2 * down_s, 2 * up_s))
-    assert (down_s, up_s) != fresh.draw_s(client, round + 1, MB, MB)
+    assert (down_s, up_s) != draw_s(fresh, client, round + 1, MB, MB)
 
 
 def test_it_is_a_value_that_travels() -> None:
     network = Network(seed=9, floor=0.1)
-    network.profile("ann")
+    profile_of(network, "ann")
     copy = pickle.loads(pickle.dumps(network))
     assert copy == network == Network(seed=9, floor=0.1)
     assert hash(copy) == hash(network)
-    assert copy.draw_s("bob", 4, MB, MB) == network.draw_s("bob", 4, MB, MB)
+    assert draw_s(copy, "bob", 4, MB, MB) == draw_s(network, "bob", 4, MB, MB)
 
 
 @pytest.mark.parametrize("floor", [-0.1, 1.5, float("nan")])

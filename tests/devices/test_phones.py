@@ -18,6 +18,7 @@ from scipy import stats
 from fedbalancer.devices import CLASS_WEIGHTS, LATENCY_MS, DeviceDraw, Network, Phones, resolve_latency
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.protocols import DeviceModel
+from fedbalancer.randomness import client_keys
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "reference" / "har_golden_seed0.json"
 SIZE = 6410008
@@ -110,8 +111,9 @@ def test_transfers_are_those_of_the_network() -> None:
     network = Network(seed=3, floor=0.05)
     model = Phones(0, resolve_latency("har"), network)
     drawn = model.draw("ann", 12, SIZE, SIZE // 2)
-    assert (drawn.download_s, drawn.upload_s) == network.draw_s("ann", 12, SIZE, SIZE // 2)
-    assert model.expected_network_s("ann", SIZE, SIZE) == network.expected_s("ann", SIZE, SIZE)
+    ann = client_keys(["ann"])
+    assert (drawn.download_s, drawn.upload_s) == network.draw_s(ann, 12, SIZE, SIZE // 2)
+    assert model.expected_network_s("ann", SIZE, SIZE) == network.expected_s(ann, SIZE, SIZE)
 
 
 def test_it_is_a_device_model_that_travels() -> None:

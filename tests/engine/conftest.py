@@ -54,7 +54,7 @@ class Notes:
     lists: Mapping[str, FloatArray]
     trained: list[ClientWork] = field(default_factory=list)
     looked: list[str] = field(default_factory=list)
-    layout: Layout = (("weight", (2,)),)
+    layout = Layout((("weight", (2,)),))
 
     def initial_weights(self, seed: int) -> Weights:
         return WEIGHTS

@@ -22,8 +22,7 @@ import fedbalancer.client.live
 import fedbalancer.flower.hello
 import fedbalancer.flower.torch_client
 from fedbalancer.client.train import TorchTrainer
-from fedbalancer.devices import AlwaysOn
-from fedbalancer.devices.draw import DeviceDraw
+from fedbalancer.devices import AlwaysOn, DeviceDraw
 from fedbalancer.devices.replay import Replay
 from fedbalancer.engine import SimulatedEngine
 from fedbalancer.engine.executors import InlineExecutor
@@ -123,7 +122,14 @@ def simulated(own: Method, devices: Devices, trainer: TorchTrainer) -> list[Roun
     replay = Replay(devices.draws, sampled, devices.network_s)
     up_bytes = own.client.compress.encoded_bytes(trainer.layout)
     engine = SimulatedEngine(
-        own.client, ledger, InlineExecutor(trainer), replay, AlwaysOn(), 4 * 83, up_bytes=up_bytes, window_s=0.0
+        own.client,
+        ledger,
+        InlineExecutor(trainer),
+        replay,
+        AlwaysOn(),
+        trainer.layout.wire_bytes,
+        up_bytes=up_bytes,
+        window_s=0.0,
     )
     return played(Server(own.server, setup_of(own, ledger, SETTINGS, SEED)), engine, trainer)
 
@@ -157,8 +163,7 @@ def on_flower(
         return handle
 
     nodes = {number: node(number, client) for number, client in enumerate(sorted(devices.data), start=2)}
-    layout = ModelLayout.of(ModelLayout(dict(trainer.layout), dict.fromkeys(dict(trainer.layout), np.dtype("f4")), {})
-                            .record(trainer.initial_weights(SEED)))  # fmt: skip
+    layout = ModelLayout(trainer.layout, {name: np.dtype(np.float32) for name, _ in trainer.layout}, {})
     waiting = Waiting(settle_s=1e6, timeout_s=1e6, everybody=True, background=False, clock=clock, sleep=clock.sleep)
     engine = GridEngine(
         FakeGrid(clock, nodes), own, layout, SETTINGS, run_key=own.name, waiting=waiting, overheads=KnownWays(devices)

@@ -18,7 +18,7 @@ from fedbalancer.client.live import LiveRound
 from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.torch_model import TorchModel
 from fedbalancer.client.train import TorchTrainer
-from fedbalancer.devices.draw import DeviceDraw
+from fedbalancer.devices.many import DeviceDraw
 from fedbalancer.errors import BadData
 from fedbalancer.flower import Strategy, client_app
 from fedbalancer.flower.grid_engine import Waiting

@@ -17,7 +17,7 @@ import safetensors.numpy
 
 from fedbalancer.errors import RunFolderError
 from fedbalancer.store import CLIENTS_SCHEMA, EVALS_SCHEMA, ROUNDS_SCHEMA, RunFolder, read_manifest
-from fedbalancer.types import Ledger, ServerState
+from fedbalancer.types import Layout, Ledger, ServerState
 
 SAMPLE = {int: 1, float: 0.5, str: "ann"}
 
@@ -70,7 +70,7 @@ def test_overwrite_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
         play(old, 1)
         old.checkpoint(state_at(1))
         old.write_tables()
-        old.write_model(np.zeros(3, dtype=np.float32), (("a", (3,)),))
+        old.write_model(np.zeros(3, dtype=np.float32), Layout([("a", (3,))]))
         old.log("note")
     (tmp_path / "my notes.txt").write_text("keep")
     with RunFolder.create(tmp_path, {"seed": 2}, overwrite=True) as new:
@@ -270,11 +270,11 @@ def test_only_utility_may_be_null(tmp_path: Path) -> None:
 def test_model_tensors_by_name(tmp_path: Path) -> None:
     weights = np.arange(7, dtype=np.float32)
     with RunFolder.create(tmp_path, {}) as folder:
-        folder.write_model(weights, ())
+        folder.write_model(weights, Layout())
         assert not (tmp_path / "model.safetensors").exists()
-        folder.write_model(weights, (("w", (2, 3)), ("b", ()), ("none", (0, 2))))
+        folder.write_model(weights, Layout([("w", (2, 3)), ("b", ()), ("none", (0, 2))]))
         with pytest.raises(ValueError, match="the layout has 6 numbers, but there are 7 weights"):
-            folder.write_model(weights, (("w", (2, 3)),))
+            folder.write_model(weights, Layout([("w", (2, 3))]))
     tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
     assert tensors["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert tensors["b"].tolist() == 6

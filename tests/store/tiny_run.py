@@ -19,9 +19,9 @@ import numpy as np
 
 from fedbalancer.errors import RunFolderError
 from fedbalancer.store import RunFolder
-from fedbalancer.types import Ledger, ServerState
+from fedbalancer.types import Layout, Ledger, ServerState
 
-LAYOUT = (("layer.weight", (2, 2)), ("layer.bias", (2,)))
+LAYOUT = Layout((("layer.weight", (2, 2)), ("layer.bias", (2,))))
 RESULTS = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
 FILE_EVENTS = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree"}
 

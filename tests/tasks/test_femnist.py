@@ -123,7 +123,7 @@ def test_without_data_it_says_what_to_do() -> None:
 def test_a_number_of_users_that_cannot_be_is_an_error(tmp_path: Path) -> None:
     write_leaf(tmp_path / "data" / "femnist", {f"f{k:04d}_00": 1 for k in range(10)})
     assert len(femnist.load(users=4).clients) == 4
-    with pytest.raises(BadSetting, match="users is 10, but the data has 1 to 9"):
+    with pytest.raises(BadSetting, match="users is 10, but the data can have 1 to 9"):
         femnist.load(users=10)
 
 

@@ -56,7 +56,7 @@ def test_clients_are_held_out_where_there_is_no_test(folder: Path) -> None:
         ({"y": np.array([0, 1, -1, 0, 0, 0])}, r"dan.npz has label -1 in sample 2"),
         ({"x": np.array([["a", "b"]] * 6)}, "dan.npz has features of type <U1; they must be numbers"),
         ({"y": np.array(["a"] * 6)}, r"client 'dan' \(dan.npz\) are text, but those of client 'ann'"),
-        ({"x": np.array([object()] * 6)}, "dan.npz is not an .npz file of plain arrays: .*pickle"),
+        ({"x": np.array([object()] * 6)}, "dan.npz is damaged or not an .npz file of plain arrays: .*pickle"),
         ({"x": np.array(3.0)}, "dan.npz must be"),
     ],
 )
@@ -71,7 +71,7 @@ def test_what_is_no_npz_is_told(folder: Path, tmp_path: Path) -> None:
     whole = (folder / "ann.npz").read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"not a zip file"):
         (folder / "ann.npz").write_bytes(content)
-        with pytest.raises(BadData, match=r"ann\.npz is not an \.npz file"):
+        with pytest.raises(BadData, match=r"ann\.npz is damaged or not an \.npz file"):
             fb.Task.from_folder(folder, model="mlp")
 
 

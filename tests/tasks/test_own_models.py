@@ -11,8 +11,8 @@ import pytest
 
 import fedbalancer as fb
 from fedbalancer.client.train import TorchTrainer
+from fedbalancer.datasets.summary import describe
 from fedbalancer.errors import BadData, BadSetting, UnknownName
-from fedbalancer.tasks.own.summary import describe
 
 RNG = np.random.default_rng(0)
 N = 24

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import fedbalancer as fb
 from fedbalancer.cli.app import app
-from fedbalancer.tasks.own.summary import describe
+from fedbalancer.datasets.summary import describe
 
 GOOD = """
 name = "tiny"
@@ -179,7 +179,7 @@ def test_mistakes_of_a_real_process(place: Path) -> None:
     ("arguments", "words"),
     [
         (("--variant", "x"), "has no variants"),
-        (("--users", "9"), "users = 9, but"),
+        (("--users", "9"), "users is 9, but"),
         (("--method", "fedbalancr"), "did you mean fedbalancer"),
         (("--set", "learningrate=1"), "did you mean learning_rate"),
     ],

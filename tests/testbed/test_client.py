@@ -55,8 +55,7 @@ def phone(tmp_path: Path, batch_s: float = 0.5, network_s: float = 8.0) -> Emula
 def order_to(emulated: EmulatedPhone, method: str, budget_s: float) -> tuple[Message, Context]:
     """A train message as the server sends it."""
     trainer, settings = emulated.trainer, emulated.plan.settings(method)
-    names = dict(trainer.layout)
-    layout = ModelLayout(names, dict.fromkeys(names, np.dtype(np.float32)), {})
+    layout = ModelLayout(trainer.layout, {name: np.dtype(np.float32) for name, _ in trainer.layout}, {})
     order = Order(1, 0.0, budget_s, settings.epochs, settings.batch_size, 0, learning_rate=settings.learning_rate)
     policies = emulated.plan.method(method).client.to_json() or ""
     told = Instruction(emulated.client, order, budget_s, 0, 0.5, "run", method, policies)

@@ -12,7 +12,7 @@ from fedbalancer.protocols import Executor
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.runs.workforce import trainer_for
 from fedbalancer.runs.world import build
-from fedbalancer.task import Task
+from fedbalancer.tasks import Task
 from fedbalancer.types import Weights
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from fedbalancer.errors import UnknownName
 from fedbalancer.randomness import stream
-from fedbalancer.task import Samples, Task
-from fedbalancer.tasks import celeba, femnist, har, reddit, shakespeare, watch
+from fedbalancer.task import Samples
+from fedbalancer.tasks import Task, celeba, femnist, har, reddit, shakespeare, watch
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from fedbalancer.data.checking import Check
-from fedbalancer.data.download import Progress as Listener
-from fedbalancer.data.facts import Facts
-from fedbalancer.data.listing import Row
 from fedbalancer.data.source import Source
+from fedbalancer.datasets.catalog import Row
+from fedbalancer.datasets.checking import Check
+from fedbalancer.datasets.facts import Facts
 from fedbalancer.places import data_folder
 from fedbalancer.report.style import size_text
+
+if TYPE_CHECKING:
+    from fedbalancer.datasets.download import Progress as Listener
 
 LINE_EVERY_SHARE = 0.25
 

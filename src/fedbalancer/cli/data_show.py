@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedbalancer.data.holdings import Holdings
+from fedbalancer.datasets.holdings import Holdings
 from fedbalancer.errors import BadSetting
 from fedbalancer.types import IndexArray
 

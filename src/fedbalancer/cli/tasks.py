@@ -46,7 +46,7 @@ def say_prepared(task: Task, seconds: float) -> None:
 
 def announce(task: Task, overrides: Mapping[str, Any], *, trained: bool = True) -> None:
     """Check that model and data fit together, then print what was understood to stderr."""
-    from fedbalancer.tasks.own.summary import describe
+    from fedbalancer.datasets.summary import describe
 
     if trained:
         from fedbalancer.client.train import TorchTrainer

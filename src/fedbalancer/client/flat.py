@@ -9,7 +9,6 @@ so that a load leaves no trace of what was trained before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +24,8 @@ class FlatModule:
     """A module whose weights are read and written as one float32 vector."""
 
     def __init__(self, make: Callable[[], Any], device: str = "cpu") -> None:
+        import torch
+
         self.make = make
         self.module = build(make).to(device)
         saved = self.module.state_dict().keys()
@@ -36,10 +37,14 @@ class FlatModule:
             if tensor.is_floating_point() and (name in parameters or name in saved)
         }
         self.parameters = [tensor for tensor in self.module.parameters() if tensor.requires_grad]
-        self.layout: Layout = tuple((name, tuple(tensor.shape)) for name, tensor in kept.items())
-        self._vector, spans = _gathered(list(kept.values()), device)
-        self.spans = {id(tensor): span for tensor, span in zip(kept.values(), spans, strict=True)}
+        self.layout = Layout((name, tuple(tensor.shape)) for name, tensor in kept.items())
+        self._vector = torch.empty(self.layout.parameters, device=device)
+        self.spans = {id(kept[name]): span for name, span in self.layout.spans.items()}
         """Where a tensor of the module lies in the vector."""
+        for tensor in kept.values():
+            view = self._vector[self.spans[id(tensor)]].view(tensor.shape)
+            view.copy_(tensor.detach())
+            tensor.data = view
         self._others = [(tensor, tensor.detach().clone()) for name, tensor in tensors.items() if name not in kept]
 
     def initial(self, seed: int) -> Weights:
@@ -79,20 +84,6 @@ class FlatModule:
         vector = self._vector.cpu().numpy()
         for span in spans:
             np.subtract(vector[span], weights[span], out=update[span])
-
-
-def _gathered(tensors: list[torch.Tensor], device: str) -> tuple[torch.Tensor, list[slice]]:
-    """One vector of the values of all tensors, which become views of it, and where each lies in it."""
-    import torch
-
-    ends = list(accumulate(tensor.numel() for tensor in tensors))
-    spans = [slice(end - tensor.numel(), end) for tensor, end in zip(tensors, ends, strict=True)]
-    vector = torch.empty(ends[-1] if ends else 0, device=device)
-    for tensor, span in zip(tensors, spans, strict=True):
-        view = vector[span].view(tensor.shape)
-        view.copy_(tensor.detach())
-        tensor.data = view
-    return vector, spans
 
 
 def build(make: Callable[[], Any]) -> torch.nn.Module:

@@ -26,7 +26,7 @@ class TimingOnly:
 
     @property
     def layout(self) -> Layout:
-        return ()
+        return Layout()
 
     def initial_weights(self, seed: int) -> Weights:
         """The empty vector."""

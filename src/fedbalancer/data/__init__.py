@@ -2,7 +2,7 @@
 
 from fedbalancer.data.cache import Prepared, cached
 from fedbalancer.data.checksums import checksum
-from fedbalancer.data.clients import SlicedClients, joined
+from fedbalancer.data.clients import SlicedClients, checked_users, joined
 from fedbalancer.data.source import Source, choose
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "SlicedClients",
     "Source",
     "cached",
+    "checked_users",
     "checksum",
     "choose",
     "joined",

@@ -6,6 +6,7 @@ import shutil
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Sequence
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -37,33 +38,29 @@ def unpack(archive: Path, folder: Path) -> None:
 
 def _unzip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as file:
-        members = file.infolist()
-        for member in members:
-            if _escapes(member.filename):
-                raise BadData(f"{archive} holds {member.filename!r}, a path outside of it; do not use this archive")
-        _check_room(archive, sum(member.file_size for member in members), folder)
+        _check(archive, [(member.filename, member.file_size) for member in file.infolist()], folder)
         file.extractall(folder)
 
 
 def _untar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as file:
-        members = file.getmembers()
-        for member in members:
-            if _escapes(member.name):
-                raise BadData(f"{archive} holds {member.name!r}, a path outside of it; do not use this archive")
-        _check_room(archive, sum(member.size for member in members), folder)
+        _check(archive, [(member.name, member.size) for member in file.getmembers()], folder)
         file.extractall(folder, filter="data")  # refuses links that lead outside, and devices
+
+
+def _check(archive: Path, members: Sequence[tuple[str, int]], folder: Path) -> None:
+    """Refuse what would land outside the folder, or not fit on its disk."""
+    for name, _ in members:
+        if _escapes(name):
+            raise BadData(f"{archive} holds {name!r}, a path outside of it; do not use this archive")
+    needed_bytes, free_bytes = sum(size_bytes for _, size_bytes in members), shutil.disk_usage(folder).free
+    if needed_bytes > free_bytes:
+        raise BadData(
+            f"{archive} unpacks to {needed_bytes:,} bytes, but {folder} has room for {free_bytes:,}; make room first"
+        )
 
 
 def _escapes(name: str) -> bool:
     """Whether a path leaves the folder it is joined to, on any system."""
     windows = PureWindowsPath(name)
     return bool(windows.drive or windows.root) or PurePosixPath(name).is_absolute() or ".." in windows.parts
-
-
-def _check_room(archive: Path, needed_bytes: int, folder: Path) -> None:
-    free_bytes = shutil.disk_usage(folder).free
-    if needed_bytes > free_bytes:
-        raise BadData(
-            f"{archive} unpacks to {needed_bytes:,} bytes, but {folder} has room for {free_bytes:,}; make room first"
-        )

@@ -22,14 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data.checksums import checksum
 from fedbalancer.errors import BadSetting
+from fedbalancer.files import sync_directory, write_synced
 from fedbalancer.places import CACHE, cache_folder
 
 if sys.platform != "win32":
     import fcntl
-
-__all__ = ["Prepared", "cached", "checksum"]
 
 _VERSION = 2
 _META = "meta.json"
@@ -102,8 +100,6 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _write(folder: Path, prepared: Prepared) -> None:
-    from fedbalancer.files import sync_directory, write_synced
-
     temporary = Path(mkdtemp(prefix=f".making-{folder.name}-", dir=folder.parent))
     try:
         for name, array in prepared.arrays.items():

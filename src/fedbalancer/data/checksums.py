@@ -6,21 +6,29 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from fedbalancer.files import write_text
 from fedbalancer.places import cache_folder
 
 
 def checksum(path: Path) -> str:
     """SHA-256 of a file, or of the names and contents of a folder's files; remembered while size and times stay."""
-    if not path.is_dir():
-        return _remembered([path], path) or _remember([path], path, _digest(path))
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    known = _remembered(files, path)
-    if known is not None:
+    is_folder = path.is_dir()
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if is_folder else [path]
+    note = _note(files, path)  # of before: a file that changes while it is read is not remembered under its new state
+    known = ""
+    with suppress(OSError):
+        known = note.read_text(encoding="ascii", errors="replace")
+    if re.fullmatch("[0-9a-f]{64}", known):
         return known
     parts = [(file.relative_to(path).as_posix(), _digest(file)) for file in files]
-    return _remember(files, path, hashlib.sha256(json.dumps(parts).encode()).hexdigest())
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest() if is_folder else parts[0][1]
+    with suppress(OSError):  # then it is computed again next time
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_text(note, digest)
+    return digest
 
 
 def _digest(path: Path) -> str:
@@ -39,23 +47,3 @@ def _note(files: Sequence[Path], path: Path) -> Path:
         state = [str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
         seen.update(json.dumps(state).encode())
     return cache_folder() / "checksums" / seen.hexdigest()[:32]
-
-
-def _remembered(files: Sequence[Path], path: Path) -> str | None:
-    try:
-        known = _note(files, path).read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return None
-    return known if re.fullmatch("[0-9a-f]{64}", known) else None
-
-
-def _remember(files: Sequence[Path], path: Path, digest: str) -> str:
-    from fedbalancer.files import write_text
-
-    note = _note(files, path)
-    try:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        write_text(note, digest)
-    except OSError:
-        pass  # then it is computed again next time
-    return digest

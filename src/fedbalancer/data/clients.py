@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.errors import BadData
+from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.task import Samples
 
 
@@ -73,6 +73,13 @@ def joined(users: Mapping[str, Samples] | Sequence[tuple[str, Samples]]) -> tupl
     features = np.concatenate([np.asarray(samples[0]) for _, samples in pairs])
     labels = np.concatenate([np.asarray(samples[1]) for _, samples in pairs])
     return [name for name, _ in pairs], [len(samples[1]) for _, samples in pairs], features, labels
+
+
+def checked_users(users: int | None, most: int, task: str) -> int:
+    """How many training clients a task gets: as asked for, or unless told all that it can have."""
+    if users is not None and not 1 <= users <= most:
+        raise BadSetting(f"users is {users}, but {task} can have 1 to {most}")
+    return most if users is None else users
 
 
 def _repeated(names: Sequence[str]) -> str:

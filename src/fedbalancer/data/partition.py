@@ -38,7 +38,7 @@ def dirichlet(labels: NDArray[Any] | Sequence[Any], clients: int, alpha: float =
     low, high = ALPHA_RANGE
     if not (isinstance(alpha, int | float) and math.isfinite(alpha) and low <= alpha <= high):
         raise BadSetting(f"alpha = {alpha!r} must be a number from {low:g} to {high:g}")
-    draws = stream(_checked_seed(seed), "dirichlet partition")
+    draws = stream(checked_seed(seed), "dirichlet partition")
     owner = np.empty(len(classes), dtype=np.int64)
     for of_label in _by_owner(classes, int(classes.max()) + 1).values():
         rows = draws.permutation(of_label)
@@ -58,7 +58,7 @@ def shards(labels: NDArray[Any] | Sequence[Any], clients: int, shards_per_client
     samples = len(classes)
     _check_clients(clients, samples)
     _check_whole("shards_per_client", shards_per_client, samples // clients, f"{clients} clients of {samples} samples")
-    draws = stream(_checked_seed(seed), "shard partition")
+    draws = stream(checked_seed(seed), "shard partition")
     shuffled = draws.permutation(samples)  # which samples of a label lie together is drawn as well
     order = shuffled[np.argsort(classes[shuffled], kind="stable")]
     pieces = clients * shards_per_client
@@ -77,7 +77,7 @@ def iid(samples: int, clients: int, seed: int = 0) -> Partition:
     _check_whole("samples", samples, 2**62)
     _check_clients(clients, samples)
     owner = np.empty(samples, dtype=np.int64)
-    owner[stream(_checked_seed(seed), "iid partition").permutation(samples)] = np.arange(samples) * clients // samples
+    owner[stream(checked_seed(seed), "iid partition").permutation(samples)] = np.arange(samples) * clients // samples
     return _by_owner(owner, clients)
 
 
@@ -115,7 +115,7 @@ def _classes(labels: NDArray[Any] | Sequence[Any]) -> IndexArray:
     """Labels of any kind as 0, 1, 2, ..."""
     array = np.asarray(labels)
     if array.ndim != 1 or len(array) == 0:
-        raise BadData(f"labels must be one a sample, at least one, not of shape {array.shape}")
+        raise BadData(f"there must be one label per sample, at least one, not labels of shape {array.shape}")
     return np.unique(array, return_inverse=True)[1].reshape(-1)
 
 
@@ -123,7 +123,7 @@ def _ids(values: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:
     """Ids as whole numbers or text; a missing one is an error that names its row."""
     column = np.asarray(values)
     if column.ndim != 1 or len(column) == 0:
-        raise BadData(f"users must be one id a sample, at least one, not of shape {column.shape}")
+        raise BadData(f"there must be one user id per sample, at least one, not ids of shape {column.shape}")
     absent = [row for row, value in enumerate(column.tolist()) if _is_missing(value)]
     if absent:
         raise BadData(f"row {absent[0]} has no user; every sample needs the id of its user")
@@ -149,7 +149,8 @@ def _check_whole(name: str, value: int, high: int, of: str = "") -> None:
         raise BadSetting(f"{name} = {value!r} must be a whole number from 1 to {high}{among}")
 
 
-def _checked_seed(seed: int) -> int:
+def checked_seed(seed: int) -> int:
+    """The seed, if it is one."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise BadSetting(f"seed = {seed!r} must be a whole number from 0 to 2**63 - 1")
     return int(seed)

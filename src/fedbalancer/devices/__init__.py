@@ -1,7 +1,7 @@
 """How fast devices are, how fast their network is, and when they may work."""
 
 from fedbalancer.devices.availability import AlwaysOn, Traces, read_traces
-from fedbalancer.devices.draw import DeviceDraw, DeviceDraws
+from fedbalancer.devices.many import DeviceDraw, DeviceDraws
 from fedbalancer.devices.network import PROFILES, Network
 from fedbalancer.devices.phones import CLASS_WEIGHTS, LATENCY_MS, Phones, resolve_latency
 from fedbalancer.devices.replay import Replay

@@ -1,4 +1,4 @@
-"""The intervals of many clients as columns: one copy of every trace, and a number a client that says which is its."""
+"""The intervals of many clients as columns: one copy of every trace, and for every client the number of its trace."""
 
 from __future__ import annotations
 

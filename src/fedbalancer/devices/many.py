@@ -7,14 +7,32 @@ or `ManyAvailable` is asked for a whole cohort, or a whole population, in one ca
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.devices.draw import DeviceDraws
 from fedbalancer.protocols import Availability, DeviceModel
 from fedbalancer.types import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDraw:
+    """Seconds per batch, and seconds of the download and the upload, of one client in one round."""
+
+    batch_s: float
+    download_s: float
+    upload_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceDraws:
+    """The same of many clients, a value each."""
+
+    batch_s: FloatArray
+    download_s: FloatArray
+    upload_s: FloatArray
 
 
 @runtime_checkable

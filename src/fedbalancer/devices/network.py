@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.errors import BadSetting
-from fedbalancer.randomness import Keys, client_keys, normals, tickets
+from fedbalancer.randomness import Keys, normals, tickets
 from fedbalancer.types import FloatArray, IndexArray
 
 DOWNLOAD_KB_BYTES = 1024
@@ -67,35 +67,22 @@ class Network:
         if self.upload_kb_bytes not in UPLOAD_KB_BYTES:
             raise BadSetting(f"upload_kb_bytes is {self.upload_kb_bytes}; it must be 1024, or 1000 as in the HAR logs")
 
-    def profile(self, client: str) -> int:
-        """Which of the nineteen users the client is."""
-        return int(self.profiles(client_keys([client]))[0])
-
     def profiles(self, keys: Keys) -> IndexArray:
-        """`profile` of many clients, given by their keys."""
+        """Which of the nineteen users every client is; clients are given by their keys."""
         return tickets(self.seed, "network profile", 0, keys, len(PROFILES))
 
-    def expected_s(self, client: str, down_bytes: int, up_bytes: int) -> float:
-        """Download plus upload at the client's mean speeds (which is not the mean of the times)."""
-        return self.profile_expected_s(self.profile(client), down_bytes, up_bytes)
-
-    def expected_s_many(self, keys: Keys, down_bytes: int, up_bytes: int) -> FloatArray:
-        """`expected_s` of many clients."""
+    def expected_s(self, keys: Keys, down_bytes: int, up_bytes: int) -> FloatArray:
+        """Download plus upload at every client's mean speeds (which is not the mean of the times)."""
         each = [self.profile_expected_s(profile, down_bytes, up_bytes) for profile in range(len(PROFILES))]
         return np.array(each)[self.profiles(keys)]
 
     def profile_expected_s(self, profile: int, down_bytes: int, up_bytes: int) -> float:
-        """`expected_s` of a client that has the given profile."""
+        """The same for a client that has the given profile."""
         down_kb_s, _, up_kb_s, _ = PROFILES[profile]
         return down_bytes / DOWNLOAD_KB_BYTES / down_kb_s + up_bytes / self.upload_kb_bytes / up_kb_s
 
-    def draw_s(self, client: str, round: int, down_bytes: int, up_bytes: int) -> tuple[float, float]:
-        """Seconds of the download and of the upload in one round."""
-        down_s, up_s = self.draw_s_many(client_keys([client]), round, down_bytes, up_bytes)
-        return float(down_s[0]), float(up_s[0])
-
-    def draw_s_many(self, keys: Keys, round: int, down_bytes: int, up_bytes: int) -> tuple[FloatArray, FloatArray]:
-        """`draw_s` of many clients."""
+    def draw_s(self, keys: Keys, round: int, down_bytes: int, up_bytes: int) -> tuple[FloatArray, FloatArray]:
+        """Seconds of every client's download and upload in one round."""
         seconds = np.array([down_bytes / DOWNLOAD_KB_BYTES, up_bytes / self.upload_kb_bytes]) / self._kb_s(keys, round)
         return seconds[:, 0], seconds[:, 1]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedbalancer.devices.draw import DeviceDraw, DeviceDraws
+from fedbalancer.devices.many import DeviceDraw, DeviceDraws
 from fedbalancer.devices.network import Network
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.randomness import Keys, client_keys, normals, tickets
@@ -95,11 +95,11 @@ class Phones:
 
     def expected_network_s(self, client: str, down_bytes: int, up_bytes: int) -> float:
         """Download plus upload at mean speed."""
-        return self.network.expected_s(client, down_bytes, up_bytes)
+        return float(self.expected_network_s_many([client], down_bytes, up_bytes)[0])
 
     def expected_network_s_many(self, clients: Sequence[str], down_bytes: int, up_bytes: int) -> FloatArray:
         """`expected_network_s` of every client."""
-        return self.network.expected_s_many(client_keys(clients), down_bytes, up_bytes)
+        return self.network.expected_s(client_keys(clients), down_bytes, up_bytes)
 
     def sample_batch_s(self, client: str, count: int) -> FloatArray:
         """Batch latencies as measured before training starts; those of the rounds are other draws."""
@@ -123,7 +123,7 @@ class Phones:
         """`draw` of every client."""
         keys = client_keys(clients)
         batch_s = self._batch_s("batch latency", round, keys, 0)
-        return DeviceDraws(batch_s, *self.network.draw_s_many(keys, round, down_bytes, up_bytes))
+        return DeviceDraws(batch_s, *self.network.draw_s(keys, round, down_bytes, up_bytes))
 
     def _class_numbers(self, keys: Keys) -> IndexArray:
         drawn = tickets(self.seed, "device class", 0, keys, int(_CLASS_ENDS[-1]))

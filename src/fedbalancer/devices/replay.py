@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedbalancer.devices.draw import DeviceDraw
+from fedbalancer.devices.many import DeviceDraw
 from fedbalancer.errors import BadData
 from fedbalancer.types import FloatArray
 

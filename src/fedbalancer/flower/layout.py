@@ -54,7 +54,7 @@ class ModelLayout:
     """Names, shapes and types of the arrays of a model. The floating ones are trained, in one vector of float32; the
     `others` (such as the counters of a batch norm) travel as they were at the start."""
 
-    shapes: Mapping[str, tuple[int, ...]]
+    layout: Layout
     dtypes: Mapping[str, np.dtype[Any]]
     others: Mapping[str, Array]
 
@@ -64,36 +64,23 @@ class ModelLayout:
         floating = {name: array for name, array in record.items() if np.dtype(array.dtype).kind == "f"}
         if not floating:
             raise BadData("the model's arrays hold no floating-point numbers, so there is nothing to train")
-        shapes = {name: tuple(array.shape) for name, array in floating.items()}
+        layout = Layout((name, tuple(array.shape)) for name, array in floating.items())
         dtypes = {name: np.dtype(array.dtype) for name, array in floating.items()}
-        return cls(shapes, dtypes, {name: array for name, array in record.items() if name not in floating})
-
-    @property
-    def layout(self) -> Layout:
-        """What compression and the stored model need to know."""
-        return tuple((name, shape) for name, shape in self.shapes.items())
-
-    @property
-    def parameters(self) -> int:
-        """Numbers in the vector."""
-        return sum(math.prod(shape) for shape in self.shapes.values())
+        return cls(layout, dtypes, {name: array for name, array in record.items() if name not in floating})
 
     def flat(self, record: ArrayRecord) -> Weights:
         """The vector of a record; one that does not fit the layout is `Faulty`."""
-        if set(record) != {*self.shapes, *self.others}:
-            strange = sorted(set(record) ^ {*self.shapes, *self.others})
+        if strange := sorted(set(record) ^ {*self.dtypes, *self.others}):
             raise Faulty(f"the arrays' names differ in {', '.join(map(repr, strange[:3]))}")
-        parts = [read_array(name, record[name], shape, self.dtypes[name]) for name, shape in self.shapes.items()]
-        return np.concatenate([np.ravel(part).astype(np.float32) for part in parts])
+        return self.layout.join(
+            {name: read_array(name, record[name], shape, self.dtypes[name]) for name, shape in self.layout}
+        )
 
     def record(self, weights: Weights) -> ArrayRecord:
         """The named arrays of a vector."""
-        made, start = dict(self.others), 0
-        for name, shape in self.shapes.items():
-            end = start + math.prod(shape)
-            made[name] = Array(np.ascontiguousarray(weights[start:end].reshape(shape).astype(self.dtypes[name])))
-            start = end
-        return ArrayRecord(made)
+        tensors = self.layout.split(weights)
+        floating = {name: Array(tensor.astype(self.dtypes[name])) for name, tensor in tensors.items()}
+        return ArrayRecord({**self.others, **floating})
 
 
 def arranged(vector: Weights, order: Layout, wanted: Layout) -> Weights:
@@ -104,6 +91,4 @@ def arranged(vector: Weights, order: Layout, wanted: Layout) -> Weights:
     if dict(order) != dict(wanted):
         strange = sorted({str(item) for item in set(order) ^ set(wanted)})
         raise BadData(f"the server's model differs from this client's in {', '.join(strange[:3])}")
-    ends = np.cumsum([math.prod(shape) for _, shape in order])[:-1]
-    parts = dict(zip((name for name, _ in order), np.split(vector, ends), strict=True))
-    return np.concatenate([parts[name] for name, _ in wanted])
+    return wanted.join(order.split(vector))

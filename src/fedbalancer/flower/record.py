@@ -84,9 +84,9 @@ class Record:
         self.folder.checkpoint(state, engine, began)
         self.folder.write_tables()
 
-    def close(self, status: str, why: str | None, weights: Weights | None = None, layout: Layout = ()) -> None:
+    def close(self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None) -> None:
         """Write down how the run ended."""
-        if weights is not None:
+        if weights is not None and layout is not None:
             self.folder.write_model(weights, layout)
         self.folder.write_tables()
         self.folder.set_status(status, why)

@@ -77,7 +77,7 @@ class OpenRound:
                 self._miss(client, "late" if full else "train", "no reply when the round closed")
         reports = tuple(self.reports[client] for client in sorted(self.reports))
         missing = tuple(self.missing[client] for client in sorted(self.missing))
-        down_bytes = 4 * self.engine.layout.parameters * len(self.plan.cohort)
+        down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)
         return RoundResult(self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes)
 
     def _expected(self, client: str) -> Expected:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,7 +56,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> World:
     settings, chosen = resolve_spec(spec, task)
     work_done_by = executor if executor is not None else Workforce().executor(spec, task)
     layout = partial(_layout, spec, task, work_done_by)  # asked for only where it is needed: that may take torch
-    model_bytes = task.model_bytes if task.model_bytes is not None else four_bytes_each(layout())
+    model_bytes = task.model_bytes if task.model_bytes is not None else layout().wire_bytes
     devices = Phones(
         seed=spec.seed,
         latency=task.latency if not isinstance(task.latency, str) else resolve_latency(settings.latency),
@@ -93,11 +92,6 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> World:
         engine,
         work_done_by,
     )
-
-
-def four_bytes_each(layout: Layout) -> int:
-    """Bytes that a model takes on the wire: four a parameter."""
-    return 4 * sum(math.prod(shape) for _, shape in layout)
 
 
 def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 from fedbalancer.errors import RunFolderError
 from fedbalancer.files import TEMPORARY_SUFFIX, clean_temporaries
 from fedbalancer.store.lock import LOCK
-from fedbalancer.types import Layout, Weights
 
 FORMAT = "fedbalancer run 1"
 """What the manifest of a run says under "format"; other programs write files of the same name."""
@@ -82,21 +80,6 @@ def drop_torn_line(file: Path) -> None:
     data = file.read_bytes()
     if not data.endswith(b"\n"):
         os.truncate(file, data.rfind(b"\n") + 1)
-
-
-def split_weights(weights: Weights, layout: Layout) -> dict[str, Weights]:
-    """The named tensors in a flat vector.
-
-    >>> import numpy as np
-    >>> split_weights(np.arange(3, dtype=np.float32), (("bias", (1,)), ("scale", (2, 1))))["scale"].tolist()
-    [[1.0], [2.0]]
-    """
-    sizes = [math.prod(shape) for _, shape in layout]
-    if sum(sizes) != len(weights):
-        raise ValueError(f"the layout has {sum(sizes)} numbers, but there are {len(weights)} weights")
-    ends = [sum(sizes[: count + 1]) for count in range(len(sizes))]
-    parts = zip(layout, sizes, ends, strict=True)
-    return {name: weights[end - size : end].reshape(shape) for (name, shape), size, end in parts}
 
 
 def _is_trace(name: str) -> bool:

@@ -29,7 +29,6 @@ from fedbalancer.store.contents import (
     make_folder,
     read_manifest,
     remove_run,
-    split_weights,
 )
 from fedbalancer.store.lock import FolderLock
 from fedbalancer.store.recording import Recording, Restored, Row
@@ -148,7 +147,7 @@ class RunFolder:
         """Write model.safetensors with the tensors that `layout` names; nothing for a model without a layout."""
         self._check_writable()
         if layout:
-            write_bytes(self.path / MODEL, safetensors.numpy.save(split_weights(weights, layout)))
+            write_bytes(self.path / MODEL, safetensors.numpy.save(layout.split(weights)))
 
     def close(self) -> None:
         """Close the files and let others write here; again is fine."""

@@ -1,8 +1,8 @@
 """CelebA: does a person smile on a photograph?
 
-Photographs of celebrities, a person a client, 84 x 84 pixels of three colours from 0 to 255, labelled by the attribute
-"Smiling" (Z. Liu et al., "Deep Learning Face Attributes in the Wild", 2015), sampled and split by person as LEAF does:
-915 people, nine of ten of them to train.
+Photographs of celebrities, one client per person, 84 x 84 pixels of three colours from 0 to 255, labelled by the
+attribute "Smiling" (Z. Liu et al., "Deep Learning Face Attributes in the Wild", 2015), sampled and split by person as
+LEAF does: 915 people, nine of ten of them to train.
 
 Settings are the published ones, rewritten for the mean loss. The published code minimises the *sum* of the losses of a
 batch: its step is .001 (sum of the gradients + .1 (w - w0)) with Prox's mu of .1. For batches of 10 that is .01 (mean
@@ -26,7 +26,7 @@ from fedbalancer.data import Prepared, Source, cached, checksum, choose
 from fedbalancer.data.readers.celeba_images import PIXELS, celeba_key, read_celeba
 from fedbalancer.data.readers.faces import TRAIN_SHARE, read_faces
 from fedbalancer.data.readers.user_split import pack, unpack
-from fedbalancer.task import Task
+from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -78,10 +78,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     """The task with the first `users` training people, in an order that was drawn once."""
     source = choose(SOURCES, variant)
     data = prepare(source)
-    most, test_users = USERS[scale]
-    if users is None and most is not None:
-        users = min(most, len(data.meta["train"]["names"]))
-    clients, test = unpack(data, users, test_users)
+    clients, test = unpack(data, users, *USERS[scale])
     settings = dict(SETTINGS[scale])
     settings["clients_per_round"] = min(settings["clients_per_round"], len(clients))
     return Task(
@@ -91,7 +88,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
         name="celeba",
         variant=source.variant,
         classes=2,
-        notes={"test_users": len(data.meta["test"]["names"][:test_users])},
+        notes={"test_users": len(data.meta["test"]["names"][: USERS[scale][1]])},
         **settings,
     )
 

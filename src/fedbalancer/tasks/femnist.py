@@ -1,6 +1,6 @@
 """FEMNIST: which of 62 characters has a person written?
 
-Handwritten digits and letters of NIST's forms, 28 x 28 grey values from 0 (ink) to 1 (paper), a writer a client,
+Handwritten digits and letters of NIST's forms, 28 x 28 grey values from 0 (ink) to 1 (paper), one client per writer,
 sampled and split by user as LEAF does: 712 writers, nine of ten of them to train. Settings are the published ones.
 
 The scale `small` has at most 100 writers to train and 60 to test, a dense layer of 256 instead of 2048, fewer rounds
@@ -31,7 +31,7 @@ from fedbalancer.data.readers import digits, strokes
 from fedbalancer.data.readers.femnist_json import CLASSES, PIXELS, femnist_samples
 from fedbalancer.data.readers.leaf import leaf_checksums, leaf_files
 from fedbalancer.data.readers.user_split import from_leaf, pack, unpack
-from fedbalancer.task import Task
+from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -95,10 +95,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     """The task with the first `users` training users, in an order that was drawn once."""
     source = choose(SOURCES, variant)
     data = prepare(source)
-    most, test_users = USERS[scale]
-    if users is None and most is not None:
-        users = min(most, len(data.meta["train"]["names"]))
-    clients, test = unpack(data, users, test_users)
+    clients, test = unpack(data, users, *USERS[scale])
     settings = dict(SETTINGS[scale])
     settings["clients_per_round"] = min(settings["clients_per_round"], len(clients))
     return Task(
@@ -109,7 +106,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
         variant=source.variant,
         model_bytes=MODEL_BYTES,
         classes=CLASSES,
-        notes={"dense": DENSE[scale], "test_users": len(data.meta["test"]["names"][:test_users])},
+        notes={"dense": DENSE[scale], "test_users": len(data.meta["test"]["names"][: USERS[scale][1]])},
         **settings,
     )
 

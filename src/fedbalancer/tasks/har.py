@@ -23,11 +23,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.data import Prepared, SlicedClients, Source, cached, checksum, choose
+from fedbalancer.data import Prepared, SlicedClients, Source, cached, checked_users, checksum, choose
 from fedbalancer.data.readers import har_hapt, har_uci
 from fedbalancer.data.readers.har_windows import ACTIVITIES, SIGNALS, WINDOW
-from fedbalancer.errors import BadSetting
-from fedbalancer.task import Task
+from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -72,9 +71,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     source = choose(SOURCES, variant)
     data = prepare(source)
     names, lengths = data.meta["names"], data.meta["lengths"]
-    users = len(names) if users is None else users
-    if not 1 <= users <= len(names):
-        raise BadSetting(f"users is {users}, but har can have 1 to {len(names)}")
+    users = checked_users(users, len(names), "har")
     settings = dict(SETTINGS[scale])
     settings["clients_per_round"] = min(settings["clients_per_round"], users)
     rows = slice(sum(lengths[:users]))

@@ -1,6 +1,6 @@
 """The language models of the paper: an embedding, layers of LSTM and a dense layer, with TensorFlow's parameters.
 
-An LSTM of TensorFlow has one bias a layer, one of torch has two that are only ever added. Here the second is no
+An LSTM of TensorFlow has one bias per layer, one of torch has two that are only ever added. Here the second is no
 parameter but a constant: 0, and at the forget gate what TensorFlow calls the forget bias and adds inside the cell. So
 the number of parameters is the published one, and the trained bias starts at 0 as there.
 """

@@ -26,15 +26,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.data import Prepared, SlicedClients, Source, cached, checksum, choose, joined
+from fedbalancer.data import Prepared, SlicedClients, Source, cached, checked_users, checksum, choose, joined
 from fedbalancer.data.readers.irc import read_irc
 from fedbalancer.data.readers.leaf import leaf_checksums, leaf_files
 from fedbalancer.data.readers.reddit_leaf import ByUser, read_reddit
 from fedbalancer.data.readers.vocabulary import UNKNOWN, Tokens, numbered, sequences, vocabulary
-from fedbalancer.errors import BadData, BadSetting, UnknownName
+from fedbalancer.errors import BadData, UnknownName
 from fedbalancer.randomness import stream
-from fedbalancer.task import Task
 from fedbalancer.tasks.lstm import text_model
+from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -80,8 +80,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     source = choose(SOURCES, variant)
     prepared = _prepared(source, scale)
     names, lengths = prepared.meta["names"], prepared.meta["lengths"]
-    if users is not None and not 1 <= users <= len(names):
-        raise BadSetting(f"users is {users}, but reddit at scale {scale} can have 1 to {len(names)}")
+    users = checked_users(users, len(names), f"reddit at scale {scale}")
     names, lengths, tests = names[:users], lengths[:users], prepared.meta["test_lengths"][:users]
     rows, test_rows = sum(lengths), sum(tests)
     arrays, settings = prepared.arrays, SETTINGS[scale]

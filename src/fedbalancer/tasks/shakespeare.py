@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbalancer.data import Prepared, Source, cached, checksum, choose
+from fedbalancer.data import Prepared, Source, cached, checked_users, checksum, choose
 from fedbalancer.data.readers.gutenberg import read_gutenberg
 from fedbalancer.data.readers.moby import read_moby
 from fedbalancer.data.readers.plays import ALPHABET, WINDOW, Span, Windows, role_texts
-from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.errors import UnknownName
 from fedbalancer.randomness import stream
-from fedbalancer.task import Task
 from fedbalancer.tasks.lstm import text_model
+from fedbalancer.tasks.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -93,11 +93,9 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     prepared = cached("shakespeare", {"text": [checksum(path) for path in source.paths]}, partial(_prepare, source))
     drawn = _drawn(prepared, scale)
     train, test = (_by_user if split == "user" else _by_time)(drawn, scale)
-    if users is not None and not 1 <= users <= len(train):
-        raise BadSetting(f"users is {users}, but shakespeare at scale {scale} can have 1 to {len(train)}")
+    train = train[: checked_users(users, len(train), f"shakespeare at scale {scale}")]
     text = prepared.arrays["text"]
     settings = SETTINGS[scale]
-    train = train[:users]
     return Task(
         clients=Windows(text, tuple(train)),
         test=Windows(text, tuple(test)).pooled(),

@@ -25,7 +25,8 @@ import numpy as np
 
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.randomness import stream
-from fedbalancer.task import Samples, Task
+from fedbalancer.task import Samples
+from fedbalancer.tasks.task import Task
 from fedbalancer.types import IndexArray
 
 if TYPE_CHECKING:

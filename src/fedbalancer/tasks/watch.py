@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.errors import BadSetting
-from fedbalancer.task import Samples, Task
+from fedbalancer.data import checked_users
+from fedbalancer.task import Samples
+from fedbalancer.tasks.task import Task
 from fedbalancer.tasks.watch_data import Recording, read_recordings, recordings_path
 
 if TYPE_CHECKING:
@@ -42,11 +43,8 @@ def load(scale: str = "small", users: int | None = None) -> Task:
     clients = by_client(read_recordings(recordings_path()))
     test = [name for name in clients if int(name[1:3]) in HELD_OUT]
     train = [name for name in clients if name not in test]
-    users = len(train) if users is None else users
-    if not 1 <= users <= len(train):
-        raise BadSetting(f"users is {users}, but watch can have 1 to {len(train)}")
-    train = train[:users]
-    # Here one place sees all training data. In deployment these two numbers a channel come with the app, for instance
+    train = train[: checked_users(users, len(train), "watch")]
+    # Here one place sees all training data. In deployment these two numbers per channel come with the app, for instance
     # from the recordings on which it was developed.
     seen = np.concatenate([clients[name][0] for name in train])
     mean, deviation = seen.mean(axis=(0, 2))[:, None], seen.std(axis=(0, 2))[:, None]
@@ -59,7 +57,7 @@ def load(scale: str = "small", users: int | None = None) -> Task:
         batch_size=10,
         epochs=5,
         learning_rate=0.003,
-        clients_per_round=min(5, users),
+        clients_per_round=min(5, len(train)),
         rounds=50,
         eval_every=2,
         latency="har",

@@ -20,7 +20,6 @@ from pathlib import Path
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.flower.memory import FOLDER_KEY
 from fedbalancer.processes import one_thread_here
-from fedbalancer.runs.world import four_bytes_each
 from fedbalancer.testbed import warm
 from fedbalancer.testbed.bells import SERVER
 from fedbalancer.testbed.client import EmulatedPhone
@@ -35,7 +34,7 @@ def main(plan: BedPlan, superlink: str, ports: Sequence[int]) -> None:
     one_thread_here()
     devices, parent = plan.devices(), os.getppid()
     trainer = TorchTrainer(plan.loaded)
-    model_bytes = plan.loaded.model_bytes or four_bytes_each(trainer.layout)
+    model_bytes = plan.loaded.model_bytes or trainer.layout.wire_bytes
     for number, (client, port) in enumerate(zip(plan.names, ports, strict=True)):
         _start(EmulatedPhone(client, plan, devices, trainer, model_bytes), number, superlink, port)
     while os.getppid() == parent and os.waitpid(-1, os.WNOHANG) == (0, 0):

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.devices.draw import DeviceDraw
+from fedbalancer.devices.many import DeviceDraw
 from fedbalancer.errors import BadData, MissingData
 from fedbalancer.places import data_folder
 from fedbalancer.randomness import stream

@@ -174,9 +174,8 @@ class RunningBed:
 def _bandwidths(plan: BedPlan) -> list[float]:
     """Bits a second at which the model takes the seconds that it takes on the phone, at the bed's speed."""
     from fedbalancer.client.train import TorchTrainer
-    from fedbalancer.runs.world import four_bytes_each
 
-    size = plan.loaded.model_bytes or four_bytes_each(TorchTrainer(plan.loaded).layout)
+    size = plan.loaded.model_bytes or TorchTrainer(plan.loaded).layout.wire_bytes
     devices = plan.devices()
     return [8 * size * plan.speed / (devices.expected_network_s(client, size, size) / 2) for client in plan.names]
 

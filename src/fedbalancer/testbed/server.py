@@ -24,7 +24,6 @@ from fedbalancer.flower.record import Record
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
 from fedbalancer.processes import one_thread_here
-from fedbalancer.runs.world import four_bytes_each
 from fedbalancer.testbed.bells import SERVER, Bell, ring
 from fedbalancer.testbed.client import order_name
 from fedbalancer.testbed.plan import BedPlan
@@ -146,8 +145,8 @@ def _recorded(run: BedRun, record: Record) -> None:
 def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: float) -> BedRun:
     """The run of a method; a budget or target of 0 is none."""
     settings, trainer = plan.settings(method), TorchTrainer(plan.loaded)
-    names = dict(trainer.layout)
-    layout = ModelLayout(names, dict.fromkeys(names, trainer.initial_weights(plan.seed).dtype), {})
+    weights = trainer.initial_weights(plan.seed)
+    layout = ModelLayout(trainer.layout, {name: weights.dtype for name, _ in trainer.layout}, {})
     bed = BedWaiting(plan)
     waiting = Waiting(
         poll_s=POLL_S * plan.speed, timeout_s=PATIENCE_S * plan.speed, grace_s=PATIENCE_S * plan.speed,
@@ -165,7 +164,7 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
         run.accuracy = found.accuracy
         return MetricRecord({"accuracy": found.accuracy, "loss": found.loss})
 
-    arrays = layout.record(trainer.initial_weights(plan.seed))
+    arrays = layout.record(weights)
     rounds = settings.rounds if not budget_s else 10**6
     run = BedRun(strategy, grid, arrays, rounds, waiting.timeout_s, None, None, evaluate)
     run.budget_s, run.target, run.extend = budget_s or math.inf, target or math.nan, plan.extend
@@ -173,7 +172,7 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
     engine.mailbox = BedMailbox(plan, grid, waiting.clock)
     engine.overheads = BedOverheads(isinstance(strategy.method.client.work, AllOrNothing))
     asked = question(run.key, settings.batch_size, settings.latency_samples)
-    size, devices = plan.loaded.model_bytes or four_bytes_each(trainer.layout), plan.devices()
+    size, devices = plan.loaded.model_bytes or trainer.layout.wire_bytes, plan.devices()
     engine.nodes = BedNodes(
         lambda client: devices.expected_network_s(client, size, size), engine.mailbox, asked, waiting.clock,
         engine.say, hello_s=HELLO_S * plan.speed, again_s=AGAIN_S * plan.speed,

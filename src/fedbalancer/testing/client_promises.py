@@ -65,12 +65,12 @@ def check_summary(checked: Checked) -> None:
 def check_compress(checked: Checked) -> None:
     """As many bytes as promised, and of them a finite float32 update of the same shape; also with a residual, for a
     model of one number and for none, as in a run for timing only."""
-    for layout in (LAYOUT, (("scale", ()),), ()):
+    for layout in (LAYOUT, Layout([("scale", ())]), Layout()):
         size = checked.call("encoded_bytes", layout)
         checked.require(is_integer(size) and size >= 0, f"gives {size!r} bytes; it must be a whole number from 0 on")
         residual = None
         for seed, scale in enumerate((0.0, 0.01, 100.0)):
-            drawn = stream(0, "update").normal(size=sum(math.prod(shape) for _, shape in layout))
+            drawn = stream(0, "update").normal(size=layout.parameters)
             residual = _check_sent(checked, (scale * drawn).astype(np.float32), layout, seed, residual, size)
 
 

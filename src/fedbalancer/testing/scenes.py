@@ -31,8 +31,8 @@ from fedbalancer.types import (
     Timings,
 )
 
-LAYOUT: Layout = (("dense.weight", (4, 3)), ("dense.bias", (4,)))
-PARAMETERS = sum(math.prod(shape) for _, shape in LAYOUT)
+LAYOUT = Layout([("dense.weight", (4, 3)), ("dense.bias", (4,))])
+PARAMETERS = LAYOUT.parameters
 
 SHORT = 6
 """Rounds of a short run: one of every kind, and two more."""

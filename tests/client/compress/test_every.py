@@ -45,12 +45,12 @@ POLICIES: list[Any] = [
 each = pytest.mark.parametrize("policy", POLICIES, ids=str)
 
 shapes = st.lists(st.integers(0, 6), max_size=3).map(tuple)
-layouts = st.lists(shapes, max_size=4).map(lambda found: tuple((str(n), shape) for n, shape in enumerate(found)))
+layouts = st.lists(shapes, max_size=4).map(lambda found: Layout((str(n), shape) for n, shape in enumerate(found)))
 any_float = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 
 def vectors(layout: Layout) -> st.SearchStrategy[Any]:
-    return arrays(np.float32, sum(math.prod(shape) for _, shape in layout), elements=any_float)
+    return arrays(np.float32, layout.parameters, elements=any_float)
 
 
 @each
@@ -79,7 +79,7 @@ def test_as_many_bytes_as_promised_and_a_finite_update_of_the_same_shape(
 @each
 @pytest.mark.parametrize("shapes", [[], [()], [(0,)], [(0, 3), (2, 3)], [(3, 0)], [(1,), (), (1, 1)]], ids=str)
 def test_models_of_next_to_nothing(policy: Any, shapes: list[tuple[int, ...]]) -> None:
-    layout = tuple((str(number), shape) for number, shape in enumerate(shapes))
+    layout = Layout((str(number), shape) for number, shape in enumerate(shapes))
     update = np.ones(sum(math.prod(shape) for shape in shapes), dtype=np.float32)
     payload, _ = policy.encode(update, layout, 0, None)
     assert len(payload) == policy.encoded_bytes(layout)
@@ -91,7 +91,7 @@ def test_keeps_the_promises_of_its_slot(policy: Any) -> None:
     assert check_policy(policy) == "compress"
 
 
-LAYOUT: Layout = (("w", (20, 15)), ("b", (20,)))
+LAYOUT = Layout((("w", (20, 15)), ("b", (20,))))
 UPDATE = np.random.default_rng(0).normal(size=320).astype(np.float32)
 
 
@@ -123,7 +123,8 @@ SCRIPT = """
 import hashlib, sys
 import numpy as np
 from fedbalancer.client.compress import *
-layout = (("w", (257, 333)), ("k", (64, 32, 5, 5)), ("b", (257,)))
+from fedbalancer.types import Layout
+layout = Layout((("w", (257, 333)), ("k", (64, 32, 5, 5)), ("b", (257,))))
 update = np.random.default_rng(0).normal(size=257 * 333 + 64 * 800 + 257).astype(np.float32)
 random = LowRank(), RandomMask(), Subsample(), Quantised(), Quantised(3, share=0.3)
 for policy in (*random, SignSGD(), GradientDropping()):

@@ -12,10 +12,10 @@ from hypothesis.extra.numpy import arrays
 
 from fedbalancer.client.compress import GradientDropping
 from fedbalancer.errors import BadSetting
-from fedbalancer.types import Weights
+from fedbalancer.types import Layout, Weights
 
 updates = arrays(np.float32, 30, elements=st.floats(-1e6, 1e6, width=32))
-LAYOUT = (("w", (5, 5)), ("b", (5,)))
+LAYOUT = Layout((("w", (5, 5)), ("b", (5,))))
 
 
 def sent_and_kept(share: float, update: Weights, residual: Weights | None) -> tuple[Weights, Weights]:
@@ -51,7 +51,7 @@ def test_everything_arrives_in_the_end() -> None:
 @pytest.mark.parametrize(("size", "share"), [(6_603_710, 0.01), (1_602_502, 0.01), (10_000, 0.1), (1000, 0.001)])
 def test_bytes_are_those_of_the_values_and_of_their_positions(size: int, share: float) -> None:
     count = max(round(size * share), 1)
-    bits = 8 * GradientDropping(share).encoded_bytes((("w", (size,)),))
+    bits = 8 * GradientDropping(share).encoded_bytes(Layout([("w", (size,))]))
     positions = math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)
     assert 32 * count + positions / math.log(2) <= bits <= count * (32 + 2 + math.log2(size / count)) + 16
     assert bits <= count * (32 + math.ceil(math.log2(size))) + 16

@@ -11,15 +11,17 @@ from fedbalancer.client.compress import LowRank
 from fedbalancer.errors import BadSetting
 from fedbalancer.types import Layout, Weights
 
-FEMNIST: Layout = (
-    ("conv1.weight", (32, 1, 5, 5)),
-    ("conv1.bias", (32,)),
-    ("conv2.weight", (64, 32, 5, 5)),
-    ("conv2.bias", (64,)),
-    ("dense.weight", (2048, 3136)),
-    ("dense.bias", (2048,)),
-    ("head.weight", (62, 2048)),
-    ("head.bias", (62,)),
+FEMNIST = Layout(
+    [
+        ("conv1.weight", (32, 1, 5, 5)),
+        ("conv1.bias", (32,)),
+        ("conv2.weight", (64, 32, 5, 5)),
+        ("conv2.bias", (64,)),
+        ("dense.weight", (2048, 3136)),
+        ("dense.bias", (2048,)),
+        ("head.weight", (62, 2048)),
+        ("head.bias", (62,)),
+    ]
 )
 
 
@@ -35,12 +37,12 @@ def arrived(update: Weights, layout: Layout, rank: int, seed: int = 0) -> Weight
 def projection(rows: int, rank: int, seed: int = 0) -> Weights:
     """A A', which is what becomes of an update that is the identity."""
     identity = np.eye(rows, dtype=np.float32)
-    return arrived(identity.ravel(), (("w", (rows, rows)),), rank, seed).reshape(rows, rows)
+    return arrived(identity.ravel(), Layout([("w", (rows, rows))]), rank, seed).reshape(rows, rows)
 
 
 def test_a_matrix_of_d1_by_d2_sends_rank_times_d2_numbers() -> None:
-    assert LowRank(7).encoded_bytes((("w", (40, 30)),)) == 4 * 7 * 40
-    assert LowRank(7).encoded_bytes((("w", (40, 5, 3, 2)),)) == 4 * 7 * 40
+    assert LowRank(7).encoded_bytes(Layout([("w", (40, 30))])) == 4 * 7 * 40
+    assert LowRank(7).encoded_bytes(Layout([("w", (40, 5, 3, 2))])) == 4 * 7 * 40
 
 
 def test_femnist_sends_what_the_authors_counted_without_the_inflation() -> None:
@@ -52,7 +54,7 @@ def test_femnist_sends_what_the_authors_counted_without_the_inflation() -> None:
 
 
 def test_vectors_and_tensors_that_would_not_shrink_arrive_as_they_are() -> None:
-    layout: Layout = (("b", (50,)), ("scale", ()), ("w", (9, 4)), ("k", (3, 2, 2)))
+    layout = Layout((("b", (50,)), ("scale", ()), ("w", (9, 4)), ("k", (3, 2, 2))))
     update = normal(50 + 1 + 36 + 12)
     for rank in (4, 5, 100):
         assert LowRank(rank).encoded_bytes(layout) == 4 * len(update)
@@ -74,7 +76,7 @@ def test_the_error_is_the_distance_to_what_the_random_factor_can_make() -> None:
     update = normal(units * rows)
     target = update.reshape(units, rows).T.astype(np.float64)
     solution, distance, *_ = np.linalg.lstsq(factor, target)
-    found = arrived(update, (("w", (units, rows)),), rank, seed=5).reshape(units, rows).T
+    found = arrived(update, Layout([("w", (units, rows))]), rank, seed=5).reshape(units, rows).T
     assert found == pytest.approx(factor @ solution, abs=1e-5)
     assert ((found - target) ** 2).sum() == pytest.approx(distance.sum(), rel=1e-5)
 
@@ -92,14 +94,14 @@ def test_the_share_of_the_squared_length_that_is_left_is_rank_over_rows() -> Non
     update = normal(units * rows)
     shares = []
     for seed in range(400):
-        found = arrived(update, (("w", (units, rows)),), rank, seed)
+        found = arrived(update, Layout([("w", (units, rows))]), rank, seed)
         shares.append((found**2).sum() / (update**2).sum())
     spread = np.std(shares) / math.sqrt(len(shares))
     assert abs(np.mean(shares) - rank / rows) < 4.5 * spread < 0.02
 
 
 def test_tensors_of_one_update_have_factors_of_their_own() -> None:
-    layout: Layout = (("one", (3, 20)), ("other", (3, 20)))
+    layout = Layout((("one", (3, 20)), ("other", (3, 20))))
     update = np.tile(normal(60), 2)
     one, other = np.split(arrived(update, layout, 5), 2)
     assert not np.array_equal(one, other)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fedbalancer.client.compress import NoCompression
+from fedbalancer.types import Layout
 
-LAYOUT = (("weight", (2, 2)),)
+LAYOUT = Layout((("weight", (2, 2)),))
 
 
 def test_nothing_is_lost_and_nothing_is_saved() -> None:

@@ -13,7 +13,7 @@ from fedbalancer.types import FloatArray, Layout, Weights
 
 RNG = np.random.default_rng(0)
 UPDATE = RNG.normal(size=48).astype(np.float32)
-LAYOUT: Layout = (("w", (8, 5)), ("b", (8,)))
+LAYOUT = Layout((("w", (8, 5)), ("b", (8,))))
 SEEDS = 1000
 
 
@@ -23,28 +23,31 @@ def arrivals(policy: Quantised, update: Weights, layout: Layout, seeds: int = SE
 
 
 def mean_error(policy: Quantised, update: Weights, seeds: int) -> float:
-    found = arrivals(policy, update, (("w", update.shape),), seeds)
+    found = arrivals(policy, update, Layout([("w", update.shape)]), seeds)
     return float(((found - update) ** 2).sum(axis=1).mean())
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_a_tensor_takes_its_bits_and_two_ends(bits: int) -> None:
     shapes = [(2048, 3136), (32, 1, 5, 5), (62,), (7, 11)]
-    layout = tuple((str(shape), shape) for shape in shapes)
+    layout = Layout((str(shape), shape) for shape in shapes)
     expected = sum(math.ceil((bits * math.prod(shape) + 2 * 32) / 8) for shape in shapes)
     assert Quantised(bits).encoded_bytes(layout) == Quantised(bits, rotate=False).encoded_bytes(layout) == expected
 
 
 def test_a_share_of_every_tensor_takes_its_bits() -> None:
-    assert Quantised(2, share=0.1).encoded_bytes((("w", (50, 40)), ("b", (100,)))) == (200 * 2 + 10 * 2 + 128 + 4) // 8
+    assert (
+        Quantised(2, share=0.1).encoded_bytes(Layout([("w", (50, 40)), ("b", (100,))]))
+        == (200 * 2 + 10 * 2 + 128 + 4) // 8
+    )
 
 
 def test_tensors_that_would_grow_travel_as_they_are() -> None:
-    layout: Layout = (("scale", ()), ("b", (2,)), ("none", (0,)))
+    layout = Layout((("scale", ()), ("b", (2,)), ("none", (0,))))
     update = np.array([0.1, 0.2, 0.3], dtype=np.float32)
     assert Quantised().encoded_bytes(layout) == 12
     assert arrivals(Quantised(), update, layout, 1)[0].tolist() == update.tolist()
-    assert Quantised(bits=1).encoded_bytes((("b", (3,)),)) == 9
+    assert Quantised(bits=1).encoded_bytes(Layout([("b", (3,))])) == 9
 
 
 @pytest.mark.parametrize("policy", [
@@ -61,7 +64,7 @@ def test_the_mean_over_seeds_is_the_update(policy: Quantised) -> None:
 
 @pytest.mark.parametrize("bits", [1, 2, 5])
 def test_the_error_of_rounding_is_that_of_the_formula(bits: int) -> None:
-    found = arrivals(Quantised(bits, rotate=False), UPDATE, (("w", (48,)),))
+    found = arrivals(Quantised(bits, rotate=False), UPDATE, Layout([("w", (48,))]))
     low, high = float(UPDATE.min()), float(UPDATE.max())
     step = (high - low) / (2**bits - 1)
     up = np.modf((UPDATE.astype(np.float64) - low) / step)[0]
@@ -96,15 +99,15 @@ def test_rotating_pays_where_a_few_values_are_large() -> None:
 def test_equal_values_arrive_as_they_are(rotate: bool) -> None:
     update = np.full(100, 0.3, dtype=np.float32)
     policy = Quantised(1, rotate=False)
-    assert arrivals(policy, update, (("w", (100,)),), 1)[0].tolist() == update.tolist()
+    assert arrivals(policy, update, Layout([("w", (100,))]), 1)[0].tolist() == update.tolist()
     nothing = np.zeros(100, dtype=np.float32)
-    assert not arrivals(Quantised(2, rotate), nothing, (("w", (100,)),), 1).any()
+    assert not arrivals(Quantised(2, rotate), nothing, Layout([("w", (100,))]), 1).any()
 
 
 @pytest.mark.parametrize("rotate", [True, False])
 def test_the_smallest_differences_do_no_harm(rotate: bool) -> None:
     update = np.array([1e-45, 0, 2e-45, 0, 0, 1e-44, 0, 0, 0, 0], dtype=np.float32)
-    found = arrivals(Quantised(4, rotate), update, (("w", (10,)),), 20)
+    found = arrivals(Quantised(4, rotate), update, Layout([("w", (10,))]), 20)
     assert np.isfinite(found).all()
     assert np.abs(found).max() < 1e-43
 

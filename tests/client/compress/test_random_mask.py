@@ -9,9 +9,9 @@ import pytest
 
 from fedbalancer.client.compress import RandomMask
 from fedbalancer.errors import BadSetting
-from fedbalancer.types import Weights
+from fedbalancer.types import Layout, Weights
 
-LAYOUT = (("w", (8, 4)), ("b", (8,)))
+LAYOUT = Layout((("w", (8, 4)), ("b", (8,))))
 UPDATE = np.random.default_rng(0).normal(size=40).astype(np.float32)
 
 

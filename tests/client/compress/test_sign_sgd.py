@@ -11,9 +11,9 @@ from fedbalancer.client.compress import SignSGD
 from fedbalancer.errors import BadSetting
 from fedbalancer.methods import method
 from fedbalancer.server.aggregate import MajorityVote
-from fedbalancer.types import Weights
+from fedbalancer.types import Layout, Weights
 
-LAYOUT = (("w", (5, 7)), ("b", (4,)))
+LAYOUT = Layout((("w", (5, 7)), ("b", (4,))))
 
 
 def arrived(update: Weights, seed: int = 0) -> Weights:

@@ -7,9 +7,9 @@ import pytest
 
 from fedbalancer.client.compress import Subsample
 from fedbalancer.errors import BadSetting
-from fedbalancer.types import FloatArray
+from fedbalancer.types import FloatArray, Layout
 
-LAYOUT = (("w", (8, 4)), ("b", (9,)))
+LAYOUT = Layout((("w", (8, 4)), ("b", (9,))))
 UPDATE = np.random.default_rng(0).normal(size=41).astype(np.float32)
 SEEDS = 2000
 

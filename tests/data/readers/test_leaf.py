@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.data.readers.leaf import leaf_files, leaf_users, read_leaf
+from fedbalancer.data.readers.leaf import leaf_files, leaf_users
 from fedbalancer.errors import BadData, MissingData
 
 Users = dict[str, tuple[list[Any], list[Any]]]
@@ -23,6 +23,12 @@ def document(users: Users) -> dict[str, Any]:
         "users": list(users),
         "num_samples": [len(y) for _, y in users.values()],
         "user_data": {name: {"x": x, "y": y} for name, (x, y) in users.items()},
+    }
+
+
+def read_leaf(folder: Path) -> dict[str, Users]:
+    return {
+        part: {user.name: (user.x, user.y) for user in leaf_users(files)} for part, files in leaf_files(folder).items()
     }
 
 
@@ -38,24 +44,24 @@ def test_train_and_test_folders_are_read_in_the_order_of_files_and_users(tmp_pat
     write(tmp_path / base / "train" / "all_data_0_niid_2_keep_0_train_9.json", document(ANN_AND_BOB))
     write(tmp_path / base / "test" / "all_data_0_niid_2_keep_0_test_9.json", document({"dan": ([5], [6])}))
     split = read_leaf(tmp_path)
-    assert dict(split.train) == {**ANN_AND_BOB, "cas": ([1], [2])}
-    assert list(split.train) == ["ann", "bob", "cas"]
-    assert dict(split.test) == {"dan": ([5], [6])}
-    assert not split.val
+    assert split["train"] == {**ANN_AND_BOB, "cas": ([1], [2])}
+    assert list(split["train"]) == ["ann", "bob", "cas"]
+    assert split["test"] == {"dan": ([5], [6])}
+    assert not split["val"]
 
 
 def test_a_split_by_time_has_the_same_users_in_all_parts(tmp_path: Path) -> None:
     for number, part in enumerate(("train", "val", "test")):
         write(tmp_path / part / "reddit.json", document({"1": ([[["hello", "world"]]], [{"score": number}])}))
     split = read_leaf(tmp_path)
-    assert [part["1"][1][0]["score"] for part in (split.train, split.val, split.test)] == [0, 1, 2]
+    assert [part["1"][1][0]["score"] for part in split.values()] == [0, 1, 2]
 
 
 def test_files_without_a_split_are_all_training(tmp_path: Path) -> None:
     write(tmp_path / "all_data.json", document(ANN_AND_BOB))
     split = read_leaf(tmp_path)
-    assert dict(split.train) == ANN_AND_BOB
-    assert not split.test
+    assert split["train"] == ANN_AND_BOB
+    assert not split["test"]
 
 
 def test_other_keys_and_the_empty_shells_of_a_split_by_sample_are_left_out(tmp_path: Path) -> None:
@@ -63,7 +69,7 @@ def test_other_keys_and_the_empty_shells_of_a_split_by_sample_are_left_out(tmp_p
     content["hierarchies"] = ["a", "b"]
     content["user_data"]["shell"] = {"x": [], "y": []}
     write(tmp_path / "train" / "one.json", content)
-    assert list(read_leaf(tmp_path).train) == ["ann", "bob"]
+    assert list(read_leaf(tmp_path)["train"]) == ["ann", "bob"]
 
 
 def test_a_folder_without_json_says_what_is_needed(tmp_path: Path) -> None:
@@ -145,4 +151,4 @@ samples = st.integers(1, 4).flatmap(
 def test_any_users_come_back_as_written(tmp_path_factory: pytest.TempPathFactory, users: Users) -> None:
     folder = tmp_path_factory.mktemp("leaf")
     write(folder / "all_data.json", document(users))
-    assert dict(read_leaf(folder).train) == users
+    assert read_leaf(folder)["train"] == users

@@ -47,7 +47,7 @@ def test_one_user_cannot_be_split() -> None:
 @given(sizes=st.lists(st.integers(1, 5), min_size=2, max_size=12))
 def test_every_sample_comes_back_with_its_user(sizes: list[int]) -> None:
     split = held_out(users(sizes))
-    clients, test = unpack(pack(split), None, None)
+    clients, test = unpack(pack(split), None)
     assert set(clients) == set(split.train)
     for name, (features, labels) in clients.items():
         np.testing.assert_array_equal(features, split.train[name][0])
@@ -57,8 +57,8 @@ def test_every_sample_comes_back_with_its_user(sizes: list[int]) -> None:
 
 def test_fewer_users_are_a_random_choice_and_nested() -> None:
     data = pack(UserSplit(users([1] * 20), users([3] * 10, first=20)))
-    few, test = unpack(data, 5, 2)
-    more, _ = unpack(data, 6, 2)
+    few, test = unpack(data, 5, test_users=2)
+    more, _ = unpack(data, None, 6, 2)
     assert list(more)[:5] == list(few)
     assert list(few) != [f"u{k}" for k in range(5)]
     assert len(test[1]) == 6
@@ -67,5 +67,5 @@ def test_fewer_users_are_a_random_choice_and_nested() -> None:
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_more_users_than_there_are_is_an_error(count: int) -> None:
-    with pytest.raises(BadSetting, match=f"users is {count}, but the data has 1 to 3"):
-        unpack(pack(UserSplit(users([1, 2, 3]), users([1]))), count, None)
+    with pytest.raises(BadSetting, match=f"users is {count}, but the data can have 1 to 3"):
+        unpack(pack(UserSplit(users([1, 2, 3]), users([1]))), count)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fedbalancer.engine.executors import InlineExecutor
+from fedbalancer.types import Layout
 
 
 class Echo:
     """A trainer that gives back what it was asked."""
 
-    layout = (("weight", (1,)),)
+    layout = Layout((("weight", (1,)),))
 
     def __getattr__(self, verb: str) -> Any:
         return lambda *arguments: (verb, *arguments)

@@ -37,7 +37,7 @@ class Large:
 
     @property
     def layout(self) -> Layout:
-        return (("weight", (self.weights,)),)
+        return Layout((("weight", (self.weights,)),))
 
     def initial_weights(self, seed: int) -> Weights:
         return np.random.default_rng(seed).normal(size=self.weights).astype(np.float32)

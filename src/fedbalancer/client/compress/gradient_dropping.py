@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.client.compress.positions import decode_positions, encode_positions, positions_bytes
-from fedbalancer.client.compress.subset import kept, require_share
-from fedbalancer.client.compress.tensors import bounded, from_wire, parameters, require_bytes, wire
+from fedbalancer.client.compress.elias_fano import decode_positions, encode_positions, positions_bytes
+from fedbalancer.client.compress.random_subset import kept, require_share
+from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
 from fedbalancer.types import Layout, Weights
 
 
@@ -19,7 +19,7 @@ class GradientDropping:
     Gradient Descent", EMNLP 2017; dropping 99 % is theirs.)
 
     The largest are those of the whole vector (their global threshold). A value takes 32 bits, its position about
-    2 + log2(d / k) more (`positions`).
+    2 + log2(d / k) more (`elias_fano`).
 
     Departures. They drop below a threshold that they estimate from a sample of the values; here exactly k values
     travel, so that the bytes are known before training, which the clock needs. They drop gradients every step; here it
@@ -32,9 +32,8 @@ class GradientDropping:
         require_share(self.share, "GradientDropping")
 
     def encoded_bytes(self, layout: Layout) -> int:
-        size = parameters(layout)
-        count = kept(size, self.share)
-        return 4 * count + positions_bytes(count, size)
+        count = kept(layout.parameters, self.share)
+        return 4 * count + positions_bytes(count, layout.parameters)
 
     def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, Weights]:
         kept_back = bounded(update if residual is None else update + residual)
@@ -48,7 +47,7 @@ class GradientDropping:
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         require_bytes(payload, self.encoded_bytes(layout))
-        update = np.zeros(parameters(layout), dtype=np.float32)
+        update = np.zeros(layout.parameters, dtype=np.float32)
         count = kept(len(update), self.share)
         update[decode_positions(payload[4 * count :], count, len(update))] = from_wire(payload[: 4 * count])
         return update

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.client.compress.tensors import bounded, from_wire, parameters, require_bytes, split, wire
+from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
 from fedbalancer.errors import BadSetting
 from fedbalancer.randomness import stream
 from fedbalancer.types import IndexArray, Layout, Weights
@@ -42,33 +42,32 @@ class LowRank:
             raise BadSetting(f"LowRank: rank is {self.rank}; it must be a whole number from 1 on")
 
     def encoded_bytes(self, layout: Layout) -> int:
-        return 4 * parameters(self._sent(layout))
+        return self._sent(layout).wire_bytes
 
     def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
-        tensors = enumerate(split(bounded(update), layout))
-        return b"".join(wire(self._projected(values, shape, seed, n)) for n, (shape, values) in tensors), None
+        tensors = enumerate(layout.split(bounded(update)).values())
+        return b"".join(wire(self._projected(tensor, seed, n)) for n, tensor in tensors), None
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         require_bytes(payload, self.encoded_bytes(layout))
-        sent = split(from_wire(payload), self._sent(layout))
-        parts = [self._regained(values, layout[n][1], seed, n) for n, (_, values) in enumerate(sent)]
-        return np.concatenate([np.zeros(0, dtype=np.float32), *parts])
+        sent = self._sent(layout).split(from_wire(payload))
+        return layout.join({name: self._regained(sent[name], shape, seed, n) for n, (name, shape) in enumerate(layout)})
 
-    def _projected(self, values: Weights, shape: tuple[int, ...], seed: int, number: int) -> Weights:
+    def _projected(self, tensor: Weights, seed: int, number: int) -> Weights:
         """B, transposed."""
-        if not self._shrinks(shape):
-            return values
-        group, entry = self._factor(shape, seed, number)
+        if not self._shrinks(tensor.shape):
+            return tensor
+        group, entry = self._factor(tensor.shape, seed, number)
         sizes = np.bincount(group)
-        by_group = np.take(values.reshape(shape[0], -1) * entry, np.argsort(group, kind="stable"), axis=1)
+        by_group = np.take(tensor.reshape(len(tensor), -1) * entry, np.argsort(group, kind="stable"), axis=1)
         return np.add.reduceat(by_group, np.cumsum(sizes) - sizes, axis=1)
 
-    def _regained(self, values: Weights, shape: tuple[int, ...], seed: int, number: int) -> Weights:
-        """A B, as the tensor's values."""
+    def _regained(self, sent: Weights, shape: tuple[int, ...], seed: int, number: int) -> Weights:
+        """A B, from B transposed."""
         if not self._shrinks(shape):
-            return values
+            return sent
         group, entry = self._factor(shape, seed, number)
-        return (np.take(values.reshape(shape[0], -1), group, axis=1) * entry).ravel()
+        return np.take(sent, group, axis=1) * entry
 
     def _factor(self, shape: tuple[int, ...], seed: int, number: int) -> tuple[IndexArray, Weights]:
         """A: of every row the column that is not 0 in it, and the value there."""
@@ -79,7 +78,7 @@ class LowRank:
 
     def _sent(self, layout: Layout) -> Layout:
         """What travels: of a tensor that shrinks the transpose of B."""
-        return tuple((name, (shape[0], self.rank) if self._shrinks(shape) else shape) for name, shape in layout)
+        return Layout((name, (shape[0], self.rank) if self._shrinks(shape) else shape) for name, shape in layout)
 
     def _shrinks(self, shape: tuple[int, ...]) -> bool:
         return len(shape) > 1 and shape[0] > 0 and self.rank < math.prod(shape[1:])

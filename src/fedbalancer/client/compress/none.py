@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedbalancer.client.compress.tensors import from_wire, parameters, require_bytes, wire
+from fedbalancer.client.compress.wire import from_wire, require_bytes, wire
 from fedbalancer.types import Layout, Weights
 
 
 @dataclass(frozen=True)
 class NoCompression:
-    """Four bytes a parameter, nothing lost."""
+    """Four bytes per parameter, nothing lost."""
 
     def encoded_bytes(self, layout: Layout) -> int:
-        return 4 * parameters(layout)
+        return layout.wire_bytes
 
     def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
         return wire(update), None

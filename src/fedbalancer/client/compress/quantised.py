@@ -1,17 +1,15 @@
-"""Sketched updates: few bits a value, rounded at random so that nothing is lost on average."""
+"""Sketched updates: few bits per value, rounded at random so that nothing is lost on average."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.compress.bits import packed, packed_bytes, unpacked
+from fedbalancer.client.compress.random_subset import drawn_share, kept, require_share
 from fedbalancer.client.compress.rotation import rotate, rotate_back
-from fedbalancer.client.compress.subset import kept, random_subset, require_share
-from fedbalancer.client.compress.tensors import bounded, from_wire, require_bytes, split, wire
+from fedbalancer.client.compress.wire import bounded, from_wire, packed, packed_bytes, require_bytes, unpacked, wire
 from fedbalancer.errors import BadSetting
 from fedbalancer.randomness import stream
 from fedbalancer.types import Layout, Weights
@@ -43,20 +41,20 @@ class Quantised:
         require_share(self.share, "Quantised")
 
     def encoded_bytes(self, layout: Layout) -> int:
-        return sum(self._bytes(math.prod(shape)) for _, shape in layout)
+        return sum(map(self._bytes, layout.sizes))
 
     def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
-        tensors = enumerate(split(bounded(update), layout))
-        return b"".join(self._encoded(values, seed, number) for number, (_, values) in tensors), None
+        tensors = enumerate(layout.split(bounded(update)).values())
+        return b"".join(self._encoded(tensor.ravel(), seed, number) for number, tensor in tensors), None
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         require_bytes(payload, self.encoded_bytes(layout))
-        parts, start = [np.zeros(0, dtype=np.float32)], 0
-        for number, (_, shape) in enumerate(layout):
-            end = start + self._bytes(math.prod(shape))
-            parts.append(self._decoded(payload[start:end], math.prod(shape), seed, number))
+        update, start = {}, 0
+        for number, ((name, _), size) in enumerate(zip(layout, layout.sizes, strict=True)):
+            end = start + self._bytes(size)
+            update[name] = self._decoded(payload[start:end], size, seed, number)
             start = end
-        return np.concatenate(parts)
+        return layout.join(update)
 
     def _bytes(self, size: int) -> int:
         return min(_ENDS_BYTES + packed_bytes(kept(size, self.share), self.bits), 4 * size)
@@ -68,7 +66,7 @@ class Quantised:
         if self._plain(len(values)):
             return wire(values)
         if self.share < 1:
-            values = values[self._subset(len(values), seed, number)]
+            values = values[drawn_share(len(values), self.share, stream(seed, "subset", number))]
         if self.rotate:
             values = rotate(values, stream(seed, "rotation", number))
         low, high = values.min(), values.max()
@@ -86,7 +84,7 @@ class Quantised:
         if self.share == 1:
             return values
         update = np.zeros(size, dtype=np.float32)
-        update[self._subset(size, seed, number)] = values * np.float32(size / len(values))
+        update[drawn_share(size, self.share, stream(seed, "subset", number))] = values * np.float32(size / len(values))
         return update
 
     def _levels(
@@ -99,6 +97,3 @@ class Quantised:
         places: Weights = (values - low) / (high - low) * top
         places += rng.random(len(places), dtype=np.float32)
         return np.minimum(places, top).astype(np.uint8)
-
-    def _subset(self, size: int, seed: int, number: int) -> NDArray[np.bool_]:
-        return random_subset(size, kept(size, self.share), stream(seed, "subset", number))

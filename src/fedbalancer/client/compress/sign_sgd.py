@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.client.compress.bits import packed, packed_bytes, unpacked
-from fedbalancer.client.compress.tensors import parameters, require_bytes
+from fedbalancer.client.compress.wire import packed, packed_bytes, require_bytes, unpacked
 from fedbalancer.randomness import stream
 from fedbalancer.types import Layout, Weights
 
 
 @dataclass(frozen=True)
 class SignSGD:
-    """One bit a parameter: whether it went up or down. (J. Bernstein et al., "signSGD: Compressed Optimisation for
+    """One bit per parameter: whether it went up or down. (J. Bernstein et al., "signSGD: Compressed Optimisation for
     Non-Convex Problems", ICML 2018, with majority vote.)
 
     `decode` gives -1 and +1 and nothing else. These are votes, not an update: the aggregator has to be one that takes
@@ -33,7 +32,7 @@ class SignSGD:
         return f"SignSGD sends votes, which need the MajorityVote aggregator, not {type(method.aggregate).__name__}"
 
     def encoded_bytes(self, layout: Layout) -> int:
-        return packed_bytes(parameters(layout), 1)
+        return packed_bytes(layout.parameters, 1)
 
     def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
         votes = (update > 0).astype(np.uint8)
@@ -43,5 +42,5 @@ class SignSGD:
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         require_bytes(payload, self.encoded_bytes(layout))
-        votes = unpacked(payload, parameters(layout), 1, np.uint8)
+        votes = unpacked(payload, layout.parameters, 1, np.uint8)
         return 2 * votes.astype(np.float32) - 1

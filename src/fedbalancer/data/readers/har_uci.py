@@ -1,6 +1,6 @@
 """Reading the UCI-HAR folder as the UCI archive gives it.
 
-`train/` and `test/` each hold `subject_*.txt` and `y_*.txt`, one whole number a line for every window, and in
+`train/` and `test/` each hold `subject_*.txt` and `y_*.txt`, one line with a whole number for every window, and in
 `Inertial Signals/` nine files with the 128 readings of every window in a line.
 """
 

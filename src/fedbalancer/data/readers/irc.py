@@ -1,4 +1,4 @@
-"""Chat messages by author, one a line of JSON (user, day, t, text), as words like those of LEAF's Reddit comments."""
+"""Chat messages by author, one per line of JSON (user, day, t, text), as words like those of LEAF's Reddit comments."""
 
 from __future__ import annotations
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedbalancer.data.cache import checksum
+from fedbalancer.data.checksums import checksum
 from fedbalancer.errors import BadData, MissingData
 
 PARTS = ("train", "val", "test")
@@ -33,26 +32,6 @@ class LeafUser(NamedTuple):
     def where(self) -> str:
         """How an error names this user."""
         return f"{self.file}: user {self.name!r}"
-
-
-LeafPart = Mapping[str, tuple[list[Any], list[Any]]]
-"""User to (x, y), in the order of the files."""
-
-
-@dataclass(frozen=True, eq=False)
-class LeafSplit:
-    """All users of a folder. Without a split of its own, all are in `train`, and `test` and `val` are empty."""
-
-    train: LeafPart
-    test: LeafPart
-    val: LeafPart
-
-
-def read_leaf(folder: Path) -> LeafSplit:
-    """All users of a LEAF folder at once; for files of gigabytes, go through `leaf_users` and keep what is needed."""
-    files = leaf_files(folder)
-    parts = {part: {user.name: (user.x, user.y) for user in leaf_users(files[part])} for part in PARTS}
-    return LeafSplit(**parts)
 
 
 def leaf_files(folder: Path) -> dict[str, tuple[Path, ...]]:

@@ -1,4 +1,4 @@
-"""The plays of the Moby edition, one speech a line of JSON: play, speaker (one or several) and lines."""
+"""The plays of the Moby edition, one speech per line of JSON: play, speaker (one or several) and lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_moby(path: Path) -> list[Speech]:
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of an xz-compressed file with one JSON object a line."""
+    """The objects of an xz-compressed file with one JSON object per line."""
     number = 1
     try:
         with lzma.open(path, "rt", encoding="utf-8") as file:

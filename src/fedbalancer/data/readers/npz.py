@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,23 @@ from numpy.typing import NDArray
 from fedbalancer.errors import BadData
 
 
-def read_npz(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[Any]]:
-    """The named arrays, one row a sample, with the given shape of a row; nothing in the file is executed."""
+def load_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:
+    """The named arrays of a file, or all of them; nothing in it is executed."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in shapes}
+            return {name: file[name] for name in (file.files if names is None else names)}
+    except FileNotFoundError as error:
+        raise BadData(f"there is no file {path}") from error
     except KeyError as error:
-        raise BadData(f"{path} lacks an array: {error.args[0]}; it needs {', '.join(shapes)}") from error
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadData(f"{path} is damaged or no .npz file ({' '.join(str(error).split())})") from error
+        raise BadData(f"{path} lacks an array: {error.args[0]}") from error
+    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        reason = " ".join(str(error).split())
+        raise BadData(f"{path} is damaged or not an .npz file of plain arrays: {reason}") from error
+
+
+def read_npz(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[Any]]:
+    """The named arrays, with one row per sample, each row of the given shape."""
+    arrays = load_npz(path, shapes)
     rows = len(next(iter(arrays.values())))
     for name, shape in shapes.items():
         if arrays[name].shape != (rows, *shape):

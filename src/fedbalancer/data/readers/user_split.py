@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedbalancer.data.cache import Prepared
-from fedbalancer.data.clients import SlicedClients, joined
+from fedbalancer.data.clients import SlicedClients, checked_users, joined
 from fedbalancer.data.readers.leaf import LeafUser, leaf_users
-from fedbalancer.errors import BadData, BadSetting
+from fedbalancer.errors import BadData
 from fedbalancer.randomness import stream
 from fedbalancer.task import Samples
 
@@ -62,12 +62,13 @@ def pack(split: UserSplit) -> Prepared:
     return Prepared(arrays, meta)
 
 
-def unpack(prepared: Prepared, users: int | None, test_users: int | None) -> tuple[SlicedClients, Samples]:
-    """The first `users` training clients and the samples of the first `test_users` others; None for all there are."""
+def unpack(
+    prepared: Prepared, users: int | None, most: int | None = None, test_users: int | None = None
+) -> tuple[SlicedClients, Samples]:
+    """The first `users` training clients, or unless told `most` of them, and the samples of the first `test_users`
+    others; None for all there are."""
     names, lengths = prepared.meta["train"]["names"], prepared.meta["train"]["lengths"]
-    users = len(names) if users is None else users
-    if not 1 <= users <= len(names):
-        raise BadSetting(f"users is {users}, but the data has 1 to {len(names)} training users")
+    users = len(names[:most]) if users is None else checked_users(users, len(names), "the data")
     train = _first(prepared, "train", users)
     return SlicedClients(tuple(names[:users]), tuple(lengths[:users]), *train), _first(prepared, "test", test_users)
 

@@ -53,7 +53,7 @@ def vocabulary(training: Iterable[Tokens], size: int) -> dict[str, int]:
 
 
 def numbered(samples: Sequence[Tokens], words: Mapping[str, int], size: int) -> Samples:
-    """Inputs and targets as numbers, a row a sequence.
+    """Inputs and targets as numbers, one row per sequence.
 
     Targets of padding do not count, and are marked by the number `size`, which no word has. What follows `<EOS>` does
     count, with `<PAD>` as its target, as in LEAF.

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedbalancer.errors import BadData
-from fedbalancer.task import Samples, Task
+from fedbalancer.task import Samples
 from fedbalancer.tasks.own.build import TEST, assemble
 from fedbalancer.tasks.own.models import Model
-from fedbalancer.tasks.own.options import OwnOptions, divided
 from fedbalancer.tasks.own.split import split_notes, split_rows
-
-
-def from_arrays(
-    x: ArrayLike,
-    y: ArrayLike,
-    *,
-    model: Model,
-    users: ArrayLike | None = None,
-    test: tuple[ArrayLike, ArrayLike] | None = None,
-    classes: int | None = None,
-    **options: Unpack[OwnOptions],
-) -> Task:
-    """See `Task.from_arrays`."""
-    split, settings = divided(options)
-    held = pair(test, "test") if test is not None else None
-    ids = np.asarray(users) if users is not None else None
-    return from_table(pair((x, y), "the data"), ids, held, model, classes, split, settings, "the data")
+from fedbalancer.tasks.task import Task
 
 
 def from_table(
@@ -64,7 +47,7 @@ def pair(samples: Any, where: str) -> Samples:
     except (TypeError, ValueError) as error:
         raise BadData(f"{where} must be (features, labels), two arrays of as many rows, all of one shape") from error
     if features.ndim == 0 or labels.ndim == 0:
-        raise BadData(f"{where} must be (features, labels), two arrays with a row a sample, not single values")
+        raise BadData(f"{where} must be (features, labels), two arrays with one row per sample, not single values")
     if features.dtype.kind not in "iubf":
         raise BadData(f"{where} has features of type {features.dtype}; they must be numbers")
     return features, labels

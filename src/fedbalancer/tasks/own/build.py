@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.errors import BadData
-from fedbalancer.task import Samples, Task, check_samples
+from fedbalancer.task import Samples, check_samples
 from fedbalancer.tasks.own.labels import count_classes, numbered
 from fedbalancer.tasks.own.models import Model, make_factory, ready
+from fedbalancer.tasks.task import Task
 
 TEST = "the test data"
 

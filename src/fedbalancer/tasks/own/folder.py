@@ -1,4 +1,4 @@
-"""From a folder of `.npz` files, one a client, to a task."""
+"""From a folder of `.npz` files, one per client, to a task."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Unpack
 
 from fedbalancer.data.clients import joined
 from fedbalancer.errors import BadData
-from fedbalancer.task import Samples, Task, check_samples
+from fedbalancer.task import Samples, check_samples
 from fedbalancer.tasks.own.arrays import pair
 from fedbalancer.tasks.own.build import assemble, check_shapes
 from fedbalancer.tasks.own.models import Model
 from fedbalancer.tasks.own.npz import NpzFile
 from fedbalancer.tasks.own.options import OwnOptions, divided
 from fedbalancer.tasks.own.split import check_options, held_out_users, split_notes
+from fedbalancer.tasks.task import Task
 
 TEST_FILE = "test.npz"
 OPTIONS = ("test_share", "seed")
@@ -30,7 +31,7 @@ def from_folder(path: Path | str, *, model: Model, classes: int | None = None, *
     check_options(split, has_users=True, has_test=has_test)
     users = {file.stem: read_client(file) for file in files if file.name != TEST_FILE}
     if not users:
-        raise BadData(f"{folder} has no clients: it must hold an .npz file a client, with arrays x and y")
+        raise BadData(f"{folder} has no clients: it must hold one .npz file per client, with arrays x and y")
     places = {user: f" ({user}.npz)" for user in users}
     check_shapes({f"client {user!r}{places[user]}": samples for user, samples in users.items()})
     held_out = () if has_test else held_out_users(list(users), split, str(folder))

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.errors import BadData, BadSetting, UnknownName
+from fedbalancer.errors import BadData, BadSetting
+from fedbalancer.tasks.own.options import check_names
 from fedbalancer.tasks.own.shapes import Reading, read_shape
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
@@ -62,8 +63,7 @@ def make_factory(model: Model, features: Sequence[NDArray[Any]], classes: int | 
         raise BadSetting(f"model needs a name: one of {', '.join(MODELS)}, or package.module:function")
     if ":" in name:
         return _imported_factory(name, options, features[0].shape[1:], classes)
-    if name not in MODELS:
-        raise UnknownName("model", name, MODELS)
+    check_names([name], MODELS, "model")
     return _built_in(name, options, features, classes)
 
 
@@ -75,9 +75,7 @@ def ready(factory: Callable[[], Any], features: NDArray[Any]) -> NDArray[Any]:
 
 
 def _built_in(name: str, given: dict[str, Any], features: Sequence[NDArray[Any]], classes: int | None) -> BuiltIn:
-    for key in given:
-        if key not in MODELS[name]:
-            raise UnknownName(f"option of model {name}", key, MODELS[name])
+    check_names(given, MODELS[name], f"option of model {name}")
     if classes is None:
         raise BadSetting(f"model {name} needs the number of its outputs, which these labels do not tell: give classes")
     options = {key: _checked(name, key, given.get(key, default)) for key, default in MODELS[name].items()}
@@ -87,7 +85,7 @@ def _built_in(name: str, given: dict[str, Any], features: Sequence[NDArray[Any]]
     elif name == "lstm":
         del options["vocabulary"], options["embedding"]
         if "vocabulary" in given:
-            raise BadSetting(f"vocabulary = {given['vocabulary']} is for tokens: whole numbers, a list a sample")
+            raise BadSetting(f"vocabulary = {given['vocabulary']} is for tokens: whole numbers, one list per sample")
     pixels = features[0].dtype == np.uint8 and not reading.tokens
     return BuiltIn(name, reading, classes, tuple(options.items()), pixels)
 
@@ -128,9 +126,8 @@ def _imported_factory(
         raise BadData(f"model {place} is {type(function).__name__}; it must be a function that makes a torch module")
     parameters = signature(function).parameters
     anything = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    for key in options:
-        if key not in parameters and not anything:
-            raise UnknownName(f"parameter of model {place}", key, parameters)
+    if not anything:
+        check_names(options, parameters, f"parameter of model {place}")
     known = {"shape": shape, "classes": classes}
     given = {**{key: value for key, value in known.items() if key in parameters}, **options}
     for key, parameter in parameters.items():

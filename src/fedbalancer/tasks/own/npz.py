@@ -4,38 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Unpack
-from zipfile import BadZipFile
 
-import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.errors import BadData, UnknownName
-from fedbalancer.task import Task
+from fedbalancer.data.readers.npz import load_npz
+from fedbalancer.errors import UnknownName
 from fedbalancer.tasks.own.arrays import from_table, pair
 from fedbalancer.tasks.own.models import Model
 from fedbalancer.tasks.own.options import OwnOptions, divided
+from fedbalancer.tasks.task import Task
 
 
-class NpzFile:
+class NpzFile(dict[str, NDArray[Any]]):
     """The arrays of one file by name; a missing name is an error that suggests the nearest."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(load_npz(path))
         self.path = path
-        try:
-            with np.load(path, allow_pickle=False) as content:
-                self.arrays: dict[str, NDArray[Any]] = {name: content[name] for name in content.files}
-        except FileNotFoundError as error:
-            raise BadData(f"there is no file {path}") from error
-        except (OSError, ValueError, EOFError, BadZipFile, AttributeError) as error:
-            raise BadData(f"{path} is not an .npz file of plain arrays: {error}") from error
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.arrays
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self.arrays:
-            raise UnknownName(f"array in {self.path}", name, self.arrays) from None
-        return self.arrays[name]
+    def __missing__(self, name: str) -> NDArray[Any]:
+        raise UnknownName(f"array in {self.path}", name, self)
 
 
 def from_npz(

@@ -54,12 +54,18 @@ NOT_OF_A_RUN = ("name", "variant", "loss", "metric", "model_bytes")
 def divided(options: Mapping[str, Any], split: Iterable[str] = SPLIT) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of the split and the settings; an unknown name is an error that suggests the nearest."""
     allowed = tuple(split)
-    for key in options:
-        if key not in (*allowed, *SETTINGS):
-            raise UnknownName("option", key, (*allowed, *SETTINGS))
+    check_names(options, (*allowed, *SETTINGS), "option")
     settings = {key: value for key, value in options.items() if key in SETTINGS}
     check_settings(settings)
     return {key: value for key, value in options.items() if key in allowed}, settings
+
+
+def check_names(given: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """An unknown name is an error that suggests the nearest; `kind` is what it calls the name."""
+    names = tuple(known)
+    for name in given:
+        if name not in names:
+            raise UnknownName(kind, name, names)
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:

@@ -1,51 +1,30 @@
-"""From a Parquet file to a task: a user column, a label column, and feature columns or one column of lists."""
+"""From a Parquet file to samples: a user column, a label column, and feature columns or one column of lists."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from fedbalancer.errors import BadData, BadSetting, UnknownName
-from fedbalancer.task import Samples, Task
-from fedbalancer.tasks.own.arrays import from_table
-from fedbalancer.tasks.own.models import Model
-from fedbalancer.tasks.own.options import OwnOptions, divided
-from fedbalancer.tasks.own.split import check_options
+from fedbalancer.task import Samples
 
 
-def from_parquet(
-    path: Path | str,
-    *,
-    model: Model,
-    label: str,
-    features: str | Sequence[str],
-    user: str | None = None,
-    shape: Sequence[int] | None = None,
-    test: Path | str | None = None,
-    classes: int | None = None,
-    **options: Unpack[OwnOptions],
-) -> Task:
-    """See `Task.from_parquet`."""
-    split, settings = divided(options)
-    check_options(split, user is not None, test is not None)
+def read_table(
+    path: Path, features: str | Sequence[str], label: str, shape: Sequence[int] | None, user: str | None
+) -> tuple[Samples, NDArray[Any] | None]:
+    """The samples of a file, and the user of each where there is a column of users."""
     names = [features] if isinstance(features, str) else list(features)
     if not names:
         raise BadSetting("features = [] must name at least one column")
-    file = Path(path)
-    frame = read_columns(file, [*names, label, *([user] if user is not None else [])], user)
-    held = None
-    if test is not None:
-        held = _samples(read_columns(Path(test), [*names, label], None), names, label, shape, Path(test), None)
-    samples = _samples(frame, names, label, shape, file, user)
-    ids = frame[user].to_numpy() if user is not None else None
-    settings.setdefault("name", file.stem)
-    return from_table(samples, ids, held, model, classes, split, settings, str(file))
+    frame = read_columns(path, [*names, label, *([user] if user is not None else [])], user)
+    samples = _samples(frame, names, label, shape, path, user)
+    return samples, frame[user].to_numpy() if user is not None else None
 
 
 def read_columns(path: Path, columns: Sequence[str], user: str | None) -> pl.DataFrame:
@@ -93,7 +72,7 @@ def _samples(
 
 
 def _numbers(frame: pl.DataFrame, name: str, path: Path, user: str | None) -> NDArray[Any]:
-    """A column as an array: one number a row, or lists (of lists) that are all of one length."""
+    """A column as an array: one number per row, or lists (of lists) that are all of one length."""
     values, shape = frame[name], [len(frame)]
     while isinstance(values.dtype, pl.List | pl.Array):
         lists = values.arr.to_list() if isinstance(values.dtype, pl.Array) else values

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data.partition import Partition, by_column, dirichlet, iid, shards
+from fedbalancer.data.partition import Partition, by_column, checked_seed, dirichlet, iid, shards
 from fedbalancer.errors import BadData, BadSetting, UnknownName
 from fedbalancer.randomness import stream
 from fedbalancer.types import IndexArray
@@ -78,9 +78,7 @@ def split_notes(
 
 def check_options(options: Mapping[str, Any], has_users: bool, has_test: bool) -> None:
     """Options that fit together; values are checked where they are used."""
-    seed = options.get("seed", 0)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise BadSetting(f"seed = {seed!r} must be a whole number from 0 to 2**63 - 1")
+    checked_seed(options.get("seed", 0))
     _share(options)
     if has_test and "test_share" in options:
         raise BadSetting(f"test_share = {options['test_share']!r} is for data without a test; there is test data here")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -27,13 +27,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedbalancer.errors import BadData, BadSetting, UnknownName
+from fedbalancer.data import checked_users
+from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.settings import Settings
-from fedbalancer.task import Task
 from fedbalancer.tasks.own.folder import from_folder
 from fedbalancer.tasks.own.npz import from_npz
-from fedbalancer.tasks.own.options import NOT_OF_A_RUN, SETTINGS
-from fedbalancer.tasks.own.parquet import from_parquet
+from fedbalancer.tasks.own.options import NOT_OF_A_RUN, SETTINGS, check_names
+from fedbalancer.tasks.task import Task
 
 TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes")
 """Keys of [settings]."""
@@ -69,7 +69,7 @@ class _Parquet(_Npz):
 
 
 KINDS: Mapping[str, tuple[type[_Folder], Callable[..., Task]]] = {
-    "parquet": (_Parquet, from_parquet),
+    "parquet": (_Parquet, Task.from_parquet),
     "folder": (_Folder, from_folder),
     "npz": (_Npz, from_npz),
 }
@@ -89,10 +89,7 @@ def load_toml(path: Path, users: int | None = None, variant: str | None = None) 
     if ":" in str(document["model"].get("name")) and folder not in sys.path:
         sys.path.append(folder)  # the model's module may lie beside the file, for this process and its workers
     task = load(data.pop("path"), model=document["model"], name=document["name"], **data, **document["settings"])
-    if users is None:
-        return task
-    if not 1 <= users <= len(task.clients):
-        raise BadSetting(f"users = {users}, but {path} can have 1 to {len(task.clients)}")
+    users = checked_users(users, len(task.clients), str(path))
     return replace(task, clients=dict(islice(task.clients.items(), users)))
 
 
@@ -104,7 +101,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise BadData(f"cannot read the task file {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path} is not valid TOML: {error}") from error
-    _check_keys(document, ("name", "data", "model", "settings"), f"key in {path.name}")
+    check_names(document, ("name", "data", "model", "settings"), f"key in {path.name}")
     for table in ("data", "model", "settings"):
         if table not in document and table != "settings":
             raise BadSetting(f"{path} has no [{table}]; a task file needs [data] and [model]")
@@ -116,7 +113,7 @@ def _document(path: Path) -> dict[str, Any]:
     for key in document["settings"]:
         if key in Settings.model_fields and key not in TASK_SETTINGS:
             raise BadSetting(f"{path}: {key} is no setting of a task; give it with --set {key}=... or --config")
-    _check_keys(document["settings"], TASK_SETTINGS, f"key in [settings] of {path.name}")
+    check_names(document["settings"], TASK_SETTINGS, f"key in [settings] of {path.name}")
     return document
 
 
@@ -125,10 +122,9 @@ def _checked_data(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     kind = data.get("kind")
     if kind is None:
         raise BadSetting(f"{path}: [data] has no kind; it must be {', '.join(KINDS)}")
-    if kind not in KINDS:
-        raise UnknownName(f"kind of data in {path.name}", str(kind), KINDS)
+    check_names([str(kind)], KINDS, f"kind of data in {path.name}")
     known = KINDS[kind][0]
-    _check_keys(data, known.model_fields, f"key in [data] of {path.name}")
+    check_names(data, known.model_fields, f"key in [data] of {path.name}")
     try:
         return known(**data).model_dump(exclude_unset=True)
     except ValidationError as error:
@@ -137,10 +133,3 @@ def _checked_data(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
         if problem["type"] == "missing":
             raise BadSetting(f"{path}: [data] has no {key}, which kind = {kind!r} needs") from None
         raise BadSetting(f"{path}: {key} = {data[str(key)]!r} in [data]: {message}") from None
-
-
-def _check_keys(table: Mapping[str, Any], known: Iterable[str], kind: str) -> None:
-    names = tuple(known)
-    for key in table:
-        if key not in names:
-            raise UnknownName(kind, key, names)

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import numpy as np
 
-from fedbalancer.server.expected import batches
 from fedbalancer.testing.golden.format import BaselineRun, GoldenFile, GoldenSeed
+from fedbalancer.types import batches_per_epoch
 
 ARITHMETIC = 1e-9
 """What sums in another order, and logged ratios that drift (.8499999999999999), may differ by."""
@@ -39,6 +39,6 @@ def slowest(seed: GoldenSeed) -> GoldenSeed:
 
 def round_tolerance_s(golden: GoldenFile, seed: GoldenSeed, run: BaselineRun) -> float:
     """What a round may differ by: every batch of the biggest client, a download and an upload, each rounded."""
-    most = float(batches(np.array([client.n for client in seed.clients]), golden.B).max())
+    most = float(batches_per_epoch(np.array([client.n for client in seed.clients]), golden.B).max())
     drawn = half_unit(seconds for round in run.rounds for draw in round.draws for seconds in draw[1:4])
     return drawn * (golden.E * most + 2) + ARITHMETIC

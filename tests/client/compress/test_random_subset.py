@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.compress.subset import kept, random_subset, require_share
+from fedbalancer.client.compress.random_subset import kept, random_subset, require_share
 from fedbalancer.errors import BadSetting
 from fedbalancer.randomness import stream
 

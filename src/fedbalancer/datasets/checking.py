@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedbalancer.data.catalog import sources_of
-from fedbalancer.data.facts import Facts, inspect, remember
 from fedbalancer.data.source import Source
+from fedbalancer.datasets.catalog import sources_of
+from fedbalancer.datasets.facts import Facts, inspect, remember
 from fedbalancer.errors import FedBalancerError, MissingData
 from fedbalancer.tasks.registry import TASKS
 

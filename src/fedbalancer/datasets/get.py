@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from fedbalancer.data.download import Progress, Unreachable, fetch
-from fedbalancer.data.facts import Facts
-from fedbalancer.data.importing import bring, hard_linked
 from fedbalancer.data.source import Source
+from fedbalancer.datasets.download import Progress, Unreachable, fetch
+from fedbalancer.datasets.facts import Facts
+from fedbalancer.datasets.importing import bring, hard_linked
 from fedbalancer.errors import BadData, BadSetting, MissingData
 from fedbalancer.places import DATA, data_folder
 from fedbalancer.store.lock import FolderLock
@@ -23,7 +23,7 @@ def get(
     task: str, source: Source, progress: Callable[[str], Progress], *, scale: str = "small", overwrite: bool = False
 ) -> Facts:
     """Fetch the files of a source, check them by loading them, and put them in place. `progress` is told the name of
-    each file, and gives what is told of its bytes. What has arrived of a download that breaks off is kept."""
+    each file, and gives what is told of its bytes. Files that have arrived whole are kept for the next try."""
     if not source.urls:
         raise MissingData(_by_hand(task, source))
     folder = data_folder() / DOWNLOADS / f"{source.task}-{source.variant}"

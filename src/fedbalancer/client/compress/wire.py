@@ -1,4 +1,4 @@
-"""Whole numbers of a few bits each, without gaps between them."""
+"""How numbers travel: values as float32, whole numbers in a few bits each, without gaps between them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,33 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedbalancer.types import Weights
+
+LARGEST = 1e24
+"""Far beyond any update that means something, and far enough from the end of float32 that neither a rotation nor a
+scaling of a compressor gets there: values are cut off here, so that what is decoded is always finite."""
+
+
+def bounded(values: Weights) -> Weights:
+    """A copy with every value within `LARGEST`."""
+    return np.clip(values, np.float32(-LARGEST), np.float32(LARGEST))
+
+
+def wire(values: Weights) -> bytes:
+    """Values as they travel: float32, little-endian."""
+    return values.astype("<f4", copy=False).tobytes()
+
+
+def from_wire(payload: bytes) -> Weights:
+    """The other way round."""
+    return np.frombuffer(payload, dtype="<f4").astype(np.float32)
+
+
+def require_bytes(payload: bytes, promised: int) -> None:
+    """What comes from a network may be cut off; it must not be taken for an update."""
+    if len(payload) != promised:
+        raise ValueError(f"an update of {len(payload)} bytes, where {promised} were promised")
 
 
 def packed_bytes(count: int, width: int) -> int:

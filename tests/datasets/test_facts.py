@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from faketask import FOLDER, ONE, TWO, write
 
-from fedbalancer.data import catalog, checking, listing
-from fedbalancer.data.checking import check_all
-from fedbalancer.data.facts import Disk, count, disk, inspect, recall
+from fedbalancer.datasets import catalog, checking
+from fedbalancer.datasets.checking import check_all
+from fedbalancer.datasets.facts import Disk, count, disk, inspect, recall
 from fedbalancer.errors import BadData, MissingData
 from fedbalancer.tasks import TASKS, Task, TaskEntry
 
@@ -22,7 +22,7 @@ def fake_only(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Pa
     entries = MappingProxyType({"fake": TaskEntry("fake", "a fake", "faketask:load"), "watch": TASKS["watch"]})
     from fedbalancer.tasks import registry
 
-    for module in (catalog, checking, listing, registry):
+    for module in (catalog, checking, registry):
         monkeypatch.setattr(module, "TASKS", entries)
     return folders[0]
 
@@ -50,8 +50,8 @@ def test_the_disk(tmp_path: Path) -> None:
     assert disk([]) == Disk(0, 0, 0)
 
 
-def rows() -> dict[str, listing.Row]:
-    return {row.variant: row for row in listing.listing()}
+def rows() -> dict[str, catalog.Row]:
+    return {row.variant: row for row in catalog.listing()}
 
 
 def test_the_listing_says_what_is_here_and_what_is_known(fake_only: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import numpy as np
 
 from fedbalancer.data.source import Source
 from fedbalancer.errors import BadData, FedBalancerError
+from fedbalancer.files import write_json
 from fedbalancer.places import cache_folder
 from fedbalancer.task import Task, check_samples
 from fedbalancer.tasks.registry import SCALES, load_task
@@ -70,14 +72,10 @@ def disk(paths: Sequence[Path]) -> Disk:
 
 def remember(facts: Facts, source: Source) -> None:
     """Keep the facts for `recall`; that this is not possible does not matter."""
-    from fedbalancer.files import write_json
-
     note = _note(source, facts.scale, disk(source.paths))
-    try:
+    with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
         write_json(note, asdict(facts))
-    except OSError:
-        pass
 
 
 def recall(source: Source, at: Disk) -> Facts | None:

@@ -10,9 +10,9 @@ import faketask
 import pytest
 from faketask import FOLDER, ONE, TWO, write
 
-from fedbalancer.data import importing
-from fedbalancer.data.facts import Facts, disk, recall
-from fedbalancer.data.importing import bring, copied, hard_linked, linked
+from fedbalancer.datasets import importing
+from fedbalancer.datasets.facts import Facts, disk, recall
+from fedbalancer.datasets.importing import bring, copied, hard_linked, linked
 from fedbalancer.errors import BadData, BadSetting, RunFolderError
 from fedbalancer.store.lock import FolderLock
 
@@ -209,9 +209,10 @@ def test_a_data_folder_that_cannot_be_written_is_told(folders: tuple[Path, Path]
         bring(TASK, ONE, write(tmp_path / "mine.npz"), copied)
 
 
-def test_many_files_are_synced_too(folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_files_reach_the_disk_at_once(
+    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[bool] = []
-    monkeypatch.setattr(importing, "_MANY_FILES", 1)
     monkeypatch.setattr(importing.os, "sync", lambda: synced.append(True), raising=False)
     write(tmp_path / "mine" / "x.npz")
     write(tmp_path / "mine" / "y.npz", first="b")

@@ -7,8 +7,8 @@ from types import MappingProxyType
 import faketask
 import pytest
 
-from fedbalancer.data import catalog as module
-from fedbalancer.data.catalog import catalog, source_of, sources_of
+from fedbalancer.datasets import catalog as module
+from fedbalancer.datasets.catalog import catalog, source_of, sources_of
 from fedbalancer.errors import BadData, BadSetting, UnknownName
 from fedbalancer.tasks import TASKS, TaskEntry
 

@@ -10,8 +10,8 @@ from subprocess import run
 import numpy as np
 import pytest
 
-from fedbalancer.data.holdings import OTHER, Holdings, holdings
-from fedbalancer.data.picture import MOST_BARS, MOST_NAMES, picture, write_picture
+from fedbalancer.datasets.holdings import OTHER, Holdings, holdings
+from fedbalancer.datasets.picture import MOST_BARS, MOST_NAMES, picture, write_picture
 from fedbalancer.tasks import Task, load_task
 
 
@@ -66,7 +66,7 @@ def test_the_same_data_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_no_display_and_no_import_before_it_is_needed() -> None:
     code = (
-        "import sys, fedbalancer.data.picture, fedbalancer.data.catalog, fedbalancer.cli.data; "
+        "import sys, fedbalancer.datasets.picture, fedbalancer.datasets.catalog, fedbalancer.cli.data; "
         "print(*(name in sys.modules for name in ('matplotlib', 'torch')))"
     )
     done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True,

@@ -12,8 +12,8 @@ import pytest
 from faketask import FOLDER, ONE, TWO, write
 from loopback import Site, serving
 
-from fedbalancer.data.download import Unreachable
-from fedbalancer.data.get import get
+from fedbalancer.datasets.download import Unreachable
+from fedbalancer.datasets.get import get
 from fedbalancer.errors import BadData, MissingData, RunFolderError
 from fedbalancer.store.lock import FolderLock
 
@@ -27,6 +27,7 @@ def silent(name: str):  # type: ignore[no-untyped-def]
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between tries
     one = write(tmp_path / "web" / "one.npz").read_bytes()
     with zipfile.ZipFile(tmp_path / "web" / "inner.zip", "w") as inner:
         inner.write(tmp_path / "web" / "one.npz", "fake-set/x.npz")
@@ -61,17 +62,16 @@ def test_two_files_of_which_one_is_missing(folders: tuple[Path, Path], site: Sit
         get(TASK, source, silent)
     site.files["/second"] = site.files["/get/37"]
     assert get(TASK, source, silent).users == 3
-    assert [path for path, _ in site.asked] == ["/get/37", "/second", "/second"], "the first was kept"
+    assert [path for path, _ in site.asked].count("/get/37") == 1, "the first was kept"
 
 
-def test_a_broken_download_goes_on(folders: tuple[Path, Path], site: Site) -> None:
+def test_a_broken_download_can_be_asked_for_again(folders: tuple[Path, Path], site: Site) -> None:
     source = replace(ONE, urls=(f"{site.url}/get/37",))
-    site.cuts = [100, 0, 0, 0]
-    with pytest.raises(Unreachable, match="broke off"):
+    site.cuts = [100, 100, 100]
+    with pytest.raises(Unreachable, match="cannot be fetched"):
         get(TASK, source, silent)
     assert not source.present
     assert get(TASK, source, silent).users == 3
-    assert site.asked[-1] == ("/get/37", "bytes=100-")
 
 
 def test_without_a_network_the_line_names_file_place_and_command(folders: tuple[Path, Path], site: Site) -> None:
@@ -96,7 +96,7 @@ def test_a_page_instead_of_the_data_is_not_kept(
 
 
 def test_a_wrong_checksum(folders: tuple[Path, Path], site: Site) -> None:
-    with pytest.raises(BadData, match="is expected"):
+    with pytest.raises(BadData, match="is not the file that is expected"):
         get(TASK, replace(ONE, urls=(f"{site.url}/get/37",), sha256=("0" * 64,)), silent)
     assert list(folders[0].iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Whole numbers of a few bits each."""
+"""How values travel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.compress.bits import packed, packed_bytes, unpacked
+from fedbalancer.client.compress.wire import (
+    LARGEST,
+    bounded,
+    from_wire,
+    packed,
+    packed_bytes,
+    require_bytes,
+    unpacked,
+    wire,
+)
+
+
+def test_only_absurd_values_are_cut_off() -> None:
+    update = np.array([-3e38, -1e20, 0, 1e-45, 2e24], dtype=np.float32)
+    assert bounded(update).tolist() == [np.float32(-LARGEST), *update[1:4].tolist(), np.float32(LARGEST)]
+    assert update[0] < -1e38
+
+
+def test_the_wire_is_little_endian_float32() -> None:
+    assert wire(np.array([1.0, -2.0], dtype=np.float32)) == bytes.fromhex("0000803f000000c0")
+    assert from_wire(bytes.fromhex("0000803f000000c0")).tolist() == [1.0, -2.0]
+
+
+def test_a_length_that_was_not_promised_is_refused() -> None:
+    require_bytes(b"1234", 4)
+    with pytest.raises(ValueError, match="an update of 3 bytes, where 4 were promised"):
+        require_bytes(b"123", 4)
 
 
 @given(st.data(), st.sampled_from([np.uint8, np.uint16, np.uint32]))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.data.holdings import OTHER, holdings
+from fedbalancer.datasets.holdings import OTHER, holdings
 from fedbalancer.tasks import Task
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbalancer.client.compress.bits import packed, packed_bytes, unpacked
+from fedbalancer.client.compress.wire import packed, packed_bytes, unpacked
 from fedbalancer.types import IndexArray
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.data.locate import locate
+from fedbalancer.datasets.locate import locate
 
 
 def put(*paths: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data.holdings import OTHER, Holdings
+from fedbalancer.datasets.holdings import OTHER, Holdings
 from fedbalancer.files import write_bytes
 from fedbalancer.types import IndexArray
 

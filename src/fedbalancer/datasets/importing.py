@@ -14,16 +14,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 
-from fedbalancer.data.facts import Facts, inspect, remember
-from fedbalancer.data.locate import locate
 from fedbalancer.data.source import Source
+from fedbalancer.datasets.facts import Facts, inspect, remember
+from fedbalancer.datasets.locate import locate
 from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.files import sync_directory
 from fedbalancer.places import cache_folder, data_folder, looking_in
 from fedbalancer.store.lock import FolderLock
 
 _STAGING = ".importing-"
-_MANY_FILES = 200
 
 Take = Callable[[Path, Path], None]
 """How something comes from where it is to where it shall be."""
@@ -45,7 +44,8 @@ def bring(
         for file, path in found.items():
             new[file].parent.mkdir(parents=True, exist_ok=True)
             _taker(path, staging, take)(path, new[file])
-        _sync(staging / "new")
+        if hasattr(os, "sync"):  # all at once: file by file, a hundred thousand images would take hours
+            os.sync()
         _exchange(new, staging / "old")
     remember(facts, source)
     return facts
@@ -162,19 +162,6 @@ def _lock(folder: Path) -> FolderLock:
     place = cache_folder() / "locks" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
     place.mkdir(parents=True, exist_ok=True)
     return FolderLock(place)
-
-
-def _sync(folder: Path) -> None:
-    """Return when the disk has everything in the folder."""
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    if len(files) > _MANY_FILES and hasattr(os, "sync"):
-        os.sync()  # one by one, a hundred thousand images would take hours
-        return
-    for path in files:
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-    for path in (folder, *(path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink())):
-        sync_directory(path)
 
 
 def _exchange(new: Mapping[str, Path], old: Path) -> None:

@@ -1,0 +1,114 @@
+"""Packages import downwards only: every import statement in the sources is read, late and type-only ones included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedbalancer
+
+ROOT = Path(fedbalancer.__file__).parent
+
+LAYERS = (
+    ("errors", "files", "places", "positions", "processes"),
+    ("settings", "task", "types"),
+    ("protocols", "randomness"),
+    ("data", "devices", "slots"),
+    ("tasks",),
+    ("client", "server"),
+    ("loop", "methods"),
+    ("store",),
+    ("datasets", "engine", "flower"),
+    ("report",),
+    ("runs", "testing"),
+    ("bench", "testbed"),
+    ("cli",),
+)
+"""The order of the packages and top-level modules: each may import those of the lines above its own, and no others. So
+there are no cycles; client and server know nothing of each other, nor policies of engines, nor the store of runs."""
+
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+KNOWN: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("flower/record.py", "runs"),  # the rows of the tables, which belong to the store
+        ("processes.py", "runs"),  # the name of the module that the fork server preloads
+    }
+)
+"""What still points upwards, by file and what it imports. To be emptied; nothing is to be added."""
+
+
+def imports(source: str) -> Iterator[str]:
+    """The packages and top-level modules of ours that a source text imports, or names as "fedbalancer.module:thing"."""
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "relative imports are not used here"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
+            names = [node.value.partition(":")[0]]
+        for name in names:
+            package, _, rest = name.partition(".")
+            home = rest.partition(".")[0]
+            home = fedbalancer._HOMES.get(home, home)  # a public name is where it is taken from
+            if package == "fedbalancer" and home in LEVEL:
+                yield home
+
+
+def upward() -> set[tuple[str, str]]:
+    """Every file that imports something which is not on a line above its own, and what that is."""
+    found = set()
+    for file in ROOT.rglob("*.py"):
+        place = file.relative_to(ROOT)
+        home = place.parts[0].removesuffix(".py")
+        if home in ("__init__", "__main__"):  # the public names stand above everything
+            continue
+        for name in imports(file.read_text(encoding="utf-8")):
+            if name != home and LEVEL[name] >= LEVEL[home]:
+                found.add((place.as_posix(), name))
+    return found
+
+
+def test_every_package_has_a_place_in_the_order() -> None:
+    there = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert there - {"__init__", "__main__"} == LEVEL.keys()
+    assert len(LEVEL) == sum(map(len, LAYERS)), "no name stands in two lines"
+
+
+def test_no_import_points_upwards_or_sideways() -> None:
+    assert upward() - KNOWN == set()
+
+
+def test_what_is_mended_is_no_longer_excused() -> None:
+    assert KNOWN - upward() == set()
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        ("client", "server"), ("server", "client"), ("server", "engine"), ("client", "engine"), ("client", "methods"),
+        ("server", "flower"), ("methods", "engine"), ("store", "runs"), ("data", "tasks"), ("tasks", "client"),
+        ("task", "tasks"), ("engine", "runs"), ("engine", "flower"), ("flower", "engine"), ("report", "runs"),
+    ],
+)  # fmt: skip
+def test_the_order_keeps_these_apart(importer: str, imported: str) -> None:
+    assert LEVEL[imported] >= LEVEL[importer]
+
+
+def test_late_and_type_only_imports_are_seen() -> None:
+    source = """
+import fedbalancer.files, numpy
+from fedbalancer import __version__, errors, run
+from fedbalancer.data.source import Source
+if TYPE_CHECKING:
+    from fedbalancer.methods import Method
+def late():
+    from fedbalancer.engine.simulated import Simulated
+LOADER = "fedbalancer.tasks.watch:load"
+"""
+    assert sorted(imports(source)) == ["data", "engine", "errors", "files", "methods", "runs", "tasks"]
