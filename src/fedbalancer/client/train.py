@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.client.batches import epochs
 from fedbalancer.client.flat import FlatModule, build
-from fedbalancer.client.model_check import check_labels, check_model
+from fedbalancer.client.model_check import check_client, check_model
 from fedbalancer.client.sgd import PlainSteps, Steps
 from fedbalancer.client.tensors import Shelf, batch_of, hits_of, per_sample_loss, stored
 from fedbalancer.client.torch_device import checked_device
@@ -158,10 +158,7 @@ class TorchTrainer:
         return outputs.cpu(), labels.cpu(), losses.cpu()
 
     def _client(self, client: str) -> Samples:
-        samples = self._task.clients[client]
-        if self._classes is not None:
-            check_labels(np.asarray(samples[1]), f"client {client!r}", self._classes)
-        return samples
+        return check_client(self._task.clients[client], client, self._test, self._classes)
 
     def _batch(self, array: NDArray[Any], rows: IndexArray | slice) -> torch.Tensor:
         tensor = batch_of(array, rows)
