@@ -57,7 +57,10 @@ ODD: dict[str, tuple[Samples, str]] = {
     "larger": (images(40), r"has samples of shape \(1, 40, 40\), but {} has samples of shape \(1, 32, 32\)"),
     "smaller": (images(24), r"has samples of shape \(1, 24, 24\), but {} has"),
     "flat": ((images(32)[0][:, 0], images(32)[1]), r"has samples of shape \(32, 32\), but {} has"),
-    "whole numbers": (images(32, np.int64), "has features that train as int64, but {} has features that train as float"),
+    "whole numbers": (
+        images(32, np.int64),
+        "has features that train as int64, but {} has features .* float32",
+    ),
     "wide bytes": (images(32, np.uint16), "has features that train as int64, but {} has"),
     "labels of two": ((images(32)[0], np.zeros((12, 2), int)), r"has labels of shape \(2,\), but {} has .* \(\)"),
     "float labels": (images(32, labels=np.float32), "has labels that train as float32, but {} has .* int64"),

@@ -37,9 +37,10 @@ class Task:
 
     `clients` maps an id to (features, labels); `model` makes a fresh `torch.nn.Module`, called without arguments.
     `loss` gives one value per sample from (outputs, labels); `metric` how many of how many are right, for losses
-    that are not the cross-entropy of one label. `rounds` is the budget rule: a comparison gives every method the seconds
-    that FedAvg+1T needs for that many rounds. `latency` names the row of batch latencies of the device model (a task
-    of the paper), or gives your own: a mapping of slow, mid and fast to (mean, standard deviation) in milliseconds.
+    that are not the cross-entropy of one label. `rounds` is the budget rule: a comparison gives every method the
+    seconds that FedAvg+1T needs for that many rounds. `latency` names the row of batch latencies of the device model
+    (a task of the paper), or gives your own: a mapping of slow, mid and fast to (mean, standard deviation) in
+    milliseconds.
 
     >>> import numpy as np
     >>> x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])

@@ -1,5 +1,8 @@
-"""Calls every kernel with random shapes, strides, places in memory and options. `test_sanitizers.py` runs it in a process
-whose memory is watched: python random_calls.py SEED COUNT [overrun]; the last is a call that must not go unnoticed."""
+"""Calls every kernel with random shapes, strides, places in memory and options; `test_sanitizers.py` runs it in a
+process whose memory is watched.
+
+python random_calls.py SEED COUNT [overrun]: with the last, there is one more call, that must not go unnoticed.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The kernels under AddressSanitizer and UBSan: no call reads or writes outside of what it was given. A few random calls
-here; `make soak` makes thousands, with vectors of every width."""
+"""The kernels under AddressSanitizer and UBSan: no call reads or writes outside of what it was given. A few random
+calls here; `make soak` makes thousands, with vectors of every width."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_a_few_random_calls_stay_in_their_memory_and_one_that_does_not_is_seen(t
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("flags", ["-O1", "-O3", "-O1 -DLANES=4", "-O1 -DLANES=8", "-O1 -DLANES=16 -DTILE=12 -DROWS=12"])
+@pytest.mark.parametrize(
+    "flags", ["-O1", "-O3", "-O1 -DLANES=4", "-O1 -DLANES=8", "-O1 -DLANES=16 -DTILE=12 -DROWS=12"]
+)
 def test_thousands_of_random_calls_stay_in_their_memory(flags: str, tmp_path: Path) -> None:
     for seed in range(3):
         done = watched(tmp_path, flags, str(seed), "200")

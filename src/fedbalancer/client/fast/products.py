@@ -124,4 +124,3 @@ def typed(library: ctypes.CDLL) -> ctypes.CDLL:
     library.dense_dots.argtypes = library.dense_mix.argtypes = (*(pointer,) * 3, *(size,) * 3, pointer)
     library.dense_step.argtypes = (*(pointer,) * 4, number, pointer, number, pointer, *(size,) * 3, pointer)
     return library
-
