@@ -117,7 +117,8 @@ def main(seed: int, count: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    assert all(kernels.load(name) is not None for name in ("conv", "dense", "lstm")), kernels.why_not("dense")
+    for name in ("conv", "dense", "lstm"):
+        assert kernels.load(name) is not None, kernels.why_not(name)
     for module in (conv, products, lstm):
         module.scratch = exact_scratch  # type: ignore[attr-defined]
     main(int(sys.argv[1]), int(sys.argv[2]))

@@ -51,10 +51,8 @@ def test_a_few_random_calls_stay_in_their_memory_and_one_that_does_not_is_seen(t
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "flags", ["-O1", "-O3", "-O1 -DLANES=4", "-O1 -DLANES=8", "-O1 -DLANES=16 -DTILE=12 -DROWS=12"]
-)
+@pytest.mark.parametrize("flags", ["", "-DLANES=4 -DROWS=6", "-DLANES=16 -DTILE=12 -DROWS=12"])
 def test_thousands_of_random_calls_stay_in_their_memory(flags: str, tmp_path: Path) -> None:
     for seed in range(3):
-        done = watched(tmp_path, flags, str(seed), "200")
+        done = watched(tmp_path, f"-O1 {flags}", str(seed), "200")
         assert (done.returncode, done.stdout) == (0, "done\n"), f"seed {seed}: {done.stderr[:4000]}"
