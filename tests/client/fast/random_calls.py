@@ -39,7 +39,7 @@ def strided(rng: random.Random, *shape: int) -> Tensor:
     tensor = cut.permute(*(order.index(side) for side in range(len(shape))))
     if rng.random() < 0.15:
         side = rng.randrange(len(shape))
-        tensor = tensor.narrow(side, 0, 1).expand(shape)
+        tensor = tensor.narrow(side, 0, min(1, shape[side])).expand(shape)
     return tensor
 
 
@@ -58,7 +58,7 @@ def call_conv(rng: random.Random) -> list[Tensor]:
     make: Any = nn.Conv1d if flat else nn.Conv2d
     layer = make(channels, filters, columns if flat else (rows, columns), bias=rng.random() < 0.8)
     sides = (width,) if flat else (height, width)
-    block, x = conv.ConvBlock(layer, shape), strided(rng, rng.randint(1, 5), channels, *sides)
+    block, x = conv.ConvBlock(layer, shape), strided(rng, rng.randint(0, 5), channels, *sides)
     x = x.detach().requires_grad_(rng.random() < 0.7)
     outputs = block(x)
     g = strided(rng, *outputs.shape)
