@@ -79,10 +79,12 @@ def test_a_cluster_of_unlike_processors_is_told_when_it_is_used(
     monkeypatch.setattr(session.ray, "nodes", lambda: [node | {"NodeManagerHostname": name} for name in ("one", "two")])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        RayExecutor(Plain, 1).close()
+        ray_session.warn_of_unlike_nodes(session.ray)
     monkeypatch.setattr(ray_session, "processor", lambda: f"processor {os.urandom(4).hex()}")
     with pytest.warns(UserWarning, match="processors of the Ray cluster differ.* one: processor .*; two: processor"):
-        RayExecutor(Plain, 1).close()
+        executor = RayExecutor(Plain, 1)
+    executor.initial_weights(0)
+    executor.close()
 
 
 def test_errors_of_a_trainer_come_through_with_their_words(crew: RayExecutor) -> None:
