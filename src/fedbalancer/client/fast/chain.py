@@ -28,7 +28,7 @@ class Link(Protocol):
 
 
 class Chain:
-    """A row of links. `backward` takes the gradient of the outputs of the last call."""
+    """Layers that are called one after the other. `backward` takes the gradient of the outputs of the last call."""
 
     def __init__(self, links: list[Link]) -> None:
         self.links = links

@@ -90,7 +90,7 @@ def _single(
 
 
 def _not_fused(layer: nn.Linear, module: nn.Module, dimensions: list[int]) -> str | None:
-    """A dense layer may take its own step only if its parameters are its alone and are used once a forward pass."""
+    """A dense layer may take its own step only if its parameters are its alone and are used once per forward pass."""
     owners = Counter(id(parameter) for each in module.modules() for parameter in each.parameters(recurse=False))
     places = sum(other is layer for _, other in module.named_modules(remove_duplicate=False))
     if layer.weight.numel() < FUSED_FROM:

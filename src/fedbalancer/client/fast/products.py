@@ -17,7 +17,7 @@ FEWEST_WEIGHTS = 1 << 16
 """A smaller matrix is in the caches, and a call costs as much as the work."""
 
 Pull = tuple[Tensor, float] | None
-"""A matrix, and the share of the way to it that a step goes; None for no such step."""
+"""The matrix that a proximal step moves towards, and the share of the way that it goes; None without such a step."""
 
 
 class Products:
