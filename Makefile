@@ -13,7 +13,7 @@ demo: $(VENV)/.demo ## FedBalancer against the paper's baselines on real smartwa
 test: $(VENV)/.dev ## lint, types and all tests
 	BIN=$(BIN) scripts/check
 
-soak: $(VENV)/.dev ## the long checks: a hundred kills and resumes, random compositions, all Flower faults
+soak: $(VENV)/.dev ## the long checks: kills and resumes, random compositions, all Flower faults, kernels under sanitizers
 	$(BIN)/pytest -m soak -n 0 --timeout 7200 tests
 
 bench: $(VENV)/.dev ## ratios against named alternatives

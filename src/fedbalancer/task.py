@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.errors import BadData
 
 Samples = tuple[NDArray[Any], NDArray[Any]]
 """Features and labels, row by row."""
+
+TEST = "the test data"
 
 
 @runtime_checkable
@@ -65,14 +67,15 @@ class Task:
     def __post_init__(self) -> None:
         if not self.clients:
             raise BadData(f"task {self.name!r} has no clients; give at least one as an id and (features, labels)")
+        parts: dict[str, Samples] = {}
         if isinstance(self.clients, MadeOnDemand):
             for client, size in self.clients.sizes.items():
                 if size < 1:
                     raise BadData(f"client {client!r} has no samples; leave it out or give it at least one")
         else:
-            for client, samples in self.clients.items():
-                check_samples(samples, f"client {client!r}", self.classes)
-        check_samples(self.test, "the test data", self.classes)
+            parts = {f"client {client!r}": samples for client, samples in self.clients.items()}
+        parts[TEST] = self.test
+        check_alike({where: check_samples(samples, where, self.classes) for where, samples in parts.items()})
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -93,12 +96,14 @@ class Task:
         return values
 
 
-def check_samples(samples: Samples, where: str, classes: int | None) -> None:
-    """Raise `BadData` with place and index for anything that cannot be trained on."""
+def check_samples(samples: Samples, where: str, classes: int | None) -> Samples:
+    """The samples as arrays. Raises `BadData` with place and index for anything that cannot be trained on."""
     try:
         features, labels = (np.asarray(part) for part in samples)
     except (TypeError, ValueError) as error:
         raise BadData(f"{where} must be a pair (features, labels) of arrays, not {type(samples).__name__}") from error
+    if not features.ndim or not labels.ndim:
+        raise BadData(f"{where} must have one row of features and one label per sample, not single values")
     if len(features) != len(labels):
         raise BadData(f"{where} has {len(features)} features but {len(labels)} labels")
     if len(labels) == 0:
@@ -110,3 +115,35 @@ def check_samples(samples: Samples, where: str, classes: int | None) -> None:
         bad = int(np.flatnonzero((labels < 0) | (labels >= (classes if classes is not None else np.inf)))[0])
         top = f"0 to {classes - 1}" if classes is not None else "0 or more"
         raise BadData(f"{where} has label {labels.flat[bad]} in sample {bad}; labels must be {top}")
+    return features, labels
+
+
+def check_alike(parts: Mapping[str, Samples]) -> None:
+    """Raise `BadData` unless all parts, each named by where it is from, have the shapes and types of the first one: a
+    kernel that was made for one kind of samples must never meet another."""
+    check_shapes(parts)
+    for noun, place, floats in (("features", 0, ("f", "b", "u1")), ("labels", 1, ("f",))):
+        types = {where: _trains_as(part[place], where, floats) for where, part in parts.items()}
+        _check_same({where: f"{noun} that train as {name}" for where, name in types.items()})
+
+
+def check_shapes(parts: Mapping[str, Samples]) -> None:
+    """Raise `BadData` unless features and labels have the shapes of the first part's."""
+    _check_same({where: f"samples of shape {np.shape(features)[1:]}" for where, (features, _) in parts.items()})
+    _check_same({where: f"labels of shape {np.shape(labels)[1:]}" for where, (_, labels) in parts.items()})
+
+
+def _check_same(parts: Mapping[str, str]) -> None:
+    first = next(iter(parts))
+    for where, has in parts.items():
+        if has != parts[first]:
+            raise BadData(f"{where} has {has}, but {first} has {parts[first]}; all of a task must be of one kind")
+
+
+def _trains_as(array: ArrayLike, where: str, floats: tuple[str, ...]) -> str:
+    """The type in which values reach a model, as `client.tensors.stored` decides: those whose numpy code begins with
+    one of `floats` as float32, other numbers as int64."""
+    dtype = np.asarray(array).dtype
+    if dtype.kind not in "fiub":
+        raise BadData(f"{where} has values of type {dtype}; features and labels must be numbers")
+    return "float32" if dtype.str[1:].startswith(floats) else "int64"

@@ -276,9 +276,11 @@ def test_losses_that_are_not_numbers_name_client_and_sample() -> None:
         ({"model": lambda: None}, "must make a torch.nn.Module, not NoneType"),
         ({"model": lambda: torch.nn.Flatten(0)}, r"gives \(10,\)"),
         ({"test": (data()[0], np.full(SIZE, 7))}, "the test data has label 7 in sample 0"),
-        ({"test": (data()[0], np.full(SIZE, 0.5))}, "the test data: .* whole number a sample"),
+        ({"test": (data()[0], np.full(SIZE, 0.5))}, "the test data has labels that train as float32"),
+        ({"clients": {"ann": (data()[0], np.full(SIZE, 0.5))}, "test": (data()[0], np.full(SIZE, 0.5))},
+         "client 'ann': .* one whole number per sample"),
     ],
-)
+)  # fmt: skip
 def test_a_model_that_does_not_fit_the_data_is_told_before_training(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadData, match=message):
         TorchTrainer(task(**options))

@@ -12,7 +12,9 @@ from fedbalancer.tasks import Task
 
 def task(labels: dict[str, object]) -> Task:
     clients = {name: (np.zeros((len(y), 2)), y) for name, y in ((n, np.asarray(v)) for n, v in labels.items())}
-    return Task(clients=clients, test=(np.zeros((2, 2)), np.array([0, 1])), model=lambda: None, name="t", variant="v")
+    like = next(iter(clients.values()))[1]
+    test = (np.zeros((2, 2)), np.zeros((2, *like.shape[1:]), like.dtype))
+    return Task(clients=clients, test=test, model=lambda: None, name="t", variant="v")
 
 
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=20), min_size=1, max_size=8), st.integers(2, 40))

@@ -22,7 +22,7 @@ def held(clients: int, labels: int, sizes: tuple[int, int] = (1, 40), floats: bo
         size = int(rng.integers(*sizes))
         y = rng.random(size) if floats else rng.integers(0, labels, size)
         data[f"client-{number}-$x_{{"] = (np.zeros((size, 1)), y)
-    return holdings(Task(clients=data, test=(np.zeros((1, 1)), np.array([0])), model=lambda: None, name="t"))
+    return holdings(Task(clients=data, test=(np.zeros((1, 1)), y[:1]), model=lambda: None, name="t"))
 
 
 @pytest.mark.parametrize(

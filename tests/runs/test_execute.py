@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,7 @@ import pytest
 from runs import tinytask
 
 import fedbalancer as fb
+from fedbalancer.client.fast import provenance
 from fedbalancer.errors import BadData, BadSetting, RunFolderError, TrainingDiverged, UnknownName
 from fedbalancer.runs.execute import execute, resume
 from fedbalancer.runs.spec import RunSpec, from_manifest
@@ -74,6 +76,19 @@ def test_a_run_from_before_there_were_engines_goes_on_with_plain(tmp_path: Path)
     old = {key: value for key, value in manifest.items() if key not in ("engine", "device")}
     assert from_manifest(old, tinytask.load()).engine == "plain"
     assert from_manifest({**old, "engine": "fast"}, tinytask.load()).engine == "fast"
+
+
+def test_the_manifest_says_which_kernels_and_for_which_processor(tmp_path: Path) -> None:
+    def kernels(name: str, **options: Any) -> dict[str, str]:
+        fb.run(tinytask.load(), "fedavg+1t", rounds=1, out=tmp_path / name, **options)
+        found: dict[str, str] = json.loads((tmp_path / name / "manifest.json").read_text())["kernels"]
+        return found
+
+    fast = kernels("fast")
+    assert set(fast) == {"processor", "conv", "dense", "lstm"}
+    assert fast["processor"] == provenance.processor()
+    for options in ({"engine": "plain"}, {"timing_only": True}):
+        assert kernels("-".join(options), **options) == {"processor": fast["processor"]}
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 3, 5])

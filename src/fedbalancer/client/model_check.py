@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.client.tensors import to_tensors
 from fedbalancer.errors import BadData
-from fedbalancer.task import MadeOnDemand, Samples, Task
+from fedbalancer.task import TEST, MadeOnDemand, Samples, Task, check_alike
 
 if TYPE_CHECKING:
     import torch
@@ -22,12 +22,14 @@ def check_model(task: Task, module: torch.nn.Module, loss: Loss) -> int | None:
     """Run two samples of the first client through model and loss, and look at all labels that are there already.
 
     Returns the number of classes that the model tells apart, None if the loss is the user's own. Clients that are
-    made on demand are looked at when they are made, by `check_labels`.
+    made on demand are looked at when they are made, by `check_client`.
     """
     import torch
 
     client = next(iter(task.clients))
-    features, labels = (part[:2] for part in to_tensors(task.clients[client]))
+    first = task.clients[client]
+    check_alike({f"client {client!r}": first, TEST: task.test})
+    features, labels = to_tensors((first[0][:2], first[1][:2]))
     module.eval()
     with torch.no_grad():
         try:
@@ -53,14 +55,23 @@ def _present(task: Task) -> Iterator[tuple[str, Samples]]:
     """The data that need not be made first."""
     if not isinstance(task.clients, MadeOnDemand):
         yield from ((f"client {client!r}", samples) for client, samples in task.clients.items())
-    yield "the test data", task.test
+    yield TEST, task.test
+
+
+def check_client(samples: Samples, client: str, test: Samples, classes: int | None) -> Samples:
+    """A client's samples as they are fetched, if they are of the test data's kind, which is the first client's."""
+    where = f"client {client!r}"
+    check_alike({TEST: test, where: samples})
+    if classes is not None:
+        check_labels(np.asarray(samples[1]), where, classes)
+    return samples
 
 
 def check_labels(labels: NDArray[Any], where: str, classes: int) -> None:
     """Raise `BadData` unless the labels are numbers of classes that the model has."""
     if labels.dtype.kind not in "iub" or labels.ndim != 1:
         got = f"{labels.dtype} of shape {labels.shape}"
-        raise BadData(f"{where}: the cross-entropy needs one whole number a sample as labels, not {got}")
+        raise BadData(f"{where}: the cross-entropy needs one whole number per sample as labels, not {got}")
     bad = np.flatnonzero(labels >= classes)
     if len(bad):
         raise BadData(

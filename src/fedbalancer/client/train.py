@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedbalancer.client.flat import build
-from fedbalancer.client.model_check import check_labels, check_model
+from fedbalancer.client.model_check import check_client, check_model
 from fedbalancer.client.tensors import Shelf, stored
 from fedbalancer.client.torch_model import ENGINES, Piece, TorchModel, combined, pieces_of
 from fedbalancer.task import Samples, Task
@@ -71,7 +69,4 @@ class TorchTrainer:
     combine = staticmethod(combined)
 
     def _client(self, client: str) -> Samples:
-        samples = self._task.clients[client]
-        if self._classes is not None:
-            check_labels(np.asarray(samples[1]), f"client {client!r}", self._classes)
-        return samples
+        return check_client(self._task.clients[client], client, self._test, self._classes)

@@ -16,7 +16,7 @@ from fedbalancer.data.source import Source
 from fedbalancer.errors import BadData, FedBalancerError
 from fedbalancer.files import write_json
 from fedbalancer.places import cache_folder
-from fedbalancer.task import Task, check_samples
+from fedbalancer.task import TEST, Task, check_alike, check_samples
 from fedbalancer.tasks.registry import SCALES, load_task
 
 
@@ -57,6 +57,7 @@ def count(loaded: Task, name: str, scale: str) -> Facts:
     labels: set[float] = set()
     for client, samples in loaded.clients.items():
         check_samples(samples, f"client {client!r}", loaded.classes)
+        check_alike({TEST: loaded.test, f"client {client!r}": samples})
         labels.update(np.unique(samples[1]).tolist())
     labels.update(np.unique(loaded.test[1]).tolist())
     sizes = loaded.sizes

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from fedbalancer.client.fast.provenance import description
 from fedbalancer.client.train import ENGINES
 from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.methods import Method
@@ -93,6 +94,7 @@ class RunSpec:
             "engine": self.engine,
             "device": self.device,
             "versions": versions(),
+            "kernels": description(self.engine if self.device == "cpu" and not self.timing_only else "none"),
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
         }
 

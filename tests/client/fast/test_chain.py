@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedbalancer.bench.tasks import bench_task
-from fedbalancer.client.fast import kernels
+from fedbalancer.client.fast import chain, kernels
 from fedbalancer.client.fast.chain import chain_of
+from fedbalancer.client.fast.plan import fast_module
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.task import Task
 from fedbalancer.types import ClientWork, Weights
@@ -108,10 +109,39 @@ def frozen() -> nn.Module:
      lambda: nn.Sequential(nn.Linear(4, 2), nn.Dropout()), lambda: nn.Sequential(nn.Linear(4, 2), Reused())],
 )  # fmt: skip
 def test_anything_else_is_left_to_autograd(make: Callable[[], nn.Module]) -> None:
-    assert chain_of(make(), torch.rand(5, 4)) is None
+    assert chain_of(make()) is None
 
 
 def test_a_dense_layer_over_more_than_two_dimensions_is_left_to_autograd() -> None:
     net = nn.Sequential(nn.Linear(4, 2))
-    assert chain_of(net, torch.rand(5, 4)) is not None
-    assert chain_of(net, torch.rand(5, 3, 4)) is None
+    assert fast_module(net, torch.rand(5, 4)).chain is not None
+    assert fast_module(net, torch.rand(5, 3, 4)).chain is None
+
+
+@pytest.mark.parametrize("wrong", ["forward", "backward"])
+def test_a_chain_that_computes_something_else_is_not_used(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, sample = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.rand(5, 4)
+    assert fast_module(net, sample).chain is not None
+    right = getattr(chain._ReLU, wrong)
+    monkeypatch.setattr(chain._ReLU, wrong, lambda *args, **options: 1.1 * right(*args, **options))
+    assert fast_module(net, sample).chain is None
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["femnist", "har"])
+def test_a_chain_refuses_what_its_layers_refuse(name: str) -> None:
+    """Larger, smaller and other samples than those it was tried on, and a gradient of another shape."""
+    task = bench_task(name, clients=1)
+    trainer = TorchTrainer(task)
+    assert trainer.plan is not None
+    row, features = trainer.plan.chain, torch.from_numpy(next(iter(task.clients.values()))[0][:6])
+    assert row is not None
+    for layer in trainer.plan.fused:
+        layer.begin(0.1, 0.0)
+    with torch.no_grad():
+        for other in (nn.functional.pad(features, (0, 8)), features[..., :-8], features.long(), features.double()):
+            with pytest.raises(ValueError, match="needs"):
+                row(other)
+        outputs = row(features)
+        with pytest.raises((ValueError, RuntimeError)):
+            row.backward(outputs[:-1])

@@ -174,8 +174,10 @@ def test_what_does_not_fit_is_refused() -> None:
         block(torch.randn(1, 2, 5, 9))
     with pytest.raises(ValueError, match="shape"):
         block(torch.randn(1, 3, 9, 9))
-    with pytest.raises(TypeError, match="float32"):
+    with pytest.raises(ValueError, match="float32"):
         block(torch.randn(1, 2, 9, 9).double())
+    with pytest.raises(ValueError, match="too large"):  # places in an image are kept in 32 bits
+        block.call(torch.Size((1, 2, 4000, 4000)))
 
 
 @needs_kernel

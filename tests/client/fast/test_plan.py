@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 from fedbalancer.client.fast import kernels, layers  # noqa: E402
 from fedbalancer.client.fast.agree import disagreement  # noqa: E402
-from fedbalancer.client.fast.layers import CHANNELS_LAST, CONV_BLOCK, DENSE, LSTM  # noqa: E402
+from fedbalancer.client.fast.layers import CONV_BLOCK, DENSE, LSTM  # noqa: E402
 from fedbalancer.client.fast.plan import TORCH, FastPlan, fast_module  # noqa: E402
 from fedbalancer.tasks import celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
 from fedbalancer.tasks.own import nets  # noqa: E402
@@ -50,9 +50,7 @@ def tokens(count: int, *shape: int) -> Any:
         (
             celeba.make_model,
             torch.rand(4, 3, 84, 84) * 255,
-            {f"blocks.{n}": CHANNELS_LAST for n in (0, 4, 8, 12)}
-            | {f"blocks.{n}": TORCH for n in (1, 5, 9, 13)}
-            | {"head": TORCH},
+            {f"blocks.{n}": TORCH for n in (0, 1, 4, 5, 8, 9, 12, 13)} | {"head": TORCH},
         ),
         (shakespeare.make_model, tokens(80, 4, 80), {"embedding": TORCH, "lstm": LSTM, "dense": TORCH}),
         (partial(reddit.make_model, 500), tokens(500, 4, 10), {"embedding": TORCH, "lstm": LSTM, "dense": TORCH}),

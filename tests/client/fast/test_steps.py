@@ -160,7 +160,7 @@ def test_without_kernels_torch_alone_gives_the_same() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     how, update = json.loads(done.stdout)
-    assert how == [layers.CHANNELS_LAST, layers.CHANNELS_LAST, layers.DENSE, layers.DENSE]
+    assert how == ["torch", "torch", layers.DENSE, layers.DENSE]
     make, rate, _ = TASKS["femnist"]
     plain = TorchTrainer(make(), "plain")
     expected = plain.train(plain.initial_weights(0), work(learning_rate=rate, mu=0.5)).update

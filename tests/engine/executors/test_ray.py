@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import fedbalancer as fb
 
 pytest.importorskip("ray")
 
-from fedbalancer.engine.executors import InlineExecutor, RayExecutor
+from fedbalancer.engine.executors import InlineExecutor, RayExecutor, ray_session
 from fedbalancer.engine.executors import ray as ray_module
 from fedbalancer.engine.executors.ray_session import RaySession
 from fedbalancer.errors import BadData, FedBalancerError, TrainingDiverged
@@ -68,6 +69,22 @@ def test_work_that_kills_every_actor_is_an_error_and_the_others_live_on() -> Non
         assert same(executor.train(weights, works(4)), InlineExecutor(Plain()).train(weights, works(4)))
     finally:
         executor.close()
+
+
+def test_a_cluster_of_unlike_processors_is_told_when_it_is_used(
+    session: RaySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One node under two names; the second time each names another processor."""
+    (node,) = session.ray.nodes()
+    monkeypatch.setattr(session.ray, "nodes", lambda: [node | {"NodeManagerHostname": name} for name in ("one", "two")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ray_session.warn_of_unlike_nodes(session.ray)
+    monkeypatch.setattr(ray_session, "processor", lambda: f"processor {os.urandom(4).hex()}")
+    with pytest.warns(UserWarning, match="processors of the Ray cluster differ.* one: processor .*; two: processor"):
+        executor = RayExecutor(Plain, 1)
+    executor.initial_weights(0)
+    executor.close()
 
 
 def test_errors_of_a_trainer_come_through_with_their_words(crew: RayExecutor) -> None:

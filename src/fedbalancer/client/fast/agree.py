@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from fedbalancer.client.fast.chain import Chain
     from fedbalancer.client.fast.dense import FusedDense
 
 OUTPUTS, GRADIENTS = 1e-4, 1e-2
@@ -17,22 +18,29 @@ OUTPUTS, GRADIENTS = 1e-4, 1e-2
 values of a window are equal within it, either may be the largest, and its gradient moves to another place."""
 
 
-def disagreement(plain: nn.Module, fast: nn.Module, fused: Sequence[FusedDense], sample: Tensor) -> str | None:
+Way = Callable[[Tensor], tuple[Tensor, Callable[[Tensor], None]]]
+"""A forward pass: the outputs of a batch, and what takes their gradient back to the parameters."""
+
+
+def disagreement(plain: nn.Module, fast: nn.Module | Chain, fused: Sequence[FusedDense], sample: Tensor) -> str | None:
     """What differs between the two on this sample, None if nothing does.
 
     They share their parameters, which are moved a little at random for the comparison, because many start at zero, and
-    are put back. Compared are the outputs, in training and in evaluation, and the gradients of all parameters.
+    are put back. Compared are the outputs, in training and (but for a chain, which only trains) in evaluation, and the
+    gradients of all parameters.
     """
     parameters = [parameter for parameter in plain.parameters() if parameter.requires_grad]
     with untouched(plain) as restore:
         try:
-            with torch.no_grad():
-                if not _near(_outputs(plain.eval(), sample), _outputs(fast.eval(), sample)):
-                    return "other outputs"
+            if isinstance(fast, nn.Module):
+                with torch.no_grad():
+                    if not _near(_outputs(plain.eval(), sample), _outputs(fast.eval(), sample)):
+                        return "other outputs"
                 restore()
-            expected, outputs = _gradients(plain.train(), (), parameters, sample)
+            expected, outputs = _gradients(_by_autograd(plain), (), parameters, sample)
             restore()
-            found, same = _gradients(fast.train(), fused, parameters, sample)
+            way = _by_autograd(fast) if isinstance(fast, nn.Module) else _by_chain(fast)
+            found, same = _gradients(way, fused, parameters, sample)
         except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
             return f"fails: {' '.join(str(error).split())[:200]}"
     if not _near(outputs, same):
@@ -56,8 +64,20 @@ def _outputs(module: nn.Module, sample: Tensor) -> Tensor:
     return outputs
 
 
+def _by_autograd(module: nn.Module) -> Way:
+    def way(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
+        outputs = _outputs(module.train(), sample)
+        return outputs, lambda gradient: torch.autograd.backward(outputs, gradient)
+
+    return way
+
+
+def _by_chain(chain: Chain) -> Way:
+    return lambda sample: (torch.no_grad()(chain)(sample), torch.no_grad()(chain.backward))
+
+
 def _gradients(
-    module: nn.Module, fused: Sequence[FusedDense], parameters: Sequence[nn.Parameter], sample: Tensor
+    way: Way, fused: Sequence[FusedDense], parameters: Sequence[nn.Parameter], sample: Tensor
 ) -> tuple[list[tuple[Tensor, float]], Tensor]:
     """Of a random weighted sum of the outputs: the gradient of every parameter and the parameter's norm; the outputs. A
     fused layer shows its gradient by a step of length 1."""
@@ -66,9 +86,8 @@ def _gradients(
         layer.begin(1.0, 0.0)
     for parameter in parameters:
         parameter.grad = None
-    outputs = _outputs(module, sample)
-    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1))
-    torch.autograd.backward((outputs * weights).mean())
+    outputs, backward = way(sample)
+    backward(torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1)) / outputs.numel())
     for layer in fused:
         layer.finish()
     steps = [(was - now.detach()) for was, now in zip(before, parameters, strict=True)]

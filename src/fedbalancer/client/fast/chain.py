@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedbalancer.client.fast.conv import Call, ConvBlock, loaded
+from fedbalancer.client.fast.conv import Call, ConvBlock
 from fedbalancer.client.fast.dense import FusedDense
 from fedbalancer.client.fast.match import plain
 
@@ -28,7 +28,7 @@ class Link(Protocol):
 
 
 class Chain:
-    """A row of links. `backward` takes the gradient of the outputs of the last call."""
+    """Layers that are called one after the other. `backward` takes the gradient of the outputs of the last call."""
 
     def __init__(self, links: list[Link]) -> None:
         self.links = links
@@ -46,7 +46,7 @@ class Chain:
                 g = made
 
 
-def chain_of(module: nn.Module, sample: Tensor) -> Chain | None:
+def chain_of(module: nn.Module) -> Chain | None:
     """The module as a chain; None if it is anything but a row of layers that we know, each used once."""
     layers = list(_leaves(module))
     kinds = [_KINDS.get(type(layer)) for layer in layers]
@@ -54,9 +54,7 @@ def chain_of(module: nn.Module, sample: Tensor) -> Chain | None:
         return None
     if not all(plain(layer) for layer in layers) or not all(p.requires_grad for p in module.parameters()):
         return None
-    chain = Chain([kind(layer) for kind, layer in zip(kinds, layers, strict=True) if kind is not None])
-    with torch.no_grad():
-        return chain if _fits(chain, sample) else None
+    return Chain([kind(layer) for kind, layer in zip(kinds, layers, strict=True) if kind is not None])
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
@@ -65,15 +63,6 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
             yield from _leaves(child)
     else:
         yield module
-
-
-def _fits(chain: Chain, x: Tensor) -> bool:
-    """Whether every layer gets an input of the kind that it is written for."""
-    for link in chain.links:
-        if x.dtype != torch.float32 or (isinstance(link, _Dense | _OwnStep) and x.ndim != 2):
-            return False
-        x = link.layer(x) if isinstance(link, _OwnStep) else link.forward(x)
-    return True
 
 
 class _Convolution:
@@ -85,42 +74,30 @@ class _Convolution:
         kept = self._kept.get(x.shape)
         if kept is None:
             kept = self._kept[x.shape] = _Kept(self.layer.call(x.shape), self.layer)
-        self._now, call = kept, kept.call
-        weight, shift, padded, scratch, outputs, places = kept.forward_at
-        loaded().conv_forward(
-            call.block, x.data_ptr(), call.strides(x), weight, shift, padded, scratch, outputs, places
-        )  # fmt: skip
+        self._now = kept
+        kept.call.forward(x, kept.weight, kept.shift, kept.padded, kept.outputs, kept.places)
         return kept.shown
 
     def backward(self, g: Tensor, wanted: bool) -> Tensor | None:
-        kept, call = self._now, self._now.call
+        kept = self._now
         of_input = kept.of_input if wanted else None
-        loaded().conv_backward(
-            call.block, g.data_ptr(), call.strides(g), *kept.backward_at,
-            None if of_input is None else of_input.data_ptr(),
-        )  # fmt: skip
+        kept.call.backward(g, kept.places, kept.padded, kept.weight, kept.of_weight, kept.of_bias, of_input)
         self.layer.weight.grad = kept.of_weight
         if self.layer.bias is not None:
             self.layer.bias.grad = kept.of_bias
-        return None if of_input is None else call.inside(of_input)
+        return None if of_input is None else kept.call.inside(of_input)
 
 
 class _Kept:
-    """The memory of a convolution for one size of input."""
+    """The memory of a convolution for one shape of input."""
 
     def __init__(self, call: Call, layer: ConvBlock) -> None:
-        weight = layer.weight.detach()
-        self.call = call
-        self._shift = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach()
-        self._outputs, places = torch.empty(call.outputs), torch.empty(call.outputs, dtype=torch.int32)
-        self.shown = self._outputs.movedim(-1, 1)
-        self.of_weight, self.of_bias = torch.empty_like(weight), weight.new_empty(len(weight))
-        padded, scratch = torch.empty(call.padded), torch.empty(max(call.forward, call.backward))
-        self.of_input = torch.empty(call.padded)
-        self._tensors = (weight, self._shift, padded, scratch, self._outputs, places)
-        self.forward_at = tuple(tensor.data_ptr() for tensor in self._tensors)
-        backward = (places, padded, weight, scratch, self.of_weight, self.of_bias)
-        self.backward_at = tuple(tensor.data_ptr() for tensor in backward)
+        self.call, self.weight = call, layer.weight.detach()
+        self.shift = self.weight.new_zeros(len(self.weight)) if layer.bias is None else layer.bias.detach()
+        self.outputs, self.places = torch.empty(call.outputs), torch.empty(call.outputs, dtype=torch.int32)
+        self.shown = self.outputs.movedim(-1, 1)
+        self.padded, self.of_input = torch.empty(call.padded), torch.empty(call.padded)
+        self.of_weight, self.of_bias = torch.empty_like(self.weight), torch.empty_like(self.shift)
 
 
 class _OwnStep:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fedbalancer.client.fast import kernels
+from fedbalancer.client.fast.pointers import pointer, scratch, strided
+
+LARGEST = 2**24
+"""Numbers in an image, in its outputs or in all filters, at most: the kernel keeps places in them in 32 bits."""
 
 _FIELDS = (
     "images", "channels", "height", "width", "filters", "rows", "columns", "top", "left", "padded_height",
@@ -47,8 +52,8 @@ class Shape:
 class ConvBlock(nn.Module):
     """A `Conv1d` or `Conv2d` of stride 1 with what follows it; its parameters are those of the given layer.
 
-    Takes and gives tensors of torch's usual shape (batch, channels, ...). In memory the result has the channels of a
-    position side by side, as `channels_last`.
+    Takes and gives tensors of torch's usual shape (batch, channels, ...). In memory the channels of a position of the
+    result lie side by side.
     """
 
     weight: Tensor
@@ -83,39 +88,60 @@ class ConvBlock(nn.Module):
             images, channels, height, width, filters, rows, columns, top, left, height + top + bottom,
             width + left + right, *self.shape.pool, out_height, out_width, used_height, used_width, self.shape.relu,
         )  # fmt: skip
-        return Call(block, flat=len(sides) == 1)
+        return Call(block, tuple(shape), tuple(self.weight.shape))
 
 
 class Call:
-    """One size of input: the numbers for the kernel, and how much memory it wants."""
+    """The kernel for one shape of input: how much memory it wants, and its calls with tensors that are checked."""
 
-    def __init__(self, block: _Block, flat: bool) -> None:
-        library = loaded()
-        self.block, self.flat = block, flat
-        self._strides: dict[tuple[int, ...], Any] = {}
-        self.padded, self.forward, self.backward = (
-            int(count(block))
-            for count in (library.conv_padded_floats, library.conv_forward_floats, library.conv_backward_floats)
-        )
-        sides = (block.out_width,) if flat else (block.out_height, block.out_width)
+    def __init__(self, block: _Block, inputs: tuple[int, ...], filters: tuple[int, ...]) -> None:
+        sides = (block.out_height, block.out_width)[4 - len(inputs) :]
         self.outputs = (block.images, *sides, block.filters)
+        largest = max(block.padded_height * block.padded_width * block.channels, math.prod(filters))
+        if max(largest, math.prod(self.outputs[1:])) > LARGEST:
+            raise ValueError(f"an input of shape {inputs} for filters of shape {filters} is too large for the kernel")
+        self._library, self._block, self._inputs, self._filters = loaded(), block, inputs, filters
+        self._shown = (block.images, block.filters, *sides)
+        self._strides: dict[tuple[int, ...], Any] = {}
+        self.padded = (int(self._library.conv_padded_floats(block)),)
+        self._forward_floats = int(self._library.conv_forward_floats(block))
+        self._backward_floats = int(self._library.conv_backward_floats(block))
 
-    def strides(self, tensor: Tensor) -> Any:
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor, padded: Tensor, outputs: Tensor, places: Tensor) -> None:
+        """Fills the last three: the padded input, and the outputs and which place of its window each comes from."""
+        self._library.conv_forward(
+            self._block, strided(x, self._inputs), self._four_strides(x), pointer(weight, self._filters),
+            pointer(bias, self._filters[:1]), pointer(padded, self.padded), scratch(self._forward_floats),
+            pointer(outputs, self.outputs), pointer(places, self.outputs, torch.int32),
+        )  # fmt: skip
+
+    def backward(
+        self, g: Tensor, places: Tensor, padded: Tensor, weight: Tensor, of_weight: Tensor, of_bias: Tensor,
+        of_input: Tensor | None,
+    ) -> None:  # fmt: skip
+        """Fills the last three from the outputs' gradient g and what the forward pass left."""
+        self._library.conv_backward(
+            self._block, strided(g, self._shown), self._four_strides(g), pointer(places, self.outputs, torch.int32),
+            pointer(padded, self.padded), pointer(weight, self._filters), scratch(self._backward_floats),
+            pointer(of_weight, self._filters), pointer(of_bias, self._filters[:1]),
+            None if of_input is None else pointer(of_input, self.padded),
+        )  # fmt: skip
+
+    def _four_strides(self, tensor: Tensor) -> Any:
         """Of image, channel, row and column."""
         strides = tensor.stride()
         known = self._strides.get(strides)
         if known is None:
-            four = (strides[0], strides[1], 0, strides[2]) if self.flat else strides
-            known = self._strides[strides] = _FourStrides(*four)
+            known = self._strides[strides] = _FourStrides(*strides[:2], *(0, *strides[2:])[-2:])
         return known
 
     def inside(self, padded: Tensor) -> Tensor:
         """The part of a padded batch that is not padding, as (batch, channels, ...)."""
-        b = self.block
+        b = self._block
         line = b.padded_width * b.channels
-        sides, steps = ((b.width,), (b.channels,)) if self.flat else ((b.height, b.width), (line, b.channels))
+        steps = (line, b.channels)[4 - len(self._inputs) :]
         start = b.top * line + b.left * b.channels
-        return padded.as_strided((b.images, b.channels, *sides), (b.padded_height * line, 1, *steps), start)
+        return padded.as_strided(self._inputs, (b.padded_height * line, 1, *steps), start)
 
 
 _FourStrides = ctypes.c_int64 * 4
@@ -124,16 +150,10 @@ _FourStrides = ctypes.c_int64 * 4
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, call: Call) -> Tensor:
-        if x.dtype != torch.float32 or weight.dtype != torch.float32:
-            raise TypeError(f"the kernel is for float32, not {x.dtype} and {weight.dtype}")
         outputs, places = torch.empty(call.outputs), torch.empty(call.outputs, dtype=torch.int32)
-        padded, scratch = torch.empty(call.padded), torch.empty(call.forward)
-        weight = weight.contiguous()
+        padded, weight = torch.empty(call.padded), weight.contiguous()
         shift = weight.new_zeros(len(weight)) if bias is None else bias.contiguous()
-        loaded().conv_forward(
-            call.block, x.data_ptr(), call.strides(x), weight.data_ptr(), shift.data_ptr(), padded.data_ptr(),
-            scratch.data_ptr(), outputs.data_ptr(), places.data_ptr(),
-        )  # fmt: skip
+        call.forward(x, weight, shift, padded, outputs, places)
         ctx.save_for_backward(places, padded, weight)
         ctx.call, ctx.has_bias = call, bias is not None
         return outputs.movedim(-1, 1)
@@ -143,14 +163,9 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
         call: Call = ctx.call
         places, padded, weight = ctx.saved_tensors
-        scratch = torch.empty(call.backward)
         of_weight, of_bias = torch.empty_like(weight), weight.new_empty(len(weight))
         of_input = torch.empty_like(padded) if ctx.needs_input_grad[0] else None
-        loaded().conv_backward(
-            call.block, gradient.data_ptr(), call.strides(gradient), places.data_ptr(), padded.data_ptr(),
-            weight.data_ptr(), scratch.data_ptr(), of_weight.data_ptr(), of_bias.data_ptr(),
-            None if of_input is None else of_input.data_ptr(),
-        )  # fmt: skip
+        call.backward(gradient, places, padded, weight, of_weight, of_bias, of_input)
         return None if of_input is None else call.inside(of_input), of_weight, of_bias if ctx.has_bias else None, None
 
 

@@ -1,4 +1,4 @@
-/* Square windows of 3 or 5 by Winograd's algorithm: a tile of outputs from 36 products a channel instead of 100 (2 x 2
+/* Square windows of 3 or 5 by Winograd's algorithm: a tile of outputs from 36 products per channel instead of 100 (2 x 2
  * outputs, 5 x 5) or 144 (4 x 4 outputs, 3 x 3). Filters and patches of 6 x 6 go to a basis in which a convolution is a
  * product element by element; over channels and filters that makes 36 matrix products. Points 0, 1, -1, 1/2, -2 and
  * infinity, of those with small fractions the ones with the least rounding: errors are about four times those of a
@@ -7,7 +7,7 @@
 #define N 6
 #define TILES 12 /* tiles at a time, so that what is made of them stays near */
 
-/* One row a line. */
+/* One row per line. */
 static const float of_patch[N * N] = {
     0.5f, -0.75f, -1,     0.75f, 0.5f,  0,    //
     0,    -0.5f,  0.25f,  1.25f, 0.5f,  0,    //

@@ -1,5 +1,5 @@
-/* Long windows over time by Winograd's algorithm: the window is cut into groups of 4, and 4 outputs take 7 products a
- * channel and group instead of 16. Tiles are 4 steps apart, as groups are, so that the transformed patch of one tile
+/* Long windows over time by Winograd's algorithm: the window is cut into groups of 4, and 4 outputs take 7 products
+ * per channel and group instead of 16. Tiles are 4 steps apart, as groups are, so that the transformed patch of one tile
  * and group serves as that of the next tile and the group before: what a tile needs of all groups lies side by side,
  * and the sum over groups and channels is one matrix product for each of the 7. Points 0, 1, -1, 1/2, -1/2, 4 and
  * infinity; errors are about three times those of a plain sum. Included by conv.c. */
@@ -8,7 +8,7 @@
 #define SIDE 4
 #define NEAR 96 /* tiles at a time, about */
 
-/* One row a line. */
+/* One row per line. */
 static const float of_patch_1d[N * N] = {
     -0.25f, 0.0625f, 1.25f,   -0.3125f, -1,       0.25f, 0,     //
     0,      0.25f,   0.1875f, -1.0625f, -0.75f,   0.25f, 0,     //

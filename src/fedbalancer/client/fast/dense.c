@@ -1,7 +1,7 @@
 /* Products of a dense layer at small batches, and its step of SGD.
  *
  * At a batch of ten a library's matrix product is far from the speed of the processor, and the weights do not fit its
- * caches. Here the weights stream by once a pass, fetched ahead, while a tile of sums stays in registers; and the
+ * caches. Here the weights stream by once per pass, fetched ahead, while a tile of sums stays in registers; and the
  * gradient of the input and the step are one pass. A unit whose gradient is 0 for the whole batch (its ReLU is off) has
  * no part in either, and its weights are not even read.
  *

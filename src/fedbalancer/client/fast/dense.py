@@ -48,11 +48,6 @@ class FusedDense(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self._begun:
             return plain_linear(x, self.weight, self.bias)
-        if x.ndim != 2 or x.shape[1] != self.weight.shape[1] or x.dtype != self.weight.dtype:
-            raise RuntimeError(
-                f"a dense layer of {self.weight.shape[1]} inputs of {self.weight.dtype} that takes its own step has "
-                f"{tuple(x.shape)} of {x.dtype} as input, not (rows, {self.weight.shape[1]})"
-            )
         if not torch.is_grad_enabled():
             return self.outputs(x.contiguous())
         outputs: Tensor = _OwnStep.apply(x, self._anchor, self)  # type: ignore[no-untyped-call]
@@ -62,11 +57,13 @@ class FusedDense(nn.Module):
         """The outputs of a batch for which `step` will be called next."""
         if self._waits:
             raise RuntimeError("a dense layer with its own step was used twice before a backward pass")
+        outputs = self.outputs(x)
         self._waits = True
-        return self.outputs(x)
+        return outputs
 
     def outputs(self, x: Tensor) -> Tensor:
         """The product with the weights as they are after the steps so far."""
+        _check(x, self.weight.shape[1], self.weight.dtype)
         y = self._shift.repeat(x.shape[0], 1)
         self._moving.add_outputs(y, x)
         return y
@@ -75,6 +72,7 @@ class FusedDense(nn.Module):
         """A step with the outputs' gradient g; gives the gradient of x, from before the step, if wanted."""
         if not (self._begun and self._waits):
             raise RuntimeError("a dense layer with its own step had more than one backward pass for a forward pass")
+        _check(g, len(self.weight), self.weight.dtype)
         self._waits = False
         z = torch.zeros_like(x) if wanted else None
         self._moving.step(x, g, z)
@@ -123,6 +121,14 @@ class _OwnStep(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
         (x,) = ctx.saved_tensors
         return ctx.layer.step(x, gradient.contiguous(), ctx.needs_input_grad[0]), None, None
+
+
+def _check(rows: Tensor, width: int, dtype: torch.dtype) -> None:
+    if rows.ndim != 2 or rows.shape[1] != width or rows.dtype != dtype:
+        raise ValueError(
+            f"a dense layer that takes its own step needs (rows, {width}) of {dtype}, not {tuple(rows.shape)} of "
+            f"{rows.dtype}"
+        )
 
 
 def _alike(tensor: Tensor | None, parameter: Tensor | None) -> bool:

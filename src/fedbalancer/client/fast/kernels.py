@@ -34,7 +34,7 @@ TIMEOUT_S = 120
 SUFFIX = ".dll" if sys.platform == "win32" else ".so"
 
 
-class _NoKernel(Exception):
+class NoKernel(Exception):
     """Why there is no kernel."""
 
 
@@ -52,30 +52,35 @@ def why_not(name: str) -> str | None:
 def _found(name: str) -> tuple[ctypes.CDLL | None, str | None]:
     try:
         return _library(Path(__file__).with_name(f"{name}.c")), None
-    except _NoKernel as error:
+    except NoKernel as error:
         return None, str(error)
 
 
 def _library(source: Path) -> ctypes.CDLL:
-    if not _switched_on():
-        raise _NoKernel(f"switched off by {SWITCH}")
-    command, macros = _compiler()
-    headers = [header.read_bytes() for header in sorted(source.parent.glob("*.h"))]
-    parts = (source.read_bytes(), *headers, "\0".join(command).encode(), macros)
-    digest = hashlib.sha256(b"\0\0".join(parts)).hexdigest()[:24]
-    path = cache_folder() / "kernels" / f"{source.stem}-{digest}{SUFFIX}"
+    path = place(source)
     if _is_ours(path):
-        with suppress(_NoKernel):  # a damaged file is made again
+        with suppress(NoKernel):  # a damaged file is made again
             return _opened(path)
     with TemporaryDirectory(prefix="fedbalancer-", ignore_cleanup_errors=True) as folder:
         made = Path(folder) / f"{source.stem}{SUFFIX}"
-        _run([*command, "-o", str(made), str(source), "-lm"])
+        _run([*compiler()[0], "-o", str(made), str(source), "-lm"])
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, made.read_bytes())
         except OSError:  # a cache that cannot be written: made again by every process
             path = made
         return _opened(path)
+
+
+def place(source: Path) -> Path:
+    """Where the library that is compiled from this file is kept, whether it is there yet or not."""
+    if not _switched_on():
+        raise NoKernel(f"switched off by {SWITCH}")
+    command, macros = compiler()
+    headers = [header.read_bytes() for header in sorted(source.parent.glob("*.h"))]
+    parts = (source.read_bytes(), *headers, "\0".join(command).encode(), macros)
+    digest = hashlib.sha256(b"\0\0".join(parts)).hexdigest()[:24]
+    return cache_folder() / "kernels" / f"{source.stem}-{digest}{SUFFIX}"
 
 
 def _switched_on() -> bool:
@@ -86,21 +91,21 @@ def _switched_on() -> bool:
 
 
 @cache
-def _compiler() -> tuple[list[str], bytes]:
+def compiler() -> tuple[list[str], bytes]:
     """The compiler's command with flags that it takes, and its macros: its version, and what the processor can do."""
     given = shlex.split(os.environ.get("CC", ""))
     named = [given] if given else [["cc"], ["gcc"], ["clang"]]
     found = next((command for command in named if shutil.which(command[0])), None)
     if found is None:
-        raise _NoKernel(f"no C compiler: {', '.join(command[0] for command in named)} not found")
+        raise NoKernel(f"no C compiler: {', '.join(command[0] for command in named)} not found")
     problem = ""
     for native in (*([flag] for flag in NATIVE), []):
         command = [*found, *FLAGS, *native]
         try:
             return command, _run([*command, "-dM", "-E", "-x", "c", os.devnull])
-        except _NoKernel as error:
+        except NoKernel as error:
             problem = problem or str(error)
-    raise _NoKernel(problem)
+    raise NoKernel(problem)
 
 
 def _run(command: list[str]) -> bytes:
@@ -108,10 +113,10 @@ def _run(command: list[str]) -> bytes:
     try:
         done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _NoKernel(f"the C compiler cannot be run: {error}") from error
+        raise NoKernel(f"the C compiler cannot be run: {error}") from error
     if done.returncode != 0:
         words = done.stderr.decode(errors="replace").strip().splitlines()
-        raise _NoKernel(f"{command[0]} failed with code {done.returncode}: {words[0] if words else 'no message'}")
+        raise NoKernel(f"{command[0]} failed with code {done.returncode}: {words[0] if words else 'no message'}")
     return done.stdout
 
 
@@ -128,4 +133,4 @@ def _opened(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise _NoKernel(f"the compiled kernel cannot be loaded: {error}") from error
+        raise NoKernel(f"the compiled kernel cannot be loaded: {error}") from error

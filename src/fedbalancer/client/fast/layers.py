@@ -20,7 +20,6 @@ from fedbalancer.client.fast.lstm import FastLSTM
 from fedbalancer.client.fast.match import conv_blocks, plain
 
 CONV_BLOCK = "convolution and pooling in one kernel"
-CHANNELS_LAST = "channels last"
 DENSE = "dense layer with its own step"
 LSTM = "LSTM by large products"
 FUSED_FROM = 2**16
@@ -34,18 +33,6 @@ class Change:
     name: str
     how: str
     replacements: Callable[[], Mapping[str, nn.Module | None]]
-
-
-class ChannelsLast(nn.Module):
-    """A `Conv2d` whose input has the channels of a pixel side by side in memory, which torch does faster."""
-
-    def __init__(self, conv: nn.Conv2d) -> None:
-        super().__init__()
-        self.conv = conv
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.conv(x.contiguous(memory_format=torch.channels_last))
-        return outputs
 
 
 def changes(module: nn.Module, sample: Tensor) -> tuple[list[Change], dict[str, str]]:
@@ -88,9 +75,7 @@ def _single(
     why: dict[str, str],
 ) -> None:  # fmt: skip
     """A layer by itself."""
-    if type(layer) is nn.Conv2d and plain(layer):
-        found.append(Change(name, CHANNELS_LAST, lambda: {name: ChannelsLast(layer)}))
-    elif type(layer) is nn.Linear:
+    if type(layer) is nn.Linear:
         reason = _not_fused(layer, module, inputs.get(name, []))
         if reason is None:
             found.append(Change(name, DENSE, lambda: {name: FusedDense(layer)}))
@@ -105,7 +90,7 @@ def _single(
 
 
 def _not_fused(layer: nn.Linear, module: nn.Module, dimensions: list[int]) -> str | None:
-    """A dense layer may take its own step only if its parameters are its alone and are used once a forward pass."""
+    """A dense layer may take its own step only if its parameters are its alone and are used once per forward pass."""
     owners = Counter(id(parameter) for each in module.modules() for parameter in each.parameters(recurse=False))
     places = sum(other is layer for _, other in module.named_modules(remove_duplicate=False))
     if layer.weight.numel() < FUSED_FROM:

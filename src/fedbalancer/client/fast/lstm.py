@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from functools import cache
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from fedbalancer.client.fast import kernels
+from fedbalancer.client.fast.pointers import pointer, scratch, strided
 
 State = tuple[Tensor, Tensor]
 
@@ -114,13 +114,15 @@ class _Layer(torch.autograd.Function):
         wide = inputs + -inputs % kernel.lstm_width()
         d_x = x.new_empty(steps, batch, wide) if ctx.needs_input_grad[0] else None
         d_w_x, d_w_h, d_bias = x.new_empty(4 * hidden, wide), torch.empty_like(w_h), x.new_empty(4 * hidden)
+        state, gate = (steps, batch, hidden), (steps, batch, 4 * hidden)
         kernel.lstm_backward(
-            *(steps, batch, inputs, hidden),
-            *(_at(tensor) for tensor in (x, w_x, w_h, states, cells, gates)),
-            *(_at(d_states), step, row),
-            *(_at(tensor) for tensor in (d_cells, d_x, d_w_x, d_w_h, d_bias)),
-            _at(_scratch(kernel.lstm_backward_floats(batch, inputs, hidden))),
-        )
+            steps, batch, inputs, hidden, pointer(x, (steps, batch, inputs)), pointer(w_x, (4 * hidden, inputs)),
+            pointer(w_h, (4 * hidden, hidden)), pointer(states, state), pointer(cells, state), pointer(gates, gate),
+            None if d_states is None else strided(d_states, state), step, row, pointer(d_cells, (batch, hidden)),
+            None if d_x is None else pointer(d_x, (steps, batch, wide)), pointer(d_w_x, (4 * hidden, wide)),
+            pointer(d_w_h, (4 * hidden, hidden)), pointer(d_bias, (4 * hidden,)),
+            scratch(kernel.lstm_backward_floats(batch, inputs, hidden)),
+        )  # fmt: skip
         return None if d_x is None else d_x[:, :, :inputs], d_w_x[:, :inputs].contiguous(), d_w_h, d_bias
 
 
@@ -128,27 +130,18 @@ def _forward(x: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor, gates: Tensor | 
     """States of all steps and, where `gates` are kept for the way back, cells of all steps, else the last ones."""
     steps, batch, inputs = x.shape
     hidden, kernel = w_h.shape[1], _kernel()
+    if hidden % kernel.lstm_width():
+        raise ValueError(f"the kernel needs whole vectors of hidden units, not {hidden} of them")
     states = x.new_empty(steps, batch, hidden)
     cells = x.new_empty(1 if gates is None else steps, batch, hidden)
-    scratch = _scratch(kernel.lstm_forward_floats(batch, inputs, hidden, gates is not None))
-    tensors = (x, w_x, w_h, bias, states, cells, gates, scratch)
-    kernel.lstm_forward(steps, batch, inputs, hidden, *(_at(tensor) for tensor in tensors))
+    kernel.lstm_forward(
+        steps, batch, inputs, hidden, pointer(x, (steps, batch, inputs)), pointer(w_x, (4 * hidden, inputs)),
+        pointer(w_h, (4 * hidden, hidden)), pointer(bias, (4 * hidden,)), pointer(states, (steps, batch, hidden)),
+        pointer(cells, (len(cells), batch, hidden)),
+        None if gates is None else pointer(gates, (steps, batch, 4 * hidden)),
+        scratch(kernel.lstm_forward_floats(batch, inputs, hidden, gates is not None)),
+    )  # fmt: skip
     return states, cells
-
-
-_memory = threading.local()
-
-
-def _scratch(floats: int) -> Tensor:
-    """Memory for the time of one call. It is kept: fresh memory of this size comes from the system page by page."""
-    if getattr(_memory, "scratch", torch.empty(0)).numel() < floats:
-        _memory.scratch = torch.empty(floats)
-    scratch: Tensor = _memory.scratch
-    return scratch
-
-
-def _at(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
 
 
 @cache

@@ -59,7 +59,10 @@ def fast_module(module: nn.Module, sample: Tensor) -> FastPlan:
         reason = f"cannot be rewritten: {' '.join(str(error).split())[:200]}"
         made, why = [], {name: reason for name, _ in module.named_modules()}
     rewritten, fused = _rewritten(module, made) if made else (module, ())
-    return FastPlan(rewritten, fused, tuple(_layers(module, made, why)), chain_of(rewritten, sample))
+    chain = chain_of(rewritten)
+    if chain is not None and disagreement(module, chain, fused, sample) is not None:
+        chain = None
+    return FastPlan(rewritten, fused, tuple(_layers(module, made, why)), chain)
 
 
 def _kept_changes(module: nn.Module, sample: Tensor, wanted: list[Change], why: dict[str, str]) -> list[Change]:

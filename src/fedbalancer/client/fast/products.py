@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from fedbalancer.client.fast import kernels
+from fedbalancer.client.fast.pointers import pointer, scratch
 
 MOST_ROWS = 32
 """Rows of a batch up to which the kernel is faster than a library's product."""
 FEWEST_WEIGHTS = 1 << 16
 """A smaller matrix is in the caches, and a call costs as much as the work."""
 
-
 Pull = tuple[Tensor, float] | None
-"""A matrix, and the share of the way to it that a step goes; None for no such step."""
+"""The matrix that a proximal step moves towards, and the share of the way that it goes; None without such a step."""
 
 
 class Products:
@@ -49,33 +49,36 @@ class Products:
 
 
 class CompiledProducts(Products):
-    """By the kernel where the rows are few. All tensors are contiguous float32 on the CPU."""
+    """By the kernel where the rows are few; all tensors must be contiguous float32 on the CPU."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._scratch = torch.empty(0)
 
     def dots(self, y: Tensor, x: Tensor, w: Tensor) -> None:
-        rows, width = x.shape
-        if rows > MOST_ROWS:
+        if len(x) > MOST_ROWS:
             super().dots(y, x, w)
             return
-        space = self._space(rows, width)
-        self._library.dense_dots(_at(y), _at(x), _at(w), rows, width, w.shape[0], space)
+        rows, (out, width) = len(x), w.shape
+        self._library.dense_dots(
+            pointer(y, (rows, out)), pointer(x, (rows, width)), pointer(w, (out, width)), rows, width, out,
+            self._scratch(rows, width),
+        )  # fmt: skip
 
     def mix(self, z: Tensor, g: Tensor, w: Tensor) -> None:
-        rows, width = z.shape
-        if rows > MOST_ROWS:
+        if len(z) > MOST_ROWS:
             super().mix(z, g, w)
             return
-        space = self._space(rows, width)
-        self._library.dense_mix(_at(z), _at(g), _at(w), rows, width, w.shape[0], space)
+        rows, (out, width) = len(z), w.shape
+        self._library.dense_mix(
+            pointer(z, (rows, width)), pointer(g, (rows, out)), pointer(w, (out, width)), rows, width, out,
+            self._scratch(rows, width),
+        )  # fmt: skip
 
     def outer(self, to: Tensor, start: Tensor | None, g: Tensor, scale: float, x: Tensor) -> None:
         self._step(None, to, start, g, scale, x, None)
 
     def step(self, z: Tensor | None, to: Tensor, w: Tensor, g: Tensor, scale: float, x: Tensor, pull: Pull) -> None:
-        if x.shape[0] > MOST_ROWS:
+        if len(x) > MOST_ROWS:
             super().step(z, to, w, g, scale, x, pull)
         else:
             self._step(z, to, w, g, scale, x, pull)
@@ -83,18 +86,19 @@ class CompiledProducts(Products):
     def _step(
         self, z: Tensor | None, to: Tensor, w: Tensor | None, g: Tensor, scale: float, x: Tensor, pull: Pull
     ) -> None:
-        rank, width = x.shape
+        rank, (out, width) = len(x), to.shape
         base, share = pull or (None, 0.0)
+        of_z, of_w, of_base = (
+            None if tensor is None else pointer(tensor, shape)
+            for tensor, shape in ((z, (rank, width)), (w, (out, width)), (base, (out, width)))
+        )
         self._library.dense_step(
-            _at(z), _at(to), _at(w), _at(base), share, _at(g), scale, _at(x), rank, width, to.shape[0],
-            self._space(rank, width),
+            of_z, pointer(to, (out, width)), of_w, of_base, share, pointer(g, (rank, out)), scale,
+            pointer(x, (rank, width)), rank, width, out, self._scratch(rank, width),
         )  # fmt: skip
 
-    def _space(self, rows: int, width: int) -> int:
-        floats = self._library.dense_floats(rows, width)
-        if self._scratch.numel() < floats:
-            self._scratch = torch.empty(floats)
-        return self._scratch.data_ptr()
+    def _scratch(self, rows: int, width: int) -> int:
+        return scratch(self._library.dense_floats(rows, width))
 
 
 def products_for(weight: Tensor) -> Products:
@@ -120,7 +124,3 @@ def typed(library: ctypes.CDLL) -> ctypes.CDLL:
     library.dense_dots.argtypes = library.dense_mix.argtypes = (*(pointer,) * 3, *(size,) * 3, pointer)
     library.dense_step.argtypes = (*(pointer,) * 4, number, pointer, number, pointer, *(size,) * 3, pointer)
     return library
-
-
-def _at(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.engine.executors.chunks import Chunk
-from fedbalancer.engine.executors.ray_session import RaySession
+from fedbalancer.engine.executors.ray_session import RaySession, warn_of_unlike_nodes
 from fedbalancer.engine.executors.spread import SpreadExecutor
 from fedbalancer.engine.executors.worker import Answer, Worker
 from fedbalancer.errors import FedBalancerError
@@ -49,6 +49,7 @@ class Actors:
     ) -> None:
         self._session = RaySession(address, workers if workers is not None else usable_cores())
         self._ray = self._session.ray
+        warn_of_unlike_nodes(self._ray)
         self.size = workers if workers is not None else self._session.room(1.0, gpus)
         self._actor = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(Actor)
         self._make_trainer = self._ray.put(make_trainer)

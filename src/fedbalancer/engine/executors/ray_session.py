@@ -10,15 +10,19 @@ import socket
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedbalancer.client.fast.provenance import processor
 from fedbalancer.errors import BadSetting, MissingData
 
 ANSWER_S = 10.0
 """How long an address may take to answer at all."""
+NODES_S = 60.0
+"""How long all nodes may take to name their processors."""
 STARTS = 3
 """Attempts to start a Ray here: it gives itself 30 s, which may not be enough on a busy machine."""
 PREFIX = "fb-ray-"
@@ -81,6 +85,23 @@ class RaySession:
                 self.close()
             else:
                 return
+
+
+def warn_of_unlike_nodes(ray: Any) -> None:
+    """Tell the user of a cluster whose processors differ: only equal ones give the same bytes."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = {node["NodeManagerHostname"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    ask = ray.remote(num_cpus=0)(processor)
+    there = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes.values() if len(nodes) > 1)
+    try:
+        found = ray.get([ask.options(scheduling_strategy=node).remote() for node in there], timeout=NODES_S)
+    except ray.exceptions.RayError:  # a node that has just gone: whatever replaces it is not known yet
+        return
+    if len(set(found)) > 1:
+        each = "; ".join(f"{name}: {has}" for name, has in zip(nodes, found, strict=True))
+        told = f"the processors of the Ray cluster differ, so that a seed need not give the same bytes: {each}"
+        warnings.warn(told, stacklevel=2)
 
 
 def fresh_folder() -> Path:

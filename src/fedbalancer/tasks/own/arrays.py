@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.errors import BadData
-from fedbalancer.task import Samples
-from fedbalancer.tasks.own.build import TEST, assemble
+from fedbalancer.task import TEST, Samples
+from fedbalancer.tasks.own.build import assemble
 from fedbalancer.tasks.own.models import Model
 from fedbalancer.tasks.own.split import split_notes, split_rows
 from fedbalancer.tasks.task import Task

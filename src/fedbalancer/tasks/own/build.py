@@ -7,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import BadData
-from fedbalancer.task import Samples, check_samples
+from fedbalancer.task import TEST, Samples, check_samples, check_shapes
 from fedbalancer.tasks.own.labels import count_classes, numbered
 from fedbalancer.tasks.own.models import Model, make_factory, ready
 from fedbalancer.tasks.task import Task
-
-TEST = "the test data"
 
 
 def assemble(
@@ -41,12 +38,3 @@ def assemble(
     settings = {"clients_per_round": min(10, len(clients)), **settings}
     notes = {**notes, **({"labels": names} if names else {})}
     return Task(dict(zip(clients, done[:-1], strict=True)), done[-1], factory, classes=count, notes=notes, **settings)
-
-
-def check_shapes(parts: Mapping[str, Samples]) -> None:
-    """Samples of one shape, everywhere."""
-    shapes = {where: np.shape(features)[1:] for where, (features, _) in parts.items()}
-    first = next(iter(shapes))
-    for where, shape in shapes.items():
-        if shape != shapes[first]:
-            raise BadData(f"{where} has samples of shape {shape}, but {first} has {shapes[first]}")

@@ -7,9 +7,9 @@ from typing import Unpack
 
 from fedbalancer.data.clients import joined
 from fedbalancer.errors import BadData
-from fedbalancer.task import Samples, check_samples
+from fedbalancer.task import Samples, check_samples, check_shapes
 from fedbalancer.tasks.own.arrays import pair
-from fedbalancer.tasks.own.build import assemble, check_shapes
+from fedbalancer.tasks.own.build import assemble
 from fedbalancer.tasks.own.models import Model
 from fedbalancer.tasks.own.npz import NpzFile
 from fedbalancer.tasks.own.options import OwnOptions, divided
