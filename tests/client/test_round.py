@@ -19,9 +19,9 @@ from fedbalancer.client.round import ClientRound, received
 from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.randomness import stream
-from fedbalancer.types import Trained
+from fedbalancer.types import Layout, Trained
 
-SIZE, LAYOUT = 95, (("weight", (4, 3)), ("bias", (4,)))
+SIZE, LAYOUT = 95, Layout((("weight", (4, 3)), ("bias", (4,))))
 LOSSES = np.linspace(0.0, 2.0, SIZE)
 
 

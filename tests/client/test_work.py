@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
-from fedbalancer.protocols import Work
+from fedbalancer.protocols import WorkPolicy
 
 
 @st.composite
@@ -28,7 +28,7 @@ def rounds(draw: Callable[..., Any]) -> tuple[list[float], float, int, int]:
     return elapsed, deadline_s, per_epoch, epochs
 
 
-def done(policy: Work, case: tuple[list[float], float, int, int]) -> int:
+def done(policy: WorkPolicy, case: tuple[list[float], float, int, int]) -> int:
     elapsed, deadline_s, per_epoch, epochs = case
     return policy.batches(lambda count: elapsed[count], deadline_s, per_epoch, epochs)
 
@@ -60,5 +60,5 @@ def test_finer_rules_never_do_less(case: tuple[list[float], float, int, int]) ->
 
 
 @pytest.mark.parametrize("policy", [AllOrNothing(), WholeEpochs(), WholeBatches()])
-def test_exactly_at_the_deadline_is_in_time(policy: Work) -> None:
+def test_exactly_at_the_deadline_is_in_time(policy: WorkPolicy) -> None:
     assert policy.batches(float, 6.0, 3, 2) == 6

@@ -85,9 +85,10 @@ def answer(
     size: int,
     batch_s: BatchSeconds | None = None,
     fingerprint: str = "",
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
 ) -> Message:
     """The reply to the server's first question; what was measured is remembered for the first selection of samples."""
+    clock = clock or time.monotonic
     started = clock()
     asked = message.content.config_records[OURS]
     check_version(asked)
