@@ -11,9 +11,9 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-import cloudpickle
-
 EXIT_INTERRUPTED = 130
+TRIES = 3
+"""How many workers may die over the same work, or at their start, before it is an error."""
 DIED = (
     "a worker process died; fewer of them need less memory, "
     'and a script of your own must start runs under `if __name__ == "__main__":`'
@@ -30,17 +30,6 @@ def process_context() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fedbalancer.runs.jobs", "torch"])
     return context
-
-
-def packed(value: Any) -> bytes:
-    """A value for a worker process; lambdas and functions of a script or notebook included."""
-    data: bytes = cloudpickle.dumps(value)
-    return data
-
-
-def unpacked(data: bytes) -> Any:
-    """The inverse of `packed`."""
-    return cloudpickle.loads(data)
 
 
 def become_worker() -> None:

@@ -15,7 +15,7 @@ from fedbalancer.flower.record import Record, manifest_of
 from fedbalancer.settings import Settings
 from fedbalancer.store.lock import FolderLock
 
-MANIFEST = manifest_of("tiny", "fedbalancer", True, 0, Settings(), 3)
+MANIFEST = manifest_of("tiny", "fedbalancer", 0, Settings(), 3)
 
 
 def test_the_earlier_server_is_waited_for(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from runs import tinytask
 
 import fedbalancer as fb
 from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.runs.compare import ComparisonPlan, run_comparison
+from fedbalancer.runs.compare import run_comparison
 from fedbalancer.runs.jobs import JobEvent
-from fedbalancer.runs.workforce import Hands
+from fedbalancer.runs.plan import ComparisonPlan
+from fedbalancer.runs.spec import RunSpec
 
 METHODS = ["fedavg+1t", "fedavg+wfa", "fedbalancer"]
 
@@ -55,12 +56,12 @@ def test_the_folder_holds_all_that_is_promised(compared: Path) -> None:
 
 
 def test_a_failing_run_does_not_take_the_others_along(tmp_path: Path) -> None:
-    plan = ComparisonPlan.make(tinytask.load(), ["fedavg+1t", "prox+1t"], 1)
+    plan = ComparisonPlan.make(RunSpec(task=tinytask.load()), ["fedavg+1t", "prox+1t"], 1)
     events: list[JobEvent] = []
     broken = tmp_path / "out" / "prox+1t" / "seed-0"
     broken.mkdir(parents=True)
     (broken / "stranger.txt").write_text("not ours")
-    result = run_comparison(plan, tmp_path / "out", resumed=True, listen=events.append, hands=Hands(jobs=1))
+    result = run_comparison(plan, tmp_path / "out", resumed=True, listen=events.append, jobs=1)
     assert [event.key for event in result.failed] == [("prox+1t", 0)]
     assert result.outcomes["fedavg+1t", 0].kind == "done"
     assert (broken / "stranger.txt").read_text() == "not ours"

@@ -9,9 +9,9 @@ from functools import partial
 from fedbalancer.engine.executors import InlineExecutor, PoolExecutor
 from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.protocols import Executor
+from fedbalancer.runs.executor_cache import trainer_for
+from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.runs.workforce import trainer_for
-from fedbalancer.runs.world import build
 from fedbalancer.task import Task
 from fedbalancer.types import Weights
 
@@ -43,10 +43,10 @@ def make_executor(task: Task, engine: str, workers: int) -> Executor:
 def timed_rounds(task: Task, executor: Executor, weights: Weights, count: int) -> TimedRounds:
     """`count` rounds in which every client of the task trains all its epochs."""
     everybody = replace(task, clients_per_round=len(task.sizes))
-    world = build(RunSpec(everybody, "fedavg+wfa"), everybody, executor)
+    simulation = build(RunSpec(task=everybody, method="fedavg+wfa"), everybody, executor)
     seconds, samples, begun = [], 0, time.perf_counter()
-    state = world.server.init(weights)
-    for after, result in run_rounds(world.server, world.engine, state, lambda state: state.round >= count):
+    state = simulation.server.init(weights)
+    for after, result in run_rounds(simulation.server, simulation.engine, state, lambda state: state.round >= count):
         now = time.perf_counter()
         seconds.append(now - begun)
         samples += sum(int(report.summary.trained * report.epochs) for report in result.reports)

@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedbalancer.runs.execute import Progress
 from fedbalancer.runs.jobs import JobEvent
+from fedbalancer.runs.rounds import Progress
 
 LINE_EVERY_SHARE = 0.25
 

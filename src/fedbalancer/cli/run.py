@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ from fedbalancer.cli.options import (
 )
 from fedbalancer.cli.tasks import announce, folder_name, is_file, label, say_prepared, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
+
+if TYPE_CHECKING:
+    from fedbalancer.runs.execute import RunResult
 
 
 def run(
@@ -64,16 +67,18 @@ def run(
 
         fedbalancer run femnist --scale paper --executor ray --address auto
     """
+    from fedbalancer.engine.executors import Resources
     from fedbalancer.runs.execute import execute
+    from fedbalancer.runs.executor_cache import ExecutorCache
+    from fedbalancer.runs.simulation import resolve_spec
     from fedbalancer.runs.spec import RunSpec
-    from fedbalancer.runs.workforce import Workforce
-    from fedbalancer.runs.world import resolve_spec
 
     settings = overrides(config, set_)
     spec = RunSpec(
-        task, method, seed, scale, users, settings, rounds, budget, None, timing_only, variant, engine, device
-    )
-    workforce = Workforce(workers, executor, address)
+        task=task, method=method, seed=seed, scale=scale, users=users, variant=variant, settings=settings,
+        rounds=rounds, budget_s=budget, timing_only=timing_only, engine=engine, device=device,
+    )  # fmt: skip
+    executors = ExecutorCache(Resources(workers=workers, executor=executor, address=address))
     folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{method}-seed-{seed}"
     prepared, seconds = timed(spec.load_task)
     resolve_spec(spec, prepared)  # what can be wrong is wrong before anything is said
@@ -81,19 +86,17 @@ def run(
         announce(prepared, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
     say_prepared(prepared, seconds)
     title = f"{folder_name(task)} {method} seed {seed}"
-    with StopFlag() as stop, workforce, run_display(title) as progress:
+    with StopFlag() as stop, executors, run_display(title) as progress:
         result = execute(
-            spec, folder, task=prepared, overwrite=overwrite, workforce=workforce, progress=progress, stopped=stop
+            spec, folder, task=prepared, overwrite=overwrite, executors=executors, progress=progress, stopped=stop
         )
     finish(result, folder, as_json)
 
 
-def finish(result: object, folder: Path, as_json: bool) -> None:
+def finish(result: RunResult, folder: Path, as_json: bool) -> None:
     """Say how a run ended."""
-    from fedbalancer.runs.execute import RunResult
     from fedbalancer.store import read_manifest
 
-    assert isinstance(result, RunResult)
     described = read_manifest(folder)
     task = described["task"]
     clock_s = float(result.rounds["end_s"][-1]) if len(result.rounds) else 0.0

@@ -56,7 +56,7 @@ class Run:
 
     def manifest(self) -> dict[str, Any]:
         s = self.strategy
-        return manifest_of(s.task, s.method.name, s.named, s.seed, s.settings, self.num_rounds)
+        return manifest_of(s.task, s.method.name, s.seed, s.settings, self.num_rounds)
 
     def go(self, record: Record) -> None:
         """All rounds from the beginning or from the last checkpoint."""

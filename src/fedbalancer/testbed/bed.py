@@ -16,7 +16,7 @@ import polars as pl
 from fedbalancer.errors import MissingData, RunFolderError
 from fedbalancer.files import write_json
 from fedbalancer.report import Comparison, score_folder, write_report
-from fedbalancer.store import RunFolder, read_manifest
+from fedbalancer.store import RunFolder, check_free, status_of
 from fedbalancer.testbed.figure import write_figure
 from fedbalancer.testbed.netns import check
 from fedbalancer.testbed.plan import FILE, BedPlan
@@ -86,9 +86,9 @@ def _mark_stopped(plan: BedPlan) -> None:
     """A run whose server was ended from outside still says that it is running."""
     for method in plan.methods:
         run = plan.run_folder(method)
-        if (run / "manifest.json").is_file() and read_manifest(run)["status"] == "running":
+        if status_of(run) == "running":
             with _opened(run) as folder:
-                folder.set_status("stopped", "interrupted")
+                folder.update_manifest(status="stopped", why="interrupted")
 
 
 def _opened(run: Path) -> RunFolder:
@@ -104,14 +104,7 @@ def _opened(run: Path) -> RunFolder:
 
 
 def _make_free(folder: Path, overwrite: bool) -> None:
-    if folder.is_file():
-        raise RunFolderError(f"{folder} is a file; give a folder with --out")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / FILE).is_file():
-            raise RunFolderError(f"{folder} holds other files; give another folder with --out")
-        if not overwrite:
-            raise RunFolderError(
-                f"{folder} already holds a test bed; add --overwrite, or give another folder with --out"
-            )
+    check_free(folder, overwrite, FILE)
+    if (folder / FILE).is_file():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)

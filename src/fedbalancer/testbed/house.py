@@ -20,7 +20,7 @@ from pathlib import Path
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.flower.memory import FOLDER_KEY
 from fedbalancer.processes import one_thread_here
-from fedbalancer.runs.world import four_bytes_each
+from fedbalancer.runs.simulation import four_bytes_each
 from fedbalancer.testbed import warm
 from fedbalancer.testbed.bells import SERVER
 from fedbalancer.testbed.client import EmulatedPhone

@@ -24,7 +24,7 @@ from fedbalancer.flower.record import Record
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
 from fedbalancer.processes import one_thread_here
-from fedbalancer.runs.world import four_bytes_each
+from fedbalancer.runs.simulation import four_bytes_each
 from fedbalancer.testbed.bells import SERVER, Bell, ring
 from fedbalancer.testbed.client import order_name
 from fedbalancer.testbed.plan import BedPlan

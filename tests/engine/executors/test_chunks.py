@@ -1,4 +1,4 @@
-"""Work is dealt out whole, the dearest first, and evenly to whoever is free."""
+"""All work is given out, the most expensive first, and evenly to whoever is free."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.batches import epochs
-from fedbalancer.engine.executors.chunks import Chunk, Deal, training_cost
+from fedbalancer.engine.executors.chunks import Chunk, ChunkQueue, training_cost
 from fedbalancer.types import ClientWork
 
 COSTS = st.lists(st.integers(1, 100), max_size=60)
 
 
-def all_chunks(deal: Deal) -> list[Chunk]:
+def all_chunks(queue: ChunkQueue) -> list[Chunk]:
     chunks = []
-    while (chunk := deal.take()) is not None:
+    while (chunk := queue.take()) is not None:
         chunks.append(chunk)
     return chunks
 
 
 @given(COSTS, st.integers(1, 8), st.integers(1, 10))
 def test_every_piece_is_dealt_once_in_chunks_that_are_not_too_large(costs: list[int], workers: int, most: int) -> None:
-    deal = Deal(costs, workers, most)
-    chunks = all_chunks(deal)
-    assert deal.is_empty
+    queue = ChunkQueue(costs, workers, most)
+    chunks = all_chunks(queue)
+    assert queue.is_empty
     assert sorted(position for chunk in chunks for position in chunk.positions) == list(range(len(costs)))
     assert all(list(chunk.positions) == sorted(chunk.positions) for chunk in chunks)
     assert all(len(chunk.positions) <= most for chunk in chunks)
@@ -34,9 +34,9 @@ def test_every_piece_is_dealt_once_in_chunks_that_are_not_too_large(costs: list[
 
 @given(COSTS, st.integers(1, 8))
 def test_workers_that_take_when_free_finish_about_together(costs: list[int], workers: int) -> None:
-    deal = Deal(costs, workers)
+    queue = ChunkQueue(costs, workers)
     free_at = [0.0] * workers
-    while (chunk := deal.take()) is not None:
+    while (chunk := queue.take()) is not None:
         first = free_at.index(min(free_at))
         free_at[first] += sum(costs[position] for position in chunk.positions)
     # No rule can do better than the mean, nor than the dearest piece alone.
@@ -45,29 +45,29 @@ def test_workers_that_take_when_free_finish_about_together(costs: list[int], wor
 
 @given(st.integers(1, 10_000), st.integers(1, 8))
 def test_many_equal_pieces_are_few_chunks(count: int, workers: int) -> None:
-    assert len(all_chunks(Deal([1] * count, workers))) <= 2 * workers * (2 + np.log2(count))
+    assert len(all_chunks(ChunkQueue([1] * count, workers))) <= 2 * workers * (2 + np.log2(count))
 
 
 @given(COSTS.filter(bool), st.integers(1, 4), st.data())
 def test_after_a_failure_only_earlier_pieces_are_dealt(costs: list[int], workers: int, data: st.DataObject) -> None:
-    deal = Deal(costs, workers)
-    first = deal.take()
+    queue = ChunkQueue(costs, workers)
+    first = queue.take()
     assert first is not None
-    deal.put_back(first)
+    queue.put_back(first)
     position = data.draw(st.integers(0, len(costs) - 1))
-    deal.drop_after(position)
-    dealt = [each for chunk in all_chunks(deal) for each in chunk.positions]
+    queue.drop_after(position)
+    dealt = [each for chunk in all_chunks(queue) for each in chunk.positions]
     assert set(range(position)) <= set(dealt)
     assert all(each < position for each in dealt if each not in first.positions)
 
 
 def test_what_is_put_back_comes_next() -> None:
-    deal = Deal([1, 2, 3], 1)
-    taken = deal.take()
+    queue = ChunkQueue([1, 2, 3], 1)
+    taken = queue.take()
     assert taken is not None
-    deal.put_back(Chunk(taken.positions, lost=1))
-    assert not deal.is_empty
-    assert deal.take() == Chunk(taken.positions, lost=1)
+    queue.put_back(Chunk(taken.positions, lost=1))
+    assert not queue.is_empty
+    assert queue.take() == Chunk(taken.positions, lost=1)
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 5), st.none() | st.integers(1, 4))

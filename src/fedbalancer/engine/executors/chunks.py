@@ -1,4 +1,4 @@
-"""How work is dealt out: the dearest first, in chunks that shrink towards the end."""
+"""How work is divided among workers: the most expensive items first, in chunks that shrink towards the end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fedbalancer.types import ClientWork
 
 SHARE = 0.5
-"""Of an even share of what is left, this part is dealt at once: the rest evens out what the prediction missed."""
+"""The part of an even share of the remaining work that a worker gets at once: the rest evens out what the prediction of
+the costs missed."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,14 @@ class Chunk:
     lost: int = 0
 
 
-class Deal:
+class ChunkQueue:
     """The chunks of one list of work, of at most `most` items, taken one at a time by whoever is free.
 
     Guided self-scheduling (C. Polychronopoulos and D. Kuck, 1987) over work of unequal cost: a chunk is worth at most
     half an even share of what is left, so that there are few chunks, and the last ones are small.
 
-    >>> deal = Deal([5, 1, 1, 3], workers=2)
-    >>> deal.take().positions, deal.take().positions, deal.take().positions
+    >>> queue = ChunkQueue([5, 1, 1, 3], workers=2)
+    >>> queue.take().positions, queue.take().positions, queue.take().positions
     ((0,), (3,), (1,))
     """
 

@@ -1,44 +1,82 @@
-"""A value on its way to worker processes, its large arrays in memory that all of them share."""
+"""Memory that several processes share, and values on their way through it.
+
+A block is a file without a name: processes hand it on as a descriptor, and it is gone when the last of them lets go,
+however that process ended. On Linux it lies in memory and needs no room in /dev/shm, which is tiny in containers.
+"""
 
 from __future__ import annotations
 
+import mmap
 import os
 import pickle
+import sys
+import tempfile
 from multiprocessing import reduction
 from typing import Any
 
 import cloudpickle
 import numpy as np
+from numpy.typing import NDArray
 
-from fedbalancer.engine.executors import blocks
-
+SMALL_BYTES = 64 * 1024
+"""What is smaller travels in the message itself."""
 _ALIGNED = 64
 
 
-class Parcel:
-    """A value for worker processes; lambdas and functions of a script or notebook included. Ten workers that open it
-    hold the data of a task once.
+def make_block(size: int) -> int | None:
+    """A descriptor of `size` bytes of zeros, or None where there is no such thing: then messages carry everything."""
+    if sys.platform == "win32":
+        return None
+    try:
+        if sys.platform == "linux":
+            block = os.memfd_create("fedbalancer")
+        else:
+            with tempfile.TemporaryFile() as file:
+                block = os.dup(file.fileno())
+        os.ftruncate(block, size)
+    except OSError:
+        return None
+    return block
 
-    >>> Parcel({"x": np.arange(3)}).value["x"]
+
+def mapped(block: int, count: int, dtype: Any = np.float32, *, own: bool = False) -> NDArray[Any]:
+    """The first `count` values of a block. With `own`, what is written to them stays in this process."""
+    size = count * np.dtype(dtype).itemsize
+    return np.frombuffer(mmap.mmap(block, size, access=mmap.ACCESS_COPY if own else mmap.ACCESS_WRITE), dtype)
+
+
+def write(block: int, array: NDArray[Any], start: int = 0) -> None:
+    """The array's bytes into the block."""
+    rest = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    while len(rest):
+        done = os.pwrite(block, rest, start)
+        rest, start = rest[done:], start + done
+
+
+class SharedValue:
+    """A value for worker processes, lambdas and functions of a script or notebook included. Its large arrays lie in
+    memory that all of them share: ten workers that open it hold the data of a task once.
+
+    >>> SharedValue({"x": np.arange(3)}).value["x"]
     array([0, 1, 2])
     """
 
     def __init__(self, value: Any) -> None:
         self._data, large = _taken_apart(value)
         self._spans, size = _spans(large)
-        block = self._block = blocks.make_block(size) if large else None
+        block = self._block = make_block(size) if large else None
         if block is None:  # then the message carries everything
             self._data, self._spans = cloudpickle.dumps(value, protocol=5), []
             return
         for (start, _), part in zip(self._spans, large, strict=True):
-            blocks.write(block, np.frombuffer(part.raw(), np.uint8), start)
+            write(block, np.frombuffer(part.raw(), np.uint8), start)
 
     @property
     def value(self) -> Any:
         """The value, made anew; its large arrays are shared until they are written to."""
         if self._block is None:
             return pickle.loads(self._data)
-        whole = blocks.mapped(self._block, self._spans[-1][1], np.uint8, own=True)
+        whole = mapped(self._block, self._spans[-1][1], np.uint8, own=True)
         return pickle.loads(self._data, buffers=[whole[start:end] for start, end in self._spans])
 
     def close(self) -> None:
@@ -60,7 +98,7 @@ def _taken_apart(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     large: list[pickle.PickleBuffer] = []
 
     def stays(part: pickle.PickleBuffer) -> bool:
-        small = len(part.raw()) < blocks.SMALL_BYTES
+        small = len(part.raw()) < SMALL_BYTES
         if not small:
             large.append(part)
         return small

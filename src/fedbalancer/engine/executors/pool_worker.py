@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from multiprocessing import reduction
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
-from fedbalancer.engine.executors import blocks
-from fedbalancer.engine.executors.parcel import Parcel
+from fedbalancer.engine.executors import shared_memory
 from fedbalancer.engine.executors.worker import Answer, Worker
-from fedbalancer.processes import become_worker, packed, unpacked
+from fedbalancer.processes import become_worker
 from fedbalancer.types import Trained, Weights
 
 
@@ -39,16 +39,16 @@ class InBlock:
     trained: Trained
 
 
-def serve(pipe: Any, parcel: Parcel) -> None:
+def serve(pipe: Any, make_trainer: shared_memory.SharedValue) -> None:
     """The life of a worker process: it ends when the driver closes the pipe or is gone."""
     become_worker()
     worker = Worker()
-    answer = worker.start(lambda: parcel.value)
-    parcel.close()
+    answer = worker.start(lambda: make_trainer.value)
+    make_trainer.close()
     try:
         while True:
-            pipe.send_bytes(packed(answer))
-            answer = _done(worker, unpacked(pipe.recv_bytes()), pipe)
+            pipe.send_bytes(cloudpickle.dumps(answer))
+            answer = _done(worker, cloudpickle.loads(pipe.recv_bytes()), pipe)
     except (EOFError, OSError):
         return
 
@@ -57,7 +57,7 @@ def _done(worker: Worker, request: Request, pipe: Any) -> Answer:
     weights = request.weights
     if isinstance(weights, int):
         descriptor = reduction.recv_handle(pipe)
-        weights = blocks.mapped(descriptor, weights, own=True)
+        weights = shared_memory.mapped(descriptor, weights, own=True)
         os.close(descriptor)
     if not request.updates or weights is None:
         return worker.answer(request.verb, request.items, weights)
@@ -73,5 +73,5 @@ def _done(worker: Worker, request: Request, pipe: Any) -> Answer:
 def _put_in(value: Trained, block: int, position: int, weights: Weights) -> Trained | InBlock:
     if value.update.dtype != weights.dtype or value.update.shape != weights.shape:
         return value
-    blocks.write(block, value.update, position * weights.nbytes)
+    shared_memory.write(block, value.update, position * weights.nbytes)
     return InBlock(replace(value, update=np.empty(0, dtype=np.float32)))
