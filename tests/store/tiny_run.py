@@ -58,13 +58,6 @@ def rows(state: ServerState, memory: dict[str, Any]) -> tuple[Any, Any, Any]:
         "selected": 3, "completed": np.int64(2), "samples": 7, "epochs": 5, "utility": None if state.round % 2 else 0.1,
         "down_bytes": 3 * state.round, "up_bytes": np.int64(2 * state.round),
     }  # fmt: skip
-    evaluation: dict[str, Any] = {
-        "round": state.round,
-        "start_s": 0.0,
-        "clock_s": state.clock_s,
-        "accuracy": 0.5,
-        "loss": math.nan,
-    }
     clients: list[dict[str, Any]] = [
         {
             "round": state.round, "client": name, "download_s": float(losses[0]), "forward_s": 0.1, "train_s": 0.2,
@@ -73,7 +66,7 @@ def rows(state: ServerState, memory: dict[str, Any]) -> tuple[Any, Any, Any]:
         }
         for name, losses in memory.items()
     ]  # fmt: skip
-    found = EvalRow(**evaluation) if state.round % 3 == 0 else None
+    found = EvalRow(state.round, 0.0, state.clock_s, 0.5, math.nan) if state.round % 3 == 0 else None
     return RoundRow(**one), found, [ClientRow(**client) for client in clients]
 
 

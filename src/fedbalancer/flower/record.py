@@ -82,7 +82,7 @@ class Record:
         self.folder.checkpoint(state, engine, began)
         self.folder.write_tables()
 
-    def close(self, status: str, why: str | None, weights: Weights | None = None, layout: Layout = ()) -> None:
+    def close(self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None) -> None:
         """Write down how the run ended."""
         self.folder.finish(status, why, weights, layout)
         self.folder.close()

@@ -51,6 +51,13 @@ class ComparisonRun:
     def stopped(self) -> bool:
         return any(event.kind == "stopped" for event in self.outcomes.values())
 
+    def scored(self) -> Comparison:
+        """The scores, unless so many runs failed that there are none: then an error that names those and why."""
+        if self.failed and not self.comparison.seeds:
+            causes = "; ".join(f"{event.key[0]} seed {event.key[1]} failed: {event.why}" for event in self.failed)
+            raise FedBalancerError(f"nothing can be scored: {causes}")
+        return self.comparison
+
 
 def compare(
     task: str | Task,
@@ -66,7 +73,8 @@ def compare(
     address: str | None = None,
     **options: Unpack[RunOptions],
 ) -> Comparison:
-    """Compare methods on a task and return the scores.
+    """Compare methods on a task and return the scores. Runs that fail are left out of them, and named in their `notes`;
+    if nothing is left it is an error.
 
     `seeds` are numbers, or how many of them to take from 0 on. A method may take `extend` budgets to reach the target.
     The folder `out` keeps every run and the report; without it nothing is written to disk. `jobs` runs go side by side,
@@ -77,11 +85,7 @@ def compare(
     plan = ComparisonPlan.make(RunSpec(task=task, **options), methods, seeds, extend)
     resources = Resources(workers=workers, executor=executor, address=address)
     folder = Path(out) if out is not None else None
-    done = run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, resources=resources)
-    if done.failed and not done.comparison.seeds:
-        (name, seed), why = done.failed[0].key, done.failed[0].why
-        raise FedBalancerError(f"nothing could be scored: {len(done.failed)} runs failed, {name} seed {seed}: {why}")
-    return done.comparison
+    return run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, resources=resources).scored()
 
 
 def run_comparison(

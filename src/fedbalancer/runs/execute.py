@@ -12,10 +12,10 @@ from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.methods import Method
 from fedbalancer.runs.executor_cache import ExecutorCache
-from fedbalancer.runs.rounds import Progress, RunLoop, one_thread
+from fedbalancer.runs.rounds import Progress, Recorder, RunLoop, one_thread
 from fedbalancer.runs.simulation import build, resolve_spec
 from fedbalancer.runs.spec import RunOptions, RunSpec, from_manifest
-from fedbalancer.store import MemoryRecorder, Recorder, RunFolder
+from fedbalancer.store import MemoryRecorder, RunFolder
 from fedbalancer.tasks import Task
 from fedbalancer.types import Weights
 
@@ -44,15 +44,6 @@ Tell = Callable[[Progress], None]
 """Told after every round how far the run has come."""
 Stop = Callable[[], bool]
 """Asked after every round whether the run shall save itself and stop."""
-
-
-def silent(progress: Progress) -> None:
-    """Tell nobody."""
-
-
-def never() -> bool:
-    """Do not stop."""
-    return False
 
 
 def run(
@@ -95,8 +86,8 @@ def execute(
     task: Task | None = None,
     overwrite: bool = False,
     executors: ExecutorCache | None = None,
-    progress: Tell = silent,
-    stopped: Stop = never,
+    progress: Tell = lambda _: None,
+    stopped: Stop = lambda: False,
 ) -> RunResult:
     """Run a spec into a new folder, or in memory; this process trains, unless `executors` say otherwise."""
     executors = executors if executors is not None else ExecutorCache()
@@ -122,8 +113,8 @@ def resume(
     device: str | None = None,
     budget_s: float | None = None,
     target: float | None = None,
-    progress: Tell = silent,
-    stopped: Stop = never,
+    progress: Tell = lambda _: None,
+    stopped: Stop = lambda: False,
 ) -> RunResult:
     """Go on with a run from its last checkpoint; a run that is done is returned as it is, unless a new `budget_s`
     (with a `target` accuracy to stop at) carries it further. `engine` and `device` are the run's own, unless told. A
@@ -141,8 +132,8 @@ def carry_on(
     *,
     task: Task | None = None,
     method: Method | None = None,
-    progress: Tell = silent,
-    stopped: Stop = never,
+    progress: Tell = lambda _: None,
+    stopped: Stop = lambda: False,
 ) -> RunResult:
     """Go on with the run in a folder after these changes to its spec."""
     with RunFolder.open(out) as folder:

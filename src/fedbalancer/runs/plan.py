@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.errors import BadSetting
 from fedbalancer.methods import Method
 from fedbalancer.runs.simulation import resolve_spec, timed_clock_s
 from fedbalancer.runs.spec import RunSpec
@@ -52,11 +52,6 @@ class ComparisonPlan:
     def read(cls, folder: Path, **changes: str | None) -> ComparisonPlan:
         """The plan of the comparison in a folder, with those of the changes to its runs that are not None."""
         written = ComparisonFile.read(folder)
-        if not written.spec:
-            raise RunFolderError(
-                f"the comparison in {folder} was started with a task or methods that its file cannot hold; "
-                "run it again from where it was started"
-            )
         asked = {name: value for name, value in changes.items() if value is not None}
         return cls.make(RunSpec.from_json({**written.spec, **asked}), written.methods, written.seeds, written.extend)
 

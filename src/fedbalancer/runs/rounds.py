@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import TypeAlias
 
 from fedbalancer.errors import TrainingDiverged
 from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.runs.simulation import Simulation
-from fedbalancer.store import ClientRow, EvalRow, Recorder, RoundRow
+from fedbalancer.store import ClientRow, EvalRow, MemoryRecorder, RoundRow, RunFolder
 from fedbalancer.types import Evaluation, ServerState
 
+Recorder: TypeAlias = RunFolder | MemoryRecorder
 TABLES_EVERY_S = 10.0
 """How often the tables on disk are brought up to date while a run is going on."""
 

@@ -18,6 +18,8 @@ from fedbalancer.tasks import Task, load_task
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
 OLD_ENGINE = "plain"
 """Of runs from before there was a choice."""
+_SCATTERED = {"overrides", "versions"}
+"""What stands beside a spec that is not in one place, as older versions wrote it."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -103,14 +105,15 @@ class RunSpec:
     @classmethod
     def from_json(cls, written: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
         """What `to_json` wrote down; a task or method of the user's own has to be given again."""
+        written = _renewed(written) if written.keys() & _SCATTERED else written
         unknown = written.keys() - {each.name for each in fields(cls)}
         if unknown:
             raise RunFolderError(f"this run has options that this version does not know: {', '.join(sorted(unknown))}")
         found = {**written, "task": written.get("task") or task, "method": written.get("method") or method}
         if found["task"] is None or found["method"] is None:
             raise RunFolderError(
-                "this run was started from Python with its own task or method; "
-                "resume it there with fedbalancer.resume(folder, task=..., method=...)"
+                "this was started from Python with a task or methods of its own, so it can go on only there: a run "
+                "with fedbalancer.resume(folder, task=..., method=...), a comparison from its start"
             )
         return cls(**found)
 
@@ -137,26 +140,22 @@ class RunSpec:
 
 def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
     """The spec that a manifest describes; objects of the user's own have to be given again."""
-    return RunSpec.from_json(manifest.get("spec") or _old_spec(manifest), task, method)
+    return RunSpec.from_json(manifest.get("spec", manifest), task, method)
 
 
 def _if_named(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _old_spec(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of a run folder from before there was one in the manifest."""
-    task = manifest["task"]
-    same = ("seed", "rounds", "budget_s", "target")
-    return {
-        **{name: manifest.get(name) for name in same},
-        "task": task.get("source"),
-        "method": manifest["method"] if manifest.get("method_is_named") else None,
-        "scale": task.get("scale"),
-        "users": task.get("users"),
-        "variant": task.get("variant_asked"),
-        "settings": manifest.get("overrides"),
-        "timing_only": manifest.get("timing_only", False),
-        "engine": manifest.get("engine", OLD_ENGINE),
-        "device": manifest.get("device", "cpu"),
-    }
+def _renewed(old: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec from the manifest of a run, or the file of a comparison, of a version that scattered it."""
+    task = old["task"] if isinstance(old["task"], Mapping) else {}
+    content = {**old, **task}
+    known = {"task": "source", "variant": "variant_asked", "settings": "overrides"}
+    found = {each.name: content.get(known.get(each.name, each.name)) for each in fields(RunSpec)}
+    if not old.get("method_is_named", True) or not old.get("methods_are_named", True):
+        found["method"] = None
+    elif "methods" in old:
+        found["method"] = old["methods"][0]
+    given = {name: value for name, value in found.items() if value is not None}
+    return {"engine": OLD_ENGINE, **given}

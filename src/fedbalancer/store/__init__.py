@@ -3,7 +3,7 @@
 from fedbalancer.store.comparison import COMPARISON, ComparisonFile
 from fedbalancer.store.contents import check_free, new_manifest, read_manifest, status_of
 from fedbalancer.store.folder import RunFolder
-from fedbalancer.store.recorder import MemoryRecorder, Recorder
+from fedbalancer.store.recorder import MemoryRecorder
 from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow, schema_of
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "ComparisonFile",
     "EvalRow",
     "MemoryRecorder",
-    "Recorder",
     "RoundRow",
     "RunFolder",
     "check_free",

@@ -62,16 +62,5 @@ class ComparisonFile:
             scale=str(content.get("scale") or ""),
             rounds=content.get("rounds"),
             extend=float(content.get("extend") or cls.extend),
-            spec=content["spec"] if "spec" in content else _old_spec(content),
+            spec=content.get("spec", content),  # of older versions, which had no such part, `RunSpec` knows more
         )
-
-
-def _old_spec(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec of a file that was written before there was one in it."""
-    if not content.get("source") or not content.get("methods_are_named", True):
-        return {}
-    names = {"task": "source", "variant": "variant_asked", "settings": "overrides"}
-    found = {name: content.get(names.get(name, name)) for name in ("task", "variant", "settings", "scale", "users")}
-    found["method"] = content["methods"][0]
-    # Runs from before there was a choice of engines were trained by the plain one.
-    return {**found, "engine": content.get("engine", "plain"), "device": content.get("device", "cpu")}

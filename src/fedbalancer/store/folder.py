@@ -156,7 +156,9 @@ class RunFolder:
             for name, table in self._tables.by_name.items():
                 write_bytes(self.path / f"{name}.parquet", table.parquet())
 
-    def finish(self, status: str, why: str | None, weights: Weights | None = None, layout: Layout = ()) -> None:
+    def finish(
+        self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None
+    ) -> None:
         """Write down how the run ended: the model where there are weights with a layout, the tables, the status."""
         if weights is not None and layout:
             write_bytes(self.path / MODEL, safetensors.numpy.save(split_weights(weights, layout)))

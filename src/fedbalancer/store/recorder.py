@@ -1,10 +1,9 @@
-"""Where a run puts what it finds: into a `RunFolder`, or into memory."""
+"""Where a run without a folder puts what it finds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
@@ -20,23 +19,9 @@ Restored = tuple[ServerState, dict[str, Any], Arrays]
 """The server's state, and the engine's own dictionary of plain values and arrays."""
 
 
-class Recorder(Protocol):
-    """What a run asks of the place that keeps its results."""
-
-    @property
-    def path(self) -> Path | None: ...
-    def restore(self, template: ServerState) -> Restored | None: ...
-    def record(self, row: RoundRow | None, evaluation: EvalRow | None, clients: Sequence[ClientRow]) -> None: ...
-    def checkpoint(
-        self, state: ServerState, engine_json: Mapping[str, Any], engine_arrays: Mapping[str, NDArray[Any]]
-    ) -> None: ...
-    def write_tables(self) -> None: ...
-    def finish(self, status: str, why: str | None, weights: Weights | None = None, layout: Layout = ()) -> None: ...
-    def frames(self) -> dict[str, pl.DataFrame]: ...
-
-
 class MemoryRecorder:
-    """Keeps the tables and the last state of a run in memory, and touches no disk."""
+    """Keeps the tables and the last state of a run in memory. It has what a run asks of a `RunFolder`, and touches no
+    disk."""
 
     path = None
 
@@ -61,7 +46,9 @@ class MemoryRecorder:
     def write_tables(self) -> None:
         """Nothing is written."""
 
-    def finish(self, status: str, why: str | None, weights: Weights | None = None, layout: Layout = ()) -> None:
+    def finish(
+        self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None
+    ) -> None:
         """Nothing is written."""
 
     def frames(self) -> dict[str, pl.DataFrame]:

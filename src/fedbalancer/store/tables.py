@@ -44,9 +44,6 @@ class Table:
         convert = {name: _CONVERT[kind] for name, kind in self.schema.items()}
         self._convert = {name: partial(_or_none, to) if name in nullable else to for name, to in convert.items()}
 
-    def __len__(self) -> int:
-        return len(next(iter(self._columns.values())))
-
     def plain(self, row: Row) -> dict[str, Any]:
         """The row with plain values of the schema's types, without NumPy's; a `TypeError` names the column that does
         not fit."""

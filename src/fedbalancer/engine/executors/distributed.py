@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from fedbalancer.engine.executors.chunks import Chunk, ChunkQueue, training_cost
+from fedbalancer.engine.executors.chunks import Chunk, cut, training_cost
 from fedbalancer.engine.executors.worker import Answer
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.processes import DIED, TRIES
@@ -105,30 +105,31 @@ class DistributedExecutor(ABC):
         """What `verb` gives for every item, in their order."""
         self._start_absent()
         updates = len(items) if verb == "train" else 0
-        queue = ChunkQueue(costs, self.workers, _most(weights) if updates else None)
+        chunks = cut(costs, self.workers, _most(weights) if updates else None)
         results: dict[int, Any] = {}
         failed: dict[int, Exception] = {}
         with self._shared(weights, updates) as shared, self._nobody_left_busy():
-            while self._give_out(queue, verb, items, shared):
+            while self._give_out(chunks, verb, items, shared):
                 for chunk, answer in self._hear(None):
                     if answer is None:
-                        queue.put_back(_once_more(chunk))
+                        chunks.insert(0, _once_more(chunk))
                         continue
                     results.update(zip(chunk.positions, answer.values, strict=False))
                     if answer.error is not None:
                         failed[chunk.positions[len(answer.values)]] = answer.error
-                        queue.drop_after(min(failed))
+                if failed:  # only an earlier failure could still matter
+                    chunks = [part for chunk in chunks if (part := chunk.before(min(failed))).positions]
         if failed:
             raise failed[min(failed)]
         return [results[position] for position in range(len(items))]
 
-    def _give_out(self, queue: ChunkQueue, verb: str, items: Sequence[Any], shared: Any) -> bool:
+    def _give_out(self, chunks: list[Chunk], verb: str, items: Sequence[Any], shared: Any) -> bool:
         """Give chunks to idle workers; whether there is anything left to wait for."""
-        while self._idle and (chunk := queue.take()) is not None:
-            worker = self._idle.pop(0)
+        while self._idle and chunks:
+            worker, chunk = self._idle.pop(0), chunks.pop(0)
             self._busy[worker] = chunk
             self._ask(worker, verb, chunk, [items[position] for position in chunk.positions], shared)
-        return bool(self._busy) or not queue.is_empty
+        return bool(self._busy or chunks)
 
     def _hear(self, timeout_s: float | None) -> Iterator[tuple[Chunk, Answer | None]]:
         """Chunks that were answered, or whose worker died (None) and was replaced."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from fedbalancer.engine.executors.adaptive import AdaptiveExecutor
 from fedbalancer.engine.executors.inline import InlineExecutor
@@ -43,11 +42,11 @@ class Resources:
 
     def make_executor(self, make_trainer: MakeTrainer, sizes: Sizes, device: str = "cpu") -> Executor:
         """The executor for a task whose clients have these `sizes`, trained on `device`."""
-        fitting = replace(self, cores=min(self.cores, len(sizes)))
-        name = self.executor or ("adaptive" if self.workers is None else "pool" if self.workers > 1 else "inline")
-        if name == "adaptive" and (fitting.cores == 1 or device != "cpu"):
-            name = "inline"
-        return {**EXECUTORS, "adaptive": _adaptive}[name](fitting, make_trainer, sizes, device)
+        told = replace(self, cores=min(self.cores, len(sizes)))
+        if self.executor is None and self.workers is None and told.cores > 1 and device == "cpu":
+            return AdaptiveExecutor(make_trainer(), lambda: PoolExecutor(make_trainer, told.cores, sizes))
+        name = self.executor or ("pool" if (self.workers or 1) > 1 else "inline")
+        return EXECUTORS[name](told, make_trainer, sizes, 1.0 if device.startswith("cuda") else 0.0)
 
     def shared_out(self, runs: int, jobs: int | None = None) -> tuple[int, Resources]:
         """How many of the `runs` go side by side (as many as the cores allow, unless `jobs` says it), and what each of
@@ -67,24 +66,9 @@ class Resources:
         return side_by_side, replace(self, cores=max(1, self.cores // side_by_side))
 
 
-def _inline(resources: Resources, make_trainer: MakeTrainer, sizes: Sizes, device: str) -> Executor:
-    return InlineExecutor(make_trainer())
-
-
-def _pool(resources: Resources, make_trainer: MakeTrainer, sizes: Sizes, device: str) -> Executor:
-    return PoolExecutor(make_trainer, resources.workers or resources.cores, sizes)
-
-
-def _ray(resources: Resources, make_trainer: MakeTrainer, sizes: Sizes, device: str) -> Executor:
-    gpus = 1.0 if device.startswith("cuda") else 0.0
-    return RayExecutor(make_trainer, resources.workers, sizes, resources.address, gpus)
-
-
-def _adaptive(resources: Resources, make_trainer: MakeTrainer, sizes: Sizes, device: str) -> Executor:
-    return AdaptiveExecutor(make_trainer(), lambda: PoolExecutor(make_trainer, resources.cores, sizes))
-
-
-EXECUTORS: Mapping[str, Callable[[Resources, MakeTrainer, Sizes, str], Executor]] = MappingProxyType(
-    {"inline": _inline, "pool": _pool, "ray": _ray}
-)
+EXECUTORS: Mapping[str, Callable[[Resources, MakeTrainer, Sizes, float], Executor]] = {
+    "inline": lambda told, make_trainer, sizes, gpus: InlineExecutor(make_trainer()),
+    "pool": lambda told, make_trainer, sizes, gpus: PoolExecutor(make_trainer, told.workers or told.cores, sizes),
+    "ray": lambda told, make_trainer, sizes, gpus: RayExecutor(make_trainer, told.workers, sizes, told.address, gpus),
+}
 """What `--executor` may name. A new executor is a class in a file of its own, and a line here."""
