@@ -43,7 +43,7 @@ def test_a_new_option_reaches_every_run_the_manifest_and_the_file_of_a_compariso
     assert [(spec.method, spec.seed, spec.colour) for spec in plan.specs] == [  # type: ignore[attr-defined]
         ("fedavg+1t", 0, "blue"), ("fedbalancer", 0, "blue"), ("fedavg+1t", 1, "blue"), ("fedbalancer", 1, "blue"),
     ]  # fmt: skip
-    written = json.loads(json.dumps(plan.file({}).spec))
+    written = json.loads(json.dumps(plan.file.spec))
     assert Wider.from_json(written) == plan.base
     settings, _ = resolve_spec(base, plan.task)
     assert json.loads(json.dumps(base.manifest(plan.task, settings)))["spec"]["colour"] == "blue"

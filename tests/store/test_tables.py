@@ -50,7 +50,6 @@ def test_values_come_back_as_the_types_of_the_schema() -> None:
     frame = pl.read_parquet(io.BytesIO(table.parquet()))
     assert frame.row(0) == (1, 0.5, 2.5, 0.25, math.inf)
     assert math.isnan(frame["loss"][1])
-    assert len(table) == 2
 
 
 def test_any_nan_gives_the_same_bytes() -> None:

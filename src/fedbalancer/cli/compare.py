@@ -8,25 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedbalancer.cli import options
 from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.errors import EXIT_USER_ERROR
-from fedbalancer.cli.options import (
-    Address,
-    Assignments,
-    Config,
-    Device,
-    Engine,
-    Executor,
-    Jobs,
-    Json,
-    Overwrite,
-    Rounds,
-    Scale,
-    Users,
-    Variant,
-    Workers,
-    overrides,
-)
 from fedbalancer.cli.tasks import announce, folder_name, is_file, say_prepared, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
@@ -42,24 +26,24 @@ def compare(
         str | None, typer.Option(help="Comma-separated methods (default: FedBalancer and the paper's baselines).")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many seeds: 0, 1, ...")] = 3,
-    scale: Scale = "small",
-    users: Users = None,
-    variant: Variant = None,
-    rounds: Rounds = None,
+    scale: options.Scale = "small",
+    users: options.Users = None,
+    variant: options.Variant = None,
+    rounds: options.Rounds = None,
     extend: Annotated[
         float, typer.Option(help="Budgets that a method may take to reach the target; 1 stops all at the budget.")
     ] = 2.0,
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK).")] = None,
-    overwrite: Overwrite = False,
-    jobs: Jobs = None,
-    workers: Workers = None,
-    executor: Executor = None,
-    address: Address = None,
-    engine: Engine = "fast",
-    device: Device = "cpu",
-    set_: Assignments = None,
-    config: Config = None,
-    as_json: Json = False,
+    overwrite: options.Overwrite = False,
+    jobs: options.Jobs = None,
+    workers: options.Workers = None,
+    executor: options.Executor = None,
+    address: options.Address = None,
+    engine: options.Engine = "fast",
+    device: options.Device = "cpu",
+    set_: options.Assignments = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compare methods by time-to-accuracy and final accuracy, over seeds.
 
@@ -80,7 +64,7 @@ def compare(
 
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else list(DEFAULT_METHODS)
     base = RunSpec(
-        task=task, scale=scale, users=users, variant=variant, settings=overrides(config, set_), rounds=rounds,
+        task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
         engine=engine, device=device,
     )  # fmt: skip
     plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend))

@@ -8,21 +8,21 @@ from typing import Annotated
 import typer
 
 from fedbalancer.cli import compare as compare_command
+from fedbalancer.cli import options
 from fedbalancer.cli import run as run_command
 from fedbalancer.cli.display import comparison_display, run_display
-from fedbalancer.cli.options import Address, Executor, Jobs, Json, SameDevice, SameEngine, Workers
 from fedbalancer.processes import StopFlag
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of the run or comparison.")],
-    workers: Workers = None,
-    executor: Executor = None,
-    address: Address = None,
-    engine: SameEngine = None,
-    device: SameDevice = None,
-    jobs: Jobs = None,
-    as_json: Json = False,
+    workers: options.Workers = None,
+    executor: options.Executor = None,
+    address: options.Address = None,
+    engine: options.SameEngine = None,
+    device: options.SameDevice = None,
+    jobs: options.Jobs = None,
+    as_json: options.Json = False,
 ) -> None:
     """Go on with a run or a comparison that was stopped or killed; it ends in the same bytes as one left alone.
 

@@ -8,23 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedbalancer.cli import options
 from fedbalancer.cli.display import run_display
-from fedbalancer.cli.options import (
-    Address,
-    Assignments,
-    Config,
-    Device,
-    Engine,
-    Executor,
-    Json,
-    Overwrite,
-    Rounds,
-    Scale,
-    Users,
-    Variant,
-    Workers,
-    overrides,
-)
 from fedbalancer.cli.tasks import announce, folder_name, is_file, label, say_prepared, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
@@ -38,22 +23,22 @@ def run(
     ],
     method: Annotated[str, typer.Option("--method", "-m", help="Name of a method.")] = "fedbalancer",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    scale: Scale = "small",
-    users: Users = None,
-    variant: Variant = None,
-    rounds: Rounds = None,
+    scale: options.Scale = "small",
+    users: options.Users = None,
+    variant: options.Variant = None,
+    rounds: options.Rounds = None,
     budget: Annotated[float | None, typer.Option(help="Simulated seconds to run for, instead of rounds.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/TASK-METHOD-seed-N).")] = None,
-    overwrite: Overwrite = False,
-    workers: Workers = None,
-    executor: Executor = None,
-    address: Address = None,
-    engine: Engine = "fast",
-    device: Device = "cpu",
+    overwrite: options.Overwrite = False,
+    workers: options.Workers = None,
+    executor: options.Executor = None,
+    address: options.Address = None,
+    engine: options.Engine = "fast",
+    device: options.Device = "cpu",
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Run the clock without training.")] = False,
-    set_: Assignments = None,
-    config: Config = None,
-    as_json: Json = False,
+    set_: options.Assignments = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
 ) -> None:
     """Run one method on one task and keep everything in a run folder.
 
@@ -73,7 +58,7 @@ def run(
     from fedbalancer.runs.simulation import resolve_spec
     from fedbalancer.runs.spec import RunSpec
 
-    settings = overrides(config, set_)
+    settings = options.overrides(config, set_)
     spec = RunSpec(
         task=task, method=method, seed=seed, scale=scale, users=users, variant=variant, settings=settings,
         rounds=rounds, budget_s=budget, timing_only=timing_only, engine=engine, device=device,

@@ -33,7 +33,7 @@ def folder_of(base: Path | str, run_key: str) -> Path:
     return Path(base) / run_key
 
 
-class Record:
+class RunRecorder:
     """What a run leaves behind while it runs. `saved` is the ledger of the last checkpoint, and of the beginning."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRec
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
-from fedbalancer.flower.record import Record, manifest_of, metric
+from fedbalancer.flower.record import RunRecorder, manifest_of, metric
 from fedbalancer.loop import rounds
 from fedbalancer.server.server import Server
 from fedbalancer.types import Evaluation, Ledger, RoundResult, ServerState, Setup, Weights
@@ -38,7 +38,7 @@ class Run:
         self.result = Result(arrays=arrays)
         self.evaluate_fn = evaluate_fn
         self.state: ServerState
-        self.record: Record
+        self.record: RunRecorder
         self.engine = GridEngine(
             grid,
             strategy.method,
@@ -58,7 +58,7 @@ class Run:
         s = self.strategy
         return manifest_of(s.task, s.method.name, s.seed, s.settings, self.num_rounds)
 
-    def go(self, record: Record) -> None:
+    def go(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""
         self.record, self.round, self.failed = record, 0, 0
         server, self.state = self._begin()

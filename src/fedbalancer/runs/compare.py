@@ -104,25 +104,24 @@ def run_comparison(
         check_free(out, overwrite, COMPARISON)
     side_by_side, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
-    budgets_s = plan.budgets_s()
     if out is not None:
         make_folder(out)
-        plan.file(budgets_s).write(out)
+        plan.file.write(out)
     first = [
-        Job(replace(spec, budget_s=budgets_s[spec.seed]), _place(out, spec), overwrite=overwrite and not resumed)
+        Job(replace(spec, budget_s=plan.budgets_s[spec.seed]), _place(out, spec), overwrite=overwrite and not resumed)
         for spec in plan.specs
         if not (resumed and out is not None and status_of(run_folder(out, spec)) == "done")
     ]
     with JobPool(plan.own_task, side_by_side, each) as pool:
         outcomes = pool.run(first, listen, stopped)
         curves = {spec.key: _curve(out, spec, outcomes.get(spec.key)) for spec in plan.specs}
-        further = [] if stopped() else _extensions(plan, out, budgets_s, curves, outcomes)
+        further = [] if stopped() else _extensions(plan, out, curves, outcomes)
         outcomes |= pool.run(further, listen, stopped)
     if out is not None:
         write_report(out)
         return ComparisonRun(score_folder(out), out, outcomes)
     curves |= {key: event.curve for key, event in outcomes.items() if event.curve is not None}
-    return ComparisonRun(_scored(plan, budgets_s, curves), None, outcomes)
+    return ComparisonRun(_scored(plan, curves), None, outcomes)
 
 
 def run_folder(out: Path, spec: RunSpec) -> Path:
@@ -144,32 +143,25 @@ def _curve(out: Path | None, spec: RunSpec, event: JobEvent | None) -> RunCurve:
 
 
 def _extensions(
-    plan: ComparisonPlan,
-    out: Path | None,
-    budgets_s: Mapping[int, float],
-    curves: Mapping[Key, RunCurve],
-    outcomes: Mapping[Key, JobEvent],
+    plan: ComparisonPlan, out: Path | None, curves: Mapping[Key, RunCurve], outcomes: Mapping[Key, JobEvent]
 ) -> list[Job]:
     """Finished runs that did not reach their seed's target within the budget, to be carried on."""
     if plan.extend <= 1:
         return []
-    targets = {seed.seed: seed.target for seed in _scored(plan, budgets_s, curves).seeds}
+    targets = {seed.seed: seed.target for seed in _scored(plan, curves).seeds}
     jobs = []
     for spec in plan.specs:
         curve, target = curves[spec.key], targets.get(spec.seed)
         if target is not None and curve.status == "done" and not (curve.evals["accuracy"] >= target).any():
             place = run_folder(out, spec) if out is not None else outcomes[spec.key].memory
             assert place is not None  # whoever ended in memory brought it along
-            jobs.append(Job(spec, place, changes={"budget_s": plan.extend * budgets_s[spec.seed], "target": target}))
+            longer_s = plan.extend * plan.budgets_s[spec.seed]
+            jobs.append(Job(spec, place, changes={"budget_s": longer_s, "target": target}))
     return jobs
 
 
-def _scored(plan: ComparisonPlan, budgets_s: Mapping[int, float], curves: Mapping[Key, RunCurve]) -> Comparison:
+def _scored(plan: ComparisonPlan, curves: Mapping[Key, RunCurve]) -> Comparison:
     return score(
-        curves.values(),
-        budgets_s,
-        methods=plan.method_names,
-        task=plan.task.name,
-        variant=plan.task.variant,
+        curves.values(), plan.budgets_s, methods=plan.method_names, task=plan.task.name, variant=plan.task.variant,
         rounds=plan.rounds,
-    )
+    )  # fmt: skip

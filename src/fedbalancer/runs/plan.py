@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from fedbalancer.errors import BadSetting
@@ -69,19 +70,21 @@ class ComparisonPlan:
         """The task, if it has no name by which another process could load it."""
         return None if isinstance(self.base.task, str) else self.task
 
+    @cached_property
     def budgets_s(self) -> dict[int, float]:
         """FedAvg+1T's clock after the task's rounds, per seed. Its rounds do not depend on the training, so the clock
         alone is run."""
         timed = replace(self.base, method=BUDGET_METHOD)
         return {seed: timed_clock_s(replace(timed, seed=seed), self.task, self.rounds) for seed in self.seeds}
 
-    def file(self, budgets_s: Mapping[int, float]) -> ComparisonFile:
+    @property
+    def file(self) -> ComparisonFile:
         """What comparison.json says."""
         named = self.own_task is None and all(isinstance(method, str) for method in self.methods)
         return ComparisonFile(
             methods=self.method_names,
             seeds=self.seeds,
-            budgets_s=budgets_s,
+            budgets_s=self.budgets_s,
             task=self.task.name,
             variant=self.task.variant,
             scale=self.base.scale,
