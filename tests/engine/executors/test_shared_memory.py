@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -53,19 +54,21 @@ def test_other_processes_open_it_even_when_ours_is_closed_meanwhile(memory: str)
     assert mapped == (memory == "shared")
 
 
-def test_what_one_writes_another_reads_and_own_changes_stay_here() -> None:
-    block = shared_memory.make_block(400)
-    assert block is not None
-    shared_memory.write(block, np.arange(50, dtype=np.float32), start=200)
-    shared = shared_memory.mapped(block, 100)
-    assert shared.tolist() == [0.0] * 50 + list(range(50))
-    own = shared_memory.mapped(block, 100, own=True)
-    own[:] = 7.0
-    assert shared[99] == 49.0
-    shared[0] = 3.0
-    assert shared_memory.mapped(block, 1).tolist() == [3.0]
-    os.close(block)
-    assert shared[99] == 49.0
+def test_what_is_sent_through_a_pipe_arrives_and_may_be_written_to(memory: str) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    sent = SharedValue(CONTENT)
+    for _ in range(2):  # the same value may go to many
+        sender = threading.Thread(target=sent.send, args=(ours, os.getpid()))  # a pipe may hold less than a message
+        sender.start()
+        value = SharedValue.receive(theirs)
+        sender.join()
+        assert same(value, CONTENT)
+        value["big"][0] = -1.0
+    sent.close()
+    assert value["big"][0, 0] == -1.0
+    ours.close()
+    with pytest.raises(EOFError):
+        SharedValue.receive(theirs)
 
 
 def test_where_there_are_none_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

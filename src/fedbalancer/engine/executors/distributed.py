@@ -50,11 +50,11 @@ class DistributedExecutor(ABC):
         """End a worker, whatever it is doing."""
 
     @abstractmethod
-    def _shared(self, weights: Weights | None, updates: int) -> AbstractContextManager[Any]:
-        """The weights where all workers can read them, with room for that many updates."""
+    def _shared(self, weights: Weights | None) -> AbstractContextManager[Any]:
+        """The weights where all workers can read them."""
 
     @abstractmethod
-    def _ask(self, worker: int, verb: str, chunk: Chunk, items: Sequence[Any], shared: Any) -> None:
+    def _ask(self, worker: int, verb: str, items: Sequence[Any], shared: Any) -> None:
         """Send a question; `_answers` gives the answer."""
 
     @abstractmethod
@@ -104,11 +104,10 @@ class DistributedExecutor(ABC):
     def _all(self, verb: str, weights: Weights | None, items: Sequence[Any], costs: Sequence[float]) -> list[Any]:
         """What `verb` gives for every item, in their order."""
         self._start_absent()
-        updates = len(items) if verb == "train" else 0
-        chunks = cut(costs, self.workers, _most(weights) if updates else None)
+        chunks = cut(costs, self.workers, _most(weights) if verb == "train" else None)
         results: dict[int, Any] = {}
         failed: dict[int, Exception] = {}
-        with self._shared(weights, updates) as shared, self._nobody_left_busy():
+        with self._shared(weights) as shared, self._nobody_left_busy():
             while self._give_out(chunks, verb, items, shared):
                 for chunk, answer in self._hear(None):
                     if answer is None:
@@ -128,7 +127,7 @@ class DistributedExecutor(ABC):
         while self._idle and chunks:
             worker, chunk = self._idle.pop(0), chunks.pop(0)
             self._busy[worker] = chunk
-            self._ask(worker, verb, chunk, [items[position] for position in chunk.positions], shared)
+            self._ask(worker, verb, [items[position] for position in chunk.positions], shared)
         return bool(self._busy or chunks)
 
     def _hear(self, timeout_s: float | None) -> Iterator[tuple[Chunk, Answer | None]]:

@@ -11,7 +11,6 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from fedbalancer.engine.executors.chunks import Chunk
 from fedbalancer.engine.executors.distributed import DistributedExecutor
 from fedbalancer.engine.executors.ray_session import RaySession
 from fedbalancer.engine.executors.worker import Answer, Worker
@@ -66,7 +65,7 @@ class RayExecutor(DistributedExecutor):
             self._ray.kill(self._actors.pop(worker))
 
     @contextmanager
-    def _shared(self, weights: Weights | None, updates: int) -> Iterator[Any]:
+    def _shared(self, weights: Weights | None) -> Iterator[Any]:
         if weights is None:
             yield None
             return
@@ -74,7 +73,7 @@ class RayExecutor(DistributedExecutor):
             self._weights = self._ray.put(weights)
         yield self._weights
 
-    def _ask(self, worker: int, verb: str, chunk: Chunk, items: Sequence[Any], shared: Any) -> None:
+    def _ask(self, worker: int, verb: str, items: Sequence[Any], shared: Any) -> None:
         self._pending[self._actors[worker].answer.remote(verb, cloudpickle.dumps(items), shared)] = worker
 
     def _answers(self, timeout_s: float | None) -> list[tuple[int, Answer | None]]:
