@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fedbalancer.engine.executors import InlineExecutor, PoolExecutor
+from fedbalancer.engine.executors import Resources
 from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.protocols import Executor
 from fedbalancer.runs.executor_cache import trainer_for
@@ -36,8 +36,7 @@ def path_name(engine: str, workers: int) -> str:
 
 def make_executor(task: Task, engine: str, workers: int) -> Executor:
     """The task's trainer with that engine: in this process, or in a pool for several workers."""
-    make = partial(trainer_for, task, engine)
-    return InlineExecutor(make()) if workers == 1 else PoolExecutor(make, workers, task.sizes)
+    return Resources(workers=workers).make_executor(partial(trainer_for, task, engine), task.sizes)
 
 
 def timed_rounds(task: Task, executor: Executor, weights: Weights, count: int) -> TimedRounds:

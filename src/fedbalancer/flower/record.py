@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +38,7 @@ class RunRecorder:
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.resumed = (path / MANIFEST).exists()
         if self.resumed:
-            self.folder = _opened(path)
+            self.folder = RunFolder.open(path, PREVIOUS_S)
             _check_same(self.folder.manifest, manifest)
             self.folder.update_manifest(status="running", why=None)
             self.folder.log("resumed")
@@ -108,18 +107,6 @@ def metric(record: Mapping[str, Any] | None, *names: str) -> float:
         if isinstance(value, int | float):
             return float(value)
     return math.nan
-
-
-def _opened(path: Path) -> RunFolder:
-    """The folder of a run to go on with, as soon as nobody else writes there."""
-    until_s = time.monotonic() + PREVIOUS_S
-    while True:
-        try:
-            return RunFolder.open(path)
-        except RunFolderError as error:
-            if not isinstance(error.__cause__, BlockingIOError) or time.monotonic() > until_s:
-                raise
-            time.sleep(0.5)
 
 
 def _ledger(clients: tuple[str, ...], columns: Mapping[str, Any]) -> Ledger:

@@ -79,8 +79,7 @@ def compare(
     `seeds` are numbers, or how many of them to take from 0 on. A method may take `extend` budgets to reach the target.
     The folder `out` keeps every run and the report; without it nothing is written to disk. `jobs` runs go side by side,
     each with `workers` that train its clients on the `executor` (inline, pool, or ray at `address`); unless told, they
-    share the cores. Further options are those of all runs, as in `RunSpec`: `scale`, `users` and `variant` of a named
-    task, `settings` that differ from the task's, its `rounds`, and the `engine` and `device` that train.
+    share the cores. The further options are those of all runs, as `RunSpec` explains them.
     """
     plan = ComparisonPlan.make(RunSpec(task=task, **options), methods, seeds, extend)
     resources = Resources(workers=workers, executor=executor, address=address)

@@ -63,9 +63,8 @@ def run(
     """Run one method on one task and return its tables and weights.
 
     `task` and `method` are names, or a `Task` and a `Method` of your own. The run stops after `rounds` rounds or when
-    the simulated clock passes `budget_s`; if it is `timing_only`, nothing is trained. Further options are `scale`,
-    `users` and `variant` of a named task, `settings` that differ from the task's, and the `engine` and `device` that
-    train, all as in `RunSpec`.
+    the simulated clock passes `budget_s`; if it is `timing_only`, nothing is trained. The further options are those of
+    `RunSpec`, which explains them.
 
     The folder `out` keeps everything and can be resumed; `overwrite` replaces the run that is there. Without it nothing
     is written to disk.

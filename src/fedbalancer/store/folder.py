@@ -53,10 +53,10 @@ class RunFolder:
     A new run records and checkpoints at once; an opened one calls `restore` first.
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any], patience_s: float = 0.0) -> None:
         self.path = path
         self.manifest: Mapping[str, Any] = manifest
-        self._lock = FolderLock(path)
+        self._lock = FolderLock(path, patience_s)
         self._checkpoints = Checkpoints(path / CHECKPOINT)
         self._journal: Journal | None = None
         self._tables = RunTables()
@@ -80,10 +80,10 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path | str) -> RunFolder:
-        """The run at `path`, to go on with it."""
+    def open(cls, path: Path | str, patience_s: float = 0.0) -> RunFolder:
+        """The run at `path`, to go on with it as soon as nobody else writes there, within `patience_s`."""
         path = Path(path)
-        folder = cls(path, read_manifest(path))
+        folder = cls(path, read_manifest(path), patience_s)
         clean_temporaries(path)
         drop_torn_line(path / LOG)
         return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.errors import MissingData, RunFolderError
+from fedbalancer.errors import MissingData
 from fedbalancer.files import write_json
 from fedbalancer.report import Comparison, score_folder, write_report
 from fedbalancer.store import RunFolder, check_free, status_of
@@ -25,6 +24,7 @@ from fedbalancer.testbed.running import Listen, RunningBed
 from fedbalancer.testbed.twin import Twin
 
 GONE_S = 20.0
+"""How long the lock of a process that was killed may stay."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,20 +87,8 @@ def _mark_stopped(plan: BedPlan) -> None:
     for method in plan.methods:
         run = plan.run_folder(method)
         if status_of(run) == "running":
-            with _opened(run) as folder:
+            with RunFolder.open(run, GONE_S) as folder:
                 folder.update_manifest(status="stopped", why="interrupted")
-
-
-def _opened(run: Path) -> RunFolder:
-    """The folder, when its writer is gone: a process that was killed may need a moment for it."""
-    until = time.monotonic() + GONE_S
-    while True:
-        try:
-            return RunFolder.open(run)
-        except RunFolderError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
 
 
 def _make_free(folder: Path, overwrite: bool) -> None:
