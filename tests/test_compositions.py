@@ -25,8 +25,8 @@ from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting
 from fedbalancer.loop import rounds
 from fedbalancer.methods import SLOTS, method
+from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.runs.world import build
 from fedbalancer.server.aggregate import (
     QFFL,
     FedAdagrad,
@@ -117,7 +117,9 @@ def runs_or_is_refused(slots: dict[str, Any]) -> bool:
             raise
         return False
     assert not must_be_refused(slots)
-    spec = RunSpec("synthetic", made, 0, "small", USERS, {"clients_per_round": 5, "epochs": 2}, ROUNDS)
+    spec = RunSpec(
+        task="synthetic", method=made, users=USERS, settings={"clients_per_round": 5, "epochs": 2}, rounds=ROUNDS
+    )
     world = build(spec, TASK)
     state = world.server.init(world.executor.initial_weights(0))
     for after, _ in rounds(world.server, world.engine, state, lambda s: s.round >= ROUNDS):

@@ -32,14 +32,6 @@ there are no cycles; client and server know nothing of each other, nor policies 
 
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-KNOWN: frozenset[tuple[str, str]] = frozenset(
-    {
-        ("flower/record.py", "runs"),  # the rows of the tables, which belong to the store
-        ("processes.py", "runs"),  # the name of the module that the fork server preloads
-    }
-)
-"""What still points upwards, by file and what it imports. To be emptied; nothing is to be added."""
-
 
 def imports(source: str) -> Iterator[str]:
     """The packages and top-level modules of ours that a source text imports, or names as "fedbalancer.module:thing"."""
@@ -81,11 +73,7 @@ def test_every_package_has_a_place_in_the_order() -> None:
 
 
 def test_no_import_points_upwards_or_sideways() -> None:
-    assert upward() - KNOWN == set()
-
-
-def test_what_is_mended_is_no_longer_excused() -> None:
-    assert KNOWN - upward() == set()
+    assert upward() == set()
 
 
 @pytest.mark.parametrize(

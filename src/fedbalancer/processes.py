@@ -11,36 +11,26 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-import cloudpickle
-
 EXIT_INTERRUPTED = 130
+TRIES = 3
+"""How many workers may die over the same work, or at their start, before it is an error."""
 DIED = (
     "a worker process died; fewer of them need less memory, "
     'and a script of your own must start runs under `if __name__ == "__main__":`'
 )
 
 
-def process_context() -> Any:
-    """How worker processes start: from a clean server process that has imported what they need, where there is one.
+def process_context(preload: str) -> Any:
+    """How worker processes start: from a clean server process that has imported what they need (the module `preload`,
+    and torch), where there is one.
 
     Never by forking this process: libraries with threads of their own (polars, OpenMP) may hang in a forked child.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedbalancer.runs.jobs", "torch"])
+    context.set_forkserver_preload([preload, "torch"])
     return context
-
-
-def packed(value: Any) -> bytes:
-    """A value for a worker process; lambdas and functions of a script or notebook included."""
-    data: bytes = cloudpickle.dumps(value)
-    return data
-
-
-def unpacked(data: bytes) -> Any:
-    """The inverse of `packed`."""
-    return cloudpickle.loads(data)
 
 
 def become_worker() -> None:

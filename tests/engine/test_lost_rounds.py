@@ -7,12 +7,12 @@ from runs import tinytask
 
 from fedbalancer.devices import Traces
 from fedbalancer.loop import rounds
+from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.runs.world import build
 
 
 def test_the_clock_moves_although_nobody_is_there() -> None:
-    spec = RunSpec(tinytask.load(), "fedavg+wfa", overrides={"window_s": 0.0}, timing_only=True)
+    spec = RunSpec(task=tinytask.load(), method="fedavg+wfa", settings={"window_s": 0.0}, timing_only=True)
     world = build(spec, tinytask.load())
     never = {client: np.array([[86_000.0, 86_400.0]]) for client in world.engine.ledger.clients}
     world.engine.availability = Traces(never, 86_400.0)

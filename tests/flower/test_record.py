@@ -11,33 +11,33 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 from fedbalancer.errors import RunFolderError
 from fedbalancer.flower import record
-from fedbalancer.flower.record import Record, manifest_of
+from fedbalancer.flower.record import RunRecorder, manifest_of
 from fedbalancer.settings import Settings
 from fedbalancer.store.lock import FolderLock
 
-MANIFEST = manifest_of("tiny", "fedbalancer", True, 0, Settings(), 3)
+MANIFEST = manifest_of("tiny", "fedbalancer", 0, Settings(), 3)
 
 
 def test_the_earlier_server_is_waited_for(tmp_path: Path) -> None:
-    Record(tmp_path / "run", MANIFEST).folder.close()
+    RunRecorder(tmp_path / "run", MANIFEST).folder.close()
     earlier = FolderLock(tmp_path / "run")
     threading.Timer(0.7, earlier.release).start()
-    again = Record(tmp_path / "run", MANIFEST)
+    again = RunRecorder(tmp_path / "run", MANIFEST)
     assert again.resumed
     again.folder.close()
 
 
 def test_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "PREVIOUS_S", 0.3)
-    earlier = Record(tmp_path / "run", MANIFEST)
+    earlier = RunRecorder(tmp_path / "run", MANIFEST)
     with pytest.raises(RunFolderError, match="another process"):
-        Record(tmp_path / "run", MANIFEST)
+        RunRecorder(tmp_path / "run", MANIFEST)
     earlier.folder.close()
 
 
 def test_a_damaged_folder_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Record(tmp_path / "run", MANIFEST).folder.close()
+    RunRecorder(tmp_path / "run", MANIFEST).folder.close()
     (tmp_path / "run" / "manifest.json").write_text("{")
     monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waited"))
     with pytest.raises(RunFolderError):
-        Record(tmp_path / "run", MANIFEST)
+        RunRecorder(tmp_path / "run", MANIFEST)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import pytest
 from runs import tinytask
 
 import fedbalancer as fb
+from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
-from fedbalancer.runs.compare import ComparisonPlan, run_comparison
-from fedbalancer.runs.jobs import JobEvent
-from fedbalancer.runs.workforce import Hands
+from fedbalancer.runs.compare import run_comparison
+from fedbalancer.runs.jobs import Job, JobEvent, JobPool
+from fedbalancer.runs.plan import ComparisonPlan
+from fedbalancer.runs.spec import RunSpec
+from fedbalancer.store import MemoryRecorder
 
 METHODS = ["fedavg+1t", "fedavg+wfa", "fedbalancer"]
 
@@ -57,13 +61,48 @@ def test_the_folder_holds_all_that_is_promised(compared: Path) -> None:
     assert any(score["mean"] > 0 for score in best)
 
 
+def test_without_a_folder_the_scores_are_the_same_and_no_run_is_written(
+    compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedbalancer.store.folder.write_json", lambda *_: pytest.fail("a manifest was written"))
+    monkeypatch.chdir(tmp_path)
+    in_memory = fb.compare(tinytask.load(), METHODS, seeds=2, jobs=2)
+    assert in_memory.to_json() == json.loads((compared / "summary.json").read_text())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_in_memory_goes_on_as_one_in_a_folder_does(tmp_path: Path) -> None:
+    """As a method does that has not reached the target within the budget."""
+    key = ("fedbalancer", 0)
+    base = RunSpec(task=tinytask.load(), method="fedbalancer", settings={"w": 2})
+    fb.run(base.task, settings=base.settings, budget_s=150.0, out=tmp_path / "run")
+    whole = fb.resume(tmp_path / "run", task=tinytask.load(), budget_s=400.0)
+    with JobPool(tinytask.load(), 1, Resources()) as pool:
+        first = pool.run([Job(replace(base, budget_s=150.0), MemoryRecorder())], lambda _: None, lambda: False)[key]
+        assert first.memory is not None
+        assert first.curve is not None
+        assert first.curve.last_s < whole.rounds["end_s"][-1]
+        longer = Job(base, first.memory, changes={"budget_s": 400.0})
+        second = pool.run([longer], lambda _: None, lambda: False)[key]
+    assert second.memory is not None
+    assert all(frame.equals(getattr(whole, name)) for name, frame in second.memory.frames().items())
+
+
+def test_a_comparison_of_which_nothing_is_left_is_an_error_that_says_why() -> None:
+    def refuse() -> None:
+        raise RuntimeError("no such model")
+
+    with pytest.raises(FedBalancerError, match=r"fedavg\+1t seed 0 failed: .*no such model.*prox\+1t seed 0 failed"):
+        fb.compare(tinytask.load(model=refuse, model_bytes=40), ["fedavg+1t", "prox+1t"], seeds=1, jobs=1)
+
+
 def test_a_failing_run_does_not_take_the_others_along(tmp_path: Path) -> None:
-    plan = ComparisonPlan.make(tinytask.load(), ["fedavg+1t", "prox+1t"], 1)
+    plan = ComparisonPlan.make(RunSpec(task=tinytask.load()), ["fedavg+1t", "prox+1t"], 1)
     events: list[JobEvent] = []
     broken = tmp_path / "out" / "prox+1t" / "seed-0"
     broken.mkdir(parents=True)
     (broken / "stranger.txt").write_text("not ours")
-    result = run_comparison(plan, tmp_path / "out", resumed=True, listen=events.append, hands=Hands(jobs=1))
+    result = run_comparison(plan, tmp_path / "out", resumed=True, listen=events.append, jobs=1)
     assert [event.key for event in result.failed] == [("prox+1t", 0)]
     assert result.outcomes["fedavg+1t", 0].kind == "done"
     assert (broken / "stranger.txt").read_text() == "not ours"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from runs import tinytask
 
 import fedbalancer as fb
 from fedbalancer.client.fast import provenance
+from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import BadData, BadSetting, RunFolderError, TrainingDiverged, UnknownName
 from fedbalancer.runs.execute import execute, resume
-from fedbalancer.runs.spec import RunSpec, from_manifest
-from fedbalancer.runs.workforce import Workforce
+from fedbalancer.runs.executor_cache import ExecutorCache
+from fedbalancer.runs.spec import RunSpec
 
 FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
 
@@ -27,19 +29,19 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def spec(method: str = "fedbalancer", **changes: object) -> RunSpec:
-    return RunSpec(tinytask.load(), method, 0, overrides={"w": 2, **changes})  # type: ignore[arg-type]
+    return RunSpec(task=tinytask.load(), method=method, settings={"w": 2, **changes})
 
 
 @pytest.fixture(scope="module")
-def two_workers() -> Iterator[Workforce]:
-    with Workforce(workers=2) as workforce:
-        yield workforce
+def two_workers() -> Iterator[ExecutorCache]:
+    with ExecutorCache(Resources(workers=2)) as executors:
+        yield executors
 
 
 @pytest.mark.parametrize("method", ["fedavg+1t", "fedbalancer", "fedbalancer+batches", "sampleselection"])
-def test_one_and_two_workers_give_the_same_bytes(method: str, two_workers: Workforce, tmp_path: Path) -> None:
+def test_one_and_two_workers_give_the_same_bytes(method: str, two_workers: ExecutorCache, tmp_path: Path) -> None:
     execute(spec(method), tmp_path / "one")
-    execute(spec(method), tmp_path / "two", workforce=two_workers)
+    execute(spec(method), tmp_path / "two", executors=two_workers)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
@@ -57,7 +59,7 @@ def test_a_run_goes_on_with_the_engine_that_it_began_with_unless_told(tmp_path: 
     def engine() -> str:
         return str(json.loads((tmp_path / "run" / "manifest.json").read_text())["engine"])
 
-    begun = RunSpec(tinytask.load(), "fedavg+1t", engine="plain")
+    begun = RunSpec(task=tinytask.load(), method="fedavg+1t", engine="plain")
     execute(begun, tmp_path / "run", stopped=lambda: True)
     assert engine() == "plain"
     resume(tmp_path / "run", task=tinytask.load(), stopped=lambda: True)
@@ -66,16 +68,6 @@ def test_a_run_goes_on_with_the_engine_that_it_began_with_unless_told(tmp_path: 
     assert engine() == "fast"
     fb.run(tinytask.load(), "fedavg+1t", engine="fast", out=tmp_path / "fast")
     assert contents(tmp_path / "run") == contents(tmp_path / "fast")
-
-
-def test_a_run_from_before_there_were_engines_goes_on_with_plain(tmp_path: Path) -> None:
-    execute(RunSpec(tinytask.load(), "fedavg+1t", engine="plain"), tmp_path / "run", stopped=lambda: True)
-    path = tmp_path / "run" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    assert from_manifest(manifest, tinytask.load()).engine == "plain"
-    old = {key: value for key, value in manifest.items() if key not in ("engine", "device")}
-    assert from_manifest(old, tinytask.load()).engine == "plain"
-    assert from_manifest({**old, "engine": "fast"}, tinytask.load()).engine == "fast"
 
 
 def test_the_manifest_says_which_kernels_and_for_which_processor(tmp_path: Path) -> None:
@@ -118,7 +110,7 @@ def test_tables_agree_with_each_other(tmp_path: Path) -> None:
 
 
 def test_a_budget_ends_the_run_instead_of_rounds(tmp_path: Path) -> None:
-    result = execute(RunSpec(tinytask.load(), "fedavg+wfa", budget_s=150.0), tmp_path / "run")
+    result = execute(RunSpec(task=tinytask.load(), method="fedavg+wfa", budget_s=150.0), tmp_path / "run")
     assert result.rounds["end_s"][-1] >= 150.0 > result.rounds["start_s"][-1]
 
 
@@ -160,7 +152,7 @@ def test_labels_beyond_the_model_are_named(tmp_path: Path) -> None:
     labels[7] = 5
     task = tinytask.load(clients={"bad": (features, labels), "good": tinytask.samples(30, 2)})
     with pytest.raises(BadData, match=r"bad.*5"):
-        execute(RunSpec(task, "fedavg+1t"), tmp_path / "run")
+        execute(RunSpec(task=task, method="fedavg+1t"), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -206,6 +198,25 @@ def test_only_a_default_is_cut_to_the_clients_there_are(tmp_path: Path) -> None:
     assert fb.run(tinytask.load(clients_per_round=50, rounds=1), "fedavg+wfa").rounds["selected"].to_list() == [8]
     with pytest.raises(BadSetting, match=r"clients_per_round = 9.*1 to 8"):
         fb.run(tinytask.load(), "fedavg+wfa", settings={"clients_per_round": 9})
+
+
+def test_without_a_folder_the_same_tables_stay_in_memory_and_no_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_disk = fb.run(tinytask.load(), settings={"w": 2}, out=tmp_path / "run")
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError(f"a file was touched: {arguments}")
+
+    for name in ("fsync", "mkdir", "rename", "replace"):
+        monkeypatch.setattr(os, name, refuse)
+    in_memory = fb.run(tinytask.load(), settings={"w": 2})
+    monkeypatch.undo()
+    assert in_memory.folder is None
+    assert in_memory.weights.tobytes() == on_disk.weights.tobytes()
+    for name in ("rounds", "evals", "clients"):
+        assert getattr(in_memory, name).equals(getattr(on_disk, name))
+        assert getattr(on_disk, name).equals(pl.read_parquet(tmp_path / "run" / f"{name}.parquet"))
 
 
 def test_a_run_of_an_own_task_says_how_to_resume_it(tmp_path: Path) -> None:

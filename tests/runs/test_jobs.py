@@ -12,11 +12,12 @@ from engine.executors.harness import Killer
 from runs import tinytask
 
 import fedbalancer as fb
+from fedbalancer.engine.executors import Resources
 from fedbalancer.processes import DIED
-from fedbalancer.runs.compare import ComparisonPlan, run_comparison
+from fedbalancer.runs.compare import run_comparison
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool
+from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.runs.workforce import Hands
 
 FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
 
@@ -44,8 +45,8 @@ def test_a_killed_process_is_replaced_and_its_runs_end_in_the_same_bytes(tmp_pat
     events: list[JobEvent] = []
     killer = Killer(tmp_path)
     task = fragile(tmp_path)
-    jobs = [Job(RunSpec(task, "fedavg+1t", seed), tmp_path / f"seed-{seed}") for seed in range(3)]
-    with JobPool(task, 2, {"workers": 1}) as pool:
+    jobs = [Job(RunSpec(task=task, method="fedavg+1t", seed=seed), tmp_path / f"seed-{seed}") for seed in range(3)]
+    with JobPool(task, 2, Resources()) as pool:
         last = pool.run(jobs, events.append, lambda: False)
         killer.victim()
         assert {event.kind for event in last.values()} == {"done"}
@@ -58,17 +59,20 @@ def test_a_killed_process_is_replaced_and_its_runs_end_in_the_same_bytes(tmp_pat
 
 def test_a_run_that_kills_every_process_fails_in_words(tmp_path: Path) -> None:
     task = fragile(tmp_path, deadly=True)
-    job = Job(RunSpec(task, "fedavg+1t"), tmp_path / "run")
-    with JobPool(task, 1, {"workers": 1}) as pool:
+    job = Job(RunSpec(task=task, method="fedavg+1t"), tmp_path / "run")
+    with JobPool(task, 1, Resources()) as pool:
         last = pool.run([job], lambda event: None, lambda: False)
     assert last[job.key] == JobEvent(job.key, "failed", why=DIED)
 
 
-@pytest.mark.parametrize("hands", [Hands(jobs=1), Hands(jobs=2, workers=2), Hands(workers=1)])
-def test_a_comparison_gives_the_same_bytes_however_it_is_shared_out(hands: Hands, tmp_path: Path) -> None:
-    plan = ComparisonPlan.make(tinytask.load(), ["fedavg+1t", "fedbalancer"], 1, rounds=3, extend=1.0)
-    result = run_comparison(plan, tmp_path / "out", hands=hands, pages=False)
+@pytest.mark.parametrize(("jobs", "workers"), [(1, None), (2, 2), (None, 1)])
+def test_a_comparison_gives_the_same_bytes_however_it_is_shared_out(
+    jobs: int | None, workers: int | None, tmp_path: Path
+) -> None:
+    base = RunSpec(task=tinytask.load(), rounds=3)
+    plan = ComparisonPlan.make(base, ["fedavg+1t", "fedbalancer"], 1, extend=1.0)
+    result = run_comparison(plan, tmp_path / "out", jobs=jobs, resources=Resources(workers=workers))
     assert not result.failed
-    budget_s = plan.budgets_s()[0]
+    budget_s = plan.budgets_s[0]
     fb.run(tinytask.load(), "fedbalancer", settings={"rounds": 3}, budget_s=budget_s, out=tmp_path / "alone")
     assert contents(tmp_path / "out" / "fedbalancer" / "seed-0") == contents(tmp_path / "alone")

@@ -16,19 +16,19 @@ import pytest
 import safetensors.numpy
 
 from fedbalancer.errors import RunFolderError
-from fedbalancer.store import CLIENTS_SCHEMA, EVALS_SCHEMA, ROUNDS_SCHEMA, RunFolder, read_manifest
+from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, check_free, read_manifest, schema_of, status_of
 from fedbalancer.types import Layout, Ledger, ServerState
 
 SAMPLE = {int: 1, float: 0.5, str: "ann"}
 
 
-def row(schema: dict[str, type], round: int) -> dict[str, Any]:
-    return {name: SAMPLE[kind] for name, kind in schema.items()} | {"round": round}
+def row(kind: type[Any], round: int, **changes: Any) -> Any:
+    return kind(**{name: SAMPLE[of] for name, of in schema_of(kind).items()} | {"round": round} | changes)
 
 
 def play(folder: RunFolder, round: int) -> None:
-    evaluation = row(EVALS_SCHEMA, round) if round % 2 else None
-    folder.record(row(ROUNDS_SCHEMA, round), evaluation, [row(CLIENTS_SCHEMA, round)] * 2)
+    evaluation = row(EvalRow, round) if round % 2 else None
+    folder.record(row(RoundRow, round), evaluation, [row(ClientRow, round)] * 2)
 
 
 def state_at(round: int) -> ServerState:
@@ -50,10 +50,8 @@ def test_create_writes_a_manifest(tmp_path: Path) -> None:
 
 def test_status_and_fields_change(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, {"seed": 3}) as folder:
-        folder.set_status("failed", "a client sent NaN")
+        folder.finish("failed", "a client sent NaN")
         folder.update_manifest(rounds=7)
-        with pytest.raises(ValueError, match="must be one of running, done, failed, stopped, not 'dead'"):
-            folder.set_status("dead")
     manifest = read_manifest(tmp_path)
     assert (manifest["status"], manifest["why"], manifest["rounds"]) == ("failed", "a client sent NaN", 7)
 
@@ -69,9 +67,7 @@ def test_overwrite_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, {"seed": 1}) as old:
         play(old, 1)
         old.checkpoint(state_at(1))
-        old.write_tables()
-        old.write_model(np.zeros(3, dtype=np.float32), Layout([("a", (3,))]))
-        old.log("note")
+        old.finish("done", None, np.zeros(3, dtype=np.float32), Layout([("a", (3,))]))
     (tmp_path / "my notes.txt").write_text("keep")
     with RunFolder.create(tmp_path, {"seed": 2}, overwrite=True) as new:
         assert new.manifest["seed"] == 2
@@ -106,6 +102,32 @@ def test_what_a_kill_during_create_leaves_is_not_in_the_way(tmp_path: Path) -> N
     assert sorted(os.listdir(tmp_path)) == [".lock", "checkpoint", "manifest.json"]
 
 
+@pytest.mark.parametrize(
+    ("files", "marker", "words"),
+    [
+        (["comparison.json"], "manifest.json", "holds a comparison; choose another --out"),
+        (["bed.json", "comparison.json"], "manifest.json", "holds a test bed; choose another --out"),
+        (["comparison.json"], "comparison.json", "already holds a comparison; .*--overwrite.*fedbalancer resume"),
+        (["bed.json", "comparison.json"], "bed.json", "already holds a test bed; .*--overwrite, or choose another"),
+        (["a", "b", "c", "d"], "comparison.json", r"holds other files \(a, b, c, \.\.\.\)"),
+    ],
+)
+def test_what_is_in_the_way_of_a_run_a_comparison_or_a_test_bed_is_named(
+    tmp_path: Path, files: list[str], marker: str, words: str
+) -> None:
+    check_free(tmp_path / "absent", False, marker)
+    check_free(tmp_path, False, marker)
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(RunFolderError, match=words):
+        check_free(tmp_path, False, marker)
+    if marker in files:
+        check_free(tmp_path, True, marker)
+    else:
+        with pytest.raises(RunFolderError, match=words):
+            check_free(tmp_path, True, marker)
+
+
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
@@ -120,16 +142,13 @@ def test_open_what_is_no_run(tmp_path: Path, name: str) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_one_writer_and_any_readers(tmp_path: Path) -> None:
+def test_one_writer(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, {}):
         with pytest.raises(RunFolderError, match=str(tmp_path)):
             RunFolder.open(tmp_path)
         with pytest.raises(RunFolderError, match="cannot be locked"):
             RunFolder.create(tmp_path, {}, overwrite=True)
-        reader = RunFolder.open(tmp_path, read_only=True)
-        assert reader.manifest["status"] == "running"
-        with pytest.raises(RuntimeError, match="reading only"):
-            reader.set_status("done")
+        assert status_of(tmp_path) == "running"
     RunFolder.open(tmp_path).close()
 
 
@@ -149,7 +168,7 @@ def test_log_lines(tmp_path: Path) -> None:
 
 def test_rows_after_the_checkpoint_are_run_again(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, {}) as folder:
-        folder.record(None, row(EVALS_SCHEMA, 0), [])
+        folder.record(None, row(EvalRow, 0), [])
         for number in (1, 2, 3):
             play(folder, number)
             if number == 2:
@@ -226,8 +245,7 @@ def test_tables_stay_as_they_are_where_nothing_could_be_restored(tmp_path: Path)
     with RunFolder.open(tmp_path) as folder:
         with pytest.raises(RunFolderError, match=r"journal\.jsonl has 0 bytes"):
             folder.restore(state_at(0))
-        folder.write_tables()
-        folder.set_status("failed", "damaged")
+        folder.finish("failed", "damaged")
     assert rounds_in(tmp_path) == [1]
 
 
@@ -254,7 +272,7 @@ def test_the_disk_has_the_journal_before_the_checkpoint_that_names_it(
 def test_a_bad_row_is_refused_before_anything_is_kept(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, {}) as folder:
         with pytest.raises(TypeError, match="'samples'"):
-            folder.record(row(ROUNDS_SCHEMA, 1), None, [row(CLIENTS_SCHEMA, 1) | {"samples": 1.5}])
+            folder.record(row(RoundRow, 1), None, [row(ClientRow, 1, samples=1.5)])
         folder.write_tables()
     assert rounds_in(tmp_path) == []
     assert (tmp_path / "checkpoint" / "journal.jsonl").read_bytes() == b""
@@ -262,19 +280,19 @@ def test_a_bad_row_is_refused_before_anything_is_kept(tmp_path: Path) -> None:
 
 def test_only_utility_may_be_null(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, {}) as folder:
-        folder.record(row(ROUNDS_SCHEMA, 1) | {"utility": None}, None, [])
+        folder.record(row(RoundRow, 1, utility=None), None, [])
         with pytest.raises(TypeError, match="'deadline_s'"):
-            folder.record(row(ROUNDS_SCHEMA, 2) | {"deadline_s": None}, None, [])
+            folder.record(row(RoundRow, 2, deadline_s=None), None, [])
 
 
 def test_model_tensors_by_name(tmp_path: Path) -> None:
     weights = np.arange(7, dtype=np.float32)
     with RunFolder.create(tmp_path, {}) as folder:
-        folder.write_model(weights, Layout())
+        folder.finish("done", None, weights, Layout())
         assert not (tmp_path / "model.safetensors").exists()
-        folder.write_model(weights, Layout([("w", (2, 3)), ("b", ()), ("none", (0, 2))]))
+        folder.finish("done", None, weights, Layout([("w", (2, 3)), ("b", ()), ("none", (0, 2))]))
         with pytest.raises(ValueError, match="the layout has 6 numbers, but there are 7 weights"):
-            folder.write_model(weights, Layout([("w", (2, 3))]))
+            folder.finish("done", None, weights, Layout([("w", (2, 3))]))
     tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
     assert tensors["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert tensors["b"].tolist() == 6

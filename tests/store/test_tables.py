@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import math
 import os
 import random
@@ -16,45 +17,47 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedbalancer.store.tables import CLIENTS_SCHEMA, EVALS_SCHEMA, ROUNDS_SCHEMA, Table
+from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow, schema_of
+from fedbalancer.store.tables import RunTables, Table
 
-EVAL = {"round": 1, "start_s": 0.5, "clock_s": 2.5, "accuracy": 0.25, "loss": 1.5}
+EVAL = EvalRow(round=1, start_s=0.5, clock_s=2.5, accuracy=0.25, loss=1.5)
 
 
 def filled(count: int) -> Table:
     """Client rows that compress neither trivially nor identically."""
-    numbers, table = random.Random(0), Table(CLIENTS_SCHEMA)
-    floats = [name for name, kind in CLIENTS_SCHEMA.items() if kind is float]
+    numbers, table = random.Random(0), Table(ClientRow)
+    floats = [name for name, kind in schema_of(ClientRow).items() if kind is float]
     for row in range(count):
         values: dict[str, Any] = {"round": row // 100, "client": f"c{row % 100}", "samples": row, "outcome": "done"}
-        table.append(table.row(values | {name: numbers.random() for name in floats}).values())
+        made = ClientRow(**values, **{name: numbers.random() for name in floats})
+        table.append(table.plain(made).values())
     return table
 
 
-@pytest.mark.parametrize("schema", [ROUNDS_SCHEMA, EVALS_SCHEMA, CLIENTS_SCHEMA])
-def test_an_empty_table_has_its_columns_and_types(schema: dict[str, type]) -> None:
-    frame = pl.read_parquet(io.BytesIO(Table(schema).parquet()))
+@pytest.mark.parametrize("kind", [RoundRow, EvalRow, ClientRow])
+def test_an_empty_table_has_the_columns_and_types_of_its_rows(kind: type[Any]) -> None:
+    frame = pl.read_parquet(io.BytesIO(Table(kind).parquet()))
     types = {int: pl.Int64, float: pl.Float64, str: pl.String}
-    assert dict(frame.schema) == {name: types[kind] for name, kind in schema.items()}
+    assert frame.columns == list(kind._fields)
+    assert dict(frame.schema) == {name: types[of] for name, of in schema_of(kind).items()}
     assert frame.height == 0
 
 
 def test_values_come_back_as_the_types_of_the_schema() -> None:
-    table = Table(EVALS_SCHEMA)
-    table.append(table.row(EVAL | {"round": np.int64(1), "accuracy": np.float32(0.25), "loss": math.inf}).values())
-    table.append(table.row(EVAL | {"clock_s": 3, "loss": math.nan}).values())
+    table = Table(EvalRow)
+    table.append(table.plain(EVAL._replace(round=np.int64(1), accuracy=np.float32(0.25), loss=math.inf)).values())
+    table.append(table.plain(EVAL._replace(clock_s=3, loss=math.nan)).values())
     frame = pl.read_parquet(io.BytesIO(table.parquet()))
     assert frame.row(0) == (1, 0.5, 2.5, 0.25, math.inf)
     assert math.isnan(frame["loss"][1])
-    assert len(table) == 2
 
 
 def test_any_nan_gives_the_same_bytes() -> None:
     """A NaN that went through the journal has lost its sign; Parquet would keep it."""
     files = []
     for nan in (math.nan, math.copysign(math.nan, -1)):
-        table = Table(EVALS_SCHEMA)
-        table.append(table.row(EVAL | {"loss": nan}).values())
+        table = Table(EvalRow)
+        table.append(table.plain(EVAL._replace(loss=nan)).values())
         files.append(table.parquet())
     assert files[0] == files[1]
 
@@ -69,12 +72,19 @@ def test_any_nan_gives_the_same_bytes() -> None:
 )
 def test_wrong_values_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        Table(EVALS_SCHEMA).row(EVAL | change)
+        Table(EvalRow).plain(EVAL._replace(**change))
 
 
-def test_wrong_columns_are_named() -> None:
-    with pytest.raises(ValueError, match="differing: extra, loss"):
-        Table(EVALS_SCHEMA).row({name: 1 for name in EVAL if name != "loss"} | {"extra": 1})
+def test_an_entry_of_the_journal_survives_json_and_gives_the_same_tables() -> None:
+    """The keys are those of journals that lie in unfinished runs."""
+    client = ClientRow(1, "ann", 0.1, 0.0, 0.2, 0.3, 0.0, 5.0, 12, "completed")
+    tables, again = RunTables(), RunTables()
+    entry = tables.entry(None, EVAL, [client])
+    assert entry == {"round": None, "eval": EVAL._asdict(), "clients": [list(client)]}
+    for each, rows in ((tables, entry), (again, json.loads(json.dumps(entry)))):
+        each.add(rows)
+    assert [len(frame) for frame in tables.frames().values()] == [0, 1, 1]
+    assert all(frame.equals(again.frames()[name]) for name, frame in tables.frames().items())
 
 
 def test_same_rows_same_bytes_in_other_processes_with_other_threads() -> None:

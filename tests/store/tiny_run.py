@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.errors import RunFolderError
-from fedbalancer.store import RunFolder
+from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder
 from fedbalancer.types import Layout, Ledger, ServerState
 
 LAYOUT = Layout((("layer.weight", (2, 2)), ("layer.bias", (2,))))
@@ -52,14 +52,13 @@ def play(state: ServerState, memory: dict[str, Any]) -> tuple[ServerState, dict[
 
 def rows(state: ServerState, memory: dict[str, Any]) -> tuple[Any, Any, Any]:
     negative_nan = np.float64(np.inf) - np.float64(np.inf)  # its sign bit is set on many machines
-    one = {
+    one: dict[str, Any] = {
         "round": state.round, "start_s": state.clock_s / 2, "end_s": state.clock_s, "deadline_s": math.inf,
         "loss_threshold": np.float32(0.1), "loss_threshold_ratio": negative_nan, "deadline_ratio": -0.0,
         "selected": 3, "completed": np.int64(2), "samples": 7, "epochs": 5, "utility": None if state.round % 2 else 0.1,
         "down_bytes": 3 * state.round, "up_bytes": np.int64(2 * state.round),
     }  # fmt: skip
-    evaluation = {"round": state.round, "start_s": 0.0, "clock_s": state.clock_s, "accuracy": 0.5, "loss": math.nan}
-    clients = [
+    clients: list[dict[str, Any]] = [
         {
             "round": state.round, "client": name, "download_s": float(losses[0]), "forward_s": 0.1, "train_s": 0.2,
             "upload_s": 0.3, "paused_s": 0.0, "epochs": 2.5, "samples": int(state.ledger.participations[0]),
@@ -67,7 +66,8 @@ def rows(state: ServerState, memory: dict[str, Any]) -> tuple[Any, Any, Any]:
         }
         for name, losses in memory.items()
     ]  # fmt: skip
-    return one, evaluation if state.round % 3 == 0 else None, clients
+    found = EvalRow(state.round, 0.0, state.clock_s, 0.5, math.nan) if state.round % 3 == 0 else None
+    return RoundRow(**one), found, [ClientRow(**client) for client in clients]
 
 
 def drive(path: Path, rounds: int) -> None:
@@ -87,9 +87,7 @@ def drive(path: Path, rounds: int) -> None:
             folder.record(*rows(state, memory))
             for _ in range(2 if state.round == 1 else 1):  # the first twice: to replace the only one must be safe too
                 folder.checkpoint(state, {"rounds": state.round}, memory)
-        folder.write_tables()
-        folder.write_model(state.weights, LAYOUT)
-        folder.set_status("done")
+        folder.finish("done", None, state.weights, LAYOUT)
 
 
 def results(path: Path) -> dict[str, bytes]:

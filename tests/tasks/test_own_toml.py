@@ -104,7 +104,7 @@ def test_run_prints_what_was_understood_then_resumes_from_anywhere(place: Path) 
     folder = place / "runs" / "my_task-fedavg+1t-seed-0"
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["task"]["source"] == str(place / "home" / "my_task.toml")
-    manifest["rounds"] = 4
+    manifest["spec"]["rounds"] = 4
     manifest["status"] = "stopped"
     (folder / "manifest.json").write_text(json.dumps(manifest))
     resumed = cli(place / "elsewhere", "resume", str(folder), "--json")

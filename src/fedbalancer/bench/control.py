@@ -10,8 +10,8 @@ import numpy as np
 
 from fedbalancer.bench.rounds import make_executor, path_name, timed_rounds
 from fedbalancer.loop import rounds as run_rounds
+from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.runs.world import build
 from fedbalancer.tasks import Task
 from fedbalancer.tasks.synthetic import CLASSES, FEATURES, load, make_model
 
@@ -22,10 +22,11 @@ TINY_CLIENTS = 200
 def clients_per_s(method: str, seconds: float) -> float:
     """Clients of 10,000 that are selected, timed and accounted for a second, 1,000 a round, without any training."""
     task = load(users=USERS)
-    world = build(RunSpec(task, method, overrides={"clients_per_round": COHORT}, timing_only=True), task)
-    state = world.server.init(world.executor.initial_weights(0))
+    spec = RunSpec(task=task, method=method, settings={"clients_per_round": COHORT}, timing_only=True)
+    simulation = build(spec, task)
+    state = simulation.server.init(simulation.executor.initial_weights(0))
     done, begun = 0, time.perf_counter()
-    for _, result in run_rounds(world.server, world.engine, state, lambda _: False):
+    for _, result in run_rounds(simulation.server, simulation.engine, state, lambda _: False):
         done += len(result.plan.cohort)
         if (taken_s := time.perf_counter() - begun) >= seconds:
             break

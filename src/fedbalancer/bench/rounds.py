@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fedbalancer.engine.executors import InlineExecutor, PoolExecutor
+from fedbalancer.engine.executors import Resources
 from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.protocols import Executor
+from fedbalancer.runs.executor_cache import trainer_for
+from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.runs.workforce import trainer_for
-from fedbalancer.runs.world import build
 from fedbalancer.tasks import Task
 from fedbalancer.types import Weights
 
@@ -36,17 +36,16 @@ def path_name(engine: str, workers: int) -> str:
 
 def make_executor(task: Task, engine: str, workers: int) -> Executor:
     """The task's trainer with that engine: in this process, or in a pool for several workers."""
-    make = partial(trainer_for, task, engine)
-    return InlineExecutor(make()) if workers == 1 else PoolExecutor(make, workers, task.sizes)
+    return Resources(workers=workers).make_executor(partial(trainer_for, task, engine), task.sizes)
 
 
 def timed_rounds(task: Task, executor: Executor, weights: Weights, count: int) -> TimedRounds:
     """`count` rounds in which every client of the task trains all its epochs."""
     everybody = replace(task, clients_per_round=len(task.sizes))
-    world = build(RunSpec(everybody, "fedavg+wfa"), everybody, executor)
+    simulation = build(RunSpec(task=everybody, method="fedavg+wfa"), everybody, executor)
     seconds, samples, begun = [], 0, time.perf_counter()
-    state = world.server.init(weights)
-    for after, result in run_rounds(world.server, world.engine, state, lambda state: state.round >= count):
+    state = simulation.server.init(weights)
+    for after, result in run_rounds(simulation.server, simulation.engine, state, lambda state: state.round >= count):
         now = time.perf_counter()
         seconds.append(now - begun)
         samples += sum(int(report.summary.trained * report.epochs) for report in result.reports)

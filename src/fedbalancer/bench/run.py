@@ -9,8 +9,8 @@ from fedbalancer.bench.measure import measure_task
 from fedbalancer.bench.results import BenchResult, this_machine
 from fedbalancer.bench.tasks import known
 from fedbalancer.processes import usable_cores
-from fedbalancer.runs.execute import one_thread
-from fedbalancer.runs.workforce import with_torch
+from fedbalancer.runs.executor_cache import with_torch
+from fedbalancer.runs.rounds import one_thread
 
 METHODS = ("fedavg+1t", "fedbalancer")
 """Whose rounds are timed without training: the simplest method, and the one with the most to work out."""

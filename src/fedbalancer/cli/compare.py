@@ -8,25 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedbalancer.cli import options
 from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.errors import EXIT_USER_ERROR
-from fedbalancer.cli.options import (
-    Address,
-    Assignments,
-    Config,
-    Device,
-    Engine,
-    Executor,
-    Jobs,
-    Json,
-    Overwrite,
-    Rounds,
-    Scale,
-    Users,
-    Variant,
-    Workers,
-    overrides,
-)
 from fedbalancer.cli.tasks import announce, folder_name, is_file, say_prepared, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
@@ -42,24 +26,24 @@ def compare(
         str | None, typer.Option(help="Comma-separated methods (default: FedBalancer and the paper's baselines).")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many seeds: 0, 1, ...")] = 3,
-    scale: Scale = "small",
-    users: Users = None,
-    variant: Variant = None,
-    rounds: Rounds = None,
+    scale: options.Scale = "small",
+    users: options.Users = None,
+    variant: options.Variant = None,
+    rounds: options.Rounds = None,
     extend: Annotated[
         float, typer.Option(help="Budgets that a method may take to reach the target; 1 stops all at the budget.")
     ] = 2.0,
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK).")] = None,
-    overwrite: Overwrite = False,
-    jobs: Jobs = None,
-    workers: Workers = None,
-    executor: Executor = None,
-    address: Address = None,
-    engine: Engine = "fast",
-    device: Device = "cpu",
-    set_: Assignments = None,
-    config: Config = None,
-    as_json: Json = False,
+    overwrite: options.Overwrite = False,
+    jobs: options.Jobs = None,
+    workers: options.Workers = None,
+    executor: options.Executor = None,
+    address: options.Address = None,
+    engine: options.Engine = "fast",
+    device: options.Device = "cpu",
+    set_: options.Assignments = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compare methods by time-to-accuracy and final accuracy, over seeds.
 
@@ -73,25 +57,30 @@ def compare(
 
         fedbalancer compare my_task.toml
     """
-    from fedbalancer.runs.compare import DEFAULT_METHODS, ComparisonPlan, run_comparison
-    from fedbalancer.runs.workforce import Hands
+    from fedbalancer.engine.executors import Resources
+    from fedbalancer.runs.compare import DEFAULT_METHODS, run_comparison
+    from fedbalancer.runs.plan import ComparisonPlan
+    from fedbalancer.runs.spec import RunSpec
 
     names = [name.strip() for name in methods.split(",") if name.strip()] if methods else list(DEFAULT_METHODS)
-    settings = overrides(config, set_)
-    plan, seconds = timed(
-        lambda: ComparisonPlan.make(task, names, seeds, scale, users, settings, rounds, extend, variant, engine, device)
-    )
-    hands = Hands(jobs, workers, executor, address)
+    base = RunSpec(
+        task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
+        engine=engine, device=device,
+    )  # fmt: skip
+    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend))
+    resources = Resources(workers=workers, executor=executor, address=address)
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task)}"
     if is_file(task):
-        announce(plan.task, plan.overrides)
+        announce(plan.task, plan.base.overrides)
     say_prepared(plan.task, seconds)
     with StopFlag() as stop, comparison_display(names, list(plan.seeds)) as listen:
-        result = run_comparison(plan, folder, overwrite=overwrite, hands=hands, listen=listen, stopped=stop)
-    finish(result, as_json)
+        result = run_comparison(
+            plan, folder, overwrite=overwrite, jobs=jobs, resources=resources, listen=listen, stopped=stop
+        )
+    finish(result, folder, as_json)
 
 
-def finish(result: ComparisonRun, as_json: bool) -> None:
+def finish(result: ComparisonRun, folder: Path, as_json: bool) -> None:
     """Print the table, where the report is, and what failed."""
     from rich.console import Console
 
@@ -103,11 +92,11 @@ def finish(result: ComparisonRun, as_json: bool) -> None:
         Console().print(rich_table(result.comparison))
         for note in result.comparison.notes:
             typer.echo(f"note: {note}", err=True)
-        typer.echo(f"report: {result.folder / 'report.html'}")
+        typer.echo(f"report: {folder / 'report.html'}")
     for event in result.failed:
         typer.echo(f"error: {event.key[0]} seed {event.key[1]} failed: {event.why}", err=True)
     if result.stopped:
-        typer.echo(f"stopped; to go on: fedbalancer resume {result.folder}", err=True)
+        typer.echo(f"stopped; to go on: fedbalancer resume {folder}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)
     if result.failed:
         raise typer.Exit(EXIT_USER_ERROR)

@@ -8,21 +8,21 @@ from typing import Annotated
 import typer
 
 from fedbalancer.cli import compare as compare_command
+from fedbalancer.cli import options
 from fedbalancer.cli import run as run_command
 from fedbalancer.cli.display import comparison_display, run_display
-from fedbalancer.cli.options import Address, Executor, Jobs, Json, SameDevice, SameEngine, Workers
 from fedbalancer.processes import StopFlag
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of the run or comparison.")],
-    workers: Workers = None,
-    executor: Executor = None,
-    address: Address = None,
-    engine: SameEngine = None,
-    device: SameDevice = None,
-    jobs: Jobs = None,
-    as_json: Json = False,
+    workers: options.Workers = None,
+    executor: options.Executor = None,
+    address: options.Address = None,
+    engine: options.SameEngine = None,
+    device: options.SameDevice = None,
+    jobs: options.Jobs = None,
+    as_json: options.Json = False,
 ) -> None:
     """Go on with a run or a comparison that was stopped or killed; it ends in the same bytes as one left alone.
 
@@ -30,18 +30,20 @@ def resume(
 
         fedbalancer resume runs/compare-watch
     """
-    from fedbalancer.runs.compare import FILE, read_comparison, resume_comparison
+    from fedbalancer.engine.executors import Resources
+    from fedbalancer.runs.compare import run_comparison
     from fedbalancer.runs.execute import resume as resume_run
-    from fedbalancer.runs.workforce import Hands
+    from fedbalancer.runs.plan import ComparisonPlan
+    from fedbalancer.store import COMPARISON
 
-    if (folder / FILE).is_file():
-        document = read_comparison(folder)
-        with StopFlag() as stop, comparison_display(document["methods"], document["seeds"]) as listen:
-            result = resume_comparison(
-                folder, engine=engine, device=device, hands=Hands(jobs, workers, executor, address), listen=listen,
-                stopped=stop,
-            )  # fmt: skip
-        compare_command.finish(result, as_json)
+    if (folder / COMPARISON).is_file():
+        plan = ComparisonPlan.read(folder, engine=engine, device=device)
+        resources = Resources(workers=workers, executor=executor, address=address)
+        with StopFlag() as stop, comparison_display(plan.method_names, plan.seeds) as listen:
+            result = run_comparison(
+                plan, folder, resumed=True, jobs=jobs, resources=resources, listen=listen, stopped=stop
+            )
+        compare_command.finish(result, folder, as_json)
         return
     with StopFlag() as stop, run_display(str(folder)) as progress:
         single = resume_run(

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedbalancer.cli import options
 from fedbalancer.cli.display import run_display
-from fedbalancer.cli.options import (
-    Address,
-    Assignments,
-    Config,
-    Device,
-    Engine,
-    Executor,
-    Json,
-    Overwrite,
-    Rounds,
-    Scale,
-    Users,
-    Variant,
-    Workers,
-    overrides,
-)
 from fedbalancer.cli.tasks import announce, folder_name, is_file, label, say_prepared, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
+
+if TYPE_CHECKING:
+    from fedbalancer.runs.execute import RunResult
 
 
 def run(
@@ -35,22 +23,22 @@ def run(
     ],
     method: Annotated[str, typer.Option("--method", "-m", help="Name of a method.")] = "fedbalancer",
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    scale: Scale = "small",
-    users: Users = None,
-    variant: Variant = None,
-    rounds: Rounds = None,
+    scale: options.Scale = "small",
+    users: options.Users = None,
+    variant: options.Variant = None,
+    rounds: options.Rounds = None,
     budget: Annotated[float | None, typer.Option(help="Simulated seconds to run for, instead of rounds.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/TASK-METHOD-seed-N).")] = None,
-    overwrite: Overwrite = False,
-    workers: Workers = None,
-    executor: Executor = None,
-    address: Address = None,
-    engine: Engine = "fast",
-    device: Device = "cpu",
+    overwrite: options.Overwrite = False,
+    workers: options.Workers = None,
+    executor: options.Executor = None,
+    address: options.Address = None,
+    engine: options.Engine = "fast",
+    device: options.Device = "cpu",
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Run the clock without training.")] = False,
-    set_: Assignments = None,
-    config: Config = None,
-    as_json: Json = False,
+    set_: options.Assignments = None,
+    config: options.Config = None,
+    as_json: options.Json = False,
 ) -> None:
     """Run one method on one task and keep everything in a run folder.
 
@@ -64,16 +52,18 @@ def run(
 
         fedbalancer run femnist --scale paper --executor ray --address auto
     """
+    from fedbalancer.engine.executors import Resources
     from fedbalancer.runs.execute import execute
+    from fedbalancer.runs.executor_cache import ExecutorCache
+    from fedbalancer.runs.simulation import resolve_spec
     from fedbalancer.runs.spec import RunSpec
-    from fedbalancer.runs.workforce import Workforce
-    from fedbalancer.runs.world import resolve_spec
 
-    settings = overrides(config, set_)
+    settings = options.overrides(config, set_)
     spec = RunSpec(
-        task, method, seed, scale, users, settings, rounds, budget, None, timing_only, variant, engine, device
-    )
-    workforce = Workforce(workers, executor, address)
+        task=task, method=method, seed=seed, scale=scale, users=users, variant=variant, settings=settings,
+        rounds=rounds, budget_s=budget, timing_only=timing_only, engine=engine, device=device,
+    )  # fmt: skip
+    executors = ExecutorCache(Resources(workers=workers, executor=executor, address=address))
     folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{method}-seed-{seed}"
     prepared, seconds = timed(spec.load_task)
     resolve_spec(spec, prepared)  # what can be wrong is wrong before anything is said
@@ -81,19 +71,17 @@ def run(
         announce(prepared, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
     say_prepared(prepared, seconds)
     title = f"{folder_name(task)} {method} seed {seed}"
-    with StopFlag() as stop, workforce, run_display(title) as progress:
+    with StopFlag() as stop, executors, run_display(title) as progress:
         result = execute(
-            spec, folder, task=prepared, overwrite=overwrite, workforce=workforce, progress=progress, stopped=stop
+            spec, folder, task=prepared, overwrite=overwrite, executors=executors, progress=progress, stopped=stop
         )
     finish(result, folder, as_json)
 
 
-def finish(result: object, folder: Path, as_json: bool) -> None:
+def finish(result: RunResult, folder: Path, as_json: bool) -> None:
     """Say how a run ended."""
-    from fedbalancer.runs.execute import RunResult
     from fedbalancer.store import read_manifest
 
-    assert isinstance(result, RunResult)
     described = read_manifest(folder)
     task = described["task"]
     clock_s = float(result.rounds["end_s"][-1]) if len(result.rounds) else 0.0

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,9 @@ import numpy as np
 
 from fedbalancer.errors import BadSetting, RunFolderError
 from fedbalancer.positions import Positions
-from fedbalancer.runs.rows import client_rows, eval_row, round_row
-from fedbalancer.runs.spec import versions
 from fedbalancer.settings import Settings
-from fedbalancer.store import Checkpoints, RunFolder
+from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
+from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST
 from fedbalancer.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
 
@@ -35,13 +32,13 @@ def folder_of(base: Path | str, run_key: str) -> Path:
     return Path(base) / run_key
 
 
-class Record:
+class RunRecorder:
     """What a run leaves behind while it runs. `saved` is the ledger of the last checkpoint, and of the beginning."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.resumed = (path / MANIFEST).exists()
         if self.resumed:
-            self.folder = _opened(path)
+            self.folder = RunFolder.open(path, PREVIOUS_S)
             _check_same(self.folder.manifest, manifest)
             self.folder.update_manifest(status="running", why=None)
             self.folder.log("resumed")
@@ -71,12 +68,12 @@ class Record:
         self, before: ServerState, after: ServerState, result: RoundResult, evaluation: Evaluation | None
     ) -> None:
         """Keep the rows of a round."""
-        found = None if evaluation is None else eval_row(after.round, before.clock_s, after.clock_s, evaluation)
-        self.folder.record(round_row(before, after, result), found, client_rows(result))
+        found = None if evaluation is None else EvalRow.of(after, before.clock_s, evaluation)
+        self.folder.record(RoundRow.of(before, after, result), found, ClientRow.all_of(result))
 
     def start(self, evaluation: Evaluation) -> None:
         """Keep the evaluation before the first round."""
-        self.folder.record(None, eval_row(0, 0.0, 0.0, evaluation), ())
+        self.folder.record(None, EvalRow(0, 0.0, 0.0, evaluation.accuracy, evaluation.loss), ())
 
     def checkpoint(self, state: ServerState, first: Ledger, engine: Mapping[str, Any]) -> None:
         """Save the state and the tables, whole."""
@@ -86,34 +83,21 @@ class Record:
 
     def close(self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None) -> None:
         """Write down how the run ended."""
-        if weights is not None and layout is not None:
-            self.folder.write_model(weights, layout)
-        self.folder.write_tables()
-        self.folder.set_status(status, why)
-        self.folder.log(status, why=why)
+        self.folder.finish(status, why, weights, layout)
         self.folder.close()
 
 
-def manifest_of(task: str, method: str, named: bool, seed: int, settings: Settings, rounds: int) -> dict[str, Any]:
-    """The manifest of a run on Flower, with the fields of a simulated run's."""
-    return {
-        "task": {
-            "name": task, "variant": "", "scale": "real", "users": None, "variant_asked": None, "source": None,
-        },
-        "method": method,
-        "method_is_named": named,
-        "seed": seed,
-        "overrides": {},
-        "settings": settings.model_dump(mode="json"),
-        "rounds": rounds,
-        "budget_s": None,
-        "target": None,
-        "timing_only": False,
-        "engine": "flower",
-        "device": "real",
-        "versions": versions(),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }  # fmt: skip
+def manifest_of(task: str, method: str, seed: int, settings: Settings, rounds: int) -> dict[str, Any]:
+    """The manifest of a run on Flower, with the fields that people look for in a simulated run's."""
+    return new_manifest(
+        task={"name": task, "variant": "", "scale": "real"},
+        method=method,
+        seed=seed,
+        settings=settings.model_dump(mode="json"),
+        rounds=rounds,
+        engine="flower",
+        device="real",
+    )
 
 
 def metric(record: Mapping[str, Any] | None, *names: str) -> float:
@@ -123,18 +107,6 @@ def metric(record: Mapping[str, Any] | None, *names: str) -> float:
         if isinstance(value, int | float):
             return float(value)
     return math.nan
-
-
-def _opened(path: Path) -> RunFolder:
-    """The folder of a run to go on with, as soon as nobody else writes there."""
-    until_s = time.monotonic() + PREVIOUS_S
-    while True:
-        try:
-            return RunFolder.open(path)
-        except RunFolderError as error:
-            if not isinstance(error.__cause__, BlockingIOError) or time.monotonic() > until_s:
-                raise
-            time.sleep(0.5)
 
 
 def _ledger(clients: tuple[str, ...], columns: Mapping[str, Any]) -> Ledger:

@@ -13,7 +13,7 @@ from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRec
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
-from fedbalancer.flower.record import Record, manifest_of, metric
+from fedbalancer.flower.record import RunRecorder, manifest_of, metric
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
@@ -39,7 +39,7 @@ class Run:
         self.result = Result(arrays=arrays)
         self.evaluate_fn = evaluate_fn
         self.state: ServerState
-        self.record: Record
+        self.record: RunRecorder
         self.engine = GridEngine(
             grid,
             strategy.method,
@@ -56,9 +56,9 @@ class Run:
 
     def manifest(self) -> dict[str, Any]:
         s = self.strategy
-        return manifest_of(s.task, s.method.name, s.named, s.seed, s.settings, self.num_rounds)
+        return manifest_of(s.task, s.method.name, s.seed, s.settings, self.num_rounds)
 
-    def go(self, record: Record) -> None:
+    def go(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""
         self.record, self.round, self.failed = record, 0, 0
         server, self.state = self._begin()

@@ -12,7 +12,7 @@ from typing import Any
 from fedbalancer.errors import BadSetting, FedBalancerError
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.grid_engine import WAITING, Waiting
-from fedbalancer.flower.record import Record, folder_of
+from fedbalancer.flower.record import RunRecorder, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods import SLOTS, Method
 from fedbalancer.methods import method as method_of
@@ -88,7 +88,7 @@ class Strategy:
         self.summary()
         with ExitStack() as stack:
             run = Run(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-            record = Record(self._folder(stack, run), run.manifest())
+            record = RunRecorder(self._folder(stack, run), run.manifest())
             try:
                 run.go(record)
             except FedBalancerError as error:

@@ -15,14 +15,17 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.errors import RunFolderError
+from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, RoundRow, schema_of
 
-EVALS = {"round": pl.Int64, "start_s": pl.Float64, "clock_s": pl.Float64, "accuracy": pl.Float64, "loss": pl.Float64}
+EVALS, _OF_ROUND = schema_of(EvalRow), schema_of(RoundRow)
 ROUNDS = {
-    "round": pl.Int64, "start_s": pl.Float64, "end_s": pl.Float64, "deadline_s": pl.Float64,
-    "loss_threshold": pl.Float64, "loss_threshold_ratio": pl.Float64, "deadline_ratio": pl.Float64,
-    "selected": pl.Int64, "completed": pl.Int64,
+    name: _OF_ROUND[name]
+    for name in (
+        "round", "start_s", "end_s", "deadline_s", "loss_threshold", "loss_threshold_ratio", "deadline_ratio",
+        "selected", "completed",
+    )
 }  # fmt: skip
-TRAFFIC = {"start_s": pl.Float64, "end_s": pl.Float64, "down_bytes": pl.Int64, "up_bytes": pl.Int64}
+TRAFFIC = {name: _OF_ROUND[name] for name in ("start_s", "end_s", "down_bytes", "up_bytes")}
 OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 
 
@@ -102,7 +105,7 @@ class Results:
 
 def load(folder: Path) -> Results:
     """The results in a comparison folder or a run folder."""
-    if (folder / "comparison.json").is_file():
+    if (folder / COMPARISON).is_file():
         return load_comparison(folder)
     if (folder / "manifest.json").is_file():
         return _as_results(folder, load_run(folder))
@@ -113,28 +116,19 @@ def load(folder: Path) -> Results:
 
 def load_comparison(folder: Path) -> Results:
     """The runs that `comparison.json` promises, each as far as it is there."""
-    path = folder / "comparison.json"
-    content, problem = _read_json(path)
-    if problem:
-        raise RunFolderError(f"{path} cannot be read ({problem}); run the comparison again")
-    try:
-        methods, seeds = tuple(map(str, content["methods"])), tuple(map(int, content["seeds"]))
-        budgets = {int(seed): float(s) for seed, s in (content.get("budgets_s") or {}).items() if s is not None}
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(
-            f"{path} lacks a valid methods, seeds or budgets_s ({error!r}); run the comparison again"
-        ) from error
-    runs = tuple(load_run(folder / method / f"seed-{seed}", method, seed) for method in methods for seed in seeds)
-    scales = [str(content.get("scale") or ""), *(str(_task_of(run).get("scale") or "") for run in runs)]
+    found = ComparisonFile.read(folder)
+    runs = tuple(
+        load_run(folder / method / f"seed-{seed}", method, seed) for method in found.methods for seed in found.seeds
+    )
     return Results(
         folder=folder,
-        task=str(content.get("task") or "unnamed task"),
-        variant=str(content.get("variant") or ""),
-        scale=next(filter(None, scales), ""),
-        methods=methods,
-        seeds=seeds,
-        rounds=content.get("rounds"),
-        budgets_s=budgets,
+        task=found.task,
+        variant=found.variant,
+        scale=next(filter(None, [found.scale, *(str(_task_of(run).get("scale") or "") for run in runs)]), ""),
+        methods=found.methods,
+        seeds=found.seeds,
+        rounds=found.rounds,
+        budgets_s=found.budgets_s,
         runs=runs,
     )
 

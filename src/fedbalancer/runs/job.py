@@ -2,93 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.engine.executors.parcel import Parcel
+import cloudpickle
+
+from fedbalancer.engine.executors import Resources
+from fedbalancer.engine.executors.shared_memory import SharedValue
 from fedbalancer.errors import FedBalancerError
-from fedbalancer.processes import become_worker, unpacked
-from fedbalancer.runs.execute import Progress, RunResult, carry_on, execute
+from fedbalancer.processes import become_worker
+from fedbalancer.report import RunCurve
+from fedbalancer.runs.execute import RunResult, carry_on, execute, go
+from fedbalancer.runs.executor_cache import ExecutorCache
+from fedbalancer.runs.rounds import Progress
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.runs.workforce import Workforce
-from fedbalancer.store import read_manifest
+from fedbalancer.store import MemoryRecorder, status_of
 from fedbalancer.tasks import Task
 
-IN_PARCEL = "the task in the parcel"
+OWN_TASK = "the task that every process was given"
 """Stands in the spec of a job for a task of the user's own, which every process got once."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to start or to go on with; `extend` carries a finished run on to (clock, target accuracy)."""
+    """A run to start, or to go on with, in a folder or in memory. Where the run is there already, `changes` are those
+    to its spec."""
 
     spec: RunSpec
-    folder: Path
+    place: Path | MemoryRecorder
     overwrite: bool = False
-    extend: tuple[float, float] | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, int]:
-        return self.spec.method_name, self.spec.seed
+        return self.spec.key
 
 
 @dataclass(frozen=True)
 class JobEvent:
-    """News of a job: `kind` is running, done, stopped or failed."""
+    """News of a job: `kind` is running, done, stopped or failed. One that ended brings its `curve` and, if there is no
+    folder, all that is needed to go on with it in `memory`."""
 
     key: tuple[str, int]
     kind: str
     progress: Progress | None = None
     why: str = ""
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a run was ever started here."""
-    return (folder / "manifest.json").is_file()
-
-
-def status(folder: Path) -> str:
-    """The status that a run folder's manifest gives, or "absent"."""
-    return str(read_manifest(folder)["status"]) if is_run(folder) else "absent"
+    curve: RunCurve | None = field(default=None, compare=False)
+    memory: MemoryRecorder | None = field(default=None, compare=False)
 
 
 class _Here:
-    """What a process of the pool holds: the way back to the driver, its task, and who trains."""
+    """What a process of the pool holds: its task, who trains, and the way back to the driver."""
 
-    def __init__(self, task: Task | None, workforce: Mapping[str, Any], news: Any, stop: Any) -> None:
-        self.news, self.stop = news, stop
-        self.workforce = Workforce(**workforce)
-        self._own = task
-        self._named: tuple[tuple[Any, ...], Task] | None = None
-
-    def with_task(self, spec: RunSpec) -> tuple[RunSpec, Task]:
-        """The spec and its task, loaded once for all runs of the same one."""
-        if self._own is not None:
-            return replace(spec, task=self._own), self._own
-        name = (spec.task, spec.scale, spec.users, spec.variant)
-        if self._named is None or self._named[0] != name:
-            self._named = (name, spec.load_task())
-        return spec, self._named[1]
+    def __init__(self, task: Task | None, resources: Resources, news: Any, stop: Any) -> None:
+        self.task, self.news, self.stop = task, news, stop
+        self.executors = ExecutorCache(resources)
 
 
 _here: _Here | None = None
 
 
-def start(parcel: Parcel, news: Any, stop: Any) -> None:
+def start(given: SharedValue, news: Any, stop: Any) -> None:
     """The first thing in a process of the pool."""
     global _here  # noqa: PLW0603 - the one value a worker process holds
     become_worker()
-    task, workforce = parcel.value
-    _here = _Here(task, workforce, news, stop)
-    parcel.close()
+    task, resources = given.value
+    _here = _Here(task, resources, news, stop)
+    given.close()
 
 
 def carry_out(packed_job: bytes) -> JobEvent:
     """One job, in this process, to its end."""
     assert _here is not None
-    here, job = _here, unpacked(packed_job)
+    here, job = _here, cloudpickle.loads(packed_job)
     if here.stop.is_set():
         return JobEvent(job.key, "stopped", why="not started")
 
@@ -101,18 +89,26 @@ def carry_out(packed_job: bytes) -> JobEvent:
         return JobEvent(job.key, "failed", why=str(error))
     except Exception as error:
         return JobEvent(job.key, "failed", why=f"{type(error).__name__}: {error}")
-    return JobEvent(job.key, result.status)
+    memory = job.place if isinstance(job.place, MemoryRecorder) else None
+    return JobEvent(job.key, result.status, curve=curve_of(job.key, result), memory=memory)
+
+
+def curve_of(key: tuple[str, int], result: RunResult) -> RunCurve:
+    """What scoring needs of a run."""
+    end_s = float(result.rounds["end_s"][-1]) if len(result.rounds) else None
+    return RunCurve(*key, result.evals, result.status, end_s, result.rounds)
 
 
 def _run_or_resume(job: Job, here: _Here, progress: Callable[[Progress], None]) -> RunResult:
-    (spec, task), stopped = here.with_task(job.spec), here.stop.is_set
-    method = spec.method if not isinstance(spec.method, str) else None
-    if job.extend is None and (job.overwrite or not is_run(job.folder)):
+    spec = replace(job.spec, task=here.task) if here.task is not None else job.spec
+    executors, stopped = here.executors, here.stop.is_set
+    if isinstance(job.place, MemoryRecorder):
+        spec = replace(spec, **job.changes)
+        return go(spec, executors.load_task(spec), job.place, executors, progress, stopped)
+    if job.overwrite or status_of(job.place) == "absent":
         return execute(
-            spec, job.folder, task=task, overwrite=job.overwrite, workforce=here.workforce,
-            progress=progress, stopped=stopped,
-        )  # fmt: skip
-    changes: dict[str, Any] = {"engine": spec.engine, "device": spec.device}
-    if job.extend is not None:
-        changes |= {"budget_s": job.extend[0], "target": job.extend[1]}
-    return carry_on(job.folder, here.workforce, changes, task=task, method=method, progress=progress, stopped=stopped)
+            spec, job.place, overwrite=job.overwrite, executors=executors, progress=progress, stopped=stopped
+        )
+    changes = {"engine": spec.engine, "device": spec.device, **job.changes}
+    method = spec.method if not isinstance(spec.method, str) else None
+    return carry_on(job.place, executors, changes, task=here.task, method=method, progress=progress, stopped=stopped)

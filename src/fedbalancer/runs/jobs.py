@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -11,13 +11,17 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from fedbalancer.engine.executors.crew import TRIES
-from fedbalancer.engine.executors.parcel import Parcel
-from fedbalancer.processes import DIED, packed, process_context
-from fedbalancer.runs.job import IN_PARCEL, Job, JobEvent, carry_out, is_run, start, status
+import cloudpickle
+
+from fedbalancer.engine.executors import Resources
+from fedbalancer.engine.executors.shared_memory import SharedValue
+from fedbalancer.processes import DIED, TRIES, process_context
+from fedbalancer.runs.job import OWN_TASK, Job, JobEvent, carry_out, start
 from fedbalancer.tasks import Task
 
-__all__ = ["Job", "JobEvent", "JobPool", "is_run", "status"]
+__all__ = ["Job", "JobEvent", "JobPool"]
+
+Listen = Callable[[JobEvent], None]
 
 
 class JobPool:
@@ -26,20 +30,18 @@ class JobPool:
     A process that has loaded the task, and made its trainers, uses them for every run that it gets.
     """
 
-    def __init__(self, task: Task | None, processes: int, workforce: Mapping[str, Any]) -> None:
-        """`task` is one of the user's own, which travels; one with a name is loaded by every process. `workforce` are
-        the arguments of each process's own `Workforce`."""
+    def __init__(self, task: Task | None, processes: int, resources: Resources) -> None:
+        """`task` is one of the user's own, which travels; one with a name is loaded by every process. `resources` are
+        what each process has for its runs."""
         self._processes = processes
         self._own_task = task is not None
-        self._parcel = Parcel((task, dict(workforce)))
-        self._context = process_context()
+        self._given = SharedValue((task, resources))
+        self._context = process_context(__name__)
         self._news: Any = None
         self._stop: Any = None
         self._pool: ProcessPoolExecutor | None = None
 
-    def run(
-        self, jobs: Sequence[Job], listen: Callable[[JobEvent], None], stopped: Callable[[], bool]
-    ) -> dict[tuple[str, int], JobEvent]:
+    def run(self, jobs: Sequence[Job], listen: Listen, stopped: Callable[[], bool]) -> dict[tuple[str, int], JobEvent]:
         """Run all jobs; returns the last event of each. Asked to stop, it lets running jobs save themselves and starts
         no others. If a process dies, the jobs that it took along are done again, from where they had saved."""
         last: dict[tuple[str, int], JobEvent] = {}
@@ -61,11 +63,9 @@ class JobPool:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._end()
-        self._parcel.close()
+        self._given.close()
 
-    def _ended(
-        self, jobs: Sequence[Job], listen: Callable[[JobEvent], None], stopped: Callable[[], bool]
-    ) -> Iterator[JobEvent]:
+    def _ended(self, jobs: Sequence[Job], listen: Listen, stopped: Callable[[], bool]) -> Iterator[JobEvent]:
         """The jobs as they end; those whose process died are left out."""
         pending = set(self._submitted(jobs))
         while pending:
@@ -82,13 +82,13 @@ class JobPool:
         if self._pool is None:  # a process that is killed may leave a queue locked: so new processes have new ones
             self._news, self._stop = self._context.Queue(), self._context.Event()
             self._pool = ProcessPoolExecutor(
-                self._processes, self._context, initializer=start, initargs=(self._parcel, self._news, self._stop)
+                self._processes, self._context, initializer=start, initargs=(self._given, self._news, self._stop)
             )
         futures = []
         with suppress(BrokenProcessPool):
             for job in jobs:
-                light = replace(job, spec=replace(job.spec, task=IN_PARCEL)) if self._own_task else job
-                futures.append(self._pool.submit(carry_out, packed(light)))
+                light = replace(job, spec=replace(job.spec, task=OWN_TASK)) if self._own_task else job
+                futures.append(self._pool.submit(carry_out, cloudpickle.dumps(light)))
         return futures
 
     def _end(self) -> None:

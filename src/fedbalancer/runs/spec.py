@@ -1,53 +1,70 @@
-"""What to run: everything that decides the result of a run, and how it is written down in the manifest."""
+"""What to run: everything that decides the result of a run, and how it is written down and read back whole."""
 
 from __future__ import annotations
 
-import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fedbalancer.client.fast.provenance import description
 from fedbalancer.client.train import ENGINES
 from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.methods import Method
 from fedbalancer.settings import Settings
+from fedbalancer.store import new_manifest
 from fedbalancer.tasks import Task, load_task
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
 OLD_ENGINE = "plain"
 """Of runs from before there was a choice."""
+_SCATTERED = {"overrides", "versions"}
+"""What stands beside a spec that is not in one place, as older versions wrote it."""
 
 
-@dataclass(frozen=True)
+class RunOptions(TypedDict, total=False):
+    """What `fedbalancer.run` and `fedbalancer.compare` hand on to the `RunSpec`, which explains it."""
+
+    scale: str
+    users: int | None
+    variant: str | None
+    settings: Mapping[str, Any] | None
+    rounds: int | None
+    engine: str
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run. `task` and `method` are names, or objects of your own.
+    """One run. `task` and `method` are names, or objects of your own; `seed` decides everything random.
 
-    It stops after `rounds` rounds (default: the task's) or, if `budget_s` is given, when the clock passes that. With a
-    `target` accuracy it also stops at the first evaluation that reaches it. The numbers depend in their last digits on
-    the `engine` (fast or plain) and the `device` that train.
+    A named task comes in the size `scale` (small, or paper as published), with so many `users` and from the data set
+    `variant` where it offers a choice. `settings` change single settings of the task or the method.
+
+    The run stops after `rounds` rounds (default: the task's) or, if `budget_s` is given, when the simulated clock
+    passes that. With a `target` accuracy it also stops at the first evaluation that reaches it. If it is `timing_only`
+    nothing is trained. The numbers depend in their last digits on the `engine` (fast or plain) and the `device` (cpu,
+    cuda or mps) that train.
     """
 
     task: str | Task
-    method: str | Method
+    method: str | Method = "fedbalancer"
     seed: int = 0
     scale: str = "small"
     users: int | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    variant: str | None = None
+    settings: Mapping[str, Any] | None = field(default_factory=dict)
     rounds: int | None = None
     budget_s: float | None = None
     target: float | None = None
     timing_only: bool = False
-    variant: str | None = None
     engine: str = "fast"
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "task", whole_path(self.task))
+        if isinstance(self.task, str) and self.task.endswith(".toml"):  # so that `resume` finds it from anywhere
+            object.__setattr__(self, "task", str(Path(self.task).absolute()))
         if not 0 <= self.seed < 2**63:
             raise BadSetting(f"seed = {self.seed} must be a whole number from 0 to 2**63 - 1")
         if self.rounds is not None and self.rounds < 1:
@@ -65,77 +82,82 @@ class RunSpec:
     def method_name(self) -> str:
         return self.method if isinstance(self.method, str) else self.method.name
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells the runs of a comparison apart."""
+        return self.method_name, self.seed
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The settings that differ from the task's own."""
+        return dict(self.settings or {})
+
     def load_task(self) -> Task:
         """The task itself."""
         if isinstance(self.task, Task):
             return self.task
         return load_task(self.task, scale=self.scale, users=self.users, variant=self.variant)
 
+    def to_json(self) -> dict[str, Any]:
+        """All fields, for `from_json`. A task or method of the user's own cannot be written down, and is null."""
+        written = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**written, **{name: _if_named(written[name]) for name in ("task", "method")}}
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
+        """What `to_json` wrote down; a task or method of the user's own has to be given again."""
+        written = _renewed(written) if written.keys() & _SCATTERED else written
+        unknown = written.keys() - {each.name for each in fields(cls)}
+        if unknown:
+            raise RunFolderError(f"this run has options that this version does not know: {', '.join(sorted(unknown))}")
+        found = {**written, "task": written.get("task") or task, "method": written.get("method") or method}
+        if found["task"] is None or found["method"] is None:
+            raise RunFolderError(
+                "this was started from Python with a task or methods of its own, so it can go on only there: a run "
+                "with fedbalancer.resume(folder, task=..., method=...), a comparison from its start"
+            )
+        return cls(**found)
+
     def manifest(self, task: Task, settings: Settings) -> dict[str, Any]:
         """What the run folder says about this run before it starts."""
+        known = {"name": task.name, "variant": task.variant, "scale": self.scale, "users": self.users}
+        return new_manifest(
+            task={**known, "source": _if_named(self.task)},
+            settings=settings.model_dump(mode="json"),
+            kernels=description(self.engine if self.device == "cpu" and not self.timing_only else "none"),
+            **self.described(),
+        )
+
+    def described(self) -> dict[str, Any]:
+        """The fields of the manifest that are the spec's: the whole of it, and what people look for first."""
         return {
-            "task": {
-                "name": task.name,
-                "variant": task.variant,
-                "scale": self.scale,
-                "users": self.users,
-                "variant_asked": self.variant,
-                "source": self.task if isinstance(self.task, str) else None,
-            },
             "method": self.method_name,
-            "method_is_named": isinstance(self.method, str),
             "seed": self.seed,
-            "overrides": dict(self.overrides),
-            "settings": settings.model_dump(mode="json"),
-            "rounds": self.rounds,
             "budget_s": self.budget_s,
-            "target": self.target,
-            "timing_only": self.timing_only,
             "engine": self.engine,
             "device": self.device,
-            "versions": versions(),
-            "kernels": description(self.engine if self.device == "cpu" and not self.timing_only else "none"),
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "spec": self.to_json(),
         }
 
 
 def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
     """The spec that a manifest describes; objects of the user's own have to be given again."""
-    source = manifest["task"]["source"] or task
-    chosen = manifest["method"] if manifest["method_is_named"] else method
-    if source is None or chosen is None:
-        raise RunFolderError(
-            "this run was started from Python with its own task or method; "
-            "resume it there with fedbalancer.resume(folder, task=..., method=...)"
-        )
-    return RunSpec(
-        task=source,
-        method=chosen,
-        seed=manifest["seed"],
-        scale=manifest["task"]["scale"],
-        users=manifest["task"]["users"],
-        overrides=manifest["overrides"],
-        rounds=manifest["rounds"],
-        budget_s=manifest["budget_s"],
-        target=manifest["target"],
-        timing_only=manifest["timing_only"],
-        variant=manifest["task"]["variant_asked"],
-        engine=manifest.get("engine", OLD_ENGINE),
-        device=manifest.get("device", "cpu"),
-    )
+    return RunSpec.from_json(manifest.get("spec", manifest), task, method)
 
 
-def whole_path(task: str | Task) -> str | Task:
-    """A task that is a file, by its whole path, so that `resume` finds it from anywhere."""
-    return str(Path(task).absolute()) if isinstance(task, str) and task.endswith(".toml") else task
+def _if_named(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
-def versions() -> dict[str, str]:
-    """Versions of what a result depends on."""
-    found = {"python": platform.python_version()}
-    for package in ("fedbalancer", "numpy", "torch", "polars"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+def _renewed(old: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec from the manifest of a run, or the file of a comparison, of a version that scattered it."""
+    task = old["task"] if isinstance(old["task"], Mapping) else {}
+    content = {**old, **task}
+    known = {"task": "source", "variant": "variant_asked", "settings": "overrides"}
+    found = {each.name: content.get(known.get(each.name, each.name)) for each in fields(RunSpec)}
+    if not old.get("method_is_named", True) or not old.get("methods_are_named", True):
+        found["method"] = None
+    elif "methods" in old:
+        found["method"] = old["methods"][0]
+    given = {name: value for name, value in found.items() if value is not None}
+    return {"engine": OLD_ENGINE, **given}

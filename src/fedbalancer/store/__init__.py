@@ -1,24 +1,22 @@
 """The run folder: what a run leaves behind, and how it goes on after it was killed."""
 
-from fedbalancer.store.checkpoint import Checkpoints
-from fedbalancer.store.codec import decode_state, encode_state, from_jsonable, to_jsonable
-from fedbalancer.store.contents import read_manifest
-from fedbalancer.store.folder import STATUSES, RunFolder
-from fedbalancer.store.journal import Journal, open_at
-from fedbalancer.store.tables import CLIENTS_SCHEMA, EVALS_SCHEMA, ROUNDS_SCHEMA
+from fedbalancer.store.comparison import COMPARISON, ComparisonFile
+from fedbalancer.store.contents import check_free, new_manifest, read_manifest, status_of
+from fedbalancer.store.folder import RunFolder
+from fedbalancer.store.recorder import MemoryRecorder
+from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow, schema_of
 
 __all__ = [
-    "CLIENTS_SCHEMA",
-    "EVALS_SCHEMA",
-    "ROUNDS_SCHEMA",
-    "STATUSES",
-    "Checkpoints",
-    "Journal",
+    "COMPARISON",
+    "ClientRow",
+    "ComparisonFile",
+    "EvalRow",
+    "MemoryRecorder",
+    "RoundRow",
     "RunFolder",
-    "decode_state",
-    "encode_state",
-    "from_jsonable",
-    "open_at",
+    "check_free",
+    "new_manifest",
     "read_manifest",
-    "to_jsonable",
+    "schema_of",
+    "status_of",
 ]

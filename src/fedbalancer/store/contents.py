@@ -1,22 +1,44 @@
-"""What lies in a run folder: which files are ours, and when a folder is free for a new run."""
+"""What lies in a folder: which files are ours, what the manifest says, and when a folder is free for a new run."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from fedbalancer.errors import RunFolderError
 from fedbalancer.files import TEMPORARY_SUFFIX, clean_temporaries
+from fedbalancer.store.comparison import COMPARISON
 from fedbalancer.store.lock import LOCK
 
 FORMAT = "fedbalancer run 1"
 """What the manifest of a run says under "format"; other programs write files of the same name."""
 
 MANIFEST, LOG, MODEL, CHECKPOINT = "manifest.json", "log.jsonl", "model.safetensors", "checkpoint"
+BED = "bed.json"
+KINDS = {BED: "a test bed", COMPARISON: "a comparison", MANIFEST: "a run"}
+"""The file by which each kind of folder is known."""
 RESULTS = ("rounds.parquet", "evals.parquet", "clients.parquet", MODEL, LOG)
+
+
+def new_manifest(**fields: Any) -> dict[str, Any]:
+    """The manifest of a run that starts now: these fields, the versions of what a result depends on, and the time."""
+    versions = {"python": platform.python_version()}
+    for package in ("fedbalancer", "numpy", "torch", "polars"):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return {**fields, "versions": versions, "started": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def status_of(path: Path) -> str:
+    """The status in the manifest of the run at `path`; "absent" if no run was ever started there."""
+    return str(read_manifest(path)["status"]) if (path / MANIFEST).is_file() else "absent"
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -33,24 +55,26 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def check_free(path: Path, overwrite: bool) -> None:
-    """Raise `RunFolderError` unless a new run may be written to `path`.
+def check_free(path: Path, overwrite: bool, marker: str = MANIFEST) -> None:
+    """Raise `RunFolderError` unless a new run, comparison or test bed, as `marker` says, may be written to `path`.
 
-    Only a folder that holds a run can be overwritten: in any other, a file with one of our names may be someone's.
+    Only a folder that holds the same kind of thing can be overwritten: in any other, a file with one of our names may
+    be someone's.
     """
     if path.exists() and not path.is_dir():
         raise RunFolderError(f"{path} is a file, not a folder; choose another --out")
     found = sorted(name for name in os.listdir(path) if not _is_trace(name)) if path.exists() else []
     if not found:
         return
-    if MANIFEST not in found:
-        names = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        raise RunFolderError(f"{path} holds other files ({names}); choose another --out, or an empty folder")
-    status = read_manifest(path).get("status", "unknown")
+    if marker not in found:
+        others = f"other files ({', '.join(found[:3])}{', ...' if len(found) > 3 else ''})"
+        held = next((kind for name, kind in KINDS.items() if name in found), others)
+        raise RunFolderError(f"{path} holds {held}; choose another --out, or an empty folder")
+    status = f" (status: {read_manifest(path).get('status', 'unknown')})" if marker == MANIFEST else ""
     if not overwrite:
+        otherwise = f"go on with: fedbalancer resume {path}" if marker != BED else "choose another --out"
         raise RunFolderError(
-            f"{path} already holds a run (status: {status}); "
-            f"replace it with --overwrite, or go on with: fedbalancer resume {path}"
+            f"{path} already holds {KINDS[marker]}{status}; replace it with --overwrite, or {otherwise}"
         )
 
 

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedbalancer.files import clean_temporaries, readable, write_bytes, write_json
+from fedbalancer.store.checkpoint import Checkpoints
+from fedbalancer.store.codec import Arrays, decode_state, encode_state, from_jsonable, to_jsonable
 from fedbalancer.store.contents import (
     CHECKPOINT,
     FORMAT,
@@ -30,11 +32,18 @@ from fedbalancer.store.contents import (
     read_manifest,
     remove_run,
 )
+from fedbalancer.store.journal import Journal, open_at
 from fedbalancer.store.lock import FolderLock
-from fedbalancer.store.recording import Recording, Restored, Row
+from fedbalancer.store.recorder import Restored
+from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow
+from fedbalancer.store.tables import RunTables
 from fedbalancer.types import Layout, ServerState, Weights
 
-STATUSES = ("running", "done", "failed", "stopped")
+if TYPE_CHECKING:
+    import polars as pl
+
+_SERVER, _ENGINE = "server.", "engine."
+"""How the names of the arrays in a checkpoint begin, by whose they are."""
 
 
 class RunFolder:
@@ -43,11 +52,13 @@ class RunFolder:
     A new run records and checkpoints at once; an opened one calls `restore` first.
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any], lock: FolderLock | None) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any], patience_s: float = 0.0) -> None:
         self.path = path
-        self._manifest = manifest
-        self._lock = lock
-        self._recording = Recording(path / CHECKPOINT)
+        self.manifest: Mapping[str, Any] = manifest
+        self._lock = FolderLock(path, patience_s)
+        self._checkpoints = Checkpoints(path / CHECKPOINT)
+        self._journal: Journal | None = None
+        self._tables = RunTables()
 
     @classmethod
     def create(cls, path: Path | str, manifest: Mapping[str, Any], overwrite: bool = False) -> RunFolder:
@@ -56,63 +67,48 @@ class RunFolder:
         path = Path(path)
         check_free(path, overwrite)
         make_folder(path)
-        folder = cls(path, {"format": FORMAT, **readable(dict(manifest))}, FolderLock(path))
+        folder = cls(path, {"format": FORMAT, **readable(dict(manifest))})
         try:
             check_free(path, overwrite)  # again, now that we are alone: another process may have been faster
             remove_run(path)
-            folder.set_status("running")
-            folder._recording.restart()
+            folder.update_manifest(status="running", why=None)
+            folder._open_journal(0, None)
         except BaseException:
             folder.close()
             raise
         return folder
 
     @classmethod
-    def open(cls, path: Path | str, read_only: bool = False) -> RunFolder:
-        """The run at `path`: to go on with it, or only to read its manifest, which needs no lock."""
+    def open(cls, path: Path | str, patience_s: float = 0.0) -> RunFolder:
+        """The run at `path`, to go on with it as soon as nobody else writes there, within `patience_s`."""
         path = Path(path)
-        manifest = read_manifest(path)
-        if read_only:
-            return cls(path, manifest, None)
-        folder = cls(path, manifest, FolderLock(path))
+        folder = cls(path, read_manifest(path), patience_s)
         clean_temporaries(path)
         drop_torn_line(path / LOG)
         return folder
 
     @property
-    def manifest(self) -> dict[str, Any]:
-        """What manifest.json says."""
-        return dict(self._manifest)
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """What `restore` found damaged and could do without."""
-        return tuple(self._recording.checkpoints.warnings)
+        return tuple(self._checkpoints.warnings)
 
     def update_manifest(self, **fields: Any) -> None:
-        """Set fields of manifest.json."""
-        self._check_writable()
-        self._manifest = {**self._manifest, **readable(fields)}
-        write_json(self.path / MANIFEST, self._manifest)
-
-    def set_status(self, status: str, why: str | None = None) -> None:
-        """Say in the manifest how the run stands: running, done, failed or stopped, and why."""
-        if status not in STATUSES:
-            raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
-        self.update_manifest(status=status, why=why)
+        """Set fields of manifest.json, such as the status (running, done, failed or stopped) and why it is that."""
+        self.manifest = {**self.manifest, **readable(fields)}
+        write_json(self.path / MANIFEST, self.manifest)
 
     def log(self, event: str, **fields: Any) -> None:
         """Add a line to log.jsonl, with the time in UTC."""
-        self._check_writable()
         line = {"time": datetime.now(UTC).isoformat(), "event": event, **readable(fields)}
         with open(self.path / LOG, "ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
-    def record(self, round_row: Row | None, eval_row: Row | None, client_rows: Sequence[Row]) -> None:
-        """Keep the rows of one round; each has exactly the columns of its schema. A round may have no evaluation, and
-        an evaluation (such as one before training) no round."""
-        self._check_writable()
-        self._recording.record(round_row, eval_row, client_rows)
+    def record(self, row: RoundRow | None, evaluation: EvalRow | None, clients: Sequence[ClientRow]) -> None:
+        """Keep the rows of one round, in memory and in the journal. A round may have no evaluation, and an evaluation
+        (such as one before training) no round."""
+        entry = self._tables.entry(row, evaluation, clients)
+        self._opened().append(entry)
+        self._tables.add(entry)
 
     def checkpoint(
         self,
@@ -122,39 +118,57 @@ class RunFolder:
     ) -> None:
         """Save all that is needed to go on from here: the server's state, what the engine remembers of the clients
         (plain values and arrays), and the rows recorded so far."""
-        self._check_writable()
-        self._recording.checkpoint(state, engine_json or {}, engine_arrays or {})
+        journal = self._opened()
+        journal.flush()  # first, because the checkpoint refers to it
+        server, server_arrays = encode_state(state)
+        blob = {
+            "journal": {"size": journal.size, "sha256": journal.sha256},
+            "server": server,
+            "engine": to_jsonable(engine_json or {}),
+        }
+        arrays = {_SERVER + name: array for name, array in server_arrays.items()}
+        arrays |= {_ENGINE + name: array for name, array in (engine_arrays or {}).items()}
+        self._checkpoints.save(state.round, blob, arrays)
 
     def restore(self, template: ServerState) -> Restored | None:
-        """What the last whole checkpoint saved, with the recorded rows cut back to it; None to start from the
-        beginning. `template` is the state that a new run of the same manifest would start with."""
-        self._check_writable()
-        restored = self._recording.restore(template)
+        """What the last whole checkpoint saved, with the recorded rows cut back to it; None, and no rows, to start from
+        the beginning. `template` is the state that a new run of the same manifest would start with."""
+        loaded = self._checkpoints.load_latest()
         for warning in self.warnings:
             self.log("checkpoint damaged", warning=warning)
-        return restored
+        if loaded is None:
+            self._open_journal(0, None)
+            return None
+        blob, arrays = loaded
+        state = decode_state(blob["server"], _under(_SERVER, arrays), template)
+        self._open_journal(**blob["journal"])
+        return state, from_jsonable(blob["engine"]), _under(_ENGINE, arrays)
+
+    def frames(self) -> dict[str, pl.DataFrame]:
+        """The tables of all rows recorded so far, by name."""
+        return self._tables.frames()
 
     def write_tables(self) -> None:
         """Write the three Parquet files from all rows recorded so far. Of an opened run that could not be restored
         nothing is known yet, and the files stay as they are."""
-        self._check_writable()
-        if not self._recording.begun:
-            return
-        for name, table in self._recording.tables.items():
-            write_bytes(self.path / f"{name}.parquet", table.parquet())
+        if self._journal is not None:
+            for name, table in self._tables.by_name.items():
+                write_bytes(self.path / f"{name}.parquet", table.parquet())
 
-    def write_model(self, weights: Weights, layout: Layout) -> None:
-        """Write model.safetensors with the tensors that `layout` names; nothing for a model without a layout."""
-        self._check_writable()
-        if layout:
+    def finish(
+        self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None
+    ) -> None:
+        """Write down how the run ended: the model where there are weights with a layout, the tables, the status."""
+        if weights is not None and layout:
             write_bytes(self.path / MODEL, safetensors.numpy.save(layout.split(weights)))
+        self.write_tables()
+        self.update_manifest(status=status, why=why)
+        self.log(status, why=why)
 
     def close(self) -> None:
         """Close the files and let others write here; again is fine."""
-        self._recording.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._close_journal()
+        self._lock.release()
 
     def __enter__(self) -> RunFolder:
         return self
@@ -162,6 +176,23 @@ class RunFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _check_writable(self) -> None:
-        if self._lock is None:
-            raise RuntimeError(f"{self.path} is closed, or open for reading only")
+    def _open_journal(self, size: int, sha256: str | None) -> None:
+        self._close_journal()
+        self._journal, entries = open_at(self.path / CHECKPOINT, size, sha256)
+        self._tables = RunTables()
+        for entry in entries:
+            self._tables.add(entry)
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _opened(self) -> Journal:
+        if self._journal is None:
+            raise RuntimeError(f"{self.path} records nothing before restore() was called, nor after close()")
+        return self._journal
+
+
+def _under(prefix: str, arrays: Arrays) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

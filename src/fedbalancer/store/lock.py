@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import weakref
 from pathlib import Path
 
@@ -16,9 +17,10 @@ LOCK = ".lock"
 
 
 class FolderLock:
-    """The lock on `folder`, held from now until `release`. Raises `RunFolderError` if another writer holds it."""
+    """The lock on `folder`, held from now until `release`. Raises `RunFolderError` if another writer holds it for the
+    next `patience_s`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patience_s: float = 0.0) -> None:
         try:
             self._descriptor: int | None = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -26,7 +28,7 @@ class FolderLock:
         if sys.platform == "win32":  # no such lock there
             return
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._descriptor, time.monotonic() + patience_s)
         except OSError as error:
             self.release()
             busy = isinstance(error, BlockingIOError)
@@ -50,3 +52,13 @@ class FolderLock:
                 lock.release()
 
         os.register_at_fork(after_in_child=let_go)
+
+
+def _lock(descriptor: int, until_s: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(0.2)

@@ -1,52 +1,18 @@
-"""The three tables of a run: their columns, their rows in memory, and Parquet files that depend on the rows alone."""
+"""The three tables of a run: their rows in memory, and Parquet files that depend on the rows alone."""
 
 from __future__ import annotations
 
 import io
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-Schema = dict[str, type]
-"""Column names and Python types, as polars takes them: int is Int64, float is Float64, str is String."""
+from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow, Row, nullable_in, schema_of
 
-ROUNDS_SCHEMA: Schema = {
-    "round": int,
-    "start_s": float,
-    "end_s": float,
-    "deadline_s": float,
-    "loss_threshold": float,
-    "loss_threshold_ratio": float,
-    "deadline_ratio": float,
-    "selected": int,
-    "completed": int,
-    "samples": int,
-    "epochs": float,
-    "utility": float,
-    "down_bytes": int,
-    "up_bytes": int,
-}
-"""A row per round; only `utility` may be null."""
-
-EVALS_SCHEMA: Schema = {"round": int, "start_s": float, "clock_s": float, "accuracy": float, "loss": float}
-"""A row per evaluation."""
-
-CLIENTS_SCHEMA: Schema = {
-    "round": int,
-    "client": str,
-    "download_s": float,
-    "forward_s": float,
-    "train_s": float,
-    "upload_s": float,
-    "paused_s": float,
-    "epochs": float,
-    "samples": int,
-    "outcome": str,
-}
-"""A row per client and round."""
-
-NULLABLE = frozenset({"utility"})
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def _text(value: Any) -> str:
@@ -61,48 +27,77 @@ def _number(value: Any) -> float:
     return math.nan if math.isnan(number) else number
 
 
-def _maybe_number(value: Any) -> float | None:
-    return None if value is None else _number(value)
-
-
 _CONVERT: dict[type, Callable[[Any], Any]] = {int: operator.index, float: _number, str: _text}
 
 
+def _or_none(convert: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else convert(value)
+
+
 class Table:
-    """Rows of one schema, kept by column."""
+    """Rows of one kind, kept by column."""
 
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
-        self._columns: dict[str, list[Any]] = {name: [] for name in schema}
-        self._convert = {name: _maybe_number if name in NULLABLE else _CONVERT[kind] for name, kind in schema.items()}
+    def __init__(self, row: type[Row]) -> None:
+        self.schema = schema_of(row)
+        self._columns: dict[str, list[Any]] = {name: [] for name in self.schema}
+        nullable = nullable_in(row)
+        convert = {name: _CONVERT[kind] for name, kind in self.schema.items()}
+        self._convert = {name: partial(_or_none, to) if name in nullable else to for name, to in convert.items()}
 
-    def __len__(self) -> int:
-        return len(next(iter(self._columns.values())))
-
-    def row(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The row in the order of the columns, as the plain types of the schema."""
-        if values.keys() != self.schema.keys():
-            wrong = ", ".join(sorted(values.keys() ^ self.schema.keys()))
-            raise ValueError(f"a row must have exactly the columns {', '.join(self.schema)}; differing: {wrong}")
+    def plain(self, row: Row) -> dict[str, Any]:
+        """The row with plain values of the schema's types, without NumPy's; a `TypeError` names the column that does
+        not fit."""
         plain = {}
-        for name, convert in self._convert.items():
+        for (name, convert), value in zip(self._convert.items(), row, strict=True):
             try:
-                plain[name] = convert(values[name])
+                plain[name] = convert(value)
             except (TypeError, ValueError) as error:
-                raise TypeError(f"column {name!r} holds {self.schema[name].__name__}, not {values[name]!r}") from error
+                raise TypeError(f"column {name!r} holds {self.schema[name].__name__}, not {value!r}") from error
         return plain
 
     def append(self, values: Iterable[Any]) -> None:
-        """Add the values of what `row` returned."""
+        """Add the values of what `plain` returned."""
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
 
-    def parquet(self) -> bytes:
-        """The table as a Parquet file; the same rows give the same bytes, however they came in."""
+    def frame(self) -> pl.DataFrame:
+        """All rows."""
         import polars as pl
 
+        return pl.DataFrame(self._columns, schema=self.schema)
+
+    def parquet(self) -> bytes:
+        """The table as a Parquet file; the same rows give the same bytes, however they came in."""
         file = io.BytesIO()
-        frame = pl.DataFrame(self._columns, schema=self.schema)
         # All that decides the bytes is said here; the defaults may depend on the machine or the version.
-        frame.write_parquet(file, compression="zstd", compression_level=3, statistics=True, row_group_size=2**20)
+        self.frame().write_parquet(file, compression="zstd", compression_level=3, statistics=True, row_group_size=2**20)
         return file.getvalue()
+
+
+class RunTables:
+    """The tables of a run, filled round by round."""
+
+    def __init__(self) -> None:
+        self._rounds, self._evals, self._clients = Table(RoundRow), Table(EvalRow), Table(ClientRow)
+        self.by_name = {"rounds": self._rounds, "evals": self._evals, "clients": self._clients}
+
+    def entry(self, row: RoundRow | None, evaluation: EvalRow | None, clients: Sequence[ClientRow]) -> dict[str, Any]:
+        """The rows of one round as plain values: what `add` takes and the journal keeps."""
+        return {
+            "round": None if row is None else self._rounds.plain(row),
+            "eval": None if evaluation is None else self._evals.plain(evaluation),
+            "clients": [list(self._clients.plain(each).values()) for each in clients],
+        }
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Take up the rows of one round."""
+        if entry["round"] is not None:
+            self._rounds.append(entry["round"].values())
+        if entry["eval"] is not None:
+            self._evals.append(entry["eval"].values())
+        for values in entry["clients"]:
+            self._clients.append(values)
+
+    def frames(self) -> dict[str, pl.DataFrame]:
+        """The tables by name."""
+        return {name: table.frame() for name, table in self.by_name.items()}

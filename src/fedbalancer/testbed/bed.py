@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.errors import MissingData, RunFolderError
+from fedbalancer.errors import MissingData
 from fedbalancer.files import write_json
 from fedbalancer.report import Comparison, write_report
-from fedbalancer.store import RunFolder, read_manifest
+from fedbalancer.store import RunFolder, check_free, status_of
 from fedbalancer.testbed.figure import write_figure
 from fedbalancer.testbed.netns import check
 from fedbalancer.testbed.plan import FILE, BedPlan
@@ -25,6 +24,7 @@ from fedbalancer.testbed.running import Listen, RunningBed
 from fedbalancer.testbed.twin import Twin
 
 GONE_S = 20.0
+"""How long the lock of a process that was killed may stay."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,32 +87,13 @@ def _mark_stopped(plan: BedPlan) -> None:
     """A run whose server was ended from outside still says that it is running."""
     for method in plan.methods:
         run = plan.run_folder(method)
-        if (run / "manifest.json").is_file() and read_manifest(run)["status"] == "running":
-            with _opened(run) as folder:
-                folder.set_status("stopped", "interrupted")
-
-
-def _opened(run: Path) -> RunFolder:
-    """The folder, when its writer is gone: a process that was killed may need a moment for it."""
-    until = time.monotonic() + GONE_S
-    while True:
-        try:
-            return RunFolder.open(run)
-        except RunFolderError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)
+        if status_of(run) == "running":
+            with RunFolder.open(run, GONE_S) as folder:
+                folder.update_manifest(status="stopped", why="interrupted")
 
 
 def _make_free(folder: Path, overwrite: bool) -> None:
-    if folder.is_file():
-        raise RunFolderError(f"{folder} is a file; give a folder with --out")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / FILE).is_file():
-            raise RunFolderError(f"{folder} holds other files; give another folder with --out")
-        if not overwrite:
-            raise RunFolderError(
-                f"{folder} already holds a test bed; add --overwrite, or give another folder with --out"
-            )
+    check_free(folder, overwrite, FILE)
+    if (folder / FILE).is_file():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)

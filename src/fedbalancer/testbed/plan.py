@@ -14,8 +14,8 @@ from fedbalancer.errors import BadSetting, RunFolderError
 from fedbalancer.files import write_json
 from fedbalancer.methods import Method
 from fedbalancer.protocols import DeviceModel
+from fedbalancer.runs.simulation import resolve_spec
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.runs.world import resolve_spec
 from fedbalancer.settings import Settings
 from fedbalancer.tasks import Task, load_task
 from fedbalancer.testbed.clock import BedClock
@@ -128,4 +128,7 @@ class BedPlan:
 
     def _spec(self, method: str) -> RunSpec:
         given = {} if self.rounds is None else {"rounds": self.rounds}
-        return RunSpec(self.task, method, self.seed, self.scale, self.clients, {**self.overrides, **given})
+        settings = {**self.overrides, **given}
+        return RunSpec(
+            task=self.task, method=method, seed=self.seed, scale=self.scale, users=self.clients, settings=settings
+        )

@@ -16,10 +16,10 @@ from fedbalancer.errors import FedBalancerError, MissingData
 from fedbalancer.files import write_json
 from fedbalancer.flower.local import Federation, free_port
 from fedbalancer.report.rule import final_accuracy, is_fedavg
-from fedbalancer.runs.compare import BUDGET_METHOD
-from fedbalancer.runs.execute import Progress
 from fedbalancer.runs.jobs import JobEvent
-from fedbalancer.store import read_manifest
+from fedbalancer.runs.plan import BUDGET_METHOD
+from fedbalancer.runs.rounds import Progress
+from fedbalancer.store import ComparisonFile, read_manifest, status_of
 from fedbalancer.testbed.app import write_app
 from fedbalancer.testbed.bells import SERVER, hang_up
 from fedbalancer.testbed.netns import HOST, Networks
@@ -108,7 +108,7 @@ class RunningBed:
         run, news_s, said = self.plan.run_folder(method), time.monotonic(), ""
         while not self.stopped():
             self._check_alive(method)
-            status = str(read_manifest(run)["status"]) if (run / "manifest.json").is_file() else "absent"
+            status = status_of(run)
             if status in ("done", "failed"):
                 break
             if (progress := self._progress(run)) is not None and repr(progress) != said:
@@ -161,14 +161,16 @@ class RunningBed:
     def _write_comparison(self) -> None:
         """comparison.json, by which `fedbalancer report` knows the folder."""
         plan = self.plan
-        document = {
-            "task": plan.loaded.name, "variant": plan.loaded.variant, "source": None, "scale": plan.scale,
-            "users": plan.clients, "methods": list(plan.methods), "methods_are_named": True, "seeds": [plan.seed],
-            "rounds": plan.settings(plan.methods[0]).rounds, "extend": plan.extend, "overrides": dict(plan.overrides),
-            "engine": "flower", "device": "emulated",
-            "budgets_s": {str(plan.seed): self.budget_s} if self.budget_s else {},
-        }  # fmt: skip
-        write_json(Path(plan.folder) / "comparison.json", document)
+        ComparisonFile(
+            methods=tuple(plan.methods),
+            seeds=(plan.seed,),
+            budgets_s={plan.seed: self.budget_s} if self.budget_s else {},
+            task=plan.loaded.name,
+            variant=plan.loaded.variant,
+            scale=plan.scale,
+            rounds=plan.settings(plan.methods[0]).rounds,
+            extend=plan.extend,
+        ).write(Path(plan.folder))
 
 
 def _bandwidths(plan: BedPlan) -> list[float]:

@@ -20,7 +20,7 @@ from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox, Sent
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import TRAIN
 from fedbalancer.flower.overhead import LEAST_SHARE, Overheads
-from fedbalancer.flower.record import Record
+from fedbalancer.flower.record import RunRecorder
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
 from fedbalancer.processes import one_thread_here
@@ -127,13 +127,13 @@ def main(grid: Grid, context: Context) -> None:
     try:
         one_thread_here()
         run = prepared(plan, method, grid, float(config["budget"]), float(config["target"]))
-        _recorded(run, Record(plan.run_folder(method), manifest(plan, run)))
+        _recorded(run, RunRecorder(plan.run_folder(method), manifest(plan, run)))
     except BaseException as error:
         write_text(plan.failure(method), str(error) if isinstance(error, FedBalancerError) else repr(error))
         raise
 
 
-def _recorded(run: BedRun, record: Record) -> None:
+def _recorded(run: BedRun, record: RunRecorder) -> None:
     try:
         run.go(record)
     except BaseException as error:

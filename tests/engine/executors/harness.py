@@ -16,7 +16,7 @@ from builders import same
 from engine.executors.trainers import works
 
 from fedbalancer.engine.executors import InlineExecutor
-from fedbalancer.engine.executors.parcel import Parcel
+from fedbalancer.engine.executors.shared_memory import SharedValue
 
 
 def check_equal(executor: Any, trainer: Any, count: int) -> None:
@@ -89,9 +89,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def open_and_report(pipe: Any, parcel: Parcel) -> None:
-    """Send what a parcel holds, and whether this process maps shared memory."""
-    value = parcel.value
+def open_and_report(pipe: Any, shared: SharedValue) -> None:
+    """Send what was shared, and whether this process maps shared memory."""
+    value = shared.value
     pipe.send((value, "memfd:fedbalancer" in Path("/proc/self/maps").read_text()))
 
 

@@ -1,4 +1,4 @@
-"""Work is dealt out whole, the dearest first, and evenly to whoever is free."""
+"""All work is given out, the most expensive first, and evenly to whoever is free."""
 
 from __future__ import annotations
 
@@ -7,24 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.batches import epochs
-from fedbalancer.engine.executors.chunks import Chunk, Deal, training_cost
+from fedbalancer.engine.executors.chunks import Chunk, cut, training_cost
 from fedbalancer.types import ClientWork
 
 COSTS = st.lists(st.integers(1, 100), max_size=60)
 
 
-def all_chunks(deal: Deal) -> list[Chunk]:
-    chunks = []
-    while (chunk := deal.take()) is not None:
-        chunks.append(chunk)
-    return chunks
-
-
 @given(COSTS, st.integers(1, 8), st.integers(1, 10))
-def test_every_piece_is_dealt_once_in_chunks_that_are_not_too_large(costs: list[int], workers: int, most: int) -> None:
-    deal = Deal(costs, workers, most)
-    chunks = all_chunks(deal)
-    assert deal.is_empty
+def test_every_item_is_in_one_chunk_and_no_chunk_is_too_large(costs: list[int], workers: int, most: int) -> None:
+    chunks = cut(costs, workers, most)
     assert sorted(position for chunk in chunks for position in chunk.positions) == list(range(len(costs)))
     assert all(list(chunk.positions) == sorted(chunk.positions) for chunk in chunks)
     assert all(len(chunk.positions) <= most for chunk in chunks)
@@ -34,40 +25,22 @@ def test_every_piece_is_dealt_once_in_chunks_that_are_not_too_large(costs: list[
 
 @given(COSTS, st.integers(1, 8))
 def test_workers_that_take_when_free_finish_about_together(costs: list[int], workers: int) -> None:
-    deal = Deal(costs, workers)
     free_at = [0.0] * workers
-    while (chunk := deal.take()) is not None:
+    for chunk in cut(costs, workers):
         first = free_at.index(min(free_at))
         free_at[first] += sum(costs[position] for position in chunk.positions)
-    # No rule can do better than the mean, nor than the dearest piece alone.
+    # No rule can do better than the mean, nor than the most expensive item alone.
     assert max(free_at) <= sum(costs) / workers + max(costs, default=0)
 
 
 @given(st.integers(1, 10_000), st.integers(1, 8))
-def test_many_equal_pieces_are_few_chunks(count: int, workers: int) -> None:
-    assert len(all_chunks(Deal([1] * count, workers))) <= 2 * workers * (2 + np.log2(count))
+def test_many_equal_items_are_few_chunks(count: int, workers: int) -> None:
+    assert len(cut([1] * count, workers)) <= 2 * workers * (2 + np.log2(count))
 
 
-@given(COSTS.filter(bool), st.integers(1, 4), st.data())
-def test_after_a_failure_only_earlier_pieces_are_dealt(costs: list[int], workers: int, data: st.DataObject) -> None:
-    deal = Deal(costs, workers)
-    first = deal.take()
-    assert first is not None
-    deal.put_back(first)
-    position = data.draw(st.integers(0, len(costs) - 1))
-    deal.drop_after(position)
-    dealt = [each for chunk in all_chunks(deal) for each in chunk.positions]
-    assert set(range(position)) <= set(dealt)
-    assert all(each < position for each in dealt if each not in first.positions)
-
-
-def test_what_is_put_back_comes_next() -> None:
-    deal = Deal([1, 2, 3], 1)
-    taken = deal.take()
-    assert taken is not None
-    deal.put_back(Chunk(taken.positions, lost=1))
-    assert not deal.is_empty
-    assert deal.take() == Chunk(taken.positions, lost=1)
+def test_the_part_of_a_chunk_before_a_failure_keeps_count_of_the_lost() -> None:
+    assert Chunk((1, 4, 7), lost=1).before(5) == Chunk((1, 4), lost=1)
+    assert Chunk((1, 4, 7)).before(1).positions == ()
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 5), st.none() | st.integers(1, 4))

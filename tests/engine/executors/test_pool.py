@@ -17,7 +17,7 @@ from engine.executors.harness import Killer, alive, check_all_end, check_equal, 
 from engine.executors.trainers import MANY, Large, work, works
 from plain_trainer import Plain
 
-from fedbalancer.engine.executors import InlineExecutor, PoolExecutor, blocks
+from fedbalancer.engine.executors import InlineExecutor, PoolExecutor, shared_memory
 from fedbalancer.errors import BadData, FedBalancerError, TrainingDiverged
 
 
@@ -51,7 +51,7 @@ def test_small_weights_and_a_trainer_that_evaluates_only_at_once() -> None:
 
 
 def test_without_shared_memory_messages_carry_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "make_block", lambda size: None)
+    monkeypatch.setattr(shared_memory, "make_block", lambda size: None)
     executor = PoolExecutor(Large, 2)
     try:
         check_equal(executor, Large(), 5)

@@ -38,26 +38,26 @@ def session() -> Iterator[RaySession]:
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[RayExecutor]:
+def actors(tmp_path: Path) -> Iterator[RayExecutor]:
     executor = RayExecutor(lambda: Large(tmp_path))
     yield executor
     executor.close()
 
 
-def test_equals_inline_bit_for_bit_with_a_worker_a_cpu(crew: RayExecutor) -> None:
-    assert crew.workers == 2
+def test_equals_inline_bit_for_bit_with_a_worker_a_cpu(actors: RayExecutor) -> None:
+    assert actors.workers == 2
     for count in (0, 1, 11):
-        check_equal(crew, Large(), count)
+        check_equal(actors, Large(), count)
 
 
-def test_an_actor_killed_in_mid_round_is_replaced_and_its_work_done_again(crew: RayExecutor, tmp_path: Path) -> None:
-    weights = crew.initial_weights(0)
+def test_an_actor_killed_in_mid_round_is_replaced_and_its_work_done_again(actors: RayExecutor, tmp_path: Path) -> None:
+    weights = actors.initial_weights(0)
     everybody = [work("victim", batches=9), *works(6)]
     killer = Killer(tmp_path)
-    trained = crew.train(weights, everybody)
+    trained = actors.train(weights, everybody)
     assert not alive(killer.victim())
     assert same(trained, InlineExecutor(Large(tmp_path)).train(weights, everybody))
-    check_equal(crew, Large(), 5)
+    check_equal(actors, Large(), 5)
 
 
 def test_work_that_kills_every_actor_is_an_error_and_the_others_live_on() -> None:
@@ -87,13 +87,13 @@ def test_a_cluster_of_unlike_processors_is_told_when_it_is_used(
     executor.close()
 
 
-def test_errors_of_a_trainer_come_through_with_their_words(crew: RayExecutor) -> None:
-    weights = crew.initial_weights(0)
+def test_errors_of_a_trainer_come_through_with_their_words(actors: RayExecutor) -> None:
+    weights = actors.initial_weights(0)
     with pytest.raises(TrainingDiverged, match="client 'diverging-1': loss is not finite"):
-        crew.train(weights, [work("a"), work("diverging-1"), work("diverging-2", batches=9)])
+        actors.train(weights, [work("a"), work("diverging-1"), work("diverging-2", batches=9)])
     with pytest.raises(RuntimeError, match="Awkward: 1 and 2"):
-        crew.train(weights, [work("broken")])
-    assert len(crew.train(weights, works(3))) == 3
+        actors.train(weights, [work("broken")])
+    assert len(actors.train(weights, works(3))) == 3
 
 
 def test_a_trainer_that_cannot_be_made_says_why() -> None:
@@ -108,15 +108,15 @@ def test_a_trainer_that_cannot_be_made_says_why() -> None:
         executor.close()
 
 
-def test_every_actor_computes_on_one_thread(crew: RayExecutor) -> None:
-    told = crew.losses(np.zeros(MANY, dtype=np.float32), ["threads"] * 8)
+def test_every_actor_computes_on_one_thread(actors: RayExecutor) -> None:
+    told = actors.losses(np.zeros(MANY, dtype=np.float32), ["threads"] * 8)
     assert {(threads, variable) for threads, variable, _ in map(tuple, told)} == {(1.0, 1.0)}
 
 
 def test_more_workers_than_the_cluster_has_are_an_error_once_none_comes(
-    crew: RayExecutor, monkeypatch: pytest.MonkeyPatch
+    actors: RayExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait_until(lambda: crew.ready)  # both CPUs are taken
+    wait_until(lambda: actors.ready)  # both CPUs are taken
     monkeypatch.setattr(ray_module, "START_S", 2.0)
     other = RayExecutor(Plain, 1)
     try:
@@ -124,6 +124,15 @@ def test_more_workers_than_the_cluster_has_are_an_error_once_none_comes(
             other.initial_weights(0)
     finally:
         other.close()
+
+
+def test_work_may_take_longer_than_a_worker_may_take_to_start(
+    actors: RayExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = actors.initial_weights(0)
+    wait_until(lambda: actors.ready)
+    monkeypatch.setattr(ray_module, "START_S", 1.0)
+    assert [trained.client for trained in actors.train(weights, [work("slow")])] == ["slow"]
 
 
 def test_where_no_ray_answers_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ class Large:
             raise TrainingDiverged(f"client {work.client!r}: loss is not finite")
         if work.client == "broken":
             raise Awkward(1, 2)
+        if work.client == "slow":
+            time.sleep(3)
         if work.client == "victim":
             self._wait_to_be_killed()
         rng = np.random.default_rng([work.seed, work.batches, work.batch_size])

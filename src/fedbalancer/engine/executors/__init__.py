@@ -4,5 +4,6 @@ from fedbalancer.engine.executors.adaptive import AdaptiveExecutor
 from fedbalancer.engine.executors.inline import InlineExecutor
 from fedbalancer.engine.executors.pool import PoolExecutor
 from fedbalancer.engine.executors.ray import RayExecutor
+from fedbalancer.engine.executors.registry import EXECUTORS, Resources
 
-__all__ = ["AdaptiveExecutor", "InlineExecutor", "PoolExecutor", "RayExecutor"]
+__all__ = ["EXECUTORS", "AdaptiveExecutor", "InlineExecutor", "PoolExecutor", "RayExecutor", "Resources"]

@@ -1,14 +1,15 @@
-"""How work is dealt out: the dearest first, in chunks that shrink towards the end."""
+"""How work is divided among workers: the most expensive items first, in chunks that shrink towards the end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedbalancer.types import ClientWork
 
 SHARE = 0.5
-"""Of an even share of what is left, this part is dealt at once: the rest evens out what the prediction missed."""
+"""The part of an even share of the remaining work that a worker gets at once: the rest evens out what the prediction of
+the costs missed."""
 
 
 @dataclass(frozen=True)
@@ -18,53 +19,32 @@ class Chunk:
     positions: tuple[int, ...]
     lost: int = 0
 
+    def before(self, position: int) -> Chunk:
+        """The part of it that comes before this position."""
+        return replace(self, positions=tuple(each for each in self.positions if each < position))
 
-class Deal:
-    """The chunks of one list of work, of at most `most` items, taken one at a time by whoever is free.
+
+def cut(costs: Sequence[float], workers: int, most: int | None = None) -> list[Chunk]:
+    """Chunks of at most `most` items, in the order in which whoever is free takes them.
 
     Guided self-scheduling (C. Polychronopoulos and D. Kuck, 1987) over work of unequal cost: a chunk is worth at most
     half an even share of what is left, so that there are few chunks, and the last ones are small.
 
-    >>> deal = Deal([5, 1, 1, 3], workers=2)
-    >>> deal.take().positions, deal.take().positions, deal.take().positions
-    ((0,), (3,), (1,))
+    >>> [chunk.positions for chunk in cut([5, 1, 1, 3], workers=2)]
+    [(0,), (3,), (1,), (2,)]
     """
-
-    def __init__(self, costs: Sequence[float], workers: int, most: int | None = None) -> None:
-        self._costs = costs
-        self._most = len(costs) if most is None else most
-        self._workers = workers
-        self._left = sorted(range(len(costs)), key=lambda position: (costs[position], -position))
-        self._cost_left = float(sum(costs))
-        self._returned: list[Chunk] = []
-
-    def take(self) -> Chunk | None:
-        """The next chunk; None if there is nothing left."""
-        if self._returned:
-            return self._returned.pop()
-        if not self._left:
-            return None
-        share = SHARE * self._cost_left / self._workers
-        taken = [self._left.pop()]
-        cost = self._costs[taken[0]]
-        while self._left and len(taken) < self._most and cost + self._costs[self._left[-1]] <= share:
-            cost += self._costs[self._left[-1]]
-            taken.append(self._left.pop())
-        self._cost_left -= cost
-        return Chunk(tuple(sorted(taken)))
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._left and not self._returned
-
-    def put_back(self, chunk: Chunk) -> None:
-        """A chunk that has to be done again, first of all."""
-        self._returned.append(chunk)
-
-    def drop_after(self, position: int) -> None:
-        """Forget the work after this position: it has failed, and only an earlier failure could still matter."""
-        self._left = [each for each in self._left if each < position]
-        self._returned = [chunk for chunk in self._returned if chunk.positions[0] < position]
+    left = sorted(range(len(costs)), key=lambda position: (costs[position], -position))
+    cost_left, chunks = float(sum(costs)), []
+    while left:
+        share = SHARE * cost_left / workers
+        taken = [left.pop()]
+        cost = costs[taken[0]]
+        while left and (most is None or len(taken) < most) and cost + costs[left[-1]] <= share:
+            cost += costs[left[-1]]
+            taken.append(left.pop())
+        cost_left -= cost
+        chunks.append(Chunk(tuple(sorted(taken))))
+    return chunks
 
 
 def training_cost(work: ClientWork) -> float:

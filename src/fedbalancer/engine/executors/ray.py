@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
-from fedbalancer.engine.executors.chunks import Chunk
+from fedbalancer.engine.executors.distributed import DistributedExecutor
 from fedbalancer.engine.executors.ray_session import RaySession, warn_of_unlike_nodes
-from fedbalancer.engine.executors.spread import SpreadExecutor
 from fedbalancer.engine.executors.worker import Answer, Worker
 from fedbalancer.errors import FedBalancerError
-from fedbalancer.processes import packed, unpacked, usable_cores
+from fedbalancer.processes import usable_cores
 from fedbalancer.protocols import Trainer
 from fedbalancer.types import Trained, Weights
 
@@ -23,11 +23,12 @@ START_S = 120.0
 """How long Ray may take to give a first worker."""
 
 
-class RayExecutor(SpreadExecutor):
+class RayExecutor(DistributedExecutor):
     """`workers` actors of one CPU each, each with a trainer of its own, that live until `close`.
 
     Without an `address` a Ray starts on this machine and ends with this process; "auto" is the cluster that this
     machine belongs to. As many workers as there is room for, unless told; with `gpus` each takes so many of them too.
+    Weights are put into Ray's store when they change, once for all chunks of a round.
     """
 
     def __init__(
@@ -38,40 +39,34 @@ class RayExecutor(SpreadExecutor):
         address: str | None = None,
         gpus: float = 0.0,
     ) -> None:
-        super().__init__(Actors(make_trainer, workers, address, gpus), sizes)
-
-
-class Actors:
-    """A `Crew` of Ray actors. Weights are put into Ray's store when they change, once for all chunks of a round."""
-
-    def __init__(
-        self, make_trainer: Callable[[], Trainer], workers: int | None, address: str | None, gpus: float
-    ) -> None:
         self._session = RaySession(address, workers if workers is not None else usable_cores())
         self._ray = self._session.ray
         warn_of_unlike_nodes(self._ray)
-        self.size = workers if workers is not None else self._session.room(1.0, gpus)
         self._actor = self._ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(Actor)
         self._make_trainer = self._ray.put(make_trainer)
         self._actors: dict[int, Any] = {}
         self._pending: dict[Any, int] = {}
-        self._starting: set[int] = set()
         self._weights: Any = None
+        super().__init__(workers if workers is not None else self._session.room(1.0, gpus), sizes)
 
-    def start(self, place: int) -> None:
-        self.end(place)
-        self._actors[place] = actor = self._actor.remote()
-        self._pending[actor.start.remote([self._make_trainer], sys.path)] = place
-        self._starting.add(place)
+    def close(self) -> None:
+        for worker in list(self._actors):
+            self._end(worker)
+        self._make_trainer = self._weights = None
+        self._session.close()
 
-    def end(self, place: int) -> None:
-        self._pending = {answer: other for answer, other in self._pending.items() if other != place}
-        self._starting.discard(place)
-        if place in self._actors:
-            self._ray.kill(self._actors.pop(place))
+    def _start(self, worker: int) -> None:
+        self._end(worker)
+        self._actors[worker] = actor = self._actor.remote()
+        self._pending[actor.start.remote([self._make_trainer], sys.path)] = worker
+
+    def _end(self, worker: int) -> None:
+        self._pending = {answer: other for answer, other in self._pending.items() if other != worker}
+        if worker in self._actors:
+            self._ray.kill(self._actors.pop(worker))
 
     @contextmanager
-    def shared(self, weights: Weights | None, updates: int) -> Iterator[Any]:
+    def _shared(self, weights: Weights | None) -> Iterator[Any]:
         if weights is None:
             yield None
             return
@@ -79,24 +74,18 @@ class Actors:
             self._weights = self._ray.put(weights)
         yield self._weights
 
-    def ask(self, place: int, verb: str, chunk: Chunk, items: Sequence[Any], shared: Any) -> None:
-        self._pending[self._actors[place].answer.remote(verb, packed(items), shared)] = place
+    def _ask(self, worker: int, verb: str, items: Sequence[Any], shared: Any) -> None:
+        self._pending[self._actors[worker].answer.remote(verb, cloudpickle.dumps(items), shared)] = worker
 
-    def answers(self, timeout_s: float | None) -> list[tuple[int, Answer | None]]:
+    def _answers(self, timeout_s: float | None) -> list[tuple[int, Answer | None]]:
         if not self._pending:
             return []
-        only_starts = self._starting.issuperset(self._pending.values())
+        only_starts = self._starting.keys() >= set(self._pending.values())
         patience_s = START_S if timeout_s is None and only_starts else timeout_s
         ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=patience_s)
         if not ready and timeout_s is None:
             raise FedBalancerError(f"Ray gave no worker within {START_S:g} s; {self._session.describe()}")
         return [(self._pending.pop(answer), self._taken(answer)) for answer in ready]
-
-    def close(self) -> None:
-        for place in list(self._actors):
-            self.end(place)
-        self._make_trainer = self._weights = None
-        self._session.close()
 
     def _taken(self, answer: Any) -> Answer | None:
         try:
@@ -120,7 +109,7 @@ class Actor:
         return self._worker.start(lambda: ray.get(make_trainer[0]))
 
     def answer(self, verb: str, items: bytes, weights: Weights | None) -> Answer:
-        return self._worker.answer(verb, unpacked(items), weights)
+        return self._worker.answer(verb, cloudpickle.loads(items), weights)
 
 
 def _same(one: Weights, other: Weights) -> bool:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import cloudpickle
+
 from fedbalancer.errors import FedBalancerError
-from fedbalancer.processes import one_thread_here, packed, unpacked
+from fedbalancer.processes import one_thread_here
 from fedbalancer.protocols import Trainer
 from fedbalancer.types import Evaluation, Weights
 
@@ -77,7 +79,7 @@ def told(error: Exception) -> Exception:
     if not isinstance(error, FedBalancerError):
         error.add_note(f"in a worker:\n{''.join(traceback.format_exception(error))}")
     try:
-        unpacked(packed(error))
+        cloudpickle.loads(cloudpickle.dumps(error))
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error

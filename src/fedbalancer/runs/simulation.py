@@ -1,4 +1,4 @@
-"""From a spec to a server and an engine."""
+"""From a spec to a server and an engine that simulates its clients."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fedbalancer.errors import BadSetting
 from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.methods import Method, method, setup_of
 from fedbalancer.protocols import Availability, Executor
+from fedbalancer.runs.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.runs.workforce import Workforce, trainer_for
 from fedbalancer.server.server import Server
 from fedbalancer.settings import Settings, resolve
 from fedbalancer.tasks import Task
@@ -24,7 +24,7 @@ from fedbalancer.types import Layout, Ledger
 
 
 @dataclass(frozen=True)
-class World:
+class Simulation:
     """All that a run consists of."""
 
     spec: RunSpec
@@ -51,10 +51,10 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     return settings, chosen
 
 
-def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> World:
+def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simulation:
     """Server and engine of a spec; this process trains, unless an executor is given."""
     settings, chosen = resolve_spec(spec, task)
-    work_done_by = executor if executor is not None else Workforce().executor(spec, task)
+    work_done_by = executor if executor is not None else ExecutorCache().executor(spec, task)
     layout = partial(_layout, spec, task, work_done_by)  # asked for only where it is needed: that may take torch
     model_bytes = task.model_bytes if task.model_bytes is not None else layout().wire_bytes
     devices = Phones(
@@ -83,15 +83,8 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> World:
         up_bytes=up_bytes,
         window_s=settings.window_s,
     )
-    return World(
-        spec,
-        task,
-        settings,
-        chosen,
-        Server(chosen.server, setup_of(chosen, ledger, settings, spec.seed)),
-        engine,
-        work_done_by,
-    )
+    server = Server(chosen.server, setup_of(chosen, ledger, settings, spec.seed))
+    return Simulation(spec, task, settings, chosen, server, engine, work_done_by)
 
 
 def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:
@@ -107,7 +100,7 @@ def _availability(settings: Settings, clients: tuple[str, ...], seed: int) -> Av
 
 def timed_clock_s(spec: RunSpec, task: Task, rounds: int) -> float:
     """The clock after `rounds` rounds, without training: exact for methods whose rounds do not depend on losses."""
-    world = build(replace(spec, timing_only=True), task)
-    start = world.server.init(world.executor.initial_weights(spec.seed))
-    every_round = run_rounds(world.server, world.engine, start, lambda state: state.round >= rounds)
+    simulation = build(replace(spec, timing_only=True), task)
+    start = simulation.server.init(simulation.executor.initial_weights(spec.seed))
+    every_round = run_rounds(simulation.server, simulation.engine, start, lambda state: state.round >= rounds)
     return deque(every_round, maxlen=1).pop()[0].clock_s

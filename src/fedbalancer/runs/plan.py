@@ -1,0 +1,94 @@
+"""Methods x seeds on one task, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from fedbalancer.errors import BadSetting
+from fedbalancer.methods import Method
+from fedbalancer.runs.simulation import resolve_spec, timed_clock_s
+from fedbalancer.runs.spec import RunSpec
+from fedbalancer.store import ComparisonFile
+from fedbalancer.tasks import Task
+
+BUDGET_METHOD = "fedavg+1t"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonPlan:
+    """A comparison that can start: `base` is what all its runs have in common, `task` its task, loaded."""
+
+    base: RunSpec
+    task: Task
+    methods: tuple[str | Method, ...]
+    seeds: tuple[int, ...]
+    rounds: int
+    extend: float
+
+    @classmethod
+    def make(
+        cls, base: RunSpec, methods: Sequence[str | Method], seeds: int | Sequence[int] = 3, extend: float = 2.0
+    ) -> ComparisonPlan:
+        """Check everything that can be wrong. The rounds of `base` are the task's, by which the budget is found."""
+        numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+        names = [method if isinstance(method, str) else method.name for method in methods]
+        if not numbers or not names:
+            raise BadSetting("a comparison needs at least one method and one seed")
+        if len(set(names)) < len(names):
+            raise BadSetting(f"methods are named twice: {', '.join(names)}")
+        if not 1 <= extend <= 1000:
+            raise BadSetting(f"extend = {extend} must be from 1 to 1000 budgets")
+        rounds = {} if base.rounds is None else {"rounds": base.rounds}
+        base = replace(base, method=methods[0], rounds=None, settings={**base.overrides, **rounds})
+        task = base.load_task()
+        resolved = [resolve_spec(replace(base, method=method), task)[0] for method in methods]
+        return cls(
+            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolved[0].rounds, extend=extend
+        )
+
+    @classmethod
+    def read(cls, folder: Path, **changes: str | None) -> ComparisonPlan:
+        """The plan of the comparison in a folder, with those of the changes to its runs that are not None."""
+        written = ComparisonFile.read(folder)
+        asked = {name: value for name, value in changes.items() if value is not None}
+        return cls.make(RunSpec.from_json({**written.spec, **asked}), written.methods, written.seeds, written.extend)
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        """All runs, seed by seed, so that a comparison that is stopped early has whole seeds."""
+        return [replace(self.base, method=method, seed=seed) for seed in self.seeds for method in self.methods]
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        return tuple(method if isinstance(method, str) else method.name for method in self.methods)
+
+    @property
+    def own_task(self) -> Task | None:
+        """The task, if it has no name by which another process could load it."""
+        return None if isinstance(self.base.task, str) else self.task
+
+    @cached_property
+    def budgets_s(self) -> dict[int, float]:
+        """FedAvg+1T's clock after the task's rounds, per seed. Its rounds do not depend on the training, so the clock
+        alone is run."""
+        timed = replace(self.base, method=BUDGET_METHOD)
+        return {seed: timed_clock_s(replace(timed, seed=seed), self.task, self.rounds) for seed in self.seeds}
+
+    @property
+    def file(self) -> ComparisonFile:
+        """What comparison.json says."""
+        named = self.own_task is None and all(isinstance(method, str) for method in self.methods)
+        return ComparisonFile(
+            methods=self.method_names,
+            seeds=self.seeds,
+            budgets_s=self.budgets_s,
+            task=self.task.name,
+            variant=self.task.variant,
+            scale=self.base.scale,
+            rounds=self.rounds,
+            extend=self.extend,
+            spec=self.base.to_json() if named else {},
+        )

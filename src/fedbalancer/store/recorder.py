@@ -1,0 +1,56 @@
+"""Where a run without a folder puts what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from fedbalancer.store.codec import Arrays
+from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow
+from fedbalancer.store.tables import RunTables
+from fedbalancer.types import Layout, ServerState, Weights
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Restored = tuple[ServerState, dict[str, Any], Arrays]
+"""The server's state, and the engine's own dictionary of plain values and arrays."""
+
+
+class MemoryRecorder:
+    """Keeps the tables and the last state of a run in memory. It has what a run asks of a `RunFolder`, and touches no
+    disk."""
+
+    path = None
+
+    def __init__(self) -> None:
+        self._tables = RunTables()
+        self._saved: Restored | None = None
+
+    def restore(self, template: ServerState) -> Restored | None:
+        """The state that was saved last, to go on from."""
+        return self._saved
+
+    def record(self, row: RoundRow | None, evaluation: EvalRow | None, clients: Sequence[ClientRow]) -> None:
+        """Keep the rows of one round."""
+        self._tables.add(self._tables.entry(row, evaluation, clients))
+
+    def checkpoint(
+        self, state: ServerState, engine_json: Mapping[str, Any], engine_arrays: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Keep all that is needed to go on from here."""
+        self._saved = (state, dict(engine_json), dict(engine_arrays))
+
+    def write_tables(self) -> None:
+        """Nothing is written."""
+
+    def finish(
+        self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None
+    ) -> None:
+        """Nothing is written."""
+
+    def frames(self) -> dict[str, pl.DataFrame]:
+        """The tables by name."""
+        return self._tables.frames()

@@ -1,0 +1,112 @@
+"""The rows of a run's three tables. The fields of each kind of row are the columns of its table: nothing else lists
+them, whether rows are made, written or read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias, get_args, get_type_hints
+
+from fedbalancer.types import Evaluation, RoundResult, ServerState, Timings
+
+
+class RoundRow(NamedTuple):
+    """A row of rounds.parquet. The ratios are those that the round was planned with."""
+
+    round: int
+    start_s: float
+    end_s: float
+    deadline_s: float
+    loss_threshold: float
+    loss_threshold_ratio: float
+    deadline_ratio: float
+    selected: int
+    completed: int
+    samples: int
+    epochs: float
+    utility: float | None
+    down_bytes: int
+    up_bytes: int
+
+    @classmethod
+    def of(cls, before: ServerState, after: ServerState, result: RoundResult) -> RoundRow:
+        """The row of the round that led from one state to the next."""
+        order, reports = result.plan.order, result.reports
+        return cls(
+            round=order.round,
+            start_s=before.clock_s,
+            end_s=after.clock_s,
+            deadline_s=order.deadline_s,
+            loss_threshold=order.loss_threshold,
+            loss_threshold_ratio=before.pace.loss_threshold_ratio,
+            deadline_ratio=before.pace.deadline_ratio,
+            selected=len(result.plan.cohort),
+            completed=len(reports),
+            samples=sum(report.summary.trained for report in reports),
+            epochs=sum(report.epochs for report in reports) / len(reports) if reports else 0.0,
+            utility=after.pace.utility,
+            down_bytes=result.down_bytes,
+            up_bytes=result.up_bytes,
+        )
+
+
+class EvalRow(NamedTuple):
+    """A row of evals.parquet: the model that existed at `clock_s`, at the end of a round that began at `start_s`."""
+
+    round: int
+    start_s: float
+    clock_s: float
+    accuracy: float
+    loss: float
+
+    @classmethod
+    def of(cls, state: ServerState, start_s: float, evaluation: Evaluation) -> EvalRow:
+        """The row of an evaluation of the model in `state`."""
+        return cls(state.round, start_s, state.clock_s, evaluation.accuracy, evaluation.loss)
+
+
+class ClientRow(NamedTuple):
+    """A row of clients.parquet: how a round went for one of the clients that were selected for it."""
+
+    round: int
+    client: str
+    download_s: float
+    forward_s: float
+    train_s: float
+    upload_s: float
+    paused_s: float
+    epochs: float
+    samples: int
+    outcome: str
+
+    @classmethod
+    def all_of(cls, result: RoundResult) -> list[ClientRow]:
+        """The rows of a round, in order of client id."""
+        number = result.plan.order.round
+        rows = [cls._of(number, r.client, r.timings, r.epochs, r.summary.trained, "completed") for r in result.reports]
+        rows += [cls._of(number, m.client, m.timings, 0.0, m.samples, m.why) for m in result.missing]
+        return sorted(rows, key=lambda row: row.client)
+
+    @classmethod
+    def _of(cls, number: int, client: str, t: Timings, epochs: float, samples: int, outcome: str) -> ClientRow:
+        times_s = (t.download_s, t.forward_s, t.train_s, t.upload_s, t.paused_s)
+        return cls(number, client, *times_s, epochs, samples, outcome)
+
+
+Row: TypeAlias = RoundRow | EvalRow | ClientRow
+
+
+def schema_of(kind: type[Row]) -> dict[str, type]:
+    """The columns of a table with their Python types, as polars takes them.
+
+    >>> schema_of(EvalRow)["accuracy"], schema_of(RoundRow)["utility"]
+    (<class 'float'>, <class 'float'>)
+    """
+    return {name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(kind).items()}
+
+
+def nullable_in(kind: type[Row]) -> frozenset[str]:
+    """The columns in which a value may be missing.
+
+    >>> nullable_in(RoundRow)
+    frozenset({'utility'})
+    """
+    return frozenset(name for name, hint in get_type_hints(kind).items() if type(None) in get_args(hint))
