@@ -40,7 +40,7 @@ from fedbalancer.server.aggregate import (
     WeightedMean,
 )
 from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, Quorum
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, WaitForShare
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.tasks import load_task
@@ -50,7 +50,7 @@ TASK = load_task("synthetic", users=USERS)
 CHOICES: dict[str, list[Any]] = {
     "clients": [Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS()],
     "samples": [EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples()],
-    "deadline": [FixedDeadline(1), PeakDeadline(gate=0.1), Quorum(0.8), FirstReports()],
+    "deadline": [FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports()],
     "work": [AllOrNothing(), WholeEpochs(), WholeBatches()],
     "aggregate": [
         WeightedMean(), QFFL(), ServerMomentum(), FedAdam(), FedYogi(), FedAdagrad(), Median(), TrimmedMean(), Krum(),

@@ -35,7 +35,7 @@ from fedbalancer.server.aggregate import (
     WeightedMean,
 )
 from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, Quorum
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, WaitForShare
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -43,8 +43,8 @@ from fedbalancer.settings import Settings, resolve
 TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "fedavg+1t": (Uniform(), EverySample(), FixedDeadline(1), AllOrNothing()),
     "fedavg+2t": (Uniform(), EverySample(), FixedDeadline(2), AllOrNothing()),
-    "fedavg+spc": (Uniform(), EverySample(), Quorum(0.8), AllOrNothing()),
-    "fedavg+wfa": (Uniform(), EverySample(), Quorum(1.0), AllOrNothing()),
+    "fedavg+spc": (Uniform(), EverySample(), WaitForShare(0.8), AllOrNothing()),
+    "fedavg+wfa": (Uniform(), EverySample(), WaitForShare(1.0), AllOrNothing()),
     "prox+1t": (Uniform(), EverySample(), FixedDeadline(1), WholeEpochs()),
     "prox+2t": (Uniform(), EverySample(), FixedDeadline(2), WholeEpochs()),
     "sampleselection": (Uniform(), HighestLoss(), FixedDeadline(1), WholeEpochs()),
@@ -86,7 +86,8 @@ class TestTable:
         refused = silenced | (set() if name in BALANCERS else parts)
         refused -= {"-clients"} if name == "oort" else set()
         refused -= {"-samples"} if name == "sampleselection" else set()
-        refused -= {"-deadline"} if isinstance(method(name).deadline, Quorum | FirstReports) or "2t" in name else set()
+        waits = isinstance(method(name).deadline, WaitForShare | FirstReports)
+        refused -= {"-deadline"} if waits or "2t" in name else set()
         for modifier in MODIFIERS:
             if modifier not in refused:
                 assert method(name + modifier).name == name + modifier
@@ -130,7 +131,7 @@ class TestSettingsReachTheSlots:
 
     def test_the_others(self) -> None:
         s = resolve({"smartpc_share": 0.5, "sample_selection_deadline": 2, "noise_factor": 0.3})
-        assert method("fedavg+spc", s).deadline == Quorum(0.5)
+        assert method("fedavg+spc", s).deadline == WaitForShare(0.5)
         assert method("sampleselection", s).deadline == FixedDeadline(2)
         oort = LossStatistics(0.3, over_samples="selected")
         assert all(method(name, s).summary == (oort if name == "oort" else LossStatistics(0.3)) for name in BASES)
@@ -205,7 +206,7 @@ class TestModifiers:
             method(name)
 
     def test_a_policy_of_ones_own_may_refuse(self) -> None:
-        class Picky(Quorum):
+        class Picky(WaitForShare):
             def refuses(self, method: Any) -> str | None:
                 return "Picky wants prox" if method.mu == 0 else None
 
@@ -265,8 +266,8 @@ class TestSlots:
         assert made.samples == OverThreshold(1.0)
 
     def test_a_slot_is_named_in_the_settings_and_an_argument_wins(self) -> None:
-        s = Settings(slots={"deadline": "fedbalancer.server.deadline:Quorum"})
-        assert method("fedbalancer", s).deadline == Quorum()
+        s = Settings(slots={"deadline": "fedbalancer.server.deadline:WaitForShare"})
+        assert method("fedbalancer", s).deadline == WaitForShare()
         assert method("fedbalancer", s, deadline=FixedDeadline(1)).deadline == FixedDeadline(1)
 
     def test_an_unknown_slot_suggests_the_nearest(self) -> None:
@@ -282,7 +283,7 @@ class TestSlots:
 
 class TestLoadPolicy:
     def test_a_class_is_made_without_arguments(self) -> None:
-        assert load_policy("deadline", "fedbalancer.server.deadline.quorum:Quorum") == Quorum()
+        assert load_policy("deadline", "fedbalancer.server.deadline.quorum:WaitForShare") == WaitForShare()
 
     @pytest.mark.parametrize(
         ("path", "message"),

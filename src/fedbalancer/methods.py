@@ -36,7 +36,7 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
 )
 from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, Quorum
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, WaitForShare
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.policies import SERVER_SLOTS, ServerPolicies
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
@@ -150,8 +150,8 @@ def _summary(s: Settings) -> LossStatistics:
 BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "fedavg+1t": ("FedAvg, fixed deadline T", lambda s: _fedavg("fedavg+1t", FixedDeadline(1), s)),
     "fedavg+2t": ("FedAvg, fixed deadline 2 T", lambda s: _fedavg("fedavg+2t", FixedDeadline(2), s)),
-    "fedavg+spc": ("FedAvg, SmartPC: closes at 80 %", lambda s: _fedavg("fedavg+spc", Quorum(s.smartpc_share), s)),
-    "fedavg+wfa": ("FedAvg, waits for all", lambda s: _fedavg("fedavg+wfa", Quorum(), s)),
+    "fedavg+spc": ("FedAvg, SmartPC: 80 % report", lambda s: _fedavg("fedavg+spc", WaitForShare(s.smartpc_share), s)),
+    "fedavg+wfa": ("FedAvg, waits for all", lambda s: _fedavg("fedavg+wfa", WaitForShare(), s)),
     "prox+1t": ("Prox, partial epochs, deadline T", lambda s: _prox("prox+1t", 1, s)),
     "prox+2t": ("Prox, partial epochs, deadline 2 T", lambda s: _prox("prox+2t", 2, s)),
     "sampleselection": ("highest losses, big clients cut at P80", _sample_selection),
@@ -201,7 +201,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
     "+structured": ("Structured Updates of low rank", lambda m, s: m.changed(compress=LowRank(s.structured_rank))),
     "+mask": ("Structured Updates by a random mask", lambda m, s: m.changed(compress=RandomMask(s.mask_share))),
     "+subsample": ("a random share of each update", lambda m, s: m.changed(compress=Subsample(s.subsample_share))),
-    "+quantised": ("few bits a parameter, rotated", lambda m, s: m.changed(compress=Quantised(s.quantised_bits))),
+    "+quantised": ("few bits per parameter, rotated", lambda m, s: m.changed(compress=Quantised(s.quantised_bits))),
     "+graddrop": (
         "the largest changes",
         lambda m, s: m.changed(compress=GradientDropping(s.drop_keep)),

@@ -96,7 +96,7 @@ class Settings(BaseModel):
     structured_rank: Count = Field(100, description="rank of Structured Updates (k)")
     mask_share: NonzeroShare = Field(0.1, description="share of parameters in a random mask")
     subsample_share: NonzeroShare = Field(0.1, description="share of parameters that are sent")
-    quantised_bits: Annotated[int, Field(ge=1, le=8)] = Field(8, description="bits a parameter of quantised updates")
+    quantised_bits: Annotated[int, Field(ge=1, le=8)] = Field(8, description="bits per parameter of quantised updates")
     drop_keep: NonzeroShare = Field(0.01, description="share of parameters that gradient dropping sends")
     vote_step: Annotated[float, Field(gt=0)] | None = Field(
         None, description="step of sign-SGD's vote (off: learning_rate)"

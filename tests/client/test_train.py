@@ -243,7 +243,7 @@ def test_a_loss_of_your_own_may_fit_numbers() -> None:
 
 @pytest.mark.parametrize("loss", [F.cross_entropy, lambda o, y: 1.0], ids=["mean", "float"])
 def test_a_loss_must_give_one_value_a_sample(loss: Callable[[Any, Any], Any]) -> None:
-    with pytest.raises(BadData, match="one value a sample"):
+    with pytest.raises(BadData, match="one value per sample"):
         TorchTrainer(task(loss=loss))
 
 

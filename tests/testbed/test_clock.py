@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedbalancer.testbed.bells import Bell, hang_up, ring
 from fedbalancer.testbed.clock import BedClock
+from fedbalancer.testbed.wakeups import WakeupPipe, make_pipes, wake
 
 SPEED = 4.0
 
@@ -119,12 +119,12 @@ def test_who_waits_is_back_at_the_time_or_when_something_happens(tmp_path: Path)
 
 
 def test_a_bell_is_heard_once_also_when_it_rang_before(tmp_path: Path) -> None:
-    hang_up(tmp_path / "bells", ("door",))
-    ring(tmp_path / "bells" / "door")  # nobody there yet: nothing happens
-    bell = Bell(tmp_path / "bells" / "door")
+    make_pipes(tmp_path / "pipes", ("door",))
+    wake(tmp_path / "pipes" / "door")  # nobody there yet: nothing happens
+    bell = WakeupPipe(tmp_path / "pipes" / "door")
     assert not bell.wait(0.0)
-    ring(tmp_path / "bells" / "door")
-    ring(tmp_path / "bells" / "door")
+    wake(tmp_path / "pipes" / "door")
+    wake(tmp_path / "pipes" / "door")
     assert bell.wait(0.0)
     assert not bell.wait(0.0)
-    ring(tmp_path / "bells" / "none")
+    wake(tmp_path / "pipes" / "none")

@@ -21,7 +21,7 @@ from fedbalancer.methods import BASES, MODIFIERS, SLOTS, method
 from fedbalancer.protocols import Stateless
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
-from fedbalancer.server.deadline import FixedDeadline, Quorum
+from fedbalancer.server.deadline import FixedDeadline, WaitForShare
 from fedbalancer.server.pace import ConstantPace
 from fedbalancer.server.pace.constant import ConstantState
 from fedbalancer.server.threshold import NoThreshold
@@ -358,12 +358,12 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("clients", bend(Uniform(), choose=lambda rows, *_: rows + 1), "which are not available"),
     ("clients", bend(Uniform(), choose=lambda rows, *_: rows.tolist()), "must be a 1-d array of integers"),
     ("clients", bend(Uniform(), choose=lambda rows, *_: rows.astype(float)), "must be a 1-d array of integers"),
-    ("deadline", bend(Quorum(), plan=lambda plan, *_: (0.0, plan[1])), "a deadline of 0.0 s; it must be over 0"),
-    ("deadline", bend(Quorum(), plan=lambda plan, *_: (math.nan, plan[1])), "a deadline of nan s"),
-    ("deadline", bend(Quorum(), plan=lambda plan, *_: (5.0, 0)), "plans a quorum of 0 for 7 clients"),
-    ("deadline", bend(Quorum(), plan=lambda plan, *_: (5.0, plan[1] + 1)), "plans a quorum of 8 for 7 clients"),
-    ("deadline", bend(Quorum(), plan=lambda plan, *_: (5.0, float(plan[1]))), "plans a quorum of 7.0"),
-    ("deadline", bend(Quorum(), plan=lambda plan, *_: (5.0, max(plan[1], 1))), "plans a quorum of 1 for 0 clients"),
+    ("deadline", bend(WaitForShare(), plan=lambda plan, *_: (0.0, plan[1])), "a deadline of 0.0 s; it must be over 0"),
+    ("deadline", bend(WaitForShare(), plan=lambda plan, *_: (math.nan, plan[1])), "a deadline of nan s"),
+    ("deadline", bend(WaitForShare(), plan=lambda plan, *_: (5.0, 0)), "plans a quorum of 0 for 7 clients"),
+    ("deadline", bend(WaitForShare(), plan=lambda plan, *_: (5.0, plan[1] + 1)), "plans a quorum of 8 for 7 clients"),
+    ("deadline", bend(WaitForShare(), plan=lambda plan, *_: (5.0, float(plan[1]))), "plans a quorum of 7.0"),
+    ("deadline", bend(WaitForShare(), plan=lambda plan, *_: (5.0, max(plan[1], 1))), "quorum of 1 for 0 clients"),
     ("deadline", bend(FixedDeadline(), plan=lambda plan, *_: plan[0]), r"must be \(deadline in seconds, quorum\)"),
     ("threshold", bend(NoThreshold(), threshold=lambda *_: -0.1), "gives a threshold of -0.1"),
     ("threshold", bend(NoThreshold(), threshold=lambda *_: math.nan), "gives a threshold of nan"),

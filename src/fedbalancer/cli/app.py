@@ -10,7 +10,7 @@ from fedbalancer import __version__
 from fedbalancer.cli.bench import bench
 from fedbalancer.cli.compare import compare
 from fedbalancer.cli.data import data
-from fedbalancer.cli.errors import guarded
+from fedbalancer.cli.errors import with_clear_errors
 from fedbalancer.cli.flower import flower
 from fedbalancer.cli.list import list_
 from fedbalancer.cli.paper import paper
@@ -42,14 +42,14 @@ def _options(
     """FedBalancer and its baselines on simulated phones."""
 
 
-app.command("compare")(guarded(compare))
-app.command("run")(guarded(run))
-app.command("resume")(guarded(resume))
-app.command("report")(guarded(report))
-app.command("list")(guarded(list_))
-app.command("bench")(guarded(bench))
+app.command("compare")(with_clear_errors(compare))
+app.command("run")(with_clear_errors(run))
+app.command("resume")(with_clear_errors(resume))
+app.command("report")(with_clear_errors(report))
+app.command("list")(with_clear_errors(list_))
+app.command("bench")(with_clear_errors(bench))
 app.add_typer(data, name="data")
-app.command("testbed")(guarded(bed))
+app.command("testbed")(with_clear_errors(bed))
 app.add_typer(paper, name="paper")
 app.add_typer(flower, name="flower")
 

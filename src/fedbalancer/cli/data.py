@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedbalancer.cli.errors import EXIT_USER_ERROR, guarded
+from fedbalancer.cli.errors import EXIT_USER_ERROR, with_clear_errors
 from fedbalancer.cli.options import Json, Scale, Users, Variant
 
 Name = Annotated[str, typer.Argument(metavar="TASK", help="Name of a task (`fedbalancer list tasks`).")]
@@ -135,8 +135,8 @@ def show(
     typer.echo(f"picture: {path}")
 
 
-data.command("list")(guarded(list_))
-data.command("get")(guarded(get))
-data.command("import")(guarded(import_))
-data.command("check")(guarded(check))
-data.command("show")(guarded(show))
+data.command("list")(with_clear_errors(list_))
+data.command("get")(with_clear_errors(get))
+data.command("import")(with_clear_errors(import_))
+data.command("check")(with_clear_errors(check))
+data.command("show")(with_clear_errors(show))

@@ -14,7 +14,7 @@ P = ParamSpec("P")
 EXIT_USER_ERROR = 2
 
 
-def guarded(command: Callable[P, None]) -> Callable[P, None]:
+def with_clear_errors(command: Callable[P, None]) -> Callable[P, None]:
     """The command with errors of ours turned into one line."""
 
     @wraps(command)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedbalancer.cli.errors import guarded
+from fedbalancer.cli.errors import with_clear_errors
 from fedbalancer.errors import BadSetting, MissingData
 
 if TYPE_CHECKING:
@@ -117,5 +117,5 @@ def _own_folder(folder: Path, config: dict[str, Any]) -> list[str]:
     return [f"folder={json.dumps(str(folder.resolve() / named))}"] if isinstance(named, str) else []
 
 
-flower.command("new")(guarded(new))
-flower.command("try")(guarded(try_))
+flower.command("new")(with_clear_errors(new))
+flower.command("try")(with_clear_errors(try_))

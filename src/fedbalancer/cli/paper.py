@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedbalancer.cli.errors import guarded
+from fedbalancer.cli.errors import with_clear_errors
 from fedbalancer.cli.options import Json, Overwrite, Rounds
 from fedbalancer.cli.testbed import Out, PhonesFile, Seed, Speed, finish, run
 
@@ -38,4 +38,4 @@ def table5(
     finish(result, as_json)
 
 
-paper.command("table5")(guarded(table5))
+paper.command("table5")(with_clear_errors(table5))

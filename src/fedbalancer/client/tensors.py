@@ -78,7 +78,7 @@ def _bytes(samples: Samples) -> int:
 
 
 def per_sample_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:
-    """The task's loss as a function of outputs and labels to one value a sample."""
+    """The task's loss as a function of outputs and labels to one value per sample."""
     import torch
 
     if isinstance(loss, str) and loss != "cross_entropy":
@@ -91,7 +91,7 @@ def per_sample_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:
             losses = torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
         if not isinstance(losses, torch.Tensor) or losses.shape != (len(labels),):
             got = f"shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise BadData(f"the loss must give one value a sample: a tensor of shape ({len(labels)},), not {got}")
+            raise BadData(f"the loss must give one value per sample: a tensor of shape ({len(labels)},), not {got}")
         return losses
 
     return values

@@ -13,7 +13,7 @@ from fedbalancer.types import Ledger, Weights
 
 
 class Memories(Mapping[str, ClientMemory]):
-    """The memories of all clients in columns of twenty bytes a client, and what each list takes. The engine reads and
+    """The memories of all clients in columns of twenty bytes per client, and what each list takes. The engine reads and
     writes them by ledger row; as a mapping they show one client's at a time.
 
     A list is replaced, never changed, so that clients may share one.

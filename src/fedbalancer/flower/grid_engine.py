@@ -12,14 +12,13 @@ from typing import Any
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
 from fedbalancer.flower.compat import ConfigRecord, Grid, RecordDict
-from fedbalancer.flower.evaluate import mean_evaluation
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import joined, with_network
 from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE, HELLO, TRAIN, Instruction
 from fedbalancer.flower.overhead import Overheads
-from fedbalancer.flower.reading import busy_s
+from fedbalancer.flower.reading import busy_s, mean_evaluation
 from fedbalancer.flower.round import OpenRound
 from fedbalancer.methods import Method
 from fedbalancer.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedbalancer.flower.compat import Grid, Message, RecordDict, node_ids, push
-from fedbalancer.flower.lanes import Lanes
+from fedbalancer.flower.pulls import ReplyPuller
 
 REMEMBERED = 10_000
 """Answered messages whose ids are kept, to tell a second answer from a stray one."""
@@ -50,7 +50,7 @@ class Mailbox:
     it back, but lets it expire."""
 
     def __init__(self, grid: Grid, clock: Callable[[], float], background: bool = True) -> None:
-        self._grid, self._clock, self._lanes = grid, clock, Lanes(grid, background)
+        self._grid, self._clock, self._lanes = grid, clock, ReplyPuller(grid, background)
         self._open: dict[str, Sent] = {}
         self._answered: dict[str, Sent] = {}
         self.counts: Counter[str] = Counter()

@@ -29,7 +29,7 @@ class OpenRound:
         return len(self.reports) >= self.plan.quorum or len(self.reports) + len(self.missing) >= len(self.plan.cohort)
 
     def send(self, ttl_s: float) -> None:
-        """One message a client; the weights are one object that Flower uploads once."""
+        """One message per client; the weights are one object that Flower uploads once."""
         engine = self.engine
         arrays = engine.layout.record(self.weights)
         there = engine.nodes.present()

@@ -13,7 +13,7 @@ from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRec
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
-from fedbalancer.flower.record import RunRecorder, manifest_of, metric
+from fedbalancer.flower.recorder import RunRecorder, manifest_of, metric
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server

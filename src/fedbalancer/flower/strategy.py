@@ -12,7 +12,7 @@ from typing import Any
 from fedbalancer.errors import BadSetting, FedBalancerError
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.grid_engine import WAITING, Waiting
-from fedbalancer.flower.record import RunRecorder, folder_of
+from fedbalancer.flower.recorder import RunRecorder, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods import SLOTS, Method
 from fedbalancer.methods import method as method_of

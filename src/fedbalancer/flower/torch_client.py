@@ -50,7 +50,7 @@ def client_app(
     threads: int | None = None,
     hold: Hold | None = None,
 ) -> ClientApp:
-    """A `ClientApp` that trains `model()` on `data(context)`, a pair (features, labels) with a row a sample.
+    """A `ClientApp` that trains `model()` on `data(context)`, a pair (features, labels) with one row per sample.
 
     Epochs, batch size, learning rate and method are the server's, sent with every order (`method` only for an object of
     your own, given on both sides). The client stops itself at the deadline. `engine` is fast or plain, as in `run`.

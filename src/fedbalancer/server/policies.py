@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from fedbalancer.protocols import Aggregator, ClientSelector, DeadlinePolicy, PacePolicy, ThresholdPolicy
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
-from fedbalancer.server.deadline import Quorum
+from fedbalancer.server.deadline import WaitForShare
 from fedbalancer.server.pace import ConstantPace
 from fedbalancer.server.threshold import NoThreshold
 
@@ -18,7 +18,7 @@ class ServerPolicies:
     defaults are FedAvg that waits for all."""
 
     clients: ClientSelector = field(default_factory=Uniform)
-    deadline: DeadlinePolicy = field(default_factory=Quorum)
+    deadline: DeadlinePolicy = field(default_factory=WaitForShare)
     threshold: ThresholdPolicy = field(default_factory=NoThreshold)
     pace: PacePolicy = field(default_factory=ConstantPace)
     aggregate: Aggregator = field(default_factory=WeightedMean)

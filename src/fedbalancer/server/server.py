@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedbalancer.errors import TrainingDiverged
-from fedbalancer.server.guard import fault
 from fedbalancer.server.policies import ServerPolicies
+from fedbalancer.server.report_check import fault
 from fedbalancer.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
 
 OBSERVING_SLOTS = ("clients", "threshold", "pace", "deadline")

@@ -1,4 +1,4 @@
-"""The Flower app of a bed: a folder that `flwr run` takes. The phones are warm and hold their client app already."""
+"""The Flower app of a bed: a folder that `flwr run` takes. The phones hold their client app already."""
 
 from __future__ import annotations
 

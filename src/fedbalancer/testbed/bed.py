@@ -18,8 +18,8 @@ from fedbalancer.report import Comparison, write_report
 from fedbalancer.store import RunFolder, check_free, status_of
 from fedbalancer.testbed.figure import write_figure
 from fedbalancer.testbed.netns import check
+from fedbalancer.testbed.phone_logs import PHONES, Lag
 from fedbalancer.testbed.plan import FILE, BedPlan
-from fedbalancer.testbed.records import PHONES, Lag
 from fedbalancer.testbed.running import Listen, RunningBed
 from fedbalancer.testbed.twin import Twin
 

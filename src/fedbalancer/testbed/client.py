@@ -62,7 +62,7 @@ class EmulatedPhone:
     trainer: TorchTrainer
     model_bytes: int
 
-    def warmed(self) -> ClientApp:
+    def loaded_app(self) -> ClientApp:
         """The app, when all that it needs is ready: only a fork of its own may do that, since torch starts threads."""
         _ = self.trainer.plan
         return self.app()

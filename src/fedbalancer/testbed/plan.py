@@ -118,9 +118,9 @@ class BedPlan:
         return self.real_time or self.netns
 
     @property
-    def bells(self) -> Path:
+    def wakeups(self) -> Path:
         """Where the processes of the bed ring each other."""
-        return Path(self.folder) / "bed" / "bells"
+        return Path(self.folder) / "bed" / "pipes"
 
     def failure(self, method: str) -> Path:
         """Where a server that fails says why."""

@@ -21,12 +21,12 @@ from fedbalancer.runs.plan import BUDGET_METHOD
 from fedbalancer.runs.rounds import Progress
 from fedbalancer.store import ComparisonFile, read_manifest, status_of
 from fedbalancer.testbed.app import write_app
-from fedbalancer.testbed.bells import SERVER, hang_up
 from fedbalancer.testbed.netns import HOST, Networks
+from fedbalancer.testbed.phone_logs import Lag, gather, lag_of
 from fedbalancer.testbed.plan import FILE, BedPlan
-from fedbalancer.testbed.records import Lag, gather, lag_of
 from fedbalancer.testbed.twin import FILE as TWIN
 from fedbalancer.testbed.twin import Twin, read_rounds, twin
+from fedbalancer.testbed.wakeups import SERVER, make_pipes
 from fedbalancer.types import Order
 
 LOOK_S, SILENCE_S = 0.5, 600.0
@@ -50,7 +50,7 @@ class RunningBed:
         file = plan.write()
         self._write_comparison()
         self.app = write_app(folder / "bed" / "app")
-        hang_up(plan.bells, (SERVER, *plan.names))
+        make_pipes(plan.wakeups, (SERVER, *plan.names))
         self.clock = plan.clock()
         self.clock.start()
         if plan.netns:
@@ -58,7 +58,8 @@ class RunningBed:
         self.federation = stack.enter_context(Federation(folder / "bed", host=HOST if plan.netns else "127.0.0.1"))
         self.federation.superlink()
         ports = ",".join(str(free_port()) for _ in plan.names)
-        command = [sys.executable, "-m", "fedbalancer.testbed.house", str(file), self.federation.address, ports]
+        module, address = "fedbalancer.testbed.phone_processes", self.federation.address
+        command = [sys.executable, "-m", module, str(file), address, ports]
         self.federation.start("phones", command)
 
     def order(self) -> list[str]:

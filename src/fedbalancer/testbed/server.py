@@ -1,4 +1,4 @@
-"""The server of a bed: `Strategy` on the clock of the bed, with ears for its bells."""
+"""The server of a bed: `Strategy` on the clock of the bed, woken by its phones."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox, Sent
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import TRAIN
 from fedbalancer.flower.overhead import LEAST_SHARE, Overheads
-from fedbalancer.flower.record import RunRecorder
+from fedbalancer.flower.recorder import RunRecorder
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
 from fedbalancer.processes import one_thread_here
-from fedbalancer.testbed.bells import SERVER, Bell, ring
 from fedbalancer.testbed.client import order_name
 from fedbalancer.testbed.plan import BedPlan
+from fedbalancer.testbed.wakeups import SERVER, WakeupPipe, wake
 from fedbalancer.types import Ledger, RoundResult, ServerState
 
 POLL_S, PATIENCE_S, HELLO_S, AGAIN_S, LOST_S = 1.0, 600.0, 300.0, 5.0, 5.0
-"""Seconds of this machine: how often replies are asked for if nobody rings, how long anything is waited for, how long a
-greeting, and when one that was lost is asked for again; and when to look although the clock stands still. A phone that
-is late stays busy until it answers."""
+"""Seconds of this machine: how often replies are asked for if nobody wakes us, how long anything is waited for, how
+long a greeting, and when one that was lost is asked for again; and when to look although the clock stands still. A
+phone that is late stays busy until it answers."""
 
 
 class BedOverheads(Overheads):
@@ -55,7 +55,7 @@ class BedOverheads(Overheads):
 
 
 class BedMailbox(Mailbox):
-    """A mailbox that rings at the phones that it has sent something to. The clock of the bed waits for a phone from its
+    """A mailbox that wakes the phones that it has sent something to. The clock of the bed waits for a phone from its
     order until it has promised when its report comes, and from then until the report is here."""
 
     def __init__(self, plan: BedPlan, grid: Grid, clock: Callable[[], float]) -> None:
@@ -68,7 +68,7 @@ class BedMailbox(Mailbox):
         went = super().send(kind, letters, round, ttl_s)
         for client in {sent.client for sent in went}:
             for phone in (client,) if client else self.plan.names:  # of a greeting we do not know yet whom it finds
-                ring(self.plan.bells / phone)
+                wake(self.plan.wakeups / phone)
         return went
 
     def poll(self, patience_s: float) -> list[Arrival]:
@@ -78,16 +78,16 @@ class BedMailbox(Mailbox):
 
 
 class BedWaiting:
-    """How the server waits: until the phone time that it has promised to be back at, or until a phone rings. While it
-    does not wait it works, and the clock stands still."""
+    """How the server waits: until the phone time that it has promised to be back at, or until a phone wakes it. While
+    it does not wait it works, and the clock stands still."""
 
     def __init__(self, plan: BedPlan) -> None:
-        self.bed, self.bell = plan.clock(), Bell(plan.bells / SERVER)
+        self.bed, self.pipe = plan.clock(), WakeupPipe(plan.wakeups / SERVER)
 
     def sleep(self, seconds: float) -> None:
         due_s = self.bed.now_s() + seconds
         self.bed.promise(SERVER, due_s)
-        self.bed.wait(due_s, self.bell.wait, LOST_S)
+        self.bed.wait(due_s, self.pipe.wait, LOST_S)
         self.bed.hold(SERVER)
 
 

@@ -32,7 +32,7 @@ FILE = "twin.json"
 
 @dataclass(frozen=True, eq=False)
 class BedRound:
-    """One round as the bed ran it: the plan, who completed, the seconds it took, and a row a phone (`client`,
+    """One round as the bed ran it: the plan, who completed, the seconds it took, and one row per phone (`client`,
     `download_s`, `upload_s`, `batch_s`, `forward_s`, `samples`). Phones that never got the order have no row."""
 
     plan: RoundPlan

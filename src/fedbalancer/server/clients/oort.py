@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.randomness import stream
-from fedbalancer.server.clients import pacer, scheme
+from fedbalancer.server.clients import pacer, selection
 from fedbalancer.server.clients.draws import in_proportion
 from fedbalancer.server.expected import expected_first_s
 from fedbalancer.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
@@ -71,7 +71,7 @@ class Oort:
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> OortState:
         own: OortState = state.clients
         decay, least = self.exploration_decay, self.exploration_min
-        own = replace(own, exploration=scheme.next_exploration(own.exploration, decay, least, state.ledger))
+        own = replace(own, exploration=selection.next_exploration(own.exploration, decay, least, state.ledger))
         if not result.reports:  # nothing was heard, so nothing fell
             return own
         utilities, fell = pacer.look((*own.utilities, pacer.achieved(result.reports)), self.pacer_window)
@@ -84,11 +84,13 @@ class Oort:
         # The guard against 1.3 * 10 = 12.9999... is smaller than any share of a client.
         count = min(int(self.overcommit * setup.clients_per_round + 1e-9), len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
-        known, unknown = scheme.known_or_not(state.ledger, available)
+        known, unknown = selection.known_or_not(state.ledger, available)
         known, last_resort = self._unlisted(state.ledger, known)
-        exploit = scheme.exploited(count, state.clients.exploration, len(known), len(unknown))
+        exploit = selection.exploited(count, state.clients.exploration, len(known), len(unknown))
         explore = min(count - exploit, len(unknown))
-        best = scheme.exploit(self._base(state, known), self._penalty(setup, state, known), exploit, self.cutoff, rng)
+        best = selection.exploit(
+            self._base(state, known), self._penalty(setup, state, known), exploit, self.cutoff, rng
+        )
         speeds = 1 / expected_first_s(setup, state.ledger, unknown)
         fast = in_proportion(speeds, explore, rng)
         others = rng.choice(last_resort, count - exploit - explore, replace=False)
@@ -102,7 +104,7 @@ class Oort:
         ledger = state.ledger
         trained = ledger.recent_trained[known, -1]
         utility = pacer.statistical_utility(trained, ledger.over_count[known], ledger.over_sumsq[known])
-        return scheme.base_scores(utility, ledger.last_round[known], state.round + 1, self.clip)
+        return selection.base_scores(utility, ledger.last_round[known], state.round + 1, self.clip)
 
     def _unlisted(self, ledger: Ledger, known: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Those of the known clients that may be exploited, and those on the blacklist."""
@@ -114,5 +116,5 @@ class Oort:
         banned = np.isin(known, listed)
         return known[~banned], known[banned]
 
-    def _penalty(self, setup: Setup, state: ServerState, known: IndexArray) -> scheme.Penalty:
-        return scheme.duration_penalty(setup, state.ledger, known, state.clients.preferred_s, self.alpha)
+    def _penalty(self, setup: Setup, state: ServerState, known: IndexArray) -> selection.Penalty:
+        return selection.duration_penalty(setup, state.ledger, known, state.clients.preferred_s, self.alpha)

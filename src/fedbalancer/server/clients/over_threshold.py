@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.randomness import stream
-from fedbalancer.server.clients import scheme
+from fedbalancer.server.clients import selection
 from fedbalancer.server.clients.draws import smallest
 from fedbalancer.server.expected import expected_first_s, mean_completion_s, whole_seconds
 from fedbalancer.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
@@ -24,7 +24,7 @@ class OverThresholdState:
 
 @dataclass(frozen=True)
 class OverThresholdUtility:
-    """StatUtil(i) = |OT| sqrt(sum of squared losses in OT / |OT|), inside Oort's exploit-and-explore scheme.
+    """StatUtil(i) = |OT| sqrt(sum of squared losses in OT / |OT|), inside Oort's exploit-and-explore exploration.
 
     Score of a client that has succeeded before: utility clipped at the `clip` quantile, scaled to [0, 1], plus
     Oort's temporal term sqrt(0.1 ln R / last round), times (preferred / expected duration)^alpha if it is slower
@@ -53,17 +53,19 @@ class OverThresholdUtility:
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> OverThresholdState:
         own: OverThresholdState = state.clients
         decay, least = self.exploration_decay, self.exploration_min
-        return OverThresholdState(scheme.next_exploration(own.exploration, decay, least, state.ledger), own.preferred_s)
+        return OverThresholdState(
+            selection.next_exploration(own.exploration, decay, least, state.ledger), own.preferred_s
+        )
 
     def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
-        known, unknown = scheme.known_or_not(state.ledger, available)
+        known, unknown = selection.known_or_not(state.ledger, available)
         base = self._base(state, known)
         if not base.any():
             return np.sort(rng.choice(available, size=count, replace=False))
-        exploit = scheme.exploited(count, state.clients.exploration, len(known), len(unknown))
-        best = known[scheme.exploit(base, self._penalty(setup, state, known), exploit, self.cutoff, rng)]
+        exploit = selection.exploited(count, state.clients.exploration, len(known), len(unknown))
+        best = known[selection.exploit(base, self._penalty(setup, state, known), exploit, self.cutoff, rng)]
         return np.sort(np.concatenate([best, self._fastest(setup, state.ledger, unknown, count - exploit, rng)]))
 
     def scores(self, setup: Setup, state: ServerState, known: IndexArray) -> FloatArray:
@@ -73,10 +75,10 @@ class OverThresholdUtility:
     def _base(self, state: ServerState, known: IndexArray) -> FloatArray:
         ledger = state.ledger
         utility = np.sqrt(np.maximum(ledger.over_count[known], 0) * np.maximum(ledger.over_sumsq[known], 0))
-        return scheme.base_scores(utility, ledger.last_round[known], state.round + 1, self.clip, self.normalise)
+        return selection.base_scores(utility, ledger.last_round[known], state.round + 1, self.clip, self.normalise)
 
-    def _penalty(self, setup: Setup, state: ServerState, known: IndexArray) -> scheme.Penalty:
-        return scheme.duration_penalty(setup, state.ledger, known, state.clients.preferred_s, self.alpha)
+    def _penalty(self, setup: Setup, state: ServerState, known: IndexArray) -> selection.Penalty:
+        return selection.duration_penalty(setup, state.ledger, known, state.clients.preferred_s, self.alpha)
 
     @staticmethod
     def _fastest(setup: Setup, ledger: Ledger, unknown: IndexArray, count: int, rng: np.random.Generator) -> IndexArray:

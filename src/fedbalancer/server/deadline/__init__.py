@@ -1,8 +1,17 @@
 """When a round closes."""
 
-from fedbalancer.server.deadline.first import FirstReports
+import warnings
+from typing import Any
+
 from fedbalancer.server.deadline.fixed import FixedDeadline
 from fedbalancer.server.deadline.peak import PeakDeadline, interpolated, peak_deadline
-from fedbalancer.server.deadline.quorum import Quorum
+from fedbalancer.server.deadline.waiting import FirstReports, WaitForShare
 
-__all__ = ["FirstReports", "FixedDeadline", "PeakDeadline", "Quorum", "interpolated", "peak_deadline"]
+__all__ = ["FirstReports", "FixedDeadline", "PeakDeadline", "WaitForShare", "interpolated", "peak_deadline"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Quorum":  # what it was called in an earlier version
+        warnings.warn("fedbalancer.server.deadline.Quorum is now WaitForShare", FutureWarning, stacklevel=2)
+        return WaitForShare
+    raise AttributeError(f"module 'fedbalancer.server.deadline' has no attribute {name!r}")

@@ -19,7 +19,7 @@ PositiveSeconds = Annotated[float, Field(ge=1e-9, le=1e12)]
 Speed = Annotated[float, Field(ge=1e-6, le=1e12)]
 
 Draw = tuple[str, PositiveSeconds, Seconds, Seconds, Number]
-"""Client, seconds a batch, download seconds, upload seconds, epochs that it did."""
+"""Client, seconds per batch, download seconds, upload seconds, epochs that it did."""
 
 Speeds = tuple[Speed, float, Speed, float]
 """Download mean and deviation, upload mean and deviation, in kB/s."""

@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 from fedbalancer.errors import RunFolderError
 from fedbalancer.flower import record
-from fedbalancer.flower.record import RunRecorder, manifest_of
+from fedbalancer.flower.recorder import RunRecorder, manifest_of
 from fedbalancer.settings import Settings
 from fedbalancer.store.lock import FolderLock
 

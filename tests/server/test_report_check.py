@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from builders import make_report, make_summary
 
-from fedbalancer.server.guard import fault
+from fedbalancer.server.report_check import fault
 
 WEIGHTS = np.zeros(2, dtype=np.float32)
 

@@ -16,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Lanes:
+class ReplyPuller:
     """Pulls in a few threads. Flower shows a reply before all of it is there, and a pull then waits for the rest, for
     seconds if the client is slow and for longer if it died; so every message id has its lane, and a lane has one pull
     at a time. No message may be in two pulls at once: where the first takes the reply, Flower tells the second that

@@ -1,4 +1,5 @@
-"""The mean of the updates without their extremes."""
+"""Aggregation that looks at every parameter for itself, so that a few clients cannot move it far (Yin et al.,
+"Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018). All clients count alike."""
 
 from __future__ import annotations
 
@@ -13,9 +14,17 @@ from fedbalancer.types import ClientReport, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)
+class Median(Stateless):
+    """Every parameter moves by the median of the clients' moves."""
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
+        updates = np.stack([report.update for report in in_order(reports)])
+        return (state.weights + np.median(updates, axis=0)).astype(np.float32), None
+
+
+@dataclass(frozen=True)
 class TrimmedMean(Stateless):
-    """Of every parameter's moves the lowest and the highest int(beta n) are left out; the mean of the others counts,
-    all clients alike (Yin et al., "Byzantine-Robust Distributed Learning", ICML 2018)."""
+    """Of every parameter's moves the lowest and the highest int(beta n) are left out; the mean of the others counts."""
 
     beta: float = 0.2
 

@@ -1,4 +1,6 @@
-"""All phones of a bed, forked from one process that has loaded everything: `python -m fedbalancer.testbed.house PLAN`.
+"""All phones of a bed, forked from one process that has loaded everything.
+
+Started as `python -m fedbalancer.testbed.phone_processes PLAN SUPERLINK PORTS`.
 
 Nothing of torch or flwr runs before the forks, for a process with threads cannot be forked safely. The forks end with
 this process, however that went. On Linux the kernel sees to it, and every phone has a session of its own: a machine
@@ -20,11 +22,11 @@ from pathlib import Path
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.flower.memory import FOLDER_KEY
 from fedbalancer.processes import one_thread_here
-from fedbalancer.testbed import warm
-from fedbalancer.testbed.bells import SERVER
+from fedbalancer.testbed import preloaded
 from fedbalancer.testbed.client import EmulatedPhone
 from fedbalancer.testbed.netns import enter, namespace_of
 from fedbalancer.testbed.plan import BedPlan
+from fedbalancer.testbed.wakeups import SERVER
 
 WATCH_S, PR_SET_PDEATHSIG = 0.5, 1
 
@@ -46,10 +48,10 @@ def _start(phone: EmulatedPhone, number: int, superlink: str, port: int) -> None
     reading, writing = os.pipe()
     place = namespace_of(number) if phone.plan.netns else None
     config = f'client-id="{phone.client}" {FOLDER_KEY}="off"'
-    bells = phone.plan.bells
-    node = partial(warm.supernode, superlink, port, config, writing, bells / phone.client, bells / SERVER)
+    pipes = phone.plan.wakeups
+    node = partial(preloaded.supernode, superlink, port, config, writing, pipes / phone.client, pipes / SERVER)
     _forked("node", place, (reading,), node)
-    _forked("phone", place, (writing,), lambda: warm.runner(port, phone.warmed(), reading))
+    _forked("phone", place, (writing,), lambda: preloaded.runner(port, phone.loaded_app(), reading))
     os.close(reading)
     os.close(writing)
 

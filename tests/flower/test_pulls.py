@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from fedbalancer.flower.lanes import Lanes
+from fedbalancer.flower.pulls import ReplyPuller
 
 
 class Stuck:
@@ -30,7 +30,7 @@ class Stuck:
 
 def test_a_reply_that_hangs_holds_up_nobody() -> None:
     grid = Stuck()
-    lanes = Lanes(grid)  # type: ignore[arg-type]
+    lanes = ReplyPuller(grid)  # type: ignore[arg-type]
     ids, got = ["a", "b", "c"], []
     try:
         while len(ids) > 1:
@@ -45,9 +45,9 @@ def test_a_reply_that_hangs_holds_up_nobody() -> None:
 
 
 def test_later_messages_keep_out_of_a_lane_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedbalancer.flower.lanes.HANGS_S", 0.1)
+    monkeypatch.setattr("fedbalancer.flower.pulls.HANGS_S", 0.1)
     grid = Stuck()
-    lanes = Lanes(grid)  # type: ignore[arg-type]
+    lanes = ReplyPuller(grid)  # type: ignore[arg-type]
     try:
         assert not lanes.pull(["a"], 0.3)
         ids = [*"abcdefghijkl"]
@@ -68,7 +68,7 @@ def test_an_error_of_the_grid_is_not_swallowed() -> None:
             raise ConnectionError("the SuperLink is gone")
 
     with pytest.raises(ConnectionError):
-        Lanes(Broken()).pull(["a"], 60.0)  # type: ignore[arg-type]
+        ReplyPuller(Broken()).pull(["a"], 60.0)  # type: ignore[arg-type]
 
 
 def test_a_signal_is_seen_while_a_call_hangs() -> None:
@@ -80,7 +80,7 @@ def test_a_signal_is_seen_while_a_call_hangs() -> None:
     def end(number: int, frame: FrameType | None) -> None:
         raise Ended
 
-    let_go, lanes = threading.Event(), Lanes(Stuck())  # type: ignore[arg-type]
+    let_go, lanes = threading.Event(), ReplyPuller(Stuck())  # type: ignore[arg-type]
     before = signal.signal(signal.SIGUSR1, end)
     threading.Timer(0.2, signal.raise_signal, [signal.SIGUSR1]).start()
     try:

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from fedbalancer.testbed.figure import latencies, write_figure
-from fedbalancer.testbed.records import PHONES, SCHEMA, gather, lag_of
+from fedbalancer.testbed.phone_logs import PHONES, SCHEMA, gather, lag_of
 
 
 def row(round: int, client: str, real_s: float, due_s: float = 20.0) -> dict[str, Any]:

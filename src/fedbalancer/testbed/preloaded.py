@@ -1,4 +1,4 @@
-"""SuperNodes that ask often, and client apps that stay warm. All that the test bed uses of flwr's inside is here.
+"""SuperNodes that ask often, and client apps that stay loaded. All that the test bed uses of flwr's inside is here.
 
 Flower starts a process a message, which loads torch anew: some three seconds of a core, where a phone at twenty times
 its speed takes one. Its SuperNodes also ask for messages every three seconds, which would be a minute of a phone's
@@ -21,7 +21,7 @@ from typing import Any
 
 from fedbalancer.errors import MissingData
 from fedbalancer.flower.compat import ClientApp, Context, Error, Message
-from fedbalancer.testbed.bells import Bell, ring
+from fedbalancer.testbed.wakeups import WakeupPipe, wake
 
 try:
     from flwr.common.constant import ErrorCode, SubStatus
@@ -40,16 +40,16 @@ except ImportError as error:
     ) from error
 
 ASK_S, LOOK_S = 10.0, 0.05
-"""How often a SuperNode that is not rung asks the SuperLink for a message, and how often it looks whether its app has
+"""How often a SuperNode that nobody wakes asks the SuperLink for a message, and how often it looks whether its app has
 answered one."""
 
 _log = logging.getLogger("flwr.fedbalancer")
 
 
-def supernode(superlink: str, port: int, config: str, wake: int, bell: Path, server: Path) -> None:
-    """Be a SuperNode until the end; `wake` is written to when there is a message for the runner, `bell` rings when
-    there may be one for us, and we ring at the `server` when it has been answered."""
-    own = Bell(bell)
+def supernode(superlink: str, port: int, config: str, wake_runner: int, own_pipe: Path, server_pipe: Path) -> None:
+    """Be a SuperNode until the end. `wake_runner` is written to when there is a message for the runner, `own_pipe`
+    wakes us when there may be one for us, and we wake the server at its pipe when it has been answered."""
+    own = WakeupPipe(own_pipe)
 
     def sleep(seconds: float) -> None:
         own.wait(ASK_S) if seconds >= 1 else time.sleep(LOOK_S)
@@ -57,8 +57,8 @@ def supernode(superlink: str, port: int, config: str, wake: int, bell: Path, ser
     pull, push = inside._pull_and_store_message, inside._push_messages
     vars(inside).update(
         time=SimpleNamespace(sleep=sleep),
-        _pull_and_store_message=_then(pull, lambda run: run is not None and os.write(wake, b"m")),
-        _push_messages=_then(push, lambda _: ring(server)),
+        _pull_and_store_message=_then(pull, lambda run: run is not None and os.write(wake_runner, b"m")),
+        _push_messages=_then(push, lambda _: wake(server_pipe)),
     )
     sys.argv = [
         "flower-supernode", "--insecure", "--superlink", superlink, "--isolation", "process",
