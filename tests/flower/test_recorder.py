@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from fedbalancer.errors import RunFolderError
-from fedbalancer.flower import record
+from fedbalancer.flower import recorder
 from fedbalancer.flower.recorder import RunRecorder, manifest_of
 from fedbalancer.settings import Settings
 from fedbalancer.store.lock import FolderLock
@@ -28,7 +28,7 @@ def test_the_earlier_server_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "PREVIOUS_S", 0.3)
+    monkeypatch.setattr(recorder, "PREVIOUS_S", 0.3)
     earlier = RunRecorder(tmp_path / "run", MANIFEST)
     with pytest.raises(RunFolderError, match="another process"):
         RunRecorder(tmp_path / "run", MANIFEST)

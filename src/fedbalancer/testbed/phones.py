@@ -1,8 +1,9 @@
 """The recorded phones of the paper's test bed: how long each took to train a batch and to talk to the server.
 
 21 Android phones were measured in three sittings, about ten rounds each (section 4.6, Table 4). Of every phone and
-round the file has the seconds per batch and the seconds of the network, which were taken on the server's clock. How these
-divide into download and upload is not known: the phones' own clocks were up to 13 hours off. So both ways take half.
+round the file has the seconds per batch and the seconds of the network, which were taken on the server's clock. How
+these divide into download and upload is not known: the phones' own clocks were up to 13 hours off. So both ways take
+half.
 """
 
 from __future__ import annotations
