@@ -339,6 +339,11 @@ class ClientWork:
     seed: int
     epoch_batches: int | None = None
 
+    @property
+    def per_epoch(self) -> int:
+        """Batches of one epoch."""
+        return batches_per_epoch(len(self.indices), self.batch_size, self.epoch_batches)
+
 
 @dataclass(frozen=True, eq=False)
 class Trained:

@@ -21,14 +21,9 @@ def epochs(work: ClientWork) -> Iterator[IndexArray]:
         raise ValueError(f"client {work.client!r} was given {work.batches} batches of no samples")
     if work.epoch_batches is not None and work.epoch_batches < 1:
         raise ValueError(f"client {work.client!r} was given epochs of {work.epoch_batches} batches")
-    per_epoch = -(-len(work.indices) // work.batch_size)
-    if work.epoch_batches is not None:
-        per_epoch = min(per_epoch, work.epoch_batches)
-    left, epoch = work.batches, 0
-    while left > 0:
+    for epoch, done in enumerate(range(0, work.batches, work.per_epoch)):
         order = stream(work.seed, "batches", epoch, work.client).permutation(work.indices)
-        yield order[: min(per_epoch, left) * work.batch_size]
-        left, epoch = left - per_epoch, epoch + 1
+        yield order[: min(work.per_epoch, work.batches - done) * work.batch_size]
 
 
 def batches(work: ClientWork) -> Iterator[tuple[int, IndexArray]]:

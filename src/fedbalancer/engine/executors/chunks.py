@@ -54,7 +54,5 @@ def training_cost(work: ClientWork) -> float:
     >>> training_cost(ClientWork("ann", np.arange(25), 6, 10, 0.1, 0.0, None, 0))
     60.0
     """
-    per_epoch = max(-(-len(work.indices) // work.batch_size), 1)
-    cut_short = work.epoch_batches is not None and work.epoch_batches < per_epoch
-    mean_batch = work.batch_size if cut_short else len(work.indices) / per_epoch
+    mean_batch = min(len(work.indices) / work.per_epoch, work.batch_size)
     return float(work.batches * mean_batch + work.batch_size)

@@ -24,7 +24,7 @@ from fedbalancer.testing.golden.format import (
 from fedbalancer.testing.golden.replay import recorded_devices, recorded_setup, replayed_rounds
 from fedbalancer.testing.golden.report import GoldenCheck, GoldenReport, differing
 from fedbalancer.testing.golden.rounding import ARITHMETIC, half_unit, round_tolerance_s, slowest
-from fedbalancer.types import RoundResult, Setup
+from fedbalancer.types import RoundResult, Setup, batches_per_epoch
 
 
 def replay_golden(path: str | Path) -> GoldenReport:
@@ -98,7 +98,7 @@ def _epochs(result: RoundResult, batch_s: dict[str, float]) -> dict[str, float]:
     """Epochs that every client did: none if the deadline cut it off, but all its work if only the quorum was full."""
     epochs = {report.client: report.epochs for report in result.reports}
     for missing in result.missing:
-        per_epoch = max(-(-missing.samples // result.plan.order.batch_size), 1)
+        per_epoch = batches_per_epoch(missing.samples, result.plan.order.batch_size)
         done = missing.timings.train_s / (per_epoch * batch_s[missing.client])
         epochs[missing.client] = done if missing.why == "late" else 0.0
     return epochs
