@@ -16,7 +16,7 @@ from builders import Unchanged, heard, make_ledger, make_order, make_report, mak
 from fedbalancer.methods import BASES, MODIFIERS, SLOTS, method
 from fedbalancer.randomness import stream
 from fedbalancer.server.server import STATEFUL_SLOTS, Server
-from fedbalancer.types import RoundResult, ServerState
+from fedbalancer.types import Layout, RoundResult, ServerState
 
 
 def used() -> list[tuple[str, Any]]:
@@ -66,7 +66,7 @@ USES: dict[str, Callable[[Any, ServerState], Any]] = {
     "summary": lambda policy, _: policy.summarize(
         np.linspace(0, 1, 9), np.arange(4), 1.0, make_order(), stream(0, "noise")
     ),
-    "compress": lambda policy, _: policy.encode(np.ones(2, dtype=np.float32), (("w", (2,)),), 7, None),
+    "compress": lambda policy, _: policy.encode(np.ones(2, dtype=np.float32), Layout([("w", (2,))]), 7, None),
 }
 """What each slot is there for."""
 

@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from fedbalancer.data.facts import count
 
 import fedbalancer as fb
 from fedbalancer.client.tensors import to_tensors
 from fedbalancer.client.train import ENGINES, TorchTrainer
 from fedbalancer.data.clients import SlicedClients
+from fedbalancer.datasets.facts import count
 from fedbalancer.errors import BadData
-from fedbalancer.task import Samples, Task, check_alike
+from fedbalancer.task import Samples, check_alike
+from fedbalancer.tasks import Task
 from fedbalancer.types import ClientWork
 
 torch = pytest.importorskip("torch", reason="models need the extra [torch]")

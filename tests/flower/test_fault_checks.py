@@ -44,7 +44,7 @@ def judge(
                                     {"round": 1, "at_s": 20.0, "model": model}])  # fmt: skip
     for client, (weight, values) in REPORTS.items():
         line = {"what": "sent", "client": client, "run": 1, "round": 1, "fault": "good", "at_s": 9.0}
-        write(folder / "journal" / f"{client}.jsonl", [{**line, "weight": weight, "model": values}])
+        write(folder / "journal" / f"{client}.jsonl", [{**line, "weight": weight, "update": values}])
     evidence = Evidence(run, folder / "journal", folder / "models.jsonl")
     return verdict_of(evidence, 1, fault, "bad", 1)
 

@@ -12,7 +12,7 @@ from fedbalancer.bench.rounds import make_executor, path_name, timed_rounds
 from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 from fedbalancer.tasks.synthetic import CLASSES, FEATURES, load, make_model
 
 USERS, COHORT = 10_000, 1_000

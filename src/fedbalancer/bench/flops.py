@@ -6,7 +6,7 @@ import time
 import warnings
 
 from fedbalancer.client.tensors import per_sample_loss, to_tensors
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 
 SIDE = 1024
 """Of the square matrices whose product is timed: 4 MB each, large enough for every core to be busy with arithmetic."""

@@ -12,7 +12,7 @@ from fedbalancer.bench.flops import flop_per_sample, peak_flop_per_s
 from fedbalancer.bench.naive import NaiveLoop
 from fedbalancer.bench.rounds import make_executor, path_name, timed_rounds
 from fedbalancer.bench.tasks import SHAPES, bench_task
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 
 NAIVE, LIMIT = "naive", "limit"
 PEAK_SHARE = 0.2

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from fedbalancer.client.tensors import per_sample_loss, to_tensors
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 
 if TYPE_CHECKING:
     import torch

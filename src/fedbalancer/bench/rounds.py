@@ -12,7 +12,7 @@ from fedbalancer.protocols import Executor
 from fedbalancer.runs.executor_cache import trainer_for
 from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 from fedbalancer.types import Weights
 
 

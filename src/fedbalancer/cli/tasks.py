@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from fedbalancer.tasks import Task
+    from fedbalancer.task import Task
 
 
 T = TypeVar("T")

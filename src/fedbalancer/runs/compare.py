@@ -25,7 +25,7 @@ from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.spec import RunOptions, RunSpec
 from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, schema_of, status_of
 from fedbalancer.store.contents import make_folder
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 
 DEFAULT_METHODS = (
     "fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa", "prox+1t", "prox+2t", "sampleselection", "fedbalancer",

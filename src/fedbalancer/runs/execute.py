@@ -16,7 +16,7 @@ from fedbalancer.runs.rounds import Progress, Recorder, RunLoop, one_thread
 from fedbalancer.runs.simulation import build, resolve_spec
 from fedbalancer.runs.spec import RunOptions, RunSpec, from_manifest
 from fedbalancer.store import MemoryRecorder, RunFolder
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 from fedbalancer.types import Weights
 
 if TYPE_CHECKING:

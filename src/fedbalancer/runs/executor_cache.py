@@ -10,7 +10,7 @@ from fedbalancer.engine.executors import InlineExecutor, Resources
 from fedbalancer.errors import MissingData
 from fedbalancer.protocols import Executor, Trainer
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 
 
 class ExecutorCache:

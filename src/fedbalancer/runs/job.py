@@ -19,7 +19,7 @@ from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.rounds import Progress
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.store import MemoryRecorder, status_of
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 
 OWN_TASK = "the task that every process was given"
 """Stands in the spec of a job for a task of the user's own, which every process got once."""

@@ -17,7 +17,7 @@ from fedbalancer.engine.executors import Resources
 from fedbalancer.engine.executors.shared_memory import SharedValue
 from fedbalancer.processes import DIED, TRIES, process_context
 from fedbalancer.runs.job import OWN_TASK, Job, JobEvent, carry_out, start
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 
 __all__ = ["Job", "JobEvent", "JobPool"]
 

@@ -12,7 +12,7 @@ from fedbalancer.methods import Method
 from fedbalancer.runs.simulation import resolve_spec, timed_clock_s
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.store import ComparisonFile
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 
 BUDGET_METHOD = "fedavg+1t"
 

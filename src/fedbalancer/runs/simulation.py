@@ -19,7 +19,7 @@ from fedbalancer.runs.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.server.server import Server
 from fedbalancer.settings import Settings, resolve
-from fedbalancer.tasks import Task
+from fedbalancer.task import Task
 from fedbalancer.types import Layout, Ledger
 
 

@@ -14,7 +14,8 @@ from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.methods import Method
 from fedbalancer.settings import Settings
 from fedbalancer.store import new_manifest
-from fedbalancer.tasks import Task, load_task
+from fedbalancer.task import Task
+from fedbalancer.tasks import load_task
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
 OLD_ENGINE = "plain"

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedbalancer.errors import BadData, BadSetting, UnknownName
-from fedbalancer.tasks.task import Task
+from fedbalancer.task import Task
 
 SCALES = ("small", "paper")
 

@@ -17,7 +17,8 @@ from fedbalancer.protocols import DeviceModel
 from fedbalancer.runs.simulation import resolve_spec
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.settings import Settings
-from fedbalancer.tasks import Task, load_task
+from fedbalancer.task import Task
+from fedbalancer.tasks import load_task
 from fedbalancer.testbed.clock import BedClock
 from fedbalancer.testbed.phones import RecordedPhones, find_file, handed_out, read_phones
 

@@ -171,7 +171,7 @@ class Evidence:
         sent = [[line for line in self._sent(round) if line["client"] == client] for client in counted]
         for chosen in itertools.product(*sent):
             weights = [line["weight"] for line in chosen]
-            yield np.average([line["model"] for line in chosen], axis=0, weights=weights)
+            yield before + np.average([line["update"] for line in chosen], axis=0, weights=weights)
 
 
 def verdict_of(evidence: Evidence, rounds: int, fault: str, client: str, round: int) -> Verdict:

@@ -99,14 +99,12 @@ def test_oortbalancer_charges_an_epoch_as_one_batch(balanced: Any, batch_s: dict
         assert row["train_s"] == pytest.approx(row["epochs"] * batch_s[row["round"], row["client"]])
 
 
-def test_oortbalancer_looks_at_all_samples_of_a_client_that_has_no_losses_yet(balanced: Any) -> None:
-    thresholds = dict(zip(balanced.rounds["round"], balanced.rounds["loss_threshold"], strict=True))
+def test_oortbalancer_looks_at_all_samples_of_a_client_when_it_is_first_selected(balanced: Any) -> None:
     expected, known = set(), set()
     for row in balanced.clients.sort("round").iter_rows(named=True):
         client = row["client"]
-        if client not in known and thresholds[row["round"]] > 0 and size_of(client) > EPOCHS * BATCH:
+        if client not in known and size_of(client) > EPOCHS * BATCH:
             expected.add((client, row["round"]))
-        if (client, row["round"]) in expected or row["outcome"] == "completed":
-            known.add(client)
+        known.add(client)
     assert expected
     assert set(balanced.clients.filter(pl.col("forward_s") > 0).select("client", "round").iter_rows()) == expected

@@ -28,13 +28,13 @@ class Journal:
         return fault
 
     def sent(self, round: int, fault: str, reply: Message) -> None:
-        """Note the report that is about to be sent, its weight and its model, or that there is none."""
+        """Note the report that is about to be sent, its weight and its update, or that there is none."""
         if not reply.content.array_records:
             self.write("stopped", round, fault)
             return
         metrics, (arrays,) = reply.content.metric_records["metrics"], reply.content.array_records.values()
         (vector,) = arrays.values()
-        self.write("sent", round, fault, weight=metrics["num-examples"], model=vector.numpy().ravel().tolist())
+        self.write("sent", round, fault, weight=metrics["num-examples"], update=vector.numpy().ravel().tolist())
 
     def write(self, what: str, round: int, fault: str, **more: Any) -> None:
         line = {

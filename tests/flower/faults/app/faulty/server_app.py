@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"loss": float(losses(model, *data(99)).mean())})
 
     strategy = Strategy(
-        replace(METHOD, deadline=Seconds(deadline_s)), clients_per_round=20, epochs=3, batch_size=10,
+        METHOD.changed(deadline=Seconds(deadline_s)), clients_per_round=20, epochs=3, batch_size=10,
         learning_rate=0.02, min_clients=int(str(config["least"])), checkpoint_dir=folder, run_key=str(config["key"]),
         task="faulty",
     )  # fmt: skip
