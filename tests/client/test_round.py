@@ -133,11 +133,17 @@ def test_a_bad_guess_does_not_keep_a_client_from_trying() -> None:
     assert (sum(1 for _ in client.batches()), client.elapsed_s()) == (10, 10.0)
 
 
-def test_a_client_that_cannot_start_does_and_remembers_nothing() -> None:
-    client = live(WholeBatches(), 5, 2, 1.0, 0.0, 1.0)
+@pytest.mark.parametrize("samples", [EverySample(), OverThreshold()])
+def test_a_client_that_cannot_start_does_and_remembers_nothing(samples: Any) -> None:
+    order = make_order(epochs=2, batch_size=1, deadline_s=0.0, loss_threshold=1.0)
+    client = LiveRound(
+        ClientPolicies(samples, WholeBatches()), order, "ann", 5, ClientMemory(), 1.0, budget_s=0.0,
+        clock=Guessing(1.0), began_s=0.0,
+    )  # fmt: skip
+    client.look_by(lambda: pytest.fail("looked for nothing"))
     assert list(client.batches()) == []
     assert client.finished(None, LAYOUT) is None
-    assert client.memory.batch_s_count == 0
+    assert (client.memory.batch_s_count, client.memory.losses) == (0, None)
 
 
 def test_noise_on_a_device_is_not_drawn_from_the_orders_seed() -> None:

@@ -11,7 +11,7 @@ from builders import make_order
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from flower.fakegrid import Clock, FakeGrid, make_context
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedbalancer import Task
 from fedbalancer.client.live import LiveRound
@@ -20,8 +20,9 @@ from fedbalancer.client.torch_model import TorchModel
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.devices.many import DeviceDraw
 from fedbalancer.errors import BadData
-from fedbalancer.flower import Strategy, client_app
+from fedbalancer.flower import Strategy, balanced, client_app
 from fedbalancer.flower.grid_engine import Waiting
+from fedbalancer.flower.orders import Instruction
 from fedbalancer.methods import method
 from fedbalancer.randomness import integer_seed, stream
 from fedbalancer.testbed.client import PhoneClock
@@ -145,3 +146,16 @@ def test_a_client_that_is_stopped_reports_the_state_that_counts(name: str, epoch
     assert found is not None
     assert found.update == pytest.approx(wanted.update, abs=1e-6)
     assert (found.seen.tolist(), len(found.losses)) == (list(range(40)), 40)
+
+
+def test_a_client_whose_time_is_up_before_it_could_look_says_so() -> None:
+    """Its threshold needs losses that it does not have, and the way back alone takes longer than what is left."""
+    context, policies = make_context(2, **{"partition-id": 0}), method("fedbalancer").client.to_json() or ""
+    order = make_order(loss_threshold=0.5, deadline_s=1.0, epochs=2, batch_size=8)
+    told = Instruction("client-0", order, 0.0, 0, 1.0, "run", "fedbalancer", policies)
+    content = RecordDict({"arrays": ArrayRecord(net().state_dict()), "fedbalancer": told.record()})
+    work = balanced(Message(content, 2, "train", ttl=100.0), context, size=40)
+    assert len(work.select(forward=lambda: pytest.fail("looked for nothing"))) == 0
+    of_torch = client_app(net, samples)(Message(content, 2, "train", ttl=100.0), context)
+    for reply in (of_torch, work.reply(work.arrays, losses=np.zeros(0))):
+        assert reply.content.config_records["fedbalancer"]["outcome"] == "stopped"

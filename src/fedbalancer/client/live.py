@@ -102,6 +102,8 @@ class LiveRound(ClientRound):
     def batches(self) -> Iterator[IndexArray]:
         """The mini-batches to train, one by one, until all epochs are done or the method's policy stops the client for
         its deadline. What is handed out counts as trained when the next one is asked for."""
+        if self.must_look:  # there was no time for it, so there is none to train
+            return
         for _, rows in batches(self.work()):
             if not self.may_train():
                 return

@@ -93,7 +93,7 @@ class LocalRound:
 
         Without `losses` the list kept from earlier rounds is used. Where the policy needs one and there is none,
         `forward` is called and must give the loss of every sample; without it every sample counts as unknown, which is
-        over the threshold.
+        over the threshold. None are selected where the time is up before `forward` could begin.
         """
         given = None if losses is None else np.asarray(losses, dtype=np.float64)
         if given is not None and self._size is None:
@@ -151,7 +151,7 @@ class LocalRound:
         live = self.live
         if not self._asked:
             live.trained_otherwise(epochs)
-        if arrays is None or not live.counted(live.done):
+        if arrays is None or live.must_look or not live.counted(live.done):
             return self.report(None)
         rows = np.unique((live.seen if self._asked else live.indices) if seen is None else np.asarray(seen))
         update = np.asarray(self._flat(arrays) - self.weights(), dtype=np.float32)
