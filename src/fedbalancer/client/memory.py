@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,7 +25,11 @@ class ClientMemory:
 
     def timed(self, batch_s: float) -> ClientMemory:
         """With one more batch latency."""
-        return replace(self, batch_s_sum=self.batch_s_sum + batch_s, batch_s_count=self.batch_s_count + 1)
+        return ClientMemory(self.losses, self.batch_s_sum + batch_s, self.batch_s_count + 1, self.residual)
+
+    def reported(self, losses: FloatArray, residual: Weights | None) -> ClientMemory:
+        """With the list and the rest of a report."""
+        return ClientMemory(losses, self.batch_s_sum, self.batch_s_count, residual)
 
 
 def updated_losses(losses: FloatArray | None, size: int, seen: IndexArray, fresh: FloatArray) -> FloatArray:

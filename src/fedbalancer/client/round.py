@@ -157,7 +157,7 @@ class ClientRound:
         losses = updated_losses(self.memory.losses, self.size, trained.seen, trained.losses)
         summary = self.policies.summary.summarize(losses, trained.seen, batch_s, self.order, noise)
         sent, residual = self._encoded(trained.update, layout)
-        return Released(sent, summary, replace(self.memory, losses=losses, residual=residual))
+        return Released(sent, summary, self.memory.reported(losses, residual))
 
     def _encoded(self, update: Weights, layout: Layout) -> tuple[Weights | bytes, Weights | None]:
         if isinstance(self.policies.compress, NoCompression) or not len(update):

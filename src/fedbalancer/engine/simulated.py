@@ -94,7 +94,10 @@ class SimulatedEngine:
         timings = attempts.timings()
         places = np.flatnonzero(accepted).tolist()
         trained = self._train(order, weights, [rounds[p].work(int(attempts.batches[p])) for p in places])
-        reports = [self._report(rounds[p], attempts, p, t, timings[p]) for p, t in zip(places, trained, strict=True)]
+        reports = [
+            self._report(rounds[p], int(rows[p]), attempts, p, t, timings[p])
+            for p, t in zip(places, trained, strict=True)
+        ]
         missing = tuple(
             Missing(plan.cohort[place], str(attempts.why[place]) or "late", timings[place], len(rounds[place].indices))
             for place in np.flatnonzero(~accepted)
@@ -141,7 +144,7 @@ class SimulatedEngine:
             return self.executor.train(weights, works)
 
     def _report(
-        self, round: ClientRound, attempts: Attempts, place: int, trained: Trained, timings: Timings
+        self, round: ClientRound, row: int, attempts: Attempts, place: int, trained: Trained, timings: Timings
     ) -> ClientReport:
         """What arrives of a client that made it, through the very bytes that travel."""
         order, layout = round.order, self.executor.layout
@@ -150,7 +153,7 @@ class SimulatedEngine:
         if isinstance(released.sent, bytes) and len(released.sent) != self.up_bytes:
             who = type(self.policies.compress).__name__
             raise ValueError(f"{who} sent {len(released.sent)} bytes but promised {self.up_bytes}")
-        self.memory.put(self.ledger.position[round.client], released.memory)
+        self.memory.put(row, released.memory)
         update = received(released.sent, self.policies.compress, layout, order, round.client)
         epochs = int(attempts.batches[place]) / int(attempts.per_epoch[place])
         return ClientReport(round.client, update, float(len(trained.seen)), epochs, released.summary, timings)
