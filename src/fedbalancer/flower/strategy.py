@@ -25,10 +25,18 @@ _log = logging.getLogger("flwr.fedbalancer")
 class Strategy:
     """Any method of this project on real devices: `start` it inside a `ServerApp`.
 
-    `method` is a name or a `Method`; other `settings` are those of `--set` (an unknown key is an error). `aggregate`
-    puts another policy, or one of Flower's own strategies, into the aggregation slot. The run goes into the folder
-    `run_key` under `checkpoint_dir` (default: the user's cache folder); started again with the same key, also after the
-    SuperLink or the ServerApp died, it goes on from its last checkpoint. Without a key nothing stays on disk.
+    `method` is a name or a `Method`. `clients_per_round`, `epochs`, `batch_size` and `learning_rate` are what clients
+    train with; other `settings` are those of `--set` (an unknown key is an error). `aggregate` puts another policy, or
+    one of Flower's own strategies, into the aggregation slot. The first round waits for `min_clients`. The model is evaluated
+    every `eval_every` rounds, by `evaluate_fn` of `start` or, with `federated_evaluate`, by the clients on their data.
+
+    The run goes into the folder `run_key` under `checkpoint_dir` (default: the user's cache folder); started again with
+    the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. Without a key
+    nothing stays on disk. `task` is what reports call the problem.
+
+    `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`. If `measure_network`,
+    deadlines follow what transport really takes. `waiting` says how often replies are asked for, and whose clock
+    counts; `log` is called with the name and the fields of every event.
     """
 
     def __init__(
