@@ -27,8 +27,8 @@ class Strategy:
 
     `method` is a name or a `Method`. `clients_per_round`, `epochs`, `batch_size` and `learning_rate` are what clients
     train with; other `settings` are those of `--set` (an unknown key is an error). `aggregate` puts another policy, or
-    one of Flower's own strategies, into the aggregation slot. The first round waits for `min_clients`. The model is evaluated
-    every `eval_every` rounds, by `evaluate_fn` of `start` or, with `federated_evaluate`, by the clients on their data.
+    one of Flower's own strategies, into the aggregation slot. The first round waits for `min_clients`. The model is
+    evaluated every `eval_every` rounds, by `evaluate_fn` of `start` or, with `federated_evaluate`, by the clients.
 
     The run goes into the folder `run_key` under `checkpoint_dir` (default: the user's cache folder); started again with
     the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. Without a key
