@@ -25,6 +25,7 @@ LAYERS = (
     ("report",),
     ("runs", "testing"),
     ("bench", "testbed"),
+    ("paper",),
     ("cli",),
 )
 """The order of the packages and top-level modules: each may import those of the lines above its own, and no others. So

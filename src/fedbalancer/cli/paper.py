@@ -1,16 +1,110 @@
-"""`fedbalancer paper`: the paper's tables and figures, made anew."""
+"""`fedbalancer paper ITEM`: the paper's tables and figures, made anew."""
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from fedbalancer.cli.errors import with_clear_errors
+from fedbalancer.cli import options
+from fedbalancer.cli.errors import EXIT_USER_ERROR, with_clear_errors
 from fedbalancer.cli.options import Json, Overwrite, Rounds
 from fedbalancer.cli.testbed import Out, PhonesFile, Seed, Speed, finish, run
+from fedbalancer.paper.registry import ITEMS
+from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
-paper = typer.Typer(help="The paper's tables and figures, made anew.", no_args_is_help=True)
+paper = typer.Typer(
+    help="The paper's tables and figures, made anew: our figure, the paper's, and a verdict.", no_args_is_help=True
+)
+
+POOL, RESULTS = Path("runs") / "paper", Path("runs") / "paper" / "results"
+
+Tasks = Annotated[str | None, typer.Option(help="Comma-separated tasks (default: the item's).")]
+Seeds = Annotated[int, typer.Option(min=1, max=1000, help="How many seeds: 0, 1, ...")]
+ItemScale = Annotated[str | None, typer.Option(help="small, or paper as published (default: the item's).")]
+ResultsFolder = Annotated[Path, typer.Option("--out", help="Folder of results; the item gets a folder inside.")]
+RunsFolder = Annotated[Path, typer.Option("--runs", help="The pool of runs: what is there is used, by every item.")]
+Rule = Annotated[str, typer.Option(help="fair (seconds, targets held) or paper (by rounds, first touch).")]
+Grid = Annotated[
+    bool | None,
+    typer.Option(
+        "--grid/--no-grid", help="Runs over Table 2's settings, for FedBalancer-A and -S (default: at small)."
+    ),
+]
+Extend = Annotated[float, typer.Option(help="Budgets that a method may take to reach the target.")]
+
+
+def item_command(name: str) -> Callable[..., None]:
+    """The command of an item."""
+
+    def command(
+        tasks: Tasks = None,
+        scale: ItemScale = None,
+        seeds: Seeds = 3,
+        jobs: options.Jobs = None,
+        out: ResultsFolder = RESULTS,
+        runs: RunsFolder = POOL,
+        rule: Rule = "fair",
+        grid: Grid = None,
+        extend: Extend = 2.0,
+        rounds: Rounds = None,
+        users: options.Users = None,
+        variant: options.Variant = None,
+        set_: options.Assignments = None,
+        config: options.Config = None,
+        as_json: Json = False,
+    ) -> None:
+        from fedbalancer.paper.registry import item
+        from fedbalancer.paper.request import Request, known_rule
+
+        found = item(name)
+        size = scale if scale is not None else found.scale
+        request = Request(
+            tasks=found.tasks if tasks is None else _names(tasks), scale=size, seeds=seeds, users=users,
+            variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
+            rule=known_rule(rule), grid=grid if grid is not None else size == "small", runs=runs, jobs=jobs,
+        )  # fmt: skip
+        _make(found, request, out, as_json)
+
+    command.__doc__ = (
+        f"{ITEMS[name][0].upper()}{ITEMS[name][1:]}.\n\nRuns that are in the pool are used; Ctrl-C stops, and the same "
+        f"command goes on.\n\nExample:\n\n    fedbalancer paper {name} --tasks har --seeds 5"
+    )
+    return command
+
+
+def _names(tasks: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in tasks.split(",") if name.strip())
+
+
+def _make(found: Any, request: Any, out: Path, as_json: bool) -> None:
+    from fedbalancer.cli.paper_display import item_display
+    from fedbalancer.paper.make import make_item
+    from fedbalancer.paper.request import Stopped
+
+    command = shlex.join(["fedbalancer", *sys.argv[1:]])
+    with StopFlag() as stop, item_display(found.name, found.runs(request)) as listen:
+        try:
+            written, failed = make_item(found, request, out, command, listen, stop)
+        except Stopped as stopped:
+            typer.echo(f"stopped; to go on: {command}", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from stopped
+    if as_json:
+        from fedbalancer.files import readable
+
+        typer.echo(json.dumps(readable(written.shown.json)))
+    else:
+        typer.echo(written.shown.headline)
+        typer.echo(f"page: {written.page}")
+    for failure in failed:
+        typer.echo(f"error: {failure}", err=True)
+    if failed:
+        raise typer.Exit(EXIT_USER_ERROR)
 
 
 def table5(
@@ -38,4 +132,5 @@ def table5(
     finish(result, as_json)
 
 
-paper.command("table5")(with_clear_errors(table5))
+for _name in ITEMS:
+    paper.command(_name)(with_clear_errors(table5 if _name == "table5" else item_command(_name)))
