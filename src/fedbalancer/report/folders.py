@@ -194,7 +194,7 @@ def _read_parquet(
     if not path.exists():
         return pl.DataFrame(schema=schema), ""
     try:
-        return ask(pl.scan_parquet(path)).select(list(schema)).collect().cast(dict(schema)), ""  # type: ignore[arg-type]
+        return ask(pl.scan_parquet(path, glob=False)).select(list(schema)).collect().cast(dict(schema)), ""  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError) as error:
         return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
 

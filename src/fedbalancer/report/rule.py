@@ -12,17 +12,21 @@ from fedbalancer.report.folders import RunCurve
 
 Stamp = Literal["end", "start"]
 BUDGET_METHOD = "fedavg+1t"
+HELD = 3
+"""Evaluations in a row whose mean must be at the target."""
 CLOCK_SLACK = 1e-9
 """Relative: a budget that went through another sum must not lose the evaluation that ends on it."""
 
 
 def is_fedavg(method: str) -> bool:
-    """Whether a method is a plain FedAvg variant, without a modifier.
+    """Whether a method is a plain FedAvg variant: no modifier, and nothing in brackets but a deadline of kT or inf.
 
     >>> [is_fedavg(name) for name in ("fedavg+1t", "fedavg+wfa", "fedavg+1t+structured", "prox+1t")]
     [True, True, False, False]
+    >>> [is_fedavg(name) for name in ("fedavg[deadline=.5T]", "fedavg+1t[epochs=2]", "fedavg[epochs=2,deadline=.5T]")]
+    [True, False, False]
     """
-    return re.fullmatch(r"fedavg\+[^+-]+", method) is not None
+    return re.fullmatch(r"fedavg(\+[^+\-\[]+|\[deadline=(inf|[^,(:]+T)\])", method) is not None
 
 
 def final_accuracy(evals: pl.DataFrame, budget_s: float, stamp: Stamp = "end") -> float | None:

@@ -11,6 +11,7 @@ from fedbalancer.errors import BadSetting
 from fedbalancer.methods import Method
 from fedbalancer.runs.simulation import resolve_spec, timed_clock_s
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.spelling import one_name
 from fedbalancer.store import ComparisonFile
 from fedbalancer.task import Task
 
@@ -34,6 +35,7 @@ class ComparisonPlan:
     ) -> ComparisonPlan:
         """Check everything that can be wrong. The rounds of `base` are the task's, by which the budget is found."""
         numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+        methods = [one_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
         if not numbers or not names:
             raise BadSetting("a comparison needs at least one method and one seed")
