@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from fedbalancer.paper.pool import FOUND
 from fedbalancer.paper.request import Listen
 from fedbalancer.runs.jobs import JobEvent
 
@@ -43,11 +44,11 @@ class _Total:
             self.shares[key] = max(self.shares.get(key, 0.0), min(event.progress.share, 0.999))
         elif event.kind != "stopped":
             self.shares[key] = 1.0
-            self.found |= {key} if event.why == "found" else set()
+            self.found |= {key} if event.why == FOUND else set()
         self._show(f"{task} {event.key[0]} seed {event.key[1]}", event)
 
     def _show(self, title: str, event: JobEvent) -> None:
-        ended = event.kind != "running" and event.why != "found"
+        ended = event.kind != "running" and event.why != FOUND
         text = f"{sum(share >= 1 for share in self.shares.values())} of {self.runs} runs{self._left()}"
         self.bars.update(self.bar, completed=round(FULL * self._share()), text=text)
         due = self.bars.disable and time.monotonic() - self.said >= LINE_EVERY_S

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.paper.grid import BASE, grid_methods
-from fedbalancer.paper.numbers import GRID, TABLE2
+from fedbalancer.paper.printed import GRID, TABLE2
 from fedbalancer.report.estimate import Estimate
 
 CROSS = " (cross-validated)"

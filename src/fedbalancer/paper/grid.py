@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from fedbalancer.paper.numbers import GRID, RECOMMENDED
+from fedbalancer.paper.printed import GRID, RECOMMENDED
+from fedbalancer.spelling import one_name
 
 BASE = "fedbalancer"
 
@@ -14,7 +15,7 @@ def grid_methods() -> dict[str, dict[str, float]]:
     recommended one is plain FedBalancer.
 
     >>> len(grid_methods()), list(grid_methods())[0]
-    (36, 'fedbalancer[w=5,lss=0.01,dss=0.05,p=0.75]')
+    (36, 'fedbalancer[w=5,lss=.01,dss=.05,p=.75]')
     """
     combinations = [dict(zip(GRID, values, strict=True)) for values in product(*GRID.values())]
     return {method_name(settings): settings for settings in combinations}
@@ -24,4 +25,4 @@ def method_name(settings: dict[str, float]) -> str:
     """The method of a combination."""
     if settings == dict(RECOMMENDED):
         return BASE
-    return f"{BASE}[{','.join(f'{key}={value:g}' for key, value in settings.items())}]"
+    return one_name(f"{BASE}[{','.join(f'{key}={value:g}' for key, value in settings.items())}]")

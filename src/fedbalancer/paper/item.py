@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedbalancer.paper.numbers import Printed
+from fedbalancer.paper.printed import Printed
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours, Verdict, compare
 from fedbalancer.runs.jobs import JobEvent

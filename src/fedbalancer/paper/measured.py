@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,7 @@ def measured(work: Work, groups: Sequence[Group]) -> dict[str, pl.DataFrame]:
     """Make what is missing of the runs of all groups, and score them."""
     methods = list(dict.fromkeys(method for group in groups for method in group.methods))
     pool = TaskPool.make(work.request, work.task, methods)
-    outcomes = pool.run(methods, work.listen, work.stopped)
-    outcomes |= pool.carry_further(_unreached(pool, groups), work.listen, work.stopped)
+    outcomes = pool.complete(partial(_unreached, pool, groups), work.listen, work.stopped)
     work.notes.extend(_failures(outcomes))
     return tables(pool, groups)
 

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.paper.item import Finding
-from fedbalancer.paper.numbers import SPEEDUPS
+from fedbalancer.paper.printed import SPEEDUPS
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.report.estimate import Estimate
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 from fedbalancer.client.flat import build
 from fedbalancer.paper.request import Request, Stopped
 from fedbalancer.report.folders import StoredRun, load_run
-from fedbalancer.runs.compare import run_folder
+from fedbalancer.runs.compare import apart, run_folder, shared_results
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.simulation import resolve_spec
@@ -31,6 +31,12 @@ from fedbalancer.store.contents import make_folder
 
 Listen = Callable[[JobEvent], None]
 Key = tuple[str, int]
+Targets = Callable[[], Mapping[Key, float]]
+"""Asked when all runs are there: which of them shall go on, and for which accuracy."""
+GRID_POINTS = 50
+"""Evaluations of a run on the grid of seconds, within its budget."""
+FOUND = "found"
+"""Why a run is done that this command did not start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,87 +58,75 @@ class TaskPool:
         """The budget of every seed."""
         return self.plan.budgets_s
 
-    def run(self, methods: Sequence[str], listen: Listen, stopped: Callable[[], bool]) -> dict[Key, JobEvent]:
-        """Make the runs of these methods that are missing or unfinished. The last event of each that was started."""
-        specs = [self._spec(method, seed) for method in methods for seed in self.plan.seeds]
-        jobs = [Job(spec, self.place(spec)) for spec in specs if not self._covered(spec)]
+    def complete(self, unreached: Targets, listen: Listen, stopped: Callable[[], bool]) -> dict[Key, JobEvent]:
+        """Make all runs that are missing or unfinished; then let those go on that `unreached` names, for the target it
+        gives, up to `extend` budgets. Returns the last event of each run that was started."""
+        make_folder(self.folder)
+        self._describe()
+        specs = [self.spec(method, seed) for seed in self.plan.seeds for method in self.plan.method_names]
+        missing = [spec for spec in specs if not self._covered(spec)]
         for spec in specs:
-            if self._covered(spec):
-                listen(JobEvent(spec.key, "done", why="found"))
-        self._describe(methods)
-        return self._carried_out(jobs, listen, stopped)
+            if spec not in missing:
+                listen(JobEvent(spec.key, "done", why=FOUND))
+        side_by_side, each = self.request.resources.shared_out(max(len(missing), 1), self.request.jobs)
+        with (
+            shared_results(self.folder) as results,
+            JobPool(self.plan.own_task, side_by_side, replace(each, results=results)) as pool,
+        ):
+            jobs = [Job(spec, self._place(spec), changes={"budget_s": spec.budget_s}) for spec in missing]
+            order = {spec.key: place for place, spec in enumerate(apart(missing, side_by_side))}
+            outcomes = _run(pool, sorted(jobs, key=lambda job: order[job.key]), listen, stopped)
+            return outcomes | _run(pool, self._further(unreached()), listen, stopped)
 
-    def carry_further(
-        self, targets: dict[Key, float], listen: Listen, stopped: Callable[[], bool]
-    ) -> dict[Key, JobEvent]:
-        """Let these runs go on for their targets, up to `extend` budgets; those that came so far already rest."""
+    def _further(self, targets: Mapping[Key, float]) -> list[Job]:
+        """The runs that are to go on; those that came to the end of the extension already rest."""
         jobs = []
         for (method, seed), target in targets.items():
-            spec, longer_s = self._spec(method, seed), self.plan.extend * self.budgets_s[seed]
-            if self.stored(method, seed).curve.last_s < longer_s:
-                jobs.append(Job(spec, self.place(spec), changes={"budget_s": longer_s, "target": target}))
-        return self._carried_out(jobs, listen, stopped)
+            spec, longer_s = self.spec(method, seed), self.plan.extend * self.budgets_s[seed]
+            stored = self.stored(method, seed).curve
+            if stored.status == "done" and stored.last_s < longer_s:
+                jobs.append(Job(spec, self._place(spec), changes={"budget_s": longer_s, "target": target}))
+        return jobs
 
     def stored(self, method: str, seed: int) -> StoredRun:
         """A run as far as it is there."""
-        return load_run(run_folder(self.folder, self._spec(method, seed)), method, seed)
+        return load_run(self._place(self.spec(method, seed)), method, seed)
 
-    def place(self, spec: RunSpec) -> Path:
+    def spec(self, method: str, seed: int) -> RunSpec:
+        """A run of the pool: the same whichever item asks for it."""
+        budget_s = self.budgets_s[seed]
+        settings = {"eval_every_s": budget_s / GRID_POINTS, **self.plan.base.overrides}
+        return replace(self.plan.base, method=method, seed=seed, budget_s=budget_s, settings=settings)
+
+    def _place(self, spec: RunSpec) -> Path:
         return run_folder(self.folder, spec)
-
-    def _spec(self, method: str, seed: int) -> RunSpec:
-        return replace(self.plan.base, method=method, seed=seed, budget_s=self.budgets_s[seed])
 
     def _covered(self, spec: RunSpec) -> bool:
         """Whether the run is done and came to its budget. One that is done but shorter is carried on."""
-        place = self.place(spec)
+        place = self._place(spec)
         return status_of(place) == "done" and load_run(place).curve.last_s >= (spec.budget_s or 0.0)
 
-    def _carried_out(self, jobs: Sequence[Job], listen: Listen, stopped: Callable[[], bool]) -> dict[Key, JobEvent]:
-        if not jobs:
-            return {}
-        side_by_side, each = self.request.resources.shared_out(len(jobs), self.request.jobs)
-        longer = [job if job.changes else replace(job, changes={"budget_s": job.spec.budget_s}) for job in jobs]
-        with JobPool(self.plan.own_task, side_by_side, each) as pool:
-            outcomes = pool.run(interleaved(longer, side_by_side), listen, stopped)
-        if stopped() or any(event.kind == "stopped" for event in outcomes.values()):
-            raise Stopped
-        return outcomes
-
-    def _describe(self, methods: Iterable[str]) -> None:
+    def _describe(self) -> None:
         """comparison.json of the folder, with all methods and seeds that were ever asked for."""
-        make_folder(self.folder)
         wanted = self.plan.file
         if (self.folder / COMPARISON).is_file():
             known = ComparisonFile.read(self.folder)
             wanted = replace(
                 wanted,
-                methods=tuple(dict.fromkeys([*known.methods, *methods])),
+                methods=tuple(dict.fromkeys([*known.methods, *wanted.methods])),
                 seeds=tuple(sorted({*known.seeds, *wanted.seeds})),
                 budgets_s={**known.budgets_s, **wanted.budgets_s},
             )
         wanted.write(self.folder)
 
 
-def interleaved(jobs: Sequence[Job], side_by_side: int) -> list[Job]:
-    """The jobs in an order in which those that run side by side are of different seeds, and the methods of one seed,
-    which may share their first rounds, follow one another.
-
-    >>> spec = RunSpec(task="watch")
-    >>> jobs = [Job(replace(spec, method=m, seed=s), Path()) for m in "ab" for s in range(3)]
-    >>> [job.key for job in interleaved(jobs, 2)]
-    [('a', 0), ('a', 1), ('b', 0), ('b', 1), ('a', 2), ('b', 2)]
-    """
-    by_seed: dict[int, list[Job]] = {}
-    for job in jobs:
-        by_seed.setdefault(job.spec.seed, []).append(job)
-    ordered: list[Job] = []
-    waiting = list(by_seed.values())
-    lanes: list[list[Job]] = [[] for _ in range(side_by_side)]
-    while waiting or any(lanes):
-        lanes = [lane or (waiting.pop(0) if waiting else []) for lane in lanes]
-        ordered += [lane.pop(0) for lane in lanes if lane]
-    return ordered
+def _run(pool: JobPool, jobs: Sequence[Job], listen: Listen, stopped: Callable[[], bool]) -> dict[Key, JobEvent]:
+    if not jobs:
+        return {}
+    outcomes = pool.run(jobs, listen, stopped)
+    if stopped() or any(event.kind == "stopped" for event in outcomes.values()):
+        raise Stopped
+    return outcomes
 
 
 def folder_name(plan: ComparisonPlan) -> str:

@@ -4,7 +4,7 @@ The paper's interval is its mean ± one standard deviation as printed, widened b
 95 % interval of the mean over our seeds. A verdict is resolved if our whole interval gives it: all of it inside of the
 paper's, or all of it on the same side.
 
->>> from fedbalancer.paper.numbers import Printed
+>>> from fedbalancer.paper.printed import Printed
 >>> compare(Ours(2.0, 1.8, 2.2), Printed(1.56, 0.28)).words
 'better, 1.28 ×, not resolved'
 >>> compare(Ours(0.80, 0.79, 0.81), Printed(0.855, 0.034, 3), ratio=False).words
@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedbalancer.paper.numbers import Printed
+from fedbalancer.paper.printed import Printed
 
 Word = Literal["within", "better", "worse", "above", "below", "not measured", "not in the paper"]
 

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
-from fedbalancer.paper.numbers import CLIENTS, DDLE, TASKS, Printed
 from fedbalancer.paper.picture import FAINT, panels
+from fedbalancer.paper.printed import CLIENTS, DDLE, TASKS, Printed
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.report.estimate import Estimate

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fedbalancer.paper.item import Finding, Frames
 from fedbalancer.paper.items.compared import Compared, accuracy_of, rows_of
 from fedbalancer.paper.measured import Group
-from fedbalancer.paper.numbers import NOISE
+from fedbalancer.paper.printed import NOISE
 
-FACTORS = {"fedbalancer": 0.0, "fedbalancer[noise_factor=0.5]": 0.5, "fedbalancer[noise_factor=5]": 5.0}
+FACTORS = {"fedbalancer": 0.0, "fedbalancer[noise_factor=.5]": 0.5, "fedbalancer[noise_factor=5]": 5.0}
 
 
 def found(frames: Frames) -> list[Finding]:

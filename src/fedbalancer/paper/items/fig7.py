@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedbalancer.paper.item import Finding, Frames
 from fedbalancer.paper.items.compared import Compared, accuracy_of, full_target, rows_of, speedup_of
 from fedbalancer.paper.measured import Group
-from fedbalancer.paper.numbers import COLLABORATION
+from fedbalancer.paper.printed import COLLABORATION
 from fedbalancer.paper.verdict import Ours
 
 PAIRS = {

@@ -19,10 +19,10 @@ from fedbalancer.paper.items.compared import (
     speedup_of,
 )
 from fedbalancer.paper.measured import Group, measured
-from fedbalancer.paper.numbers import DISAGREE, TABLE1, TASKS
 from fedbalancer.paper.over import speedups_over
 from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.pool import TaskPool
+from fedbalancer.paper.printed import DISAGREE, TABLE1, TASKS
 from fedbalancer.paper.request import Request
 
 METHODS = (

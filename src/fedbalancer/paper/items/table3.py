@@ -16,8 +16,8 @@ from fedbalancer.errors import BadSetting
 from fedbalancer.paper.grid import grid_methods
 from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
 from fedbalancer.paper.items.table1 import ITEM as WHOLE
-from fedbalancer.paper.numbers import DISAGREE, GRID, TABLE3
 from fedbalancer.paper.picture import INK, panels
+from fedbalancer.paper.printed import DISAGREE, GRID, TABLE3
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.report.estimate import Estimate

@@ -10,8 +10,8 @@ import polars as pl
 from fedbalancer.devices import Network, Phones, resolve_latency
 from fedbalancer.devices.phones import CLASS_WEIGHTS
 from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
-from fedbalancer.paper.numbers import NETWORK_CV, TABLE4, TASKS
 from fedbalancer.paper.picture import legend_below, panels
+from fedbalancer.paper.printed import NETWORK_CV, TABLE4, TASKS
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.report.estimate import Estimate
