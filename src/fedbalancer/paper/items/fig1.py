@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -168,20 +168,20 @@ def shares(norms: pl.DataFrame) -> pl.DataFrame:
     return norms.group_by("task", "round", maintain_order=True).agg(pl.mean("low_share", "samples"))
 
 
-def _ends(low: pl.DataFrame) -> list[dict[str, float]]:
+def _ends(low: pl.DataFrame) -> list[dict[str, Any]]:
     """Of every task the means of its first and last rounds."""
     rows = []
     for (task,), mine in low.group_by(["task"], maintain_order=True):
         count = max(1, round(END_SHARE * mine.height))
         ordered = mine.sort("round")["low_share"]
         rows.append({"task": task, "early": ordered.head(count).mean(), "late": ordered.tail(count).mean()})
-    return rows  # type: ignore[return-value]
+    return rows
 
 
 def _findings(norms: pl.DataFrame) -> list[Finding]:
     by_seed = [row for (_,), mine in norms.group_by(["seed"], maintain_order=True) for row in _ends(shares(mine))]
     findings = []
-    for task in dict.fromkeys(str(row["task"]) for row in by_seed):
+    for task in dict.fromkeys(row["task"] for row in by_seed):
         for end in ("early", "late"):
             found = Estimate.of([row[end] for row in by_seed if row["task"] == task])
             ours = Ours(found.mean, found.low, found.high)

@@ -62,8 +62,8 @@ class Figure8:
 
     def present(self, frames: Frames) -> Presentation:
         phones = by_phone(frames["latencies"])
-        network, batch = (phones[f"{name}_cv"].mean() for name in ("network", "batch"))
-        peak = phones["network_peak"].max()
+        network, batch = (float(np.mean(phones[f"{name}_cv"].to_numpy())) for name in ("network", "batch"))
+        peak = float(np.max(phones["network_peak"].to_numpy()))
         return Presentation(
             headline=f"Coefficient of variation, mean over phones and sittings: {batch:.3f} in training, {network:.2f} "
             f"on the network; the longest round on the network took {peak:.2f} times the phone's mean.",
