@@ -244,8 +244,9 @@ def _population(folder: Path, rounds: pl.DataFrame) -> pl.DataFrame | None:
     if not (folder / "population.parquet").exists() or not (folder / "clients.parquet").exists():
         return None
     try:
-        population = pl.read_parquet(folder / "population.parquet")
-        return with_selections(population, rounds, pl.scan_parquet(folder / "clients.parquet")).cast(POPULATION)  # type: ignore[arg-type]
+        population = pl.read_parquet(folder / "population.parquet", glob=False)
+        clients = pl.scan_parquet(folder / "clients.parquet", glob=False)
+        return with_selections(population, rounds, clients).cast(POPULATION)  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError):
         return None
 

@@ -8,8 +8,10 @@ final accuracy is the one within the budget all the same.
 
 from __future__ import annotations
 
-        Job(spec, _place(out, spec), overwrite=overwrite and not resumed)
-        for spec in apart(plan.specs, side_by_side)
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
