@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,6 +58,8 @@ def compare(
 
         fedbalancer compare watch --methods fedavg+1t,prox+1t,fedbalancer --seeds 5
 
+        fedbalancer compare watch --methods 'fedavg+1t,fedavg[deadline=.5T],fedbalancer[w=5,p=.75]'
+
         fedbalancer compare my_task.toml
     """
     from fedbalancer.engine.executors import Resources
@@ -64,7 +67,7 @@ def compare(
     from fedbalancer.runs.plan import ComparisonPlan
     from fedbalancer.runs.spec import RunSpec
 
-    names = [name.strip() for name in methods.split(",") if name.strip()] if methods else list(DEFAULT_METHODS)
+    names = options.methods_of(config, methods, "methods", DEFAULT_METHODS)
     base = RunSpec(
         task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
         engine=engine, device=device,
@@ -75,7 +78,7 @@ def compare(
     if is_file(task):
         announce(plan.task, plan.base.overrides)
     say_prepared(plan.task, seconds)
-    with StopFlag() as stop, comparison_display(names, list(plan.seeds)) as listen:
+    with StopFlag() as stop, comparison_display(plan.method_names, list(plan.seeds)) as listen:
         result = run_comparison(
             plan, folder, overwrite=overwrite, jobs=jobs, resources=resources, listen=listen, stopped=stop
         )
@@ -98,7 +101,7 @@ def finish(result: ComparisonRun, folder: Path, as_json: bool) -> None:
     for event in result.failed:
         typer.echo(f"error: {event.key[0]} seed {event.key[1]} failed: {event.why}", err=True)
     if result.stopped:
-        typer.echo(f"stopped; to go on: fedbalancer resume {folder}", err=True)
+        typer.echo(f"stopped; to go on: fedbalancer resume {shlex.quote(str(folder))}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)
     if result.failed:
         raise typer.Exit(EXIT_USER_ERROR)

@@ -229,7 +229,7 @@ def _read_parquet(
     if not path.exists():
         return pl.DataFrame(schema=schema), ""
     try:
-        rows = ask(pl.scan_parquet(path))
+        rows = ask(pl.scan_parquet(path, glob=False))
         known = rows.collect_schema().names() if defaults else list(schema)
         lacking = {
             name: pl.lit(value) for name, value in (defaults or {}).items() if name in schema and name not in known
@@ -244,8 +244,9 @@ def _population(folder: Path, rounds: pl.DataFrame) -> pl.DataFrame | None:
     if not (folder / "population.parquet").exists() or not (folder / "clients.parquet").exists():
         return None
     try:
-        population = pl.read_parquet(folder / "population.parquet")
-        return with_selections(population, rounds, pl.scan_parquet(folder / "clients.parquet")).cast(POPULATION)  # type: ignore[arg-type]
+        population = pl.read_parquet(folder / "population.parquet", glob=False)
+        clients = pl.scan_parquet(folder / "clients.parquet", glob=False)
+        return with_selections(population, rounds, clients).cast(POPULATION)  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError):
         return None
 

@@ -39,12 +39,14 @@ def checked_rule(rule: str, stamp: str = "end") -> Rule:
 
 
 def is_fedavg(method: str) -> bool:
-    """Whether a method is a plain FedAvg variant, without a modifier.
+    """Whether a method is a plain FedAvg variant: no modifier, and nothing in brackets but a deadline of kT or inf.
 
-    >>> [is_fedavg(name) for name in ("fedavg+1t", "fedavg[deadline=.5T]", "fedavg+1t+structured", "prox+1t")]
+    >>> [is_fedavg(name) for name in ("fedavg+1t", "fedavg+wfa", "fedavg+1t+structured", "prox+1t")]
     [True, True, False, False]
+    >>> [is_fedavg(name) for name in ("fedavg[deadline=.5T]", "fedavg+1t[epochs=2]", "fedavg[epochs=2,deadline=.5T]")]
+    [True, False, False]
     """
-    return re.fullmatch(r"fedavg(\+[^+\[-]+)?(\[.*\])?", method) is not None
+    return re.fullmatch(r"fedavg(\+[^+\-\[]+|\[deadline=(inf|[^,(:]+T)\])", method) is not None
 
 
 def points(curve: RunCurve, budget_s: float, rule: Rule, stamp: Stamp = "end") -> pl.DataFrame:

@@ -8,8 +8,10 @@ final accuracy is the one within the budget all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -32,6 +34,7 @@ DEFAULT_METHODS = (
     "fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa", "prox+1t", "prox+2t", "sampleselection", "fedbalancer",
 )  # fmt: skip
 
+SHARED_RESULTS = ".shared-results"
 Key = tuple[str, int]
 """The method's name and the seed of a run."""
 
@@ -112,10 +115,10 @@ def run_comparison(
         plan.file.write(out)
     first = [
         Job(spec, _place(out, spec), overwrite=overwrite and not resumed)
-        for spec in plan.specs
+        for spec in apart(plan.specs, side_by_side)
         if not (resumed and out is not None and status_of(run_folder(out, spec)) == "done")
     ]
-    with JobPool(plan.own_task, side_by_side, each) as pool:
+    with shared_results(out) as results, JobPool(plan.own_task, side_by_side, replace(each, results=results)) as pool:
         outcomes = pool.run(first, listen, stopped)
         curves = {spec.key: _curve(out, spec, outcomes.get(spec.key)) for spec in plan.specs}
         further = [] if stopped() else _extensions(plan, out, curves, outcomes)
@@ -126,6 +129,30 @@ def run_comparison(
         return ComparisonRun(comparison, out, outcomes)
     curves |= {key: event.curve for key, event in outcomes.items() if event.curve is not None}
     return ComparisonRun(_scored(plan, curves), None, outcomes)
+
+
+def apart(specs: Sequence[RunSpec], side_by_side: int) -> list[RunSpec]:
+    """The runs in an order in which those that go side by side are of different seeds, and runs of one seed follow each
+    other: what these have in common is then there when the next one asks for it."""
+    seeds = sorted({spec.seed for spec in specs})
+    block = {seed: place // side_by_side for place, seed in enumerate(seeds)}
+    methods = {name: place for place, name in enumerate(dict.fromkeys(spec.method_name for spec in specs))}
+    return sorted(specs, key=lambda spec: (block[spec.seed], methods[spec.method_name], spec.seed))
+
+
+@contextmanager
+def shared_results(out: Path | None) -> Iterator[Path | None]:
+    """A folder for what runs have in common, for as long as they go on; none where nothing is to touch the disk."""
+    if out is None:
+        yield None
+        return
+    folder = out / SHARED_RESULTS
+    shutil.rmtree(folder, ignore_errors=True)  # what a killed one left may be of another version
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_folder(out: Path, spec: RunSpec) -> Path:

@@ -13,6 +13,7 @@ from fedbalancer.methods import Method
 from fedbalancer.report.rule import GRID, Rule, checked_rule
 from fedbalancer.runs.simulation import resolve_spec, timed_clock_s
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.spelling import one_name
 from fedbalancer.store import ComparisonFile
 from fedbalancer.task import Task
 
@@ -43,6 +44,7 @@ class ComparisonPlan:
         """Check everything that can be wrong. The rounds of `base` are the task's, by which the budget is found; `rule`
         (fair or paper) is how the runs are evaluated and scored."""
         numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+        methods = [one_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
         if not numbers or not names:
             raise BadSetting("a comparison needs at least one method and one seed")
