@@ -13,8 +13,8 @@ import typer
 
 from fedbalancer.cli import options
 from fedbalancer.cli.errors import EXIT_USER_ERROR, with_clear_errors
-from fedbalancer.cli.options import Json, Overwrite, Rounds
-from fedbalancer.cli.testbed import Out, PhonesFile, Seed, Speed, finish, run
+from fedbalancer.cli.options import Json, Rounds
+from fedbalancer.cli.testbed import GentleStop, PhonesFile, Speed
 from fedbalancer.paper.registry import ITEMS
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
@@ -29,7 +29,7 @@ Seeds = Annotated[int, typer.Option(min=1, max=1000, help="How many seeds: 0, 1,
 ItemScale = Annotated[str | None, typer.Option(help="small, or paper as published (default: the item's).")]
 ResultsFolder = Annotated[Path, typer.Option("--out", help="Folder of results; the item gets a folder inside.")]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The pool of runs: what is there is used, by every item.")]
-Rule = Annotated[str, typer.Option(help="fair (seconds, targets held) or paper (by rounds, first touch).")]
+Rule = Annotated[str | None, typer.Option(help="fair (seconds, targets held) or paper (by rounds, first touch).")]
 Grid = Annotated[
     bool | None,
     typer.Option(
@@ -49,7 +49,7 @@ def item_command(name: str) -> Callable[..., None]:
         jobs: options.Jobs = None,
         out: ResultsFolder = RESULTS,
         runs: RunsFolder = POOL,
-        rule: Rule = "fair",
+        rule: Rule = None,
         grid: Grid = None,
         extend: Extend = 2.0,
         rounds: Rounds = None,
@@ -60,14 +60,16 @@ def item_command(name: str) -> Callable[..., None]:
         as_json: Json = False,
     ) -> None:
         from fedbalancer.paper.registry import item
-        from fedbalancer.paper.request import Request, known_rule
+        from fedbalancer.paper.request import Request
+        from fedbalancer.report.rule import checked_rule
 
         found = item(name)
         size = scale if scale is not None else found.scale
         request = Request(
             tasks=found.tasks if tasks is None else _names(tasks), scale=size, seeds=seeds, users=users,
             variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
-            rule=known_rule(rule), grid=grid if grid is not None else size == "small", runs=runs, jobs=jobs,
+            rule=found.rule if rule is None else checked_rule(rule), runs=runs, jobs=jobs,
+            grid=grid if grid is not None else size == "small",
         )  # fmt: skip
         _make(found, request, out, as_json)
 
@@ -82,13 +84,13 @@ def _names(tasks: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in tasks.split(",") if name.strip())
 
 
-def _make(found: Any, request: Any, out: Path, as_json: bool) -> None:
+def _make(found: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | None = None) -> None:
     from fedbalancer.cli.paper_display import item_display
     from fedbalancer.paper.make import make_item
     from fedbalancer.paper.request import Stopped
 
     command = shlex.join(["fedbalancer", *sys.argv[1:]])
-    with StopFlag() as stop, item_display(found.name, found.runs(request)) as listen:
+    with flag or StopFlag() as stop, item_display(found.name, found.runs(request)) as listen:
         try:
             written, failed = make_item(found, request, out, command, listen, stop)
         except Stopped as stopped:
@@ -108,28 +110,36 @@ def _make(found: Any, request: Any, out: Path, as_json: bool) -> None:
 
 
 def table5(
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many sittings.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="This sitting alone (three were recorded: seed modulo 3).")] = None,
     speed: Speed = 20.0,
     rounds: Rounds = None,
-    seed: Seed = 0,
     phones: PhonesFile = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
+    out: ResultsFolder = RESULTS,
+    runs: RunsFolder = POOL,
+    rule: Rule = None,
     as_json: Json = False,
 ) -> None:
-    """Table 5: all of its methods on a test bed of 21 emulated phones.
+    """Table 5: all of its methods on a test bed of 21 emulated phones, in three sittings.
 
-    Example:
+    A sitting that is whole is used again; one that was stopped begins anew.
+
+    Examples:
 
         fedbalancer paper table5 --rounds 50
-    """
-    from fedbalancer.testbed.table5 import METHODS, write_table
 
-    folder = out if out is not None else Path("runs") / "paper-table5"
-    result = run(folder, phones, overwrite, methods=METHODS, clients=21, speed=speed, rounds=rounds, seed=seed)
-    table = write_table(result.comparison, folder)
-    if not as_json:
-        typer.echo(table.read_text(encoding="utf-8"))
-    finish(result, as_json)
+        fedbalancer paper table5 --seed 1
+    """
+    from fedbalancer.paper.items.table5 import Table5
+    from fedbalancer.paper.request import Request
+    from fedbalancer.report.rule import checked_rule
+
+    found = Table5(speed=speed, phones=phones, first=seed if seed is not None else 0)
+    request = Request(
+        tasks=found.tasks, scale=found.scale, seeds=seeds if seed is None else 1, rounds=rounds, runs=runs,
+        rule=found.rule if rule is None else checked_rule(rule), grid=False,
+    )  # fmt: skip
+    _make(found, request, out, as_json, GentleStop())
 
 
 for _name in ITEMS:

@@ -6,12 +6,13 @@ Measuring may take hours, so its tables are kept, task by task; presenting reads
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedbalancer.paper.printed import Printed
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours, Verdict, compare
+from fedbalancer.report.rule import Rule
 from fedbalancer.runs.jobs import JobEvent
 
 if TYPE_CHECKING:
@@ -53,19 +54,28 @@ class Finding:
 
     @property
     def ours_text(self) -> str:
-        if self.ours.mean is None:
-            return "–"
-        text = f"{self.ours.mean:.{self.digits}f}"
-        if self.ours.low is None or self.ours.high is None:
-            return text
-        return f"{text} ({self.ours.low:.{self.digits}f} to {self.ours.high:.{self.digits}f})"
+        return figure_text(self.ours, self.digits)
 
     def to_json(self) -> dict[str, Any]:
         printed = None if self.paper is None else {
             "mean": self.paper.mean, "std": self.paper.std, "place": self.paper.place,
         }  # fmt: skip
-        ours = {"mean": self.ours.mean, "low": self.ours.low, "high": self.ours.high}
+        ours = asdict(self.ours)
         return {"task": self.task, "what": self.what, "ours": ours, "paper": printed, **self.verdict.to_json()}
+
+
+def figure_text(ours: Ours, digits: int) -> str:
+    """A figure with its interval, as far as it is known.
+
+    >>> figure_text(Ours(1.5, 1.2, 1.9), 2), figure_text(Ours(0.4, None, 0.5, "<"), 1), figure_text(Ours(None), 2)
+    ('1.50 (1.20 to 1.90)', '< 0.4', '–')
+    """
+    if ours.mean is None:
+        return "–"
+    text = f"{ours.bound} {ours.mean:.{digits}f}".strip()
+    if ours.low is None or ours.high is None:
+        return text
+    return f"{text} ({ours.low:.{digits}f} to {ours.high:.{digits}f})"
 
 
 @dataclass(frozen=True)
@@ -115,6 +125,10 @@ class Item(Protocol):
     @property
     def scale(self) -> str:
         """The scale that it takes unless told."""
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that it scores by unless told."""
 
     def runs(self, request: Request) -> int:
         """How many runs it needs, those that are there included."""

@@ -25,7 +25,7 @@ def make_item(
     """The item in its folder under `out`, and what failed, in words. `command` is what the user typed. A task that is
     measured is written at once, so that one that is stopped or fails takes nothing from those before it."""
     item.check(request)
-    folder, failed, asked = item_folder(out, item, request.scale), [], []
+    folder, failed, asked = item_folder(out, item, request), [], []
     written: Written | None = None
     for task in request.tasks:
         work, started = Work(request, task, partial(listen, task), stopped), time.monotonic()

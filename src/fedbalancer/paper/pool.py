@@ -33,8 +33,6 @@ Listen = Callable[[JobEvent], None]
 Key = tuple[str, int]
 Targets = Callable[[], Mapping[Key, float]]
 """Asked when all runs are there: which of them shall go on, and for which accuracy."""
-GRID_POINTS = 50
-"""Evaluations of a run on the grid of seconds, within its budget."""
 FOUND = "found"
 """Why a run is done that this command did not start."""
 
@@ -50,7 +48,7 @@ class TaskPool:
     @classmethod
     def make(cls, request: Request, task: str, methods: Sequence[str]) -> TaskPool:
         """Check the task, the settings and all methods before anything runs."""
-        plan = ComparisonPlan.make(request.spec(task), methods, request.seeds, request.extend)
+        plan = ComparisonPlan.make(request.spec(task), methods, request.seeds, request.extend, "fair")
         return cls(request, plan, request.runs / folder_name(plan))
 
     @cached_property
@@ -63,7 +61,7 @@ class TaskPool:
         gives, up to `extend` budgets. Returns the last event of each run that was started."""
         make_folder(self.folder)
         self._describe()
-        specs = [self.spec(method, seed) for seed in self.plan.seeds for method in self.plan.method_names]
+        specs = list(self.specs.values())
         missing = [spec for spec in specs if not self._covered(spec)]
         for spec in specs:
             if spec not in missing:
@@ -82,7 +80,7 @@ class TaskPool:
         """The runs that are to go on; those that came to the end of the extension already rest."""
         jobs = []
         for (method, seed), target in targets.items():
-            spec, longer_s = self.spec(method, seed), self.plan.extend * self.budgets_s[seed]
+            spec, longer_s = self.specs[method, seed], self.plan.extend * self.budgets_s[seed]
             stored = self.stored(method, seed).curve
             if stored.status == "done" and stored.last_s < longer_s:
                 jobs.append(Job(spec, self._place(spec), changes={"budget_s": longer_s, "target": target}))
@@ -90,13 +88,13 @@ class TaskPool:
 
     def stored(self, method: str, seed: int) -> StoredRun:
         """A run as far as it is there."""
-        return load_run(self._place(self.spec(method, seed)), method, seed)
+        return load_run(self._place(self.specs[method, seed]), method, seed)
 
-    def spec(self, method: str, seed: int) -> RunSpec:
-        """A run of the pool: the same whichever item asks for it."""
-        budget_s = self.budgets_s[seed]
-        settings = {"eval_every_s": budget_s / GRID_POINTS, **self.plan.base.overrides}
-        return replace(self.plan.base, method=method, seed=seed, budget_s=budget_s, settings=settings)
+    @cached_property
+    def specs(self) -> dict[Key, RunSpec]:
+        """All runs that are wanted, the same whichever item asks for them: with a grid of seconds, by whatever rule
+        they are scored."""
+        return {spec.key: spec for spec in self.plan.specs}
 
     def _place(self, spec: RunSpec) -> Path:
         return run_folder(self.folder, spec)

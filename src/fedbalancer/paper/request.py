@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedbalancer.engine.executors import Resources
-from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.errors import BadSetting
+from fedbalancer.report.rule import Rule
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.runs.spec import RunSpec
 
-Rule = Literal["fair", "paper"]
-RULES: tuple[Rule, ...] = ("fair", "paper")
 Listen = Callable[[str, JobEvent], None]
 """Told the task and the news of one of its runs."""
-
-
-def known_rule(name: str) -> Rule:
-    """The rule of that name."""
-    for rule in RULES:
-        if rule == name:
-            return rule
-    raise UnknownName("rule", name, RULES)
 
 
 class Stopped(Exception):

@@ -18,16 +18,18 @@ from typing import Any, Literal
 
 from fedbalancer.paper.printed import Printed
 
-Word = Literal["within", "better", "worse", "above", "below", "not measured", "not in the paper"]
+Word = Literal["within", "better", "worse", "above", "below", "unknown", "not measured", "not in the paper"]
 
 
 @dataclass(frozen=True)
 class Ours:
-    """A figure of ours with its 95 % interval; None where there is none."""
+    """A figure of ours with its 95 % interval; None where there is none. `bound` is "<" or ">" if the figure is only
+    known to be below or above `mean`, because some run never reached its target."""
 
     mean: float | None
     low: float | None = None
     high: float | None = None
+    bound: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ def compare(ours: Ours, paper: Printed | None, *, ratio: bool = True, more_is_be
     if paper is None:
         return Verdict("not in the paper")
     side = _side(ours.mean, paper)
+    if side != {"<": -1, ">": 1}.get(ours.bound, side):
+        return Verdict("unknown")  # it may be anywhere beyond its bound
     factor = ours.mean / paper.mean if paper.mean else None
     return Verdict(
         _word(side, more_is_better), factor, ours.mean - paper.mean, _resolved(ours, paper, side), ratio, paper.digits
@@ -87,6 +91,6 @@ def _word(side: int, more_is_better: bool | None) -> Word:
 
 
 def _resolved(ours: Ours, paper: Printed, side: int) -> bool | None:
-    if ours.low is None or ours.high is None:
-        return None
-    return _side(ours.low, paper) == _side(ours.high, paper) == side
+    """Of a bound only the end that it leaves known has to be on the same side."""
+    ends = {"<": (ours.high,), ">": (ours.low,)}.get(ours.bound, (ours.low, ours.high))
+    return None if None in ends else all(_side(end, paper) == side for end in ends if end is not None)

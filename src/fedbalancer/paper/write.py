@@ -39,9 +39,11 @@ class Written:
     shown: Presentation
 
 
-def item_folder(out: Path, item: Item, scale: str) -> Path:
-    """Where an item is written; one at another scale than its own gets a folder of its own."""
-    return out / (item.name if scale == item.scale else f"{item.name}-{scale}")
+def item_folder(out: Path, item: Item, request: Request) -> Path:
+    """Where an item is written; at another scale than its own, or by the other rule, in a folder of its own."""
+    scale = "" if request.scale == item.scale else f"-{request.scale}"
+    rule = "" if request.rule == item.rule else f"-by-{request.rule}-rule"
+    return out / f"{item.name}{scale}{rule}"
 
 
 def part(request: Request, command: str, seconds: float, notes: list[str]) -> dict[str, Any]:

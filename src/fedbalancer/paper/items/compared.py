@@ -8,17 +8,21 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
+from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work, figure_text
 from fedbalancer.paper.measured import Group, measured
 from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.pool import TaskPool
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
+from fedbalancer.report.rule import Rule
+from fedbalancer.report.style import accuracy_text, size_text
 
 Row = Mapping[str, Any]
 SCORES_NOTE = (
-    "Speed-up: seconds of the reference until the target over those of the method, mean over seeds with its 95 % "
-    "interval; reached: on how many seeds the target was reached at all."
+    "Speed-up: seconds of the reference until a share of the target over those of the method, mean over seeds with its "
+    "95 % interval (< and >: a bound, as a run never came there); reached: on how many seeds the whole target was. "
+    "Device hours, sample passes and bytes are of all clients until the target. Client median, worst decile and Jain's "
+    "index: accuracy of the final model on each client's own data."
 )
 
 
@@ -33,6 +37,7 @@ class Compared:
     found: Callable[[Frames], Sequence[Finding]]
     tasks: tuple[str, ...] = ("har",)
     scale: str = "small"
+    rule: Rule = "fair"
     notes: tuple[str, ...] = ()
 
     @property
@@ -47,7 +52,7 @@ class Compared:
             TaskPool.make(request, task, self.methods)
 
     def measure(self, work: Work) -> dict[str, pl.DataFrame]:
-        return measured(work, self.groups)
+        return measured(work, self.groups).frames
 
     def present(self, frames: Frames) -> Presentation:
         methods = frames["methods"]
@@ -71,32 +76,55 @@ def rows_of(methods: pl.DataFrame) -> Iterator[Row]:
 
 
 def speedup_of(row: Row) -> Ours:
-    """A method that never reached the target has no speed-up that was measured."""
-    return Ours(row["ratio"], row["ratio_low"], row["ratio_high"]) if row["reached"] else Ours(None)
+    """By the paper's rule a method that never reached the target has no speed-up that was measured."""
+    if row["rule"] == "paper" and not row["reached"]:
+        return Ours(None)
+    return Ours(row["ratio"], row["ratio_low"], row["ratio_high"], row["ratio_bound"])
 
 
 def accuracy_of(row: Row) -> Ours:
     return Ours(row["accuracy"], row["accuracy_low"], row["accuracy_high"])
 
 
-def interval_text(ours: Ours, digits: int) -> str:
-    """A figure and its interval."""
-    return Finding("", "", ours, None, None, digits).ours_text  # type: ignore[arg-type]
-
-
 def score_tables(methods: pl.DataFrame) -> Iterator[Table]:
-    """A table for every task and group."""
+    """A table for every task and group: speed-ups to all targets, what they cost, and what clients got of it."""
     several = methods["group"].n_unique() > 1
-    for (task, group), mine in full_target(methods).group_by(["task", "group"], maintain_order=True):
+    for (task, group), mine in methods.group_by(["task", "group"], maintain_order=True):
+        whole, shares = full_target(mine), sorted(mine["target_share"].unique().to_list(), reverse=True)
+        title = (
+            f"{task}{f', {group}' if several else ''}: target {whole['target'][0]:.3f}, {whole['budget_s'][0]:,.0f} s"
+        )
+        header = ("Method", *(f"Speed-up to {share:.0%}" for share in shares), "Reached", "Final accuracy", *EXTRAS)
         rows = [
             (
-                row["method"], interval_text(speedup_of(row), 2) if row["reached"] else "never",
-                f"{row['reached']}/{row['seeds']}", interval_text(accuracy_of(row), 3),
+                row["method"], *(_ratio_text(mine, row["method"], share) for share in shares),
+                f"{row['reached']}/{row['seeds']}", figure_text(accuracy_of(row), 3), *_extras(row),
             )
-            for row in mine.iter_rows(named=True)
+            for row in whole.iter_rows(named=True)
         ]  # fmt: skip
-        title = f"{task}{f', {group}' if several else ''}: target {mine['target'][0]:.3f}, {mine['budget_s'][0]:,.0f} s"
-        yield Table(title, ("Method", "Speed-up", "Reached", "Final accuracy"), rows, SCORES_NOTE)
+        yield Table(title, header, rows, SCORES_NOTE)
+
+
+EXTRAS = ("Device hours", "Sample passes", "Sent up", "Client median", "Worst decile", "Jain")
+
+
+def _ratio_text(methods: pl.DataFrame, method: str, share: float) -> str:
+    """FedBalancer-A and -S are picked for the whole target, and have no other."""
+    found = methods.filter((pl.col("method") == method) & (pl.col("target_share") == share)).to_dicts()
+    if not found:
+        return "–"
+    return figure_text(speedup_of(found[0]), 2) if found[0]["reached"] else "never"
+
+
+def _extras(row: Row) -> tuple[str, ...]:
+    """What it cost until the target (at least that, if not all seeds came there), and how clients fare at the end."""
+    more = "" if row["reached"] == row["seeds"] else "≥ "
+    costs = [
+        "–" if row["device_s"] is None else f"{more}{row['device_s'] / 3600:.1f}",
+        "–" if row["sample_passes"] is None else f"{more}{row['sample_passes']:,.0f}",
+        "–" if row["up_bytes"] is None else more + size_text(row["up_bytes"]),
+    ]
+    return (*costs, *(accuracy_text(row[name]) for name in ("client_median", "client_worst_decile", "client_jain")))
 
 
 def headline(methods: pl.DataFrame, group: Group) -> str:
@@ -107,8 +135,8 @@ def headline(methods: pl.DataFrame, group: Group) -> str:
         full_target(methods).filter((pl.col("group") == group.name) & (pl.col("method") == last)).iter_rows(named=True)
     ):
         ours = speedup_of(row)
-        fast = f"{interval_text(ours, 2)} times as fast as the reference" if ours.mean else "never reached the target"
-        said.append(f"{row['task']}: {last} {fast}, accuracy {interval_text(accuracy_of(row), 3)}")
+        fast = f"{figure_text(ours, 2)} times as fast as the reference" if ours.mean else "never reached the target"
+        said.append(f"{row['task']}: {last} {fast}, accuracy {figure_text(accuracy_of(row), 3)}")
     return "; ".join(said) + "." if said else "Nothing is scored yet."
 
 

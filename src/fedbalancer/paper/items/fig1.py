@@ -26,6 +26,7 @@ from fedbalancer.paper.request import Request, Stopped
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.randomness import stream
 from fedbalancer.report.estimate import Estimate
+from fedbalancer.report.rule import Rule
 from fedbalancer.report.style import RED
 from fedbalancer.runs.execute import RunResult, carry_on, execute
 from fedbalancer.runs.executor_cache import ExecutorCache
@@ -53,6 +54,7 @@ class Figure1:
     place: str = "Figure 1"
     tasks: tuple[str, ...] = ("har",)
     scale: str = "small"
+    rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
         return len(request.tasks) * request.seeds

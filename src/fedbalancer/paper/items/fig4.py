@@ -18,6 +18,7 @@ from fedbalancer.paper.printed import CLIENTS, DDLE, TASKS, Printed
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.report.estimate import Estimate
+from fedbalancer.report.rule import Rule
 from fedbalancer.report.style import BLUE
 from fedbalancer.runs.simulation import build
 from fedbalancer.server.deadline.peak import peak_deadline
@@ -39,6 +40,7 @@ class Figure4:
     place: str = "Figure 4"
     tasks: tuple[str, ...] = TASKS
     scale: str = "paper"
+    rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
         return 0

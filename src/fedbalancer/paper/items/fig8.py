@@ -20,6 +20,7 @@ from fedbalancer.paper.picture import legend_below, panels
 from fedbalancer.paper.printed import NETWORK_CV, NETWORK_PEAK
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
+from fedbalancer.report.rule import Rule
 from fedbalancer.report.style import BLUE, ORANGE
 from fedbalancer.testbed.phones import FILE, SITTINGS, find_file, read_phones
 
@@ -38,6 +39,7 @@ class Figure8:
     place: str = "Figure 8"
     tasks: tuple[str, ...] = (TASK,)
     scale: str = "paper"
+    rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
         return 0

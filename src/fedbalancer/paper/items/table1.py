@@ -8,22 +8,22 @@ import polars as pl
 
 from fedbalancer.paper.best import BEST_ROWS, CROSS, best_rows
 from fedbalancer.paper.grid import grid_methods
-from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
+from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work, figure_text
 from fedbalancer.paper.items.compared import (
     accuracy_of,
     headline,
-    interval_text,
     result_json,
     rows_of,
     score_tables,
     speedup_of,
 )
 from fedbalancer.paper.measured import Group, measured
-from fedbalancer.paper.over import speedups_over
+from fedbalancer.paper.over import findings_over, speedups_over
 from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.pool import TaskPool
 from fedbalancer.paper.printed import DISAGREE, TABLE1, TASKS
 from fedbalancer.paper.request import Request
+from fedbalancer.report.rule import Rule
 
 METHODS = (
     "fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa", "prox+1t", "prox+2t", "sampleselection", "fedbalancer",
@@ -46,6 +46,7 @@ class Table1:
     place: str = "Table 1"
     tasks: tuple[str, ...] = TASKS
     scale: str = "small"
+    rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
         return len(request.tasks) * len(methods(request)) * request.seeds
@@ -55,21 +56,23 @@ class Table1:
             TaskPool.make(request, task, methods(request))
 
     def measure(self, work: Work) -> dict[str, pl.DataFrame]:
-        frames = measured(work, [Group(NAME, methods(work.request))])
-        drawn = frames["curves"].filter(pl.col("method").is_in(METHODS))
+        scored = measured(work, [Group(NAME, methods(work.request))])
+        frames = scored.frames
         chosen, settings = best_rows(frames["scores"])
-        over = speedups_over(frames["scores"])
+        drawn = frames["curves"].filter(pl.col("method").is_in(METHODS))
+        over = speedups_over(scored.by_group[NAME])
         return {**frames, "curves": drawn, "best": chosen, "chosen": settings, "over": over}
 
     def present(self, frames: Frames) -> Presentation:
-        rows = frames["methods"].filter(pl.col("method").is_in(METHODS))
+        whole = pl.col("target_share").is_not_null() & pl.col("method").is_in(METHODS)
+        rows = frames["methods"].filter(whole)
         if frames["best"].height:
             rows = pl.concat([rows, frames["best"]], how="diagonal_relaxed")
         without = [t for t in rows["task"].unique(maintain_order=True) if t not in frames["best"]["task"].to_list()]
         return Presentation(
             headline=headline(rows, Group(NAME, ("fedbalancer",))),
-            tables=[_joint(rows), *_over(frames["over"]), *_chosen(frames["chosen"]), *score_tables(rows)],
-            findings=_findings(rows),
+            tables=[_joint(rows), *_chosen(frames["chosen"]), *score_tables(rows)],
+            findings=[*findings_over(frames["over"]), *_findings(rows)],
             notes=[
                 *NOTES,
                 *([f"Left out: FedBalancer-A and -S on {', '.join(without)} (--no-grid)."] if without else []),
@@ -99,21 +102,10 @@ def _joint(rows: pl.DataFrame) -> Table:
         for task in tasks:
             row = cells.get((task, name))
             line += ["–", "–"] if row is None else [
-                interval_text(speedup_of(row), 2) if row["reached"] else "never", interval_text(accuracy_of(row), 3),
+                figure_text(speedup_of(row), 2) if row["reached"] else "never", figure_text(accuracy_of(row), 3),
             ]  # fmt: skip
         lines.append(line)
     return Table("Speed-up over the best FedAvg and final accuracy", header, lines)
-
-
-def _over(over: pl.DataFrame) -> list[Table]:
-    if not over.height:
-        return []
-    lines = [
-        (row["task"], row["kind"], row["baseline"], str(row["seeds"]), row["ratio_text"], row["paper"], row["verdict"])
-        for row in over.iter_rows(named=True)
-    ]
-    header = ("Task", "Over the best", "which is", "Seeds", "FedBalancer's speed-up", "The paper's", "Verdict")
-    return [Table("FedBalancer against the best of each kind (section 4.2)", header, lines)]
 
 
 def _chosen(chosen: pl.DataFrame) -> list[Table]:

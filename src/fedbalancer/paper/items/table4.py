@@ -15,6 +15,7 @@ from fedbalancer.paper.printed import NETWORK_CV, TABLE4, TASKS
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.report.estimate import Estimate
+from fedbalancer.report.rule import Rule
 from fedbalancer.report.style import BLUE, GREEN, ORANGE
 from fedbalancer.runs.simulation import build, resolve_spec
 
@@ -35,6 +36,7 @@ class Table4:
     place: str = "Table 4"
     tasks: tuple[str, ...] = TASKS
     scale: str = "paper"
+    rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
         return 0
