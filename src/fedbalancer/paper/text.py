@@ -17,7 +17,7 @@ VERDICT_NOTE = (
 
 def markdown(document: Mapping[str, Any], shown: Presentation, why: str) -> str:
     """The whole text of an item."""
-    parts = [f"# {document['place']}: {document['title']}", shown.headline]
+    parts = [f"# {document['place']}: {document['title']}", escaped(shown.headline)]
     parts += [f"![{escaped(document['title'])}]({name}.svg)" for name in shown.figures]
     parts += [table_markdown(table) for table in shown_tables(shown)]
     parts += ["## Why it differs from the paper\n\n" + why] if why else []
@@ -63,8 +63,8 @@ def table_markdown(table: Table) -> str:
     """A table with its title above and its note below."""
     align = "|".join([":--", *["--:"] * (len(table.header) - 1)])
     lines = [_line(table.header), f"|{align}|", *(_line(row) for row in table.rows)]
-    parts = [f"## {table.title}"] if table.title else []
-    return "\n\n".join([*parts, "\n".join(lines), *([table.note] if table.note else [])])
+    parts = [f"## {escaped(table.title)}"] if table.title else []
+    return "\n\n".join([*parts, "\n".join(lines), *([escaped(table.note)] if table.note else [])])
 
 
 def escaped(text: str) -> str:
