@@ -17,6 +17,7 @@ from fedbalancer.cli.paper import paper
 from fedbalancer.cli.report import report
 from fedbalancer.cli.resume import resume
 from fedbalancer.cli.run import run
+from fedbalancer.cli.sweep import sweep
 from fedbalancer.cli.testbed import bed
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ app.command("compare")(with_clear_errors(compare))
 app.command("run")(with_clear_errors(run))
 app.command("resume")(with_clear_errors(resume))
 app.command("report")(with_clear_errors(report))
+app.command("sweep")(with_clear_errors(sweep))
 app.command("list")(with_clear_errors(list_))
 app.command("bench")(with_clear_errors(bench))
 app.add_typer(data, name="data")
