@@ -77,6 +77,9 @@ class RememberingExecutor:
         )
         return found
 
+    def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]:
+        return self._executor.evaluate_clients(weights, clients)  # once in a run, of its last model
+
     def close(self) -> None:
         self._executor.close()
 
