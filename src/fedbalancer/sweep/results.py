@@ -63,7 +63,7 @@ class Sweep:
 
 
 def read_trials(study: optuna.Study) -> tuple[Trial, ...]:
-    """All trials of a study that were ever begun."""
+    """All trials of a study that were begun, without those whose process went away: they were queued again."""
     return tuple(
         Trial(
             trial.number,
@@ -75,7 +75,7 @@ def read_trials(study: optuna.Study) -> tuple[Trial, ...]:
             str(trial.user_attrs.get("why", "")),
         )
         for trial in study.get_trials(deepcopy=False)
-        if "method" in trial.user_attrs
+        if "method" in trial.user_attrs and (trial.state.name != "FAIL" or "why" in trial.user_attrs)
     )
 
 

@@ -155,8 +155,6 @@ def _range(key: str, low: Any, high: Any, log: bool) -> Range:
 
 
 def _value(text: str) -> Any:
-    if re.fullmatch(r"[+-]?\.\d+(e[+-]?\d+)?", text):  # .75, which TOML does not know
-        return float(text)
     value = parse_value(text)
     return value if isinstance(value, bool | int | float) else text
 

@@ -31,20 +31,20 @@ def with_optuna() -> Any:
 def open_study(plan: SweepPlan, out: Path, *, prune: bool = True) -> optuna.Study:
     """The study in a sweep's folder, with what an earlier command left unfinished put first in the queue. Whoever calls
     holds the folder's lock, so that a trial which is running there is one whose process is gone."""
-    optuna = with_optuna()
+    package = with_optuna()
     try:
-        study = optuna.create_study(
+        study = package.create_study(
             storage=f"sqlite:///{(out / STORAGE).absolute()}",
             study_name=NAME,
             direction="minimize" if plan.minimised else "maximize",
-            sampler=_sampler(plan, optuna),
-            pruner=optuna.pruners.MedianPruner(WARM_UP, WARM_UP) if prune else optuna.pruners.NopPruner(),
+            sampler=_sampler(plan, package),
+            pruner=package.pruners.MedianPruner(WARM_UP, WARM_UP) if prune else package.pruners.NopPruner(),
             load_if_exists=True,
         )
     except Exception as error:  # of the database, each of its own kind
         raise RunFolderError(f"{out / STORAGE} is no storage of a sweep: {' '.join(str(error).split())}") from error
-    _take_up(study, optuna)
-    study.sampler = _sampler(plan, optuna, len(study.trials))  # else every command would draw the same numbers again
+    _take_up(study, package)
+    study.sampler = _sampler(plan, package, len(study.trials))  # else every command would draw the same numbers again
     if plan.sampler == "grid":
         _queue_grid(study, plan)
     return cast("optuna.Study", study)
