@@ -34,6 +34,7 @@ def compare(
     extend: Annotated[
         float, typer.Option(help="Budgets that a method may take to reach the target; 1 stops all at the budget.")
     ] = 2.0,
+    rule: options.Rule = "fair",
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK).")] = None,
     overwrite: options.Overwrite = False,
     jobs: options.Jobs = None,
@@ -48,7 +49,8 @@ def compare(
 ) -> None:
     """Compare methods by time-to-accuracy and final accuracy, over seeds.
 
-    Budget: FedAvg+1T's simulated clock after the task's rounds. Target: final accuracy of the best FedAvg variant.
+    Budget: FedAvg+1T's simulated clock after the task's rounds. Target: final accuracy of the best FedAvg variant. By
+    the rule fair all methods are evaluated on one grid of simulated seconds, and a target must be held.
 
     Examples:
 
@@ -70,7 +72,7 @@ def compare(
         task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
         engine=engine, device=device,
     )  # fmt: skip
-    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend))
+    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend, rule))
     resources = Resources(workers=workers, executor=executor, address=address)
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task)}"
     if is_file(task):

@@ -20,6 +20,9 @@ Users = Annotated[int | None, typer.Option(help="How many users of the task to t
 Variant = Annotated[str | None, typer.Option(help="Which of the task's data sets (`fedbalancer data list`).")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds (default: the task's).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left in the folder.")]
+Rule = Annotated[
+    str, typer.Option(help="How to evaluate and score: fair (one grid of seconds, target held) or paper (by rounds).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="A setting as key=value; repeatable. See `fedbalancer list settings`.")
