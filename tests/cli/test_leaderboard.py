@@ -14,7 +14,7 @@ def test_the_default_folder_is_shown_and_ones_own_added_with_one_command(cli: Cl
     write_results(tmp_path / "docs" / "results")
     shown = cli("leaderboard")
     assert shown.returncode == 0, shown.stderr
-    assert "12 entries" in shown.stdout
+    assert "14 entries" in shown.stdout
     write_comparison(tmp_path / "mine", methods=("fedavg+1t", "fedbalancer"), seeds=(0, 1))
     added = cli("leaderboard", "add", "mine", "--name", "Ann", "--json")
     assert added.returncode == 0, added.stderr

@@ -9,10 +9,11 @@ from typing import Any
 import polars as pl
 
 NASTY = '<img src=x onerror="document.title=1">|**bold**'
-RATIOS = {"fedavg+1t": (1.0, 1.0, 1.0), "prox+1t": (0.8, 0.7, 0.9), "fedbalancer": (1.9, 1.4, 2.5)}
+Ratio = tuple[float, float | None, float | None]
+RATIOS: dict[str, Ratio] = {"fedavg+1t": (1.0, 1.0, 1.0), "prox+1t": (0.8, 0.7, 0.9), "fedbalancer": (1.9, 1.4, 2.5)}
 
 
-def rows(task: str, methods: dict[str, tuple[float, float, float]], **changes: Any) -> list[dict[str, Any]]:
+def rows(task: str, methods: dict[str, Ratio], **changes: Any) -> list[dict[str, Any]]:
     common = {"task": task, "scale": "small", "variant": "stand-in", "clients": 21, "group": "all", "rule": "fair"}
     return [
         {
@@ -29,7 +30,8 @@ def write_results(folder: Path) -> Path:
     table1 = [
         *rows("har", RATIOS), *rows("femnist", {**RATIOS, "fedbalancer": (1.1, 0.9, 1.3)}),
         *rows(NASTY, {NASTY: (1.2, 0.8, 1.9)}), *rows("femnist", {"sampleselection": (0.0, 0.0, 0.0)}, **never),
-        *rows("har", RATIOS, target_share=0.9),
+        *rows("har", RATIOS, target_share=0.9), *rows("har", {"fedbalancer[w=5,p=.75]": (2.2, 1.6, 2.9)}),
+        *rows("femnist", {"oort": (0.4, None, 0.6)}, reached=1, ratio_bound="<"),
     ]  # fmt: skip
     write_item(folder / "table1", "table1", table1)
     write_item(folder / "fig2", "fig2", rows("har", {"fedavg[deadline=.5T]": (0.6, 0.5, 0.7)}, group="deadlines"))

@@ -55,6 +55,9 @@ def test_filters_filter(opened: Any) -> None:
     everything = len(texts(opened, SHOWN))
     choose(opened, "method", "FedBalancer")
     assert set(texts(opened, SHOWN)) == {"fedbalancer", f"fedbalancer[w=5] {NASTY}"}
+    opened.find_element("id", "filter-grid").click()
+    assert "fedbalancer[w=5,p=.75]" in texts(opened, SHOWN)
+    opened.find_element("id", "filter-grid").click()
     assert len(texts(opened, SHOWN)) < everything
     assert f"{len(texts(opened, SHOWN))} entries" == texts(opened, "#count")[0]
     choose(opened, "whose", NASTY)
@@ -100,7 +103,9 @@ def test_it_fits_a_phone_and_is_dark_where_that_is_wanted(opened: Any) -> None:
     try:
         assert opened.execute_script("return document.documentElement.scrollWidth") <= 390
         assert opened.execute_script(background) != light
-        widths = "return [...document.querySelectorAll('.board tbody th')].map(name => name.offsetWidth)"
+        widths = (
+            "return [...document.querySelectorAll('tr:not([hidden]) > th[scope=row]')].map(name => name.offsetWidth)"
+        )
         assert all(width > 100 for width in opened.execute_script(widths))  # names are read as words
     finally:
         opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

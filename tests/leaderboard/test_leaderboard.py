@@ -19,7 +19,7 @@ from fedbalancer.leaderboard.write import write
 
 def test_every_row_of_every_item_is_an_entry(tmp_path: Path) -> None:
     found = read_entries(write_results(tmp_path / "results"))
-    assert len(found) == 12
+    assert len(found) == 14
     ours = next(e for e in found if (e.task, e.method, e.target_share) == ("har", "fedbalancer", 1.0))
     assert (ours.ratio, ours.ratio_low, ours.item, ours.link) == (1.9, 1.4, "table1", "table1/table1.html")
     assert (ours.measured, ours.whose, ours.verdict) == ("2026-01-02", "", "faster")
@@ -28,7 +28,7 @@ def test_every_row_of_every_item_is_an_entry(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("low", "high", "reached", "verdict"),
     [(1.1, 2.0, 3, "faster"), (0.5, 0.9, 3, "slower"), (0.9, 1.2, 3, "open"), (None, None, 3, "open"),
-     (1.1, 2.0, 0, "none")],
+     (None, 0.6, 0, "slower")],
 )  # fmt: skip
 def test_the_interval_decides(low: float | None, high: float | None, reached: int, verdict: str) -> None:
     assert Entry("t", "m", reached=reached, ratio=1.0, ratio_low=low, ratio_high=high).verdict == verdict
@@ -38,7 +38,9 @@ def test_boards_hold_what_can_be_compared(tmp_path: Path) -> None:
     first, second = boards(read_entries(write_results(tmp_path / "results")))
     assert (first.target_share, second.target_share) == (1.0, 0.9)
     assert first.tasks == ("har", "femnist", NASTY)
-    assert [row.method for row in first.rows] == ["fedavg+1t", "prox+1t", "fedbalancer", NASTY, "sampleselection"]
+    assert [row.method for row in first.rows] == ["fedavg+1t", "prox+1t", "fedbalancer", NASTY, "sampleselection",
+        "fedbalancer[w=5,p=.75]", "oort",
+    ]  # fmt: skip
     assert first.rows[3].cells[0] is None
     assert second.tasks == ("har",)
 
@@ -116,5 +118,8 @@ def test_markdown_has_a_table_for_every_board_and_no_row_breaks_it(tmp_path: Pat
     text = write(write_results(tmp_path / "results")).text.read_text()
     assert "| fedbalancer | project | [1.90 (1.40 to 2.50) ▲](table1/table1.html), 0.800 |" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert "[< 0.40 (… to 0.60) ▼](table1/table1.html)" in text
+    assert "fedbalancer\\[w=5" not in text
+    assert "And 1 settings in brackets" in text
     assert "<img" not in text
     assert {line.replace("\\|", "").count("|") for line in lines} == {4, 6}

@@ -4,6 +4,7 @@
   const selects = all("select[data-filter]");
   const method = document.getElementById("filter-method");
   const resolved = document.getElementById("filter-resolved");
+  const grid = document.getElementById("filter-grid");
 
   const chosen = () => Object.fromEntries(selects.map((select) => [select.dataset.filter, select.value]));
   // What an element does not say it is cannot be filtered by: a board has no item, a row of it no scale.
@@ -13,7 +14,8 @@
   function filter() {
     const wanted = chosen();
     const part = method.value.trim().toLowerCase();
-    const named = (row) => row.dataset.method.toLowerCase().includes(part);
+    const listed = (row) => !("grid" in row.dataset) || grid.checked || part.includes("[");
+    const named = (row) => listed(row) && row.dataset.method.toLowerCase().includes(part);
     const settled = (element) => ["faster", "slower"].includes(element.dataset.verdict);
     for (const board of all(".board")) {
       for (const cell of all("[data-task]", board)) cell.hidden = Boolean(wanted.task) && cell.dataset.task !== wanted.task;
@@ -58,12 +60,12 @@
   }
 
   for (const header of all("thead th")) header.querySelector("button").addEventListener("click", () => sort(header));
-  for (const control of [...selects, resolved]) control.addEventListener("change", filter);
+  for (const control of [...selects, resolved, grid].filter(Boolean)) control.addEventListener("change", filter);
   method.addEventListener("input", filter);
   document.getElementById("clear").addEventListener("click", () => {
     for (const select of selects) select.value = "";
     method.value = "";
-    resolved.checked = false;
+    for (const box of [resolved, grid].filter(Boolean)) box.checked = false;
     filter();
   });
   filter();

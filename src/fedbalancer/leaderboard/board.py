@@ -24,6 +24,10 @@ class Row:
     whose: str
     cells: tuple[Entry | None, ...]
 
+    @property
+    def of_a_grid(self) -> bool:
+        return any(entry is not None and entry.of_a_grid for entry in self.cells)
+
 
 @dataclass(frozen=True)
 class Board:
@@ -61,14 +65,16 @@ def _board(kind: tuple[str, str, float], entries: Sequence[Entry]) -> Board:
 
 
 def ratio_text(entry: Entry) -> str:
-    """The speed-up, or that there was none.
+    """The speed-up, a bound of it, or that there was none.
 
     >>> ratio_text(Entry("har", "fedbalancer", ratio=1.56, reached=3)), ratio_text(Entry("har", "prox+1t", seeds=3))
     ('1.56', 'never')
+    >>> ratio_text(Entry("har", "prox+1t", ratio=0.4, ratio_bound="<"))
+    '< 0.40'
     """
-    if entry.ratio is None:
+    if not entry.ratio:
         return "never" if entry.seeds and not entry.reached else "–"
-    return f"{entry.ratio:.2f}"
+    return f"{entry.ratio_bound} {entry.ratio:.2f}".strip()
 
 
 def interval_text(low: float | None, high: float | None, digits: int) -> str:

@@ -22,8 +22,9 @@ NEEDED = ("task", "method")
 
 @dataclass(frozen=True)
 class Entry:
-    """A method on a task. `ratio` is its speed-up over the reference with a 95 % interval, where there is one; `whose`
-    is empty for results of the project; `link` leads, from the leaderboard's folder, to where it comes from."""
+    """A method on a task. `ratio` is its speed-up over the reference with a 95 % interval, where there is one, or a
+    bound of it if `ratio_bound` is "<" or ">"; `whose` is empty for results of the project; `link` leads, from the
+    leaderboard's folder, to where it comes from."""
 
     task: str
     method: str
@@ -36,6 +37,7 @@ class Entry:
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
+    ratio_bound: str = ""
     accuracy: float | None = None
     accuracy_low: float | None = None
     accuracy_high: float | None = None
@@ -48,11 +50,16 @@ class Entry:
     @property
     def verdict(self) -> Literal["faster", "slower", "open", "none"]:
         """Whether the seeds resolve that it is faster or slower than the reference."""
-        if self.ratio is None or not self.reached:
+        if self.ratio is None or (not self.ratio and not self.reached):  # the paper's 0 for "never"
             return "none"
         if self.ratio_low is not None and self.ratio_low > 1:
             return "faster"
         return "slower" if self.ratio_high is not None and self.ratio_high < 1 else "open"
+
+    @property
+    def of_a_grid(self) -> bool:
+        """Whether it is one of the settings over which the main item looks for the best: shown if asked for."""
+        return self.item == MAIN and "[" in self.method
 
     @property
     def on_the_board(self) -> bool:

@@ -22,7 +22,7 @@ from fedbalancer.store import new_manifest
 
 SCHEMA: dict[str, Any] = {
     "task": pl.String, "scale": pl.String, "variant": pl.String, "rule": pl.String, "target_share": pl.Float64,
-    "method": pl.String, "seeds": pl.Int64, "reached": pl.Int64,
+    "method": pl.String, "seeds": pl.Int64, "reached": pl.Int64, "ratio_bound": pl.String,
 } | {
     f"{what}{end}": pl.Float64 for what in ("ratio", "accuracy") for end in ("", "_low", "_high")
 }  # fmt: skip
@@ -79,6 +79,7 @@ def _scores(method: MethodScore, share: float) -> dict[str, Any]:
     return {
         "seeds": len(method.scores), "reached": reach.reached,
         "ratio": ratio.mean, "ratio_low": ratio.low, "ratio_high": ratio.high,
+        "ratio_bound": getattr(ratio, "bound", ""),
         "accuracy": accuracy.mean, "accuracy_low": accuracy.low, "accuracy_high": accuracy.high,
     }  # fmt: skip
 

@@ -19,8 +19,8 @@ PAGE, TEXT = "leaderboard.html", "leaderboard.md"
 RULE = (
     "Speed-up: how many times as fast as the best FedAvg variant of the same comparison a method reached the target, "
     "with a 95 % interval over seeds. With it the accuracy at the end of the budget. ▲ the whole interval is above 1, "
-    "▼ below, ○ the seeds do not resolve it. Entries with a name are a user's own measurements, against references of "
-    "their own."
+    "▼ below, ○ the seeds do not resolve it; < and > are bounds, where a run never arrived. Entries with a name are a "
+    "user's own measurements, against references of their own."
 )
 
 
@@ -67,11 +67,14 @@ def markdown(made: list[Board]) -> str:
     for each in made:
         header = ["Method", "Whose", *each.tasks]
         lines = [f"| {' | '.join(map(_cell, header))} |", "|:--|:--|" + "--:|" * len(each.tasks)]
+        rows = [row for row in each.rows if not row.of_a_grid]
         lines += [
             f"| {' | '.join([_cell(row.method), _cell(row.whose or 'project'), *map(_words, row.cells)])} |"
-            for row in each.rows
+            for row in rows
         ]
         parts += [f"## {_cell(each.title)}", "\n".join(lines)]
+        if left := len(each.rows) - len(rows):
+            parts.append(f"And {left} settings in brackets over which the best were looked for; the page has them.")
     return "\n\n".join(parts) + "\n"
 
 
