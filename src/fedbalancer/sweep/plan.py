@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ OBJECTIVES = (TIME, ACCURACY)
 SAMPLERS = ("grid", "tpe", "random")
 TRIALS = 20
 """Of a sweep that is no grid, unless told."""
-GRID_STEPS = 50
-"""Evaluations within the budget."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,15 +76,14 @@ class SweepPlan:
     def minimised(self) -> bool:
         return self.objective == TIME
 
-    @cached_property
+    @property
     def budgets_s(self) -> dict[int, float]:
         return self.comparison.budgets_s
 
     def spec(self, method: str, seed: int, target: float | None = None) -> RunSpec:
         """One run: within the budget, evaluated on a grid of seconds, and over when it holds the target."""
-        base, budget_s = self.comparison.base, self.budgets_s[seed]
-        asked = {"eval_every_s": budget_s / GRID_STEPS, **base.overrides}
-        return replace(base, method=method, seed=seed, budget_s=budget_s, target=target, settings=asked)
+        of_seed = next(spec for spec in self.comparison.specs if spec.seed == seed)
+        return replace(of_seed, method=method, target=target)
 
     def described(self) -> dict[str, Any]:
         """What tells this sweep from another: all but how many trials it has."""
