@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from fedbalancer.client.fast.conv import Call, ConvBlock
+from fedbalancer.client.fast.conv_norm import ConvNormBlock, NormCall
+from fedbalancer.client.fast.conv_norm import Kept as KeptNorm
 from fedbalancer.client.fast.dense import FusedDense
 from fedbalancer.client.fast.match import plain
 
@@ -100,6 +102,31 @@ class _Kept:
         self.of_weight, self.of_bias = torch.empty_like(self.weight), torch.empty_like(self.shift)
 
 
+class _NormedConvolution:
+    def __init__(self, layer: ConvNormBlock) -> None:
+        self.layer = layer
+        self._parameters = [layer.weight, layer.scale, layer.shift]
+        self._of = [torch.empty_like(parameter.detach()) for parameter in self._parameters]
+        self._kept: dict[torch.Size, tuple[NormCall, KeptNorm, Tensor]] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self._kept.get(x.shape)
+        if found is None:
+            call = self.layer.call(x.shape)
+            found = self._kept[x.shape] = (call, KeptNorm(call), torch.empty(call.padded))
+        self._now = found
+        found[0].normed(x, *(parameter.detach() for parameter in self._parameters), found[1])
+        return found[1].shown
+
+    def backward(self, g: Tensor, wanted: bool) -> Tensor | None:
+        call, kept, padded = self._now
+        of_input = padded if wanted else None
+        call.back(g, self.layer.weight.detach(), self.layer.scale.detach(), kept, *self._of, of_input)
+        for parameter, made in zip(self._parameters, self._of, strict=True):
+            parameter.grad = made
+        return None if of_input is None else call.inside(of_input)
+
+
 class _OwnStep:
     def __init__(self, layer: FusedDense) -> None:
         self.layer = layer
@@ -152,5 +179,5 @@ class _Flatten:
 
 
 _KINDS: dict[type[nn.Module], Any] = {
-    ConvBlock: _Convolution, FusedDense: _OwnStep, nn.Linear: _Dense, nn.ReLU: _ReLU, nn.Flatten: _Flatten,
+    ConvBlock: _Convolution, ConvNormBlock: _NormedConvolution, FusedDense: _OwnStep, nn.Linear: _Dense, nn.ReLU: _ReLU, nn.Flatten: _Flatten,
 }  # fmt: skip

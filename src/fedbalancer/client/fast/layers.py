@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from fedbalancer.client.fast import kernels
 from fedbalancer.client.fast.agree import untouched
 from fedbalancer.client.fast.conv import ConvBlock, Shape, loaded
+from fedbalancer.client.fast.conv_norm import ConvNormBlock
 from fedbalancer.client.fast.dense import FusedDense
 from fedbalancer.client.fast.lstm import FastLSTM
-from fedbalancer.client.fast.match import conv_blocks, plain
+from fedbalancer.client.fast.match import Match, conv_blocks, plain
 
 CONV_BLOCK = "convolution and pooling in one kernel"
+NORM_BLOCK = "convolution, batch norm and pooling in one kernel"
 DENSE = "dense layer with its own step"
 LSTM = "LSTM by large products"
 FUSED_FROM = 2**16
@@ -28,11 +30,13 @@ FUSED_FROM = 2**16
 
 @dataclass(frozen=True)
 class Change:
-    """One layer's other form: `replacements` makes the layers to put at the given names; None takes a layer away."""
+    """One layer's other form: `replacements` makes the layers to put at the given names; None takes a layer away. `also`
+    are the names of others with parameters that it does the work of."""
 
     name: str
     how: str
     replacements: Callable[[], Mapping[str, nn.Module | None]]
+    also: tuple[str, ...] = ()
 
 
 def changes(module: nn.Module, sample: Tensor) -> tuple[list[Change], dict[str, str]]:
@@ -58,16 +62,21 @@ def _blocks(module: nn.Module, found: list[Change], why: dict[str, str]) -> None
         if len(names) != len(sequence):  # the same layer twice
             continue
         for match in conv_blocks(layers):
-            name, conv = names[match.first + match.conv], layers[match.first + match.conv]
+            name = names[match.first + match.conv]
             if loaded() is None:
                 why[name] = f"no kernel: {kernels.why_not('conv')}"
                 continue
-            run = names[match.first : match.first + match.length]
-            found.append(Change(name, CONV_BLOCK, _block(name, conv, match.shape, run)))
+            found.append(_block(match, names, layers))
 
 
-def _block(name: str, conv: Any, shape: Shape, run: list[str]) -> Callable[[], Mapping[str, nn.Module | None]]:
-    return lambda: dict.fromkeys(run) | {name: ConvBlock(conv, shape)}
+def _block(match: Match, names: list[str], layers: list[Any]) -> Change:
+    at = match.first + match.conv
+    run, conv = names[match.first : match.first + match.length], layers[at]
+    if not match.norm:
+        return Change(names[at], CONV_BLOCK, lambda: dict.fromkeys(run) | {names[at]: ConvBlock(conv, match.shape)})
+    norm = layers[at + 1]
+    made = lambda: dict.fromkeys(run) | {names[at]: ConvNormBlock(conv, norm, match.shape)}  # noqa: E731
+    return Change(names[at], NORM_BLOCK, made, (names[at + 1],))
 
 
 def _single(

@@ -103,7 +103,7 @@ def _rewritten(module: nn.Module, made: Sequence[Change]) -> tuple[nn.Module, tu
 
 
 def _layers(module: nn.Module, made: Sequence[Change], why: dict[str, str]) -> list[Layer]:
-    how = {change.name: change.how for change in made}
+    how = {name: change.how for change in made for name in (change.name, *change.also)}
     return [
         Layer(name, type(layer).__name__, how.get(name, TORCH), "" if name in how else why.get(name, ""))
         for name, layer in module.named_modules()
