@@ -18,6 +18,7 @@ from fedbalancer.client.fast.conv_norm import ConvNormBlock, NormCall
 from fedbalancer.client.fast.conv_norm import Kept as KeptNorm
 from fedbalancer.client.fast.dense import FusedDense
 from fedbalancer.client.fast.match import plain
+from fedbalancer.tasks.layout import ChannelsLast
 
 
 class Link(Protocol):
@@ -63,6 +64,8 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
     if type(module) is nn.Sequential and plain(module):
         for child in module:
             yield from _leaves(child)
+    elif type(module) is ChannelsLast and plain(module):
+        return  # a link takes its values from wherever they lie
     else:
         yield module
 
