@@ -107,9 +107,11 @@ class _Kept:
 
 class _NormedConvolution:
     def __init__(self, layer: ConvNormBlock) -> None:
+        self.weight, self.scale, self.shift = layer.weight, layer.scale, layer.shift
         self.layer = layer
-        self._parameters = [layer.weight, layer.scale, layer.shift]
-        self._of = [torch.empty_like(parameter.detach()) for parameter in self._parameters]
+        self._of_weight, self._of_scale, self._of_shift = (
+            torch.empty_like(parameter.detach()) for parameter in (layer.weight, layer.scale, layer.shift)
+        )
         self._kept: dict[torch.Size, tuple[NormCall, KeptNorm, Tensor]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,15 +120,14 @@ class _NormedConvolution:
             call = self.layer.call(x.shape)
             found = self._kept[x.shape] = (call, KeptNorm(call), torch.empty(call.padded))
         self._now = found
-        found[0].normed(x, *(parameter.detach() for parameter in self._parameters), found[1])
+        found[0].normed(x, self.weight, self.scale, self.shift, found[1])
         return found[1].shown
 
     def backward(self, g: Tensor, wanted: bool) -> Tensor | None:
         call, kept, padded = self._now
         of_input = padded if wanted else None
-        call.back(g, self.layer.weight.detach(), self.layer.scale.detach(), kept, *self._of, of_input)
-        for parameter, made in zip(self._parameters, self._of, strict=True):
-            parameter.grad = made
+        call.back(g, self.weight, self.scale, kept, self._of_weight, self._of_scale, self._of_shift, of_input)
+        self.weight.grad, self.scale.grad, self.shift.grad = self._of_weight, self._of_scale, self._of_shift
         return None if of_input is None else call.inside(of_input)
 
 
