@@ -23,13 +23,15 @@ def test_only_the_grid_within_the_budget_counts_and_one_touch_does_not() -> None
 
 def test_the_reference_gives_target_and_time() -> None:
     found = reference(evals(0.0, 0.3, 0.6, 0.9, 0.9, 0.9), 50.0, 0.5)
-    assert found == Reference(pytest.approx(0.45), 30.0)
+    assert found == Reference(pytest.approx(0.45), pytest.approx(25.0))  # .3 is held at 20 s, .6 at 30 s
     assert reference(evals(0.5), 50.0, 1.0) is None
+    assert reference(evals(0.0, 0.0, 0.0, 0.0), 50.0, 1.0) is None
 
 
 def test_time_is_in_that_of_the_reference() -> None:
     against = Reference(0.6, 40.0)
-    assert time_ratio(evals(0.6, 0.6, 0.6), 50.0, against) == 0.5
+    assert time_ratio(evals(0.6, 0.6, 0.6), 50.0, against) == pytest.approx(0.5)
+    assert time_ratio(evals(0.7, 0.7, 0.7), 50.0, against) < 0.5  # within one step of the grid, too
     near, far = (time_ratio(evals(*[level] * 6), 50.0, against) for level in (0.55, 0.1))
     assert 50 / 40 < near < far
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import polars as pl
 
@@ -30,16 +31,28 @@ def reference(evals: pl.DataFrame, budget_s: float, share: float) -> Reference |
     if not found.height:
         return None
     target = share * float(found["accuracy"][-1])
-    return Reference(target, float(found.filter(pl.col("accuracy") >= target)["clock_s"][0]))
+    time_s = reached_s(found, target)
+    return None if time_s is None else Reference(target, time_s)
+
+
+def reached_s(held_: pl.DataFrame, target: float) -> float | None:
+    """When the target was held, None if never; read off between two times of the grid, since a search has to tell apart
+    what a comparison need not."""
+    points = [(0.0, 0.0), *held_.select("clock_s", "accuracy").iter_rows()]
+    for (before_s, below), (clock_s, accuracy) in pairwise(points):
+        if accuracy >= target > 0:
+            share = 1.0 if accuracy <= below else max(target - below, 0.0) / (accuracy - below)
+            return float(before_s + share * (clock_s - before_s))
+    return None
 
 
 def time_ratio(evals: pl.DataFrame, budget_s: float, against: Reference) -> float:
     """How long a run took to hold the target, in what the reference took. One that never did counts as the budget, and
     for more the further away it stayed: so a search can tell a near miss from a far one."""
     found = held(evals, budget_s)
-    arrived = found.filter(pl.col("accuracy") >= against.target)
-    if arrived.height:
-        return float(arrived["clock_s"][0]) / against.time_s
+    time_s = reached_s(found, against.target)
+    if time_s is not None:
+        return time_s / against.time_s
     best = float(found["accuracy"].max() or 0.0) if found.height else 0.0  # type: ignore[arg-type]
     return budget_s / against.time_s * (1 + (against.target - best) / against.target)
 

@@ -173,7 +173,7 @@ class _Driver:
                     raise FedBalancerError(f"{BUDGET_METHOD} seed {seed}, which sets the target, failed: {ended.why}")
                 if ended.kind == "done":
                     found = reference(ended.evals[0], self.plan.budgets_s[seed], self.plan.share)
-                    if found is None or found.target <= 0:
+                    if found is None:
                         raise FedBalancerError(f"{BUDGET_METHOD} seed {seed} has no accuracy to set a target by")
                     self.references[seed] = found
         return len(self.references) == len(self.plan.seeds)
