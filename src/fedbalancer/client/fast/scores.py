@@ -50,7 +50,8 @@ class Scores:
 
     def norms(self) -> Tensor:
         """Of the rows of g."""
-        return torch.linalg.vector_norm(self.g, dim=1)
+        norms: Tensor = torch.linalg.vector_norm(self.g, dim=1)
+        return norms
 
     def square(self) -> float:
         """The square of the norm of the gradients of weights and bias: of g^T x and of the sum of the rows of g it is
