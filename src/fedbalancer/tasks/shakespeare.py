@@ -68,16 +68,21 @@ SOURCES = (
 )
 SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"clients_per_round": 10, "batch_size": 100, "epochs": 5, "learning_rate": 0.8, "rounds": 40},
-    "small": {"clients_per_round": 5, "batch_size": 10, "epochs": 5, "learning_rate": 0.8, "rounds": 30},
+    "small": {"clients_per_round": 10, "batch_size": 30, "epochs": 5, "learning_rate": 1.2, "rounds": 80},
 }
-HIDDEN = {"paper": 256, "small": 64}
+HIDDEN = {"paper": 256, "small": 32}
+CHARACTERS = {"paper": WINDOW, "small": 10}
+"""How many of the 80 characters before the next one the model is given: the last ones."""
+MODEL_BYTES = 3_271_488
+"""Of the published model, at every scale: the batch latencies are those of the published model too."""
 SHARE = {"paper": 0.2, "small": 1.0}
 """Of all samples, how much is drawn as whole roles."""
-USERS = {"paper": None, "small": 40}
-TEST_USERS = {"paper": None, "small": 10}
+USERS = {"paper": None, "small": 100}
+TEST_USERS = {"paper": None, "small": 60}
 """Roles that train and that test; None for nine and one in ten of those drawn."""
-MOST_SAMPLES = {"paper": None, "small": 500}
-"""A role's samples are at most these, spread evenly over what it says."""
+MOST_SAMPLES = {"paper": None, "small": 300}
+MOST_TEST_SAMPLES = {"paper": None, "small": 50}
+"""A role's samples, to train and to test, are at most these, spread evenly over what it says."""
 TRAIN_SHARE = 0.9
 DATA_SEED = 5862
 SPLITS = ("user", "time")
@@ -94,16 +99,17 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     drawn = _drawn(prepared, scale)
     train, test = (_by_user if split == "user" else _by_time)(drawn, scale)
     train = train[: checked_users(users, len(train), f"shakespeare at scale {scale}")]
-    text = prepared.arrays["text"]
+    text, characters = prepared.arrays["text"], CHARACTERS[scale]
     settings = SETTINGS[scale]
     return Task(
-        clients=Windows(text, tuple(train)),
-        test=Windows(text, tuple(test)).pooled(),
+        clients=Windows(text, tuple(train), characters),
+        test=Windows(text, tuple(test), characters).pooled(),
         model=partial(make_model, HIDDEN[scale]),
         name="shakespeare",
         variant=source.variant if split == "user" else f"{source.variant} by time",
         eval_every=5,
         latency="shakespeare",
+        model_bytes=MODEL_BYTES,
         classes=len(ALPHABET),
         notes={"split": split, "most_samples": MOST_SAMPLES[scale], "hidden": HIDDEN[scale], "test_roles": len(test)},
         **{**settings, "clients_per_round": min(settings["clients_per_round"], len(train))},
@@ -144,8 +150,9 @@ def _drawn(prepared: Prepared, scale: str) -> list[Span]:
 
 def _by_user(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
     cut = max(1, int(TRAIN_SHARE * len(spans)))
-    spans = [span.thinned(MOST_SAMPLES[scale]) for span in spans]
-    return spans[:cut][: USERS[scale]], spans[cut:][: TEST_USERS[scale]]
+    train, test = spans[:cut][: USERS[scale]], spans[cut:][: TEST_USERS[scale]]
+    most = MOST_SAMPLES[scale], MOST_TEST_SAMPLES[scale]
+    return [span.thinned(most[0]) for span in train], [span.thinned(most[1]) for span in test]
 
 
 def _by_time(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
