@@ -10,8 +10,17 @@ Loss and accuracy are LEAF's: a sequence's loss is the mean over its ten steps o
 is padding; a word is right if it has the highest score and is neither padding nor unknown; the share is of all tokens
 that are not padding. The end of a comment counts as a token whose next one, padding, can never be right, as in LEAF.
 
-The paper's settings are in `SETTINGS`. At `small` there are fewer authors (with at least 30 messages), 2000 words and
-layers 64 wide.
+The paper's settings are in `SETTINGS`. At `small` there are 250 authors (of 15 to 80 messages), of whom 20 a round
+train, layers 32 wide, and a text of the 500 most frequent words alone: what is not among them is left out of it. As one
+more word, the unknown ones would be the most likely answer nearly everywhere, never right, and accuracy would jump
+between .00 and .09 as they are just more or just less likely than a word. The weights begin larger, as fewer are added
+up. Transfers take the time of the published model.
+
+Measured at `small` with `irc`: `fedavg+1t`, seed 0, has .11 .09 .12 .14 .11 .14 .14 .12 .14 .14 after rounds 10 to 100
+by tens, with a test loss that falls from 2.56 to 2.41; its last five evaluations have a mean of .132 and a standard
+deviation of .012: which few authors were in time changes from round to round. Waiting for all is steadier (with 150
+authors and ten a round, seeds 0 and 1: a deviation of .005 to .008, .11 .12 .13 after rounds 10 20 30). There half the
+learning rate swung as much. A run takes 30 s on one core that others use too.
 
 Departures: every sequence starts with a state of zeros, where the published code carries the state over from whatever
 batch came before; the mean over a batch divides by its size at every step, not by the number of tokens that count at

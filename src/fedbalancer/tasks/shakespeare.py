@@ -6,8 +6,18 @@ of these roles train, the others are the test. LEAF's own draw depends on the or
 so ours is another one; its seed was chosen among 6000 to give with `moby` the published number of 171 roles (845,231
 samples in the paper).
 
-The paper's settings are in `SETTINGS`. At `small`, a role has at most 500 samples, spread evenly over what it says, and
-the LSTMs are 64 instead of 256 wide, with batches of 10 to have enough steps of learning.
+The paper's settings are in `SETTINGS`. At `small` 100 roles train on at most 300 samples each, spread evenly over what
+they say, and 60 others test on at most 50; the model is given the last 10 of the 80 characters, its LSTMs are 32
+instead of 256 wide, batches are of 30, the learning rate is 1.2 and the budget 80 rounds. Transfers take the time of
+the published model.
+
+Measured at `small` with `moby`: `fedavg+wfa`, seed 0, has .18 .24 .32 .33 .34 after rounds 10 20 30 40 49, which is its
+budget, and a test loss of 2.74 2.43 2.41 2.44 from round 20 on; its last five evaluations have a standard deviation of
+.010 while they rise. `fedavg+1t` (seed 1, 100 rounds) leaves out who says much on a slow phone, learns the others by
+heart (the loss turns at round 35) and stays at .31 from round 45 on, last five .315 with a deviation of .007. Always a
+blank is right in .18. Smaller batches, or fewer samples a role, made the loss turn earlier and higher (100 samples, B =
+10: at round 20), and five clients a round, at a rate of 2, made single evaluations of `fedavg+1t` collapse. A run takes
+30 s on one core that others use too.
 
 Departures: characters outside LEAF's alphabet are mapped as `data.readers.plays.encode` says. "All's Well That Ends
 Well" is read, which LEAF's script passes over. `load(split="time")` tests on the last tenth of every role instead
