@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.errors import RunFolderError
+from fedbalancer.report.participation import SELECTIONS, TIMES, selections, times
 from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, RoundRow, schema_of
 
 EVALS, _OF_ROUND = schema_of(EvalRow), schema_of(RoundRow)
@@ -25,6 +26,14 @@ ROUNDS = {
         "selected", "completed",
     )
 }  # fmt: skip
+MORE = {
+    name: _OF_ROUND.get(name, float)
+    for name in (
+        "down_bytes", "up_bytes", "device_s", "deadline_low_s", "deadline_high_s", "loss_low", "loss_mean", "loss_high",
+    )
+}  # fmt: skip
+"""Columns of rounds.parquet that older versions did not record: null where they are absent."""
+POPULATION = {"client": pl.String, "device": pl.String}
 TRAFFIC = {name: _OF_ROUND[name] for name in ("start_s", "end_s", "down_bytes", "up_bytes")}
 OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 
@@ -73,6 +82,8 @@ class StoredRun:
     why: str = ""
     rounds: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ROUNDS))
     outcomes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OUTCOMES))
+    selections: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SELECTIONS))
+    times: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=TIMES))
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -143,7 +154,8 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
         return StoredRun(RunCurve(method, seed, pl.DataFrame(schema=EVALS), status, 0.0), why=problem)
     status, why = str(manifest.get("status") or "unknown"), str(manifest.get("why") or "")
     evals, evals_problem = _read_parquet(folder / "evals.parquet", EVALS)
-    rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS)
+    rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS | MORE, _with_more)
+    rounds = _derived(rounds)
     outcomes, outcomes_problem = _read_parquet(folder / "clients.parquet", OUTCOMES, _outcomes)
     problems = [text for text in (evals_problem, rounds_problem, outcomes_problem) if text]
     if problems and status == "done":
@@ -152,7 +164,11 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     traffic, unknown = _read_parquet(folder / "rounds.parquet", TRAFFIC)  # older versions did not record it
     curve = RunCurve(method, seed, evals, status, end_s, None if unknown or not rounds.height else traffic)
     why = "; ".join(filter(None, [why, *problems]))
-    return StoredRun(curve, why, rounds, outcomes, manifest)
+    people, _ = _read_parquet(folder / "population.parquet", POPULATION)
+    clients = folder / "clients.parquet"  # of an older version it may lack what these ask for: then there is nothing
+    chosen, _ = _read_parquet(clients, SELECTIONS, lambda rows: selections(rows, people))
+    spent, _ = _read_parquet(clients, TIMES, lambda rows: times(rows, rounds, people))
+    return StoredRun(curve, why, rounds, outcomes, chosen, spent, manifest)
 
 
 def _as_results(folder: Path, run: StoredRun) -> Results:
@@ -197,6 +213,18 @@ def _read_parquet(
         return ask(pl.scan_parquet(path)).select(list(schema)).collect().cast(dict(schema)), ""  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError) as error:
         return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
+
+
+def _with_more(rows: pl.LazyFrame) -> pl.LazyFrame:
+    there = rows.collect_schema().names()
+    return rows.with_columns(pl.lit(None).alias(name) for name in MORE if name not in there)
+
+
+def _derived(rounds: pl.DataFrame) -> pl.DataFrame:
+    """The rounds with what follows from their columns."""
+    return rounds.with_columns(
+        dropped=pl.col("selected") - pl.col("completed"), sent_bytes=pl.col("down_bytes") + pl.col("up_bytes")
+    )
 
 
 def _outcomes(rows: pl.LazyFrame) -> pl.LazyFrame:
