@@ -21,6 +21,7 @@ Weight = Annotated[float, Field(ge=0, le=1000)]
 UpTo100 = Annotated[float, Field(ge=0, le=100)]
 Seconds = Annotated[float, Field(ge=0, le=10**6)]
 Rounds = Annotated[int, Field(ge=1, le=10**6)]
+GridStep = Annotated[float, Field(ge=0.001, le=10**9)]
 
 
 class Settings(BaseModel):
@@ -34,6 +35,12 @@ class Settings(BaseModel):
     clients_per_round: Count = Field(10, description="clients selected for a round (K)")
     rounds: Count = Field(50, description="rounds; in a comparison, FedAvg+1T's clock after them is everybody's budget")
     eval_every: Count = Field(5, description="rounds between two evaluations on the test data")
+    eval_every_s: GridStep | None = Field(
+        None, description="simulated seconds between two evaluations, beside those by rounds (comparisons: budget / 50)"
+    )
+    eval_clients: Annotated[int, Field(ge=0, le=10**9)] = Field(
+        1000, description="clients on whose own data the final model is evaluated, drawn by the seed if there are more"
+    )
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(None, description="clip gradients at this global norm")
     prox_mu: Weight = Field(0.0, description="weight of Prox's proximal term")
     sample_selection_deadline: Literal[1, 2] = Field(

@@ -27,8 +27,8 @@ def row(kind: type[Any], round: int, **changes: Any) -> Any:
 
 
 def play(folder: RunFolder, round: int) -> None:
-    evaluation = row(EvalRow, round) if round % 2 else None
-    folder.record(row(RoundRow, round), evaluation, [row(ClientRow, round)] * 2)
+    evaluations = [row(EvalRow, round)] if round % 2 else []
+    folder.record(row(RoundRow, round), evaluations, [row(ClientRow, round)] * 2)
 
 
 def state_at(round: int) -> ServerState:
@@ -168,7 +168,7 @@ def test_log_lines(tmp_path: Path) -> None:
 
 def test_rows_after_the_checkpoint_are_run_again(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, {}) as folder:
-        folder.record(None, row(EvalRow, 0), [])
+        folder.record(None, [row(EvalRow, 0)], [])
         for number in (1, 2, 3):
             play(folder, number)
             if number == 2:
@@ -272,7 +272,7 @@ def test_the_disk_has_the_journal_before_the_checkpoint_that_names_it(
 def test_a_bad_row_is_refused_before_anything_is_kept(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, {}) as folder:
         with pytest.raises(TypeError, match="'samples'"):
-            folder.record(row(RoundRow, 1), None, [row(ClientRow, 1, samples=1.5)])
+            folder.record(row(RoundRow, 1), [], [row(ClientRow, 1, samples=1.5)])
         folder.write_tables()
     assert rounds_in(tmp_path) == []
     assert (tmp_path / "checkpoint" / "journal.jsonl").read_bytes() == b""
@@ -280,9 +280,9 @@ def test_a_bad_row_is_refused_before_anything_is_kept(tmp_path: Path) -> None:
 
 def test_only_utility_may_be_null(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path, {}) as folder:
-        folder.record(row(RoundRow, 1, utility=None), None, [])
+        folder.record(row(RoundRow, 1, utility=None), [], [])
         with pytest.raises(TypeError, match="'deadline_s'"):
-            folder.record(row(RoundRow, 2, deadline_s=None), None, [])
+            folder.record(row(RoundRow, 2, deadline_s=None), [], [])
 
 
 def test_model_tensors_by_name(tmp_path: Path) -> None:

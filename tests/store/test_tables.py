@@ -48,7 +48,7 @@ def test_values_come_back_as_the_types_of_the_schema() -> None:
     table.append(table.plain(EVAL._replace(round=np.int64(1), accuracy=np.float32(0.25), loss=math.inf)).values())
     table.append(table.plain(EVAL._replace(clock_s=3, loss=math.nan)).values())
     frame = pl.read_parquet(io.BytesIO(table.parquet()))
-    assert frame.row(0) == (1, 0.5, 2.5, 0.25, math.inf)
+    assert frame.row(0) == (1, 0.5, 2.5, 0.25, math.inf, "rounds")
     assert math.isnan(frame["loss"][1])
 
 

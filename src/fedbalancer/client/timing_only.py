@@ -48,6 +48,10 @@ class TimingOnly:
         """Nothing to evaluate: not a number, over no samples."""
         return Evaluation(math.nan, math.nan, 0)
 
+    def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
+        """Nothing to evaluate."""
+        return Evaluation(math.nan, math.nan, 0)
+
 
 @cache
 def _ones(count: int) -> FloatArray:

@@ -58,6 +58,10 @@ class TorchTrainer:
         """Accuracy and mean loss on the test data. The accuracy of a task without classes is not a number."""
         return self.model.evaluate(weights, self._test)
 
+    def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
+        """Accuracy and mean loss on the client's own samples."""
+        return self.model.evaluate(weights, self._shelf[client])
+
     def evaluation_pieces(self) -> int:
         """In how many pieces the test data can be evaluated."""
         return pieces_of(self._test)

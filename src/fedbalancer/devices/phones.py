@@ -91,7 +91,11 @@ class Phones:
 
     def device_class(self, client: str) -> str:
         """slow, mid or fast."""
-        return _CLASSES[int(self._class_numbers(client_keys([client]))[0])]
+        return self.device_classes([client])[0]
+
+    def device_classes(self, clients: Sequence[str]) -> list[str]:
+        """`device_class` of every client."""
+        return [_CLASSES[number] for number in self._class_numbers(client_keys(clients)).tolist()]
 
     def expected_network_s(self, client: str, down_bytes: int, up_bytes: int) -> float:
         """Download plus upload at mean speed."""

@@ -68,12 +68,12 @@ class RunRecorder:
         self, before: ServerState, after: ServerState, result: RoundResult, evaluation: Evaluation | None
     ) -> None:
         """Keep the rows of a round."""
-        found = None if evaluation is None else EvalRow.of(after, before.clock_s, evaluation)
+        found = [] if evaluation is None else [EvalRow.of(after, before.clock_s, evaluation)]
         self.folder.record(RoundRow.of(before, after, result), found, ClientRow.all_of(result))
 
     def start(self, evaluation: Evaluation) -> None:
         """Keep the evaluation before the first round."""
-        self.folder.record(None, EvalRow(0, 0.0, 0.0, evaluation.accuracy, evaluation.loss), ())
+        self.folder.record(None, [EvalRow(0, 0.0, 0.0, evaluation.accuracy, evaluation.loss)], ())
 
     def checkpoint(self, state: ServerState, first: Ledger, engine: Mapping[str, Any]) -> None:
         """Save the state and the tables, whole."""

@@ -12,6 +12,8 @@ from fedbalancer.report.folders import RunCurve
 
 Stamp = Literal["end", "start"]
 BUDGET_METHOD = "fedavg+1t"
+HELD = 3
+"""Evaluations in a row whose mean must be at the target."""
 CLOCK_SLACK = 1e-9
 """Relative: a budget that went through another sum must not lose the evaluation that ends on it."""
 

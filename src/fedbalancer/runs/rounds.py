@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedbalancer.errors import TrainingDiverged
 from fedbalancer.loop import rounds as run_rounds
+from fedbalancer.runs.grid import Reached, grid_times, is_at
+from fedbalancer.runs.population import population_of
 from fedbalancer.runs.simulation import Simulation
 from fedbalancer.store import ClientRow, EvalRow, MemoryRecorder, RoundRow, RunFolder
-from fedbalancer.types import Evaluation, ServerState
+from fedbalancer.types import Evaluation, ServerState, Weights
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Recorder: TypeAlias = RunFolder | MemoryRecorder
 TABLES_EVERY_S = 10.0
@@ -39,6 +44,9 @@ class RunLoop:
         self.recorder, self.progress = recorder, progress
         self.rounds = self.spec.rounds if self.spec.rounds is not None else simulation.settings.rounds
         self.accuracy: float | None = None
+        self.start_s = 0.0
+        self.reached = Reached(on_grid=simulation.settings.eval_every_s is not None)
+        self.evaluated: tuple[Weights, Evaluation] | None = None
         self.saved_at = self.tables_at = time.monotonic()
         self.state = simulation.server.init(simulation.executor.initial_weights(self.spec.seed))
         restored = recorder.restore(self.state)
@@ -46,8 +54,9 @@ class RunLoop:
             self.state, memory, arrays = restored
             simulation.engine.restore(arrays)
             self.accuracy = memory["accuracy"]
-        else:
-            self._evaluate(0.0)
+            self._take_up(recorder.frames())
+        elif not self.spec.timing_only:
+            self._record(None, self._first_evals(), [])
 
     def go(self, stopped: Callable[[], bool]) -> bool:
         """Run until the end; False if it was stopped before."""
@@ -57,33 +66,63 @@ class RunLoop:
         self.progress(self._progress())
         for state, result in run_rounds(self.simulation.server, self.simulation.engine, self.state, self.is_over):
             self.state = state
-            row, clients = RoundRow.of(before, state, result), ClientRow.all_of(result)
-            due = state.round % self.simulation.settings.eval_every == 0 or self.is_over(state, with_target=False)
-            self._evaluate(before.clock_s, row, clients) if due else self.recorder.record(row, None, clients)
+            evals = [] if self.spec.timing_only else self._evals(before)
+            self._record(RoundRow.of(before, state, result), evals, ClientRow.all_of(result))
             before = state
             self.progress(self._progress())
             self._save(force=stopped())
             if stopped():
                 break
         self._save(force=True)
-        return self.is_over(self.state)
+        over = self.is_over(self.state)
+        if over and not self.spec.timing_only and not self.recorder.has_population:
+            self.recorder.record_population(population_of(self.simulation, self.state))
+        return over
 
     def is_over(self, state: ServerState, with_target: bool = True) -> bool:
         """Whether the budget, the rounds or the target is reached."""
         spec = self.spec
-        if with_target and spec.target is not None and self.accuracy is not None and self.accuracy >= spec.target:
+        if with_target and spec.target is not None and self.reached.is_at(spec.target):
             return True
         return state.clock_s >= spec.budget_s if spec.budget_s is not None else state.round >= self.rounds
 
-    def _evaluate(self, start_s: float, row: RoundRow | None = None, clients: Sequence[ClientRow] = ()) -> None:
-        found = None
-        if not self.spec.timing_only:
-            evaluation = self.simulation.engine.evaluate(self.state.weights)
-            _check_finite(evaluation, self.state.round)
-            self.accuracy = evaluation.accuracy
-            found = EvalRow.of(self.state, start_s, evaluation)
-        if row is not None or found is not None:
-            self.recorder.record(row, found, clients)
+    def _first_evals(self) -> list[EvalRow]:
+        """The evaluations before the first round."""
+        at_s = [None] if self.simulation.settings.eval_every_s is None else [None, 0.0]
+        return [EvalRow.of(self.state, 0.0, self._evaluation(self.state), each) for each in at_s]
+
+    def _evals(self, before: ServerState) -> list[EvalRow]:
+        """The evaluations that fall due with the round from `before` to now: at a time of the grid within it the model
+        from before it exists, at its very end the new one."""
+        settings, now = self.simulation.settings, self.state
+        step_s = settings.eval_every_s
+        times_s = [] if step_s is None else grid_times(step_s, before.clock_s, now.clock_s)
+        within = [at_s for at_s in times_s if not is_at(at_s, now.clock_s)]
+        rows = [EvalRow.of(before, self.start_s, self._evaluation(before), at_s) for at_s in within]
+        self.start_s = before.clock_s
+        asking: list[float | None] = [*times_s[len(within) :]]
+        if now.round % settings.eval_every == 0 or self.is_over(now, with_target=False):
+            asking.insert(0, None)
+        return rows + [EvalRow.of(now, self.start_s, self._evaluation(now), at_s) for at_s in asking]
+
+    def _evaluation(self, state: ServerState) -> Evaluation:
+        """Of the model in a state; a model that is asked for again, as after a lost round, is evaluated once."""
+        if self.evaluated is None or self.evaluated[0] is not state.weights:
+            found = self.simulation.engine.evaluate(state.weights)
+            _check_finite(found, state.round)
+            self.evaluated = state.weights, found
+        return self.evaluated[1]
+
+    def _record(self, row: RoundRow | None, evals: list[EvalRow], clients: list[ClientRow]) -> None:
+        self.recorder.record(row, evals, clients)
+        self.reached.note(evals)
+        if evals:
+            self.accuracy = evals[-1].accuracy
+
+    def _take_up(self, frames: dict[str, pl.DataFrame]) -> None:
+        """What the rows of before tell about where the run stands."""
+        self.reached.note(EvalRow(**row) for row in frames["evals"].iter_rows(named=True))
+        self.start_s = float(frames["rounds"]["start_s"][-1]) if frames["rounds"].height else 0.0
 
     def _save(self, force: bool) -> None:
         now = time.monotonic()

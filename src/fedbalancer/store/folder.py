@@ -1,6 +1,7 @@
 """A run folder: everything a run leaves behind, and all it needs to go on after it was killed.
 
-    manifest.json  rounds.parquet  evals.parquet  clients.parquet  model.safetensors  log.jsonl  checkpoint/
+    manifest.json  rounds.parquet  evals.parquet  clients.parquet  population.parquet  model.safetensors  log.jsonl
+    checkpoint/
 
 A run that is killed at any moment and resumed ends in the same bytes as one that was left alone.
 """
@@ -26,6 +27,7 @@ from fedbalancer.store.contents import (
     LOG,
     MANIFEST,
     MODEL,
+    POPULATION,
     check_free,
     drop_torn_line,
     make_folder,
@@ -35,8 +37,8 @@ from fedbalancer.store.contents import (
 from fedbalancer.store.journal import Journal, open_at
 from fedbalancer.store.lock import FolderLock
 from fedbalancer.store.recorder import Restored
-from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow
-from fedbalancer.store.tables import RunTables
+from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, RoundRow
+from fedbalancer.store.tables import RunTables, population_table
 from fedbalancer.types import Layout, ServerState, Weights
 
 if TYPE_CHECKING:
@@ -103,10 +105,10 @@ class RunFolder:
         with open(self.path / LOG, "ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
-    def record(self, row: RoundRow | None, evaluation: EvalRow | None, clients: Sequence[ClientRow]) -> None:
-        """Keep the rows of one round, in memory and in the journal. A round may have no evaluation, and an evaluation
-        (such as one before training) no round."""
-        entry = self._tables.entry(row, evaluation, clients)
+    def record(self, row: RoundRow | None, evals: Sequence[EvalRow], clients: Sequence[ClientRow]) -> None:
+        """Keep the rows of one round, in memory and in the journal. A round may have no evaluation or several, and an
+        evaluation (such as one before training) no round."""
+        entry = self._tables.entry(row, evals, clients)
         self._opened().append(entry)
         self._tables.add(entry)
 
@@ -154,6 +156,22 @@ class RunFolder:
         if self._journal is not None:
             for name, table in self._tables.by_name.items():
                 write_bytes(self.path / f"{name}.parquet", table.parquet())
+
+    @property
+    def has_population(self) -> bool:
+        """Whether population.parquet is there, from when the run first ended. A run that is carried on keeps it: its
+        budget ended there."""
+        return (self.path / POPULATION).is_file()
+
+    def record_population(self, rows: Sequence[PopulationRow]) -> None:
+        """Write population.parquet, a row per client."""
+        write_bytes(self.path / POPULATION, population_table(rows).parquet())
+
+    def population(self) -> pl.DataFrame | None:
+        """The clients at the first end of the run; None before it."""
+        import polars as pl
+
+        return pl.read_parquet(self.path / POPULATION) if self.has_population else None
 
     def finish(
         self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None

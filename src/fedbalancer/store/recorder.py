@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from fedbalancer.store.codec import Arrays
-from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow
-from fedbalancer.store.tables import RunTables
+from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, RoundRow
+from fedbalancer.store.tables import RunTables, Table, population_table
 from fedbalancer.types import Layout, ServerState, Weights
 
 if TYPE_CHECKING:
@@ -28,14 +28,24 @@ class MemoryRecorder:
     def __init__(self) -> None:
         self._tables = RunTables()
         self._saved: Restored | None = None
+        self._population: Table | None = None
 
     def restore(self, template: ServerState) -> Restored | None:
         """The state that was saved last, to go on from."""
         return self._saved
 
-    def record(self, row: RoundRow | None, evaluation: EvalRow | None, clients: Sequence[ClientRow]) -> None:
+    def record(self, row: RoundRow | None, evals: Sequence[EvalRow], clients: Sequence[ClientRow]) -> None:
         """Keep the rows of one round."""
-        self._tables.add(self._tables.entry(row, evaluation, clients))
+        self._tables.add(self._tables.entry(row, evals, clients))
+
+    @property
+    def has_population(self) -> bool:
+        """Whether the population was recorded, when the run first ended."""
+        return self._population is not None
+
+    def record_population(self, rows: Sequence[PopulationRow]) -> None:
+        """Keep a row per client."""
+        self._population = population_table(rows)
 
     def checkpoint(
         self, state: ServerState, engine_json: Mapping[str, Any], engine_arrays: Mapping[str, NDArray[Any]]
@@ -54,3 +64,7 @@ class MemoryRecorder:
     def frames(self) -> dict[str, pl.DataFrame]:
         """The tables by name."""
         return self._tables.frames()
+
+    def population(self) -> pl.DataFrame | None:
+        """The clients at the first end of the run; None before it."""
+        return None if self._population is None else self._population.frame()

@@ -1,15 +1,21 @@
-"""The rows of a run's three tables. The fields of each kind of row are the columns of its table: nothing else lists
+"""The rows of a run's four tables. The fields of each kind of row are the columns of its table: nothing else lists
 them, whether rows are made, written or read."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias, get_args, get_type_hints
 
+from fedbalancer.store.effort import device_s, sample_passes
 from fedbalancer.types import Evaluation, RoundResult, ServerState, Timings
+
+ROUNDS, SECONDS = "rounds", "seconds"
+"""What decided that a model was evaluated: that so many rounds were over, or that the clock came to a grid time."""
 
 
 class RoundRow(NamedTuple):
-    """A row of rounds.parquet. The ratios are those that the round was planned with."""
+    """A row of rounds.parquet. The ratios are those that the round was planned with. `device_s` are the seconds that
+    all devices of the cohort were busy, `sample_passes` the samples times epochs that they trained, both with what was
+    in vain; None in rounds that an older version recorded."""
 
     round: int
     start_s: float
@@ -25,6 +31,8 @@ class RoundRow(NamedTuple):
     utility: float | None
     down_bytes: int
     up_bytes: int
+    device_s: float | None = None
+    sample_passes: float | None = None
 
     @classmethod
     def of(cls, before: ServerState, after: ServerState, result: RoundResult) -> RoundRow:
@@ -45,22 +53,29 @@ class RoundRow(NamedTuple):
             utility=after.pace.utility,
             down_bytes=result.down_bytes,
             up_bytes=result.up_bytes,
+            device_s=device_s(result),
+            sample_passes=sample_passes(result),
         )
 
 
 class EvalRow(NamedTuple):
-    """A row of evals.parquet: the model that existed at `clock_s`, at the end of a round that began at `start_s`."""
+    """A row of evals.parquet: the model that existed at `clock_s`, made by a round that began at `start_s`. By the
+    schedule "rounds" that is when the round ended, by "seconds" a time of the grid."""
 
     round: int
     start_s: float
     clock_s: float
     accuracy: float
     loss: float
+    schedule: str = ROUNDS
 
     @classmethod
-    def of(cls, state: ServerState, start_s: float, evaluation: Evaluation) -> EvalRow:
-        """The row of an evaluation of the model in `state`."""
-        return cls(state.round, start_s, state.clock_s, evaluation.accuracy, evaluation.loss)
+    def of(cls, state: ServerState, start_s: float, evaluation: Evaluation, at_s: float | None = None) -> EvalRow:
+        """The row of an evaluation of the model in `state`; `at_s` is the time of the grid that asked for it."""
+        found = (evaluation.accuracy, evaluation.loss)
+        if at_s is None:
+            return cls(state.round, start_s, state.clock_s, *found)
+        return cls(state.round, start_s, at_s, *found, SECONDS)
 
 
 class ClientRow(NamedTuple):
@@ -91,7 +106,18 @@ class ClientRow(NamedTuple):
         return cls(number, client, *times_s, epochs, samples, outcome)
 
 
-Row: TypeAlias = RoundRow | EvalRow | ClientRow
+class PopulationRow(NamedTuple):
+    """A row of population.parquet: one client, and how well the model that existed at `clock_s` does on its own data
+    (None: not evaluated). `device` is its class, "" if that is not known."""
+
+    client: str
+    samples: int
+    device: str
+    clock_s: float
+    accuracy: float | None
+
+
+Row: TypeAlias = RoundRow | EvalRow | ClientRow | PopulationRow
 
 
 def schema_of(kind: type[Row]) -> dict[str, type]:
@@ -106,7 +132,7 @@ def schema_of(kind: type[Row]) -> dict[str, type]:
 def nullable_in(kind: type[Row]) -> frozenset[str]:
     """The columns in which a value may be missing.
 
-    >>> nullable_in(RoundRow)
-    frozenset({'utility'})
+    >>> sorted(nullable_in(RoundRow))
+    ['device_s', 'sample_passes', 'utility']
     """
     return frozenset(name for name, hint in get_type_hints(kind).items() if type(None) in get_args(hint))

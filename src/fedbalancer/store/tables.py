@@ -1,4 +1,4 @@
-"""The three tables of a run: their rows in memory, and Parquet files that depend on the rows alone."""
+"""The tables of a run: their rows in memory, and Parquet files that depend on the rows alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow, Row, nullable_in, schema_of
+from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, RoundRow, Row, nullable_in, schema_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,6 +39,7 @@ class Table:
 
     def __init__(self, row: type[Row]) -> None:
         self.schema = schema_of(row)
+        self._defaults: dict[str, Any] = row._field_defaults
         self._columns: dict[str, list[Any]] = {name: [] for name in self.schema}
         nullable = nullable_in(row)
         convert = {name: _CONVERT[kind] for name, kind in self.schema.items()}
@@ -60,6 +61,10 @@ class Table:
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
 
+    def take(self, named: Mapping[str, Any]) -> None:
+        """Add a row by the names of its columns; one of an older version lacks those that came later."""
+        self.append((self._defaults | dict(named))[name] for name in self.schema)
+
     def frame(self) -> pl.DataFrame:
         """All rows."""
         import polars as pl
@@ -75,29 +80,37 @@ class Table:
 
 
 class RunTables:
-    """The tables of a run, filled round by round."""
+    """The tables of a run that are filled round by round."""
 
     def __init__(self) -> None:
         self._rounds, self._evals, self._clients = Table(RoundRow), Table(EvalRow), Table(ClientRow)
         self.by_name = {"rounds": self._rounds, "evals": self._evals, "clients": self._clients}
 
-    def entry(self, row: RoundRow | None, evaluation: EvalRow | None, clients: Sequence[ClientRow]) -> dict[str, Any]:
+    def entry(self, row: RoundRow | None, evals: Sequence[EvalRow], clients: Sequence[ClientRow]) -> dict[str, Any]:
         """The rows of one round as plain values: what `add` takes and the journal keeps."""
         return {
             "round": None if row is None else self._rounds.plain(row),
-            "eval": None if evaluation is None else self._evals.plain(evaluation),
+            "evals": [self._evals.plain(each) for each in evals],
             "clients": [list(self._clients.plain(each).values()) for each in clients],
         }
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Take up the rows of one round."""
+        """Take up the rows of one round, also as an older version wrote them: with one evaluation at most."""
         if entry["round"] is not None:
-            self._rounds.append(entry["round"].values())
-        if entry["eval"] is not None:
-            self._evals.append(entry["eval"].values())
+            self._rounds.take(entry["round"])
+        for evaluation in entry["evals"] if "evals" in entry else filter(None, [entry["eval"]]):
+            self._evals.take(evaluation)
         for values in entry["clients"]:
             self._clients.append(values)
 
     def frames(self) -> dict[str, pl.DataFrame]:
         """The tables by name."""
         return {name: table.frame() for name, table in self.by_name.items()}
+
+
+def population_table(rows: Iterable[PopulationRow]) -> Table:
+    """The table of a run's clients."""
+    table = Table(PopulationRow)
+    for row in rows:
+        table.append(table.plain(row).values())
+    return table

@@ -66,6 +66,9 @@ class Large:
     def evaluate(self, weights: Weights) -> Evaluation:
         return self.combine(self.evaluate_pieces(weights, range(self.evaluation_pieces())))
 
+    def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
+        return Evaluation(float(weights.sum()) + len(client), 0.0, len(client))
+
     def evaluation_pieces(self) -> int:
         return 5
 

@@ -42,6 +42,9 @@ class AdaptiveExecutor:
     def evaluate(self, weights: Weights) -> Evaluation:
         return self._timed(lambda executor: executor.evaluate(weights))
 
+    def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]:
+        return self._timed(lambda executor: executor.evaluate_clients(weights, clients))
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()

@@ -87,6 +87,9 @@ class DistributedExecutor(ABC):
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
         return self._all("losses", weights, clients, [self._sizes.get(client, 1) for client in clients])
 
+    def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]:
+        return self._all("evaluate_client", weights, clients, [self._sizes.get(client, 1) for client in clients])
+
     def evaluate(self, weights: Weights) -> Evaluation:
         """In pieces on all workers, where the trainer can; else by one of them."""
         if self._pieces is None:

@@ -30,5 +30,8 @@ class InlineExecutor:
     def evaluate(self, weights: Weights) -> Evaluation:
         return self.trainer.evaluate(weights)
 
+    def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]:
+        return [self.trainer.evaluate_client(weights, client) for client in clients]
+
     def close(self) -> None:
         """Nothing to release."""

@@ -62,7 +62,7 @@ class Worker:
 
 
 def _answers(trainer: Any, verb: str, items: Sequence[Any], weights: Weights | None) -> Iterator[Any]:
-    if verb in ("train", "losses"):
+    if verb in ("train", "losses", "evaluate_client"):
         yield from (getattr(trainer, verb)(weights, item) for item in items)
     elif verb == "evaluate_pieces":
         yield from trainer.evaluate_pieces(weights, items)
