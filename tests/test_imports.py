@@ -22,8 +22,8 @@ LAYERS = (
     ("loop", "methods"),
     ("store",),
     ("datasets", "engine", "flower"),
-    ("report",),
-    ("runs", "testing"),
+    ("report", "tracking"),
+    ("dashboard", "runs", "testing"),
     ("bench", "testbed"),
     ("cli",),
 )

@@ -41,6 +41,7 @@ def compare(
     address: options.Address = None,
     engine: options.Engine = "fast",
     device: options.Device = "cpu",
+    track: options.Track = None,
     set_: options.Assignments = None,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -68,7 +69,7 @@ def compare(
         engine=engine, device=device,
     )  # fmt: skip
     plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend))
-    resources = Resources(workers=workers, executor=executor, address=address)
+    resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track or ()))
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task)}"
     if is_file(task):
         announce(plan.task, plan.base.overrides)

@@ -39,6 +39,15 @@ Jobs = Annotated[
 ]
 
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Who is told of every round: tensorboard[:DIR], mlflow[:URI], wandb[:PROJECT] or package.module:Class.",
+    ),
+]
+
+
 def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
     """Settings of the configuration file and, over them, those of the command line."""
     return merge(read_config(config), parse_assignments(assignments or []))

@@ -114,22 +114,26 @@ class Results:
         return tuple(run for run in mine if run.curve.covers(self.budgets_s.get(run.curve.seed))) or mine
 
 
-def load(folder: Path) -> Results:
-    """The results in a comparison folder or a run folder."""
+Load = Callable[..., StoredRun]
+"""What reads a run, like `load_run`."""
+
+
+def load(folder: Path, read: Load | None = None) -> Results:
+    """The results in a comparison folder or a run folder; `read` may keep runs that have not changed."""
     if (folder / COMPARISON).is_file():
-        return load_comparison(folder)
+        return load_comparison(folder, read)
     if (folder / "manifest.json").is_file():
-        return _as_results(folder, load_run(folder))
+        return _as_results(folder, (read or load_run)(folder))
     raise RunFolderError(
         f"{folder} holds neither comparison.json nor manifest.json; give a folder that run or compare made"
     )
 
 
-def load_comparison(folder: Path) -> Results:
+def load_comparison(folder: Path, read: Load | None = None) -> Results:
     """The runs that `comparison.json` promises, each as far as it is there."""
-    found = ComparisonFile.read(folder)
+    found, read = ComparisonFile.read(folder), read or load_run
     runs = tuple(
-        load_run(folder / method / f"seed-{seed}", method, seed) for method in found.methods for seed in found.seeds
+        read(folder / method / f"seed-{seed}", method, seed) for method in found.methods for seed in found.seeds
     )
     return Results(
         folder=folder,

@@ -35,12 +35,10 @@ class Live:
 
 def page_html(results: Results, comparison: Comparison | None, live: Live | None = None) -> str:
     """The whole page: of a comparison, or of a single run where there is none."""
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters |= {"seconds": seconds, "accuracy": accuracy_text}
     drawn, look = charts(results, comparison), looks(results.methods)
     spoken = _run_words(results) if comparison is None else _comparison_words(results, comparison)
-    return environment.from_string(_text("page.html")).render(
-        spoken,
+    return _rendered(
+        **spoken,
         comparison=comparison,
         looks=look,
         clock=clock_name(results),
@@ -52,9 +50,22 @@ def page_html(results: Results, comparison: Comparison | None, live: Live | None
         origin=_origin(results),
         commands=list(commands(results)),
         live=live,
-        css=Markup(_text("page.css")),
-        js=Markup(_text("charts.js") + _text("page.js").replace('"use strict";\n', "", 1)),
         data=Markup(data_of(drawn, look)) if drawn else None,
+    )
+
+
+def waiting_html(title: str, why: str, live: Live) -> str:
+    """A live page that has nothing to show yet, and says why."""
+    return _rendered(title=title, headline=why, waiting=True, live=live)
+
+
+def _rendered(**said: Any) -> str:
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.filters |= {"seconds": seconds, "accuracy": accuracy_text}
+    script = _text("charts.js") + _text("page.js").replace('"use strict";\n', "", 1)
+    nothing = {"waiting": False, "comparison": None, "data": None, "problems": (), "top": ()}
+    return environment.from_string(_text("page.html")).render(
+        nothing | said, css=Markup(_text("page.css")), js=Markup(script)
     )
 
 

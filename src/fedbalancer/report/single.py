@@ -41,7 +41,8 @@ def run_headline(results: Results) -> str:
     if summary["accuracy"] is None:
         return f"{name}: no evaluation yet{_not_done(results.runs[0])}."
     after = f"after {summary['rounds']} rounds and {seconds(summary['clock_s'])} of {clock_name(results)}"
-    return f"{name}, ended at an accuracy of {summary['accuracy']:.1%} {after}{_not_done(results.runs[0])}."
+    stands = "is at" if summary["status"] == "running" else "ended at"
+    return f"{name}, {stands} an accuracy of {summary['accuracy']:.1%} {after}{_not_done(results.runs[0])}."
 
 
 def run_markdown(results: Results) -> str:

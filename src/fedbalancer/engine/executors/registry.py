@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fedbalancer.engine.executors.adaptive import AdaptiveExecutor
 from fedbalancer.engine.executors.inline import InlineExecutor
@@ -22,13 +23,15 @@ class Resources:
     """Who trains the clients of a run: an `executor` (inline, pool or ray, the latter at `address`) with `workers`.
 
     Without an `executor`, one worker is this process and several are a pool. If `workers` are not given either, a run
-    starts in this process and changes over to a pool of all `cores` if it turns out to be long.
+    starts in this process and changes over to a pool of all `cores` if it turns out to be long. `track` are the sinks
+    that are told what goes on in the runs; they change no result either.
     """
 
     workers: int | None = 1
     executor: str | None = None
     address: str | None = None
     cores: int = field(default_factory=usable_cores)
+    track: tuple[Any, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
