@@ -248,7 +248,7 @@ class TestModifiers:
 
 class TestNames:
     @pytest.mark.parametrize(
-        ("name", "near"), [("fedbalancr", "fedbalancer"), ("fedavg", r"fedavg\+1t"), ("prox+3t", r"prox\+[12]t")]
+        ("name", "near"), [("fedbalancr", "fedbalancer"), ("fedavgg", r"fedavg"), ("prox+3t", r"prox\+[12]t")]
     )
     def test_an_unknown_method_suggests_the_nearest(self, name: str, near: str) -> None:
         with pytest.raises(UnknownName, match=f"unknown method .* did you mean .*{near}"):
@@ -308,3 +308,43 @@ class TestLoadPolicy:
     def test_an_unknown_slot_suggests_the_nearest(self) -> None:
         with pytest.raises(UnknownName, match="did you mean deadline"):
             load_policy("dedline", "a:B")
+
+
+class TestBrackets:
+    def test_settings_in_brackets_go_over_those_given(self) -> None:
+        made = method("fedbalancer[w=5,p=.75]", resolve({"w": 7, "lss": 0.2}))
+        assert made.pace == RatioControl(5, 0.2, 0.05)
+        assert made.samples == OverThreshold(0.75)
+        assert made.name == "fedbalancer[w=5,p=.75]"
+        assert made.settings == {"w": 5, "p": 0.75}
+
+    def test_they_reach_modifiers(self) -> None:
+        assert method("fedavg+1t+momentum[server_momentum=.5]").aggregate == ServerMomentum(0.5)
+
+    def test_two_spellings_are_equal_methods(self) -> None:
+        assert method("fedbalancer[p=0.75, w=5]") == method("fedbalancer[w=5,p=.75]")
+
+    @pytest.mark.parametrize("deadline", [".5T", "1.5T"])
+    def test_fedavg_and_prox_with_a_deadline_of_their_own(self, deadline: str) -> None:
+        fixed = FixedDeadline(float(deadline[:-1]))
+        for family in ("fedavg", "prox"):
+            name = f"{family}[deadline={deadline}]"
+            like = method(f"{family}+1t").changed(deadline=fixed)
+            assert method(name) == replace(like, name=name, settings={"slots": {"deadline": deadline}})
+
+    def test_without_one_they_are_no_method(self) -> None:
+        for name in ("fedavg", "prox", "fedavg+momentum", "prox[epochs=2]"):
+            with pytest.raises(BadSetting, match=re.escape(f"method '{name}' cannot run: it has no deadline")):
+                method(name)
+        assert method("fedavg", deadline=FixedDeadline(3)).deadline == FixedDeadline(3)
+        assert method("fedavg", Settings(slots={"deadline": "wait"})).deadline == WaitForShare()
+
+    def test_a_slot_in_brackets_goes_over_the_settings_and_an_argument_over_both(self) -> None:
+        s = Settings(slots={"deadline": "wait", "samples": "EverySample"})
+        assert method("fedbalancer[deadline=3T]", s).deadline == FixedDeadline(3)
+        assert method("fedbalancer[deadline=3T]", s).samples == EverySample()
+        assert method("fedbalancer[deadline=3T]", s, deadline=FixedDeadline(4)).deadline == FixedDeadline(4)
+
+    def test_what_does_not_go_together_is_refused(self) -> None:
+        with pytest.raises(BadSetting, match=r"cannot run: .* Silent does not release"):
+            method("fedbalancer[summary=Silent]")

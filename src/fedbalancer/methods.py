@@ -1,13 +1,14 @@
 """Each named method as a composition of slots. This file reads like the table of methods.
 
-A name is a base and any modifiers: `fedavg+1t`, `fedbalancer`, `fedbalancer+qffl`, `fedbalancer-deadline`.
+A name is a base, any modifiers, and settings of its own in brackets: `fedavg+1t`, `fedbalancer`, `fedbalancer+qffl`,
+`fedbalancer-deadline`, `fedbalancer[w=5,p=.75]`, `fedavg[deadline=.5T]`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from fedbalancer.client.compress import (
@@ -18,11 +19,12 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.policies import CLIENT_SLOTS, ClientPolicies
 from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
 from fedbalancer.client.summary import LossStatistics, Silent
 from fedbalancer.client.work import WholeBatches, WholeEpochs
+from fedbalancer.composition import Method, setup_of
 from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.known import policy
 from fedbalancer.protocols import DeadlinePolicy
 from fedbalancer.server.aggregate import (
     QFFL,
@@ -38,57 +40,31 @@ from fedbalancer.server.aggregate import (
 from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, WaitForShare
 from fedbalancer.server.pace import RatioControl
-from fedbalancer.server.policies import SERVER_SLOTS, ServerPolicies
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
-from fedbalancer.settings import Settings
+from fedbalancer.settings import Settings, resolve
 from fedbalancer.slots import SLOTS, check_composition, load_policy
-from fedbalancer.types import Ledger, Setup
+from fedbalancer.spelling import spelt
 
-__all__ = ["BASES", "MODIFIERS", "SLOTS", "Method", "load_policy", "method", "setup_of"]
+__all__ = ["BASES", "FAMILIES", "MODIFIERS", "SLOTS", "Method", "load_policy", "method", "setup_of"]
 
 
-@dataclass(frozen=True)
-class Method:
-    """What the server runs and what its clients run: one choice per slot. The defaults are FedAvg, waiting for all."""
+class Undecided(WaitForShare):
+    """The deadline of a base that leaves it to the brackets."""
 
-    name: str
-    server: ServerPolicies = field(default_factory=ServerPolicies)
-    client: ClientPolicies = field(default_factory=ClientPolicies)
-
-    def __getattr__(self, slot: str) -> Any:
-        """The choice in a slot, whichever side runs it: `method.deadline` is `method.server.deadline`."""
-        for side, slots in (("server", SERVER_SLOTS), ("client", CLIENT_SLOTS)):
-            if slot in slots:
-                return getattr(getattr(self, side), slot)
-        raise AttributeError(f"a method has no {slot!r}")
-
-    def changed(self, **slots: Any) -> Method:
-        """The same method with other choices in some slots, whichever side runs them.
-
-        >>> Method("mine").changed(deadline=FixedDeadline(2), mu=0.1).client.mu
-        0.1
-        """
-        for slot in slots:
-            if slot not in (*SERVER_SLOTS, *CLIENT_SLOTS):
-                raise UnknownName("slot", slot, [*SERVER_SLOTS, *CLIENT_SLOTS])
-        return Method(
-            self.name,
-            replace(self.server, **{slot: policy for slot, policy in slots.items() if slot in SERVER_SLOTS}),
-            replace(self.client, **{slot: policy for slot, policy in slots.items() if slot in CLIENT_SLOTS}),
-        )
+    def refuses(self, method: Method) -> str:
+        return "it has no deadline; name one, as in fedavg+1t, fedavg[deadline=.5T], or fedavg+wfa, which waits for all"
 
 
 def _fedavg(name: str, deadline: DeadlinePolicy, s: Settings) -> Method:
     return Method(name).changed(deadline=deadline, summary=_summary(s))
 
 
-def _prox(name: str, multiple: float, s: Settings) -> Method:
-    prox = Method(name).changed(work=WholeEpochs(), mu=s.prox_mu, summary=_summary(s))
-    return prox.changed(deadline=FixedDeadline(multiple))
+def _prox(name: str, deadline: DeadlinePolicy, s: Settings) -> Method:
+    return _fedavg(name, deadline, s).changed(work=WholeEpochs(), mu=s.prox_mu)
 
 
 def _sample_selection(s: Settings) -> Method:
-    return _prox("sampleselection", s.sample_selection_deadline, s).changed(samples=HighestLoss())
+    return _prox("sampleselection", FixedDeadline(s.sample_selection_deadline), s).changed(samples=HighestLoss())
 
 
 def _fedbalancer(s: Settings) -> Method:
@@ -152,13 +128,19 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "fedavg+2t": ("FedAvg, fixed deadline 2 T", lambda s: _fedavg("fedavg+2t", FixedDeadline(2), s)),
     "fedavg+spc": ("FedAvg, SmartPC: 80 % report", lambda s: _fedavg("fedavg+spc", WaitForShare(s.smartpc_share), s)),
     "fedavg+wfa": ("FedAvg, waits for all", lambda s: _fedavg("fedavg+wfa", WaitForShare(), s)),
-    "prox+1t": ("Prox, partial epochs, deadline T", lambda s: _prox("prox+1t", 1, s)),
-    "prox+2t": ("Prox, partial epochs, deadline 2 T", lambda s: _prox("prox+2t", 2, s)),
+    "prox+1t": ("Prox, partial epochs, deadline T", lambda s: _prox("prox+1t", FixedDeadline(1), s)),
+    "prox+2t": ("Prox, partial epochs, deadline 2 T", lambda s: _prox("prox+2t", FixedDeadline(2), s)),
     "sampleselection": ("highest losses, big clients cut at P80", _sample_selection),
     "oort": ("Oort: clients by utility and speed, one batch an epoch", _oort),
     "fedbalancer": ("sample selection and adaptive deadlines", _fedbalancer),
     "oortbalancer": ("FedBalancer on Oort's one batch an epoch", _oortbalancer),
 }
+
+FAMILIES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
+    "fedavg": ("FedAvg with the deadline that is named: fedavg[deadline=.5T]", lambda s: _fedavg("", Undecided(), s)),
+    "prox": ("Prox with the deadline that is named: prox[deadline=.5T]", lambda s: _prox("", Undecided(), s)),
+}
+"""Bases that are no method before they have a deadline."""
 
 Modifier = Callable[[Method, Settings], Method]
 
@@ -222,52 +204,49 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
 
 
 def method(name: str, settings: Settings | None = None, **slots: Any) -> Method:
-    """A named method; any slot may be replaced.
+    """A named method; any slot may be replaced. Settings in the brackets of the name go over those given.
 
     >>> method("fedavg+1t", deadline=FixedDeadline(1.5)).deadline
     FixedDeadline(multiple=1.5)
+    >>> method("fedbalancer[p=0.75, w=5]").name
+    'fedbalancer[w=5,p=.75]'
     """
-    settings = settings if settings is not None else Settings()
-    base = next((known for known in sorted(BASES, key=len, reverse=True) if _starts(name, known)), None)
-    if base is None:
-        raise UnknownName("method", name, BASES)
-    result = BASES[base][1](settings)
-    for modifier in _modifiers(name, name[len(base) :]):
-        before, result = result, MODIFIERS[modifier][1](result, settings)
-        if modifier.startswith("-") and result == before:
-            raise BadSetting(f"method {name!r}: {base} is {MODIFIERS[modifier][0].partition(':')[0]} anyway")
-    named = {slot: load_policy(slot, path) for slot, path in settings.slots.items()}
-    made = replace(result.changed(**{**named, **slots}), name=name)
+    spelling = spelt(name)
+    settings = resolve(settings.model_dump() if settings is not None else {}, spelling.layer)
+    made = _composed(spelling.stem, settings)
+    named = {slot: policy(slot, text) for slot, text in settings.slots.items()}
+    made = replace(made.changed(**{**named, **slots}), name=str(spelling), settings=spelling.layer)
     check_composition(made)
     return made
 
 
-def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> Setup:
-    """What the server of a method knows before the first round."""
-    return Setup(
-        ledger=ledger,
-        epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        clients_per_round=settings.clients_per_round,
-        seed=seed,
-        sample_cap=method.client.samples.cap(ledger.size),
-        epoch_batches=method.server.epoch_batches,
-        learning_rate=settings.learning_rate,
-        clip_norm=settings.clip_norm,
-        looks_every_round=method.client.forward_pass == "every",
-    )
+def _composed(stem: str, settings: Settings) -> Method:
+    """A base with its modifiers."""
+    bases = {**FAMILIES, **BASES}
+    base = next((known for known in sorted(bases, key=len, reverse=True) if _starts(stem, known)), None)
+    if base is None:
+        raise UnknownName("method", stem, bases)
+    result = bases[base][1](settings)
+    for modifier in _modifiers(base, stem):
+        before, result = result, MODIFIERS[modifier][1](result, settings)
+        if modifier.startswith("-") and result == before:
+            raise BadSetting(f"method {stem!r}: {base} is {MODIFIERS[modifier][0].partition(':')[0]} anyway")
+    return result
 
 
 def _starts(name: str, base: str) -> bool:
     return name == base or (name.startswith(base) and name[len(base)] in "+-")
 
 
-def _modifiers(name: str, rest: str) -> list[str]:
+def _modifiers(base: str, stem: str) -> list[str]:
     found: list[str] = []
+    rest = stem[len(base) :]
     while rest:
         modifier = next((known for known in sorted(MODIFIERS, key=len, reverse=True) if _starts(rest, known)), None)
+        if modifier is None and base in FAMILIES:  # fedavg+3t is no fedavg with a modifier
+            raise UnknownName("method", stem, BASES)
         if modifier is None:
-            raise UnknownName(f"modifier in method {name!r}:", rest, MODIFIERS)
+            raise UnknownName(f"modifier in method {stem!r}:", rest, MODIFIERS)
         found.append(modifier)
         rest = rest[len(modifier) :]
     return found

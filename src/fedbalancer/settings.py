@@ -1,4 +1,5 @@
-"""All settings of a run, typed and with their ranges. Defaults < task < `fedbalancer.toml` < `--set`."""
+"""All settings of a run, typed and with their ranges. Defaults < task < `fedbalancer.toml` < `--set` < brackets of a
+method (`fedbalancer[w=5]`)."""
 
 from __future__ import annotations
 
@@ -164,7 +165,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
-        key, value = key.strip(), _parse_value(text.strip())
+        key, value = key.strip(), parse_value(text.strip())
         if not equals or not key:
             raise BadSetting(f"--set {assignment!r} must look like key=value")
         table, dot, slot = key.partition(".")
@@ -174,7 +175,8 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """A value as TOML has it, or `off` for none; what is neither is a text."""
     if text.lower() in ("none", "null", "off"):
         return None
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.protocols import (
@@ -52,26 +55,72 @@ def _refusal(method: Any, slot: str) -> str | None:
     return str(why) if refuses is not None and (why := refuses(method)) else None
 
 
-def load_policy(slot: str, path: str) -> Any:
-    """An own policy named as `package.module:Class`, made without arguments and checked for its slot's methods."""
+def load_policy(slot: str, text: str) -> Any:
+    """An own policy named as `package.module:Class`, or `package.module:Class(first=60)` with keyword arguments,
+    checked for its slot's methods."""
     if slot not in SLOTS:
         raise UnknownName("slot", slot, SLOTS)
+    path, arguments = read_call(f"slots.{slot} = {text!r}", text)
     module_name, colon, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute) if colon else None
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         advice = " (install its package, or put its folder on PYTHONPATH)" if _is_absent(error, module_name) else ""
-        raise BadSetting(f"slots.{slot} = {path!r}: {error}{advice}") from error
+        raise BadSetting(f"slots.{slot} = {text!r}: {error}{advice}") from error
     if found is None:
-        raise BadSetting(f"slots.{slot} = {path!r} must look like package.module:Class")
+        raise BadSetting(f"slots.{slot} = {text!r} must look like package.module:Class")
+    return checked(slot, text, made(slot, text, found, arguments))
+
+
+def made(slot: str, text: str, found: Any, arguments: Mapping[str, Any]) -> Any:
+    """A policy from its class; what is no class is one already, and takes no arguments."""
+    if not inspect.isclass(found) and not arguments:
+        return found
     try:
-        policy = found() if inspect.isclass(found) else found
-    except TypeError as error:
-        raise BadSetting(f"slots.{slot} = {path!r} cannot be made without arguments: {error}") from error
+        return found(**arguments)
+    except (TypeError, ValueError) as error:
+        how = "with these arguments" if arguments else "without arguments"
+        raise BadSetting(f"slots.{slot} = {text!r} cannot be made {how}: {error}") from error
+
+
+def checked(slot: str, text: str, policy: Any) -> Any:
+    """The policy, if it has what its slot needs."""
     if not isinstance(policy, SLOTS[slot]):
         needed = sorted(name for name in dir(SLOTS[slot]) if not name.startswith("_"))
-        raise BadSetting(f"slots.{slot} = {path!r} is no policy for that slot; it needs {', '.join(needed)}")
+        raise BadSetting(f"slots.{slot} = {text!r} is no policy for that slot; it needs {', '.join(needed)}")
     return policy
+
+
+def read_call(place: str, text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the keyword arguments of a call in words. Values are literals: nothing is evaluated.
+
+    >>> read_call("here", "my.module:Mine(first=60, names=['a'], early=true)")
+    ('my.module:Mine', {'first': 60, 'names': ['a'], 'early': True})
+    """
+    name, parenthesis, _ = text.partition("(")
+    if not parenthesis:
+        return text.strip(), {}
+    wrong = f"{place} must look like package.module:Class(key=value, ...), with plain values"
+    try:
+        call = ast.parse(f"f{text[len(name) :].rstrip()}", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            raise BadSetting(wrong)
+        arguments = [(keyword.arg, ast.literal_eval(_Words().visit(keyword.value))) for keyword in call.keywords]
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+        raise BadSetting(wrong) from error
+    keys = [str(key) for key, _ in arguments if key is not None]
+    if len(set(keys)) < len(arguments):
+        raise BadSetting(f"{place}: an argument is given twice, or has no name")
+    return name.strip(), dict(zip(keys, (value for _, value in arguments), strict=True))
+
+
+class _Words(ast.NodeTransformer):
+    """TOML's words for values stand for Python's."""
+
+    known: ClassVar = {"true": True, "false": False, "inf": math.inf, "none": None}
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self.known[node.id]) if node.id in self.known else node
 
 
 def _is_absent(error: Exception, module_name: str) -> bool:

@@ -18,6 +18,7 @@ from flwr.serverapp import strategy as flower_strategies
 from fedbalancer import method
 from fedbalancer.client.samples import EverySample
 from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
+from fedbalancer.flower import Strategy
 from fedbalancer.server.deadline import FixedDeadline
 
 
@@ -110,3 +111,11 @@ def test_mistakes_of_the_user_are_told() -> None:
         World(Phone(0)).strategy(settings={"noise_faktor": 1})
     with pytest.raises(FedBalancerError, match="run_key"):
         World(Phone(0)).start(1, run_key="../other", min_clients=1)
+
+
+def test_settings_in_the_brackets_of_a_name_are_the_strategys() -> None:
+    for named in ("fedbalancer[epochs=2, w=3]", method("fedbalancer[w=3,epochs=2]")):
+        strategy = Strategy(named, epochs=5, settings={"w": 7})
+        assert (strategy.settings.epochs, strategy.settings.w) == (2, 3)
+        assert strategy.method.pace.w == 3
+        assert strategy.method.name == "fedbalancer[epochs=2,w=3]"

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from runs import tinytask
 import fedbalancer as fb
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
-from fedbalancer.runs.compare import run_comparison
+from fedbalancer.runs.compare import apart, run_comparison
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.settings import Settings
 from fedbalancer.store import MemoryRecorder
 
 METHODS = ["fedavg+1t", "fedavg+wfa", "fedbalancer"]
@@ -69,6 +71,37 @@ def test_without_a_folder_the_scores_are_the_same_and_no_run_is_written(
     in_memory = fb.compare(tinytask.load(), METHODS, seeds=2, jobs=2)
     assert in_memory.to_json() == json.loads((compared / "summary.json").read_text())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_runs_have_in_common_is_trained_once_with_the_same_bytes(tmp_path: Path) -> None:
+    """FedBalancer's settings make one run until its first window ends."""
+    count = tmp_path / "trainings"
+    methods = [fb.method("fedbalancer", Settings(w=w, lss=lss)) for w, lss in ((2, 0.1), (2, 0.2), (3, 0.1))]
+    methods = [replace(method, name=f"fedbalancer{place}") for place, method in enumerate(methods)]
+    task = tinytask.load(loss=partial(tinytask.counted_loss, str(count)))
+    fb.compare(task, ["fedavg+1t", *methods], seeds=2, out=tmp_path / "out", jobs=2, workers=1)
+    together = len(count.read_bytes())
+    count.unlink()
+    for method in ("fedavg+1t", *methods):
+        name = method if isinstance(method, str) else method.name
+        for seed in (0, 1):
+            kept = tmp_path / "out" / name / f"seed-{seed}"
+            spec = json.loads((kept / "manifest.json").read_text())["spec"]
+            asked = {key: spec[key] for key in ("budget_s", "settings")}
+            alone = fb.run(task, method, seed, **asked, out=tmp_path / name / str(seed))
+            for table in ("rounds", "evals", "clients"):
+                shared = pl.read_parquet(kept / f"{table}.parquet")
+                own = getattr(alone, table)
+                assert own.equals(shared.head(len(own))), (name, seed, table)
+    assert together < 0.8 * len(count.read_bytes())
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_runs_side_by_side_are_of_different_seeds() -> None:
+    specs = [RunSpec(task="synthetic", method=m, seed=s) for s in range(3) for m in ("fedavg+1t", "prox+1t")]
+    order = [(spec.seed, spec.method_name) for spec in apart(specs, 2)]
+    assert order[:4] == [(0, "fedavg+1t"), (1, "fedavg+1t"), (0, "prox+1t"), (1, "prox+1t")]
+    assert sorted(order) == sorted((spec.seed, spec.method_name) for spec in specs)
 
 
 def test_a_run_in_memory_goes_on_as_one_in_a_folder_does(tmp_path: Path) -> None:

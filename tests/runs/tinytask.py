@@ -48,6 +48,15 @@ def load(**changes: Any) -> Task:
     return Task(**{**values, **changes})
 
 
+def counted_loss(file: str, scores: Any, labels: Any) -> Any:
+    """The usual loss, which leaves a byte in a file whenever it is asked."""
+    import torch
+
+    with open(file, "ab") as counter:
+        counter.write(b".")
+    return torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+
+
 def load_named(*, scale: str = "small", users: int | None = None) -> Task:
     """The shape that the registry calls."""
     return load()

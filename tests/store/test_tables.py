@@ -79,12 +79,32 @@ def test_an_entry_of_the_journal_survives_json_and_gives_the_same_tables() -> No
     """The keys are those of journals that lie in unfinished runs."""
     client = ClientRow(1, "ann", 0.1, 0.0, 0.2, 0.3, 0.0, 5.0, 12, "completed")
     tables, again = RunTables(), RunTables()
-    entry = tables.entry(None, EVAL, [client])
-    assert entry == {"round": None, "eval": EVAL._asdict(), "clients": [list(client)]}
+    entry = tables.entry(None, [EVAL, EVAL._replace(schedule="seconds")], [client])
+    evals = [EVAL._asdict(), {**EVAL._asdict(), "schedule": "seconds"}]
+    assert entry == {"round": None, "evals": evals, "clients": [list(client)]}
     for each, rows in ((tables, entry), (again, json.loads(json.dumps(entry)))):
         each.add(rows)
-    assert [len(frame) for frame in tables.frames().values()] == [0, 1, 1]
+    assert [len(frame) for frame in tables.frames().values()] == [0, 2, 1]
     assert all(frame.equals(again.frames()[name]) for name, frame in tables.frames().items())
+
+
+def test_an_entry_of_an_older_version_is_taken_up_without_what_it_did_not_know() -> None:
+    """Its evaluations were all by rounds, at most one a round, and nobody counted what devices did."""
+    later = {"device_s", "sample_passes"}
+    old = {name: 1 for name in RoundRow._fields if name not in later}
+    tables = RunTables()
+    tables.add(
+        {
+            "round": old,
+            "eval": {"round": 1, "start_s": 0.0, "clock_s": 2.0, "accuracy": 0.5, "loss": 1.0},
+            "clients": [],
+        }
+    )
+    tables.add({"round": {**old, "round": 2}, "eval": None, "clients": []})
+    rounds, evals = tables.frames()["rounds"], tables.frames()["evals"]
+    assert rounds["round"].to_list() == [1, 2]
+    assert rounds["device_s"].null_count() == rounds["sample_passes"].null_count() == 2
+    assert evals.rows() == [(1, 0.0, 2.0, 0.5, 1.0, "rounds")]
 
 
 def test_same_rows_same_bytes_in_other_processes_with_other_threads() -> None:

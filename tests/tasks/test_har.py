@@ -138,6 +138,17 @@ def test_the_model_has_the_published_size() -> None:
     assert model[1](model[0](torch.zeros(1, 9, 128))).shape == (1, 192, 128)
 
 
+@needs_recordings
+def test_the_small_model_sees_every_second_reading_of_the_same_windows(recorded: Task) -> None:
+    torch = pytest.importorskip("torch", reason="the model needs the extra [torch]")
+    small = har.load("small", variant="hapt")
+    assert small.sizes == recorded.sizes
+    np.testing.assert_array_equal(small.test[0], recorded.test[0][:, :, ::2])
+    np.testing.assert_array_equal(small.clients["s01"][0], recorded.clients["s01"][0][:, :, ::2])
+    assert small.model()(torch.zeros(2, 9, 64)).shape == (2, 6)
+    assert small.model_bytes == recorded.model_bytes == 6_410_008
+
+
 def test_weights_start_as_glorot_says() -> None:
     pytest.importorskip("torch", reason="the model needs the extra [torch]")
     model = har.make_model()
@@ -186,7 +197,7 @@ def test_the_second_start_reads_the_cache_and_a_change_is_noticed(
     har.load()
     with monkeypatch.context() as patch:
         patch.setattr(har_uci, "read", lambda path: pytest.fail("prepared twice"))
-        assert isinstance(har.load().test[0], np.memmap)
+        assert isinstance(har.load("paper").test[0], np.memmap)
     labels = folder / "test" / "y_test.txt"
     labels.write_text("2\n3\n\n"[:-1])
     assert list(har.load().test[1]) == [1, 2]

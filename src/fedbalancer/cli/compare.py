@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,7 @@ def compare(
     extend: Annotated[
         float, typer.Option(help="Budgets that a method may take to reach the target; 1 stops all at the budget.")
     ] = 2.0,
+    rule: options.Rule = "fair",
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK).")] = None,
     overwrite: options.Overwrite = False,
     jobs: options.Jobs = None,
@@ -48,13 +50,16 @@ def compare(
 ) -> None:
     """Compare methods by time-to-accuracy and final accuracy, over seeds.
 
-    Budget: FedAvg+1T's simulated clock after the task's rounds. Target: final accuracy of the best FedAvg variant.
+    Budget: FedAvg+1T's simulated clock after the task's rounds. Target: final accuracy of the best FedAvg variant. By
+    the rule fair all methods are evaluated on one grid of simulated seconds, and a target must be held.
 
     Examples:
 
         fedbalancer compare
 
         fedbalancer compare watch --methods fedavg+1t,prox+1t,fedbalancer --seeds 5
+
+        fedbalancer compare watch --methods 'fedavg+1t,fedavg[deadline=.5T],fedbalancer[w=5,p=.75]'
 
         fedbalancer compare my_task.toml
     """
@@ -63,18 +68,18 @@ def compare(
     from fedbalancer.runs.plan import ComparisonPlan
     from fedbalancer.runs.spec import RunSpec
 
-    names = [name.strip() for name in methods.split(",") if name.strip()] if methods else list(DEFAULT_METHODS)
+    names = options.methods_of(config, methods, "methods", DEFAULT_METHODS)
     base = RunSpec(
         task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
         engine=engine, device=device,
     )  # fmt: skip
-    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend))
+    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend, rule))
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track or ()))
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task)}"
     if is_file(task):
         announce(plan.task, plan.base.overrides)
     say_prepared(plan.task, seconds)
-    with StopFlag() as stop, comparison_display(names, list(plan.seeds)) as listen:
+    with StopFlag() as stop, comparison_display(plan.method_names, list(plan.seeds)) as listen:
         result = run_comparison(
             plan, folder, overwrite=overwrite, jobs=jobs, resources=resources, listen=listen, stopped=stop
         )
@@ -97,7 +102,7 @@ def finish(result: ComparisonRun, folder: Path, as_json: bool) -> None:
     for event in result.failed:
         typer.echo(f"error: {event.key[0]} seed {event.key[1]} failed: {event.why}", err=True)
     if result.stopped:
-        typer.echo(f"stopped; to go on: fedbalancer resume {folder}", err=True)
+        typer.echo(f"stopped; to go on: fedbalancer resume {shlex.quote(str(folder))}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)
     if result.failed:
         raise typer.Exit(EXIT_USER_ERROR)

@@ -34,7 +34,12 @@ def comparison_display(methods: Sequence[str], seeds: Sequence[int]) -> Iterator
 @contextmanager
 def _display(titles: Titles) -> Iterator[Listen]:
     console = Console(stderr=True)
-    columns = ("{task.description}", BarColumn(24), TextColumn("{task.fields[text]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(24),
+        TextColumn("{task.fields[text]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
         yield _listener(bars, titles)
 

@@ -36,7 +36,7 @@ def list_(
     table = Table(*rows[0])
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def _tasks() -> Rows:
@@ -46,10 +46,11 @@ def _tasks() -> Rows:
 
 
 def _methods() -> Rows:
-    from fedbalancer.methods import BASES, MODIFIERS
+    from fedbalancer.methods import BASES, FAMILIES, MODIFIERS
 
-    bases = [{"method": name, "what it is": title} for name, (title, _) in BASES.items()]
-    return bases + [{"method": f"...{name}", "what it is": title} for name, (title, _) in MODIFIERS.items()]
+    bases = [{"method": name, "what it is": title} for name, (title, _) in {**BASES, **FAMILIES}.items()]
+    own = [{"method": "...[key=value,...]", "what it is": "settings and slots of its own: fedbalancer[w=5,p=.75]"}]
+    return bases + own + [{"method": f"...{name}", "what it is": title} for name, (title, _) in MODIFIERS.items()]
 
 
 def _devices() -> Rows:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedbalancer.errors import BadSetting
 from fedbalancer.settings import merge, parse_assignments, read_config
+from fedbalancer.spelling import split_names
+
+METHODS = ("method", "methods")
+"""Keys of the configuration file that are no settings."""
 
 Scale = Annotated[str, typer.Option(help="Size of the task: small, or paper as published.")]
 Users = Annotated[int | None, typer.Option(help="How many users of the task to take, where it allows a choice.")]
 Variant = Annotated[str | None, typer.Option(help="Which of the task's data sets (`fedbalancer data list`).")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds (default: the task's).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left in the folder.")]
+Rule = Annotated[
+    str, typer.Option(help="How to evaluate and score: fair (one grid of seconds, target held) or paper (by rounds).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", help="A setting as key=value; repeatable. See `fedbalancer list settings`.")
@@ -50,4 +59,20 @@ Track = Annotated[
 
 def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
     """Settings of the configuration file and, over them, those of the command line."""
-    return merge(read_config(config), parse_assignments(assignments or []))
+    in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}
+    return merge(in_file, parse_assignments(assignments or []))
+
+
+def methods_of(config: Path | None, asked: str | None, key: str, otherwise: Sequence[str]) -> list[str]:
+    """The methods of the command line or, where it names none, of the configuration file (`key` is method for one run,
+    methods for several), or the usual ones."""
+    if asked is not None:
+        found = split_names(asked)
+    else:
+        named = read_config(config).get(key, list(otherwise))
+        found = [named] if isinstance(named, str) else named
+    if not isinstance(found, list) or not found or not all(isinstance(name, str) for name in found):
+        raise BadSetting(f"{key} = {found!r} must be names of methods, as in ['fedavg+1t', 'fedbalancer[w=5]']")
+    if key == "method" and len(found) > 1:
+        raise BadSetting(f"method = {', '.join(found)}: a run has one method; several are for `fedbalancer compare`")
+    return found

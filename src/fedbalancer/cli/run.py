@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,9 @@ def run(
     task: Annotated[
         str, typer.Argument(help="Name of a task (`fedbalancer list tasks`), TOML file, or package.module:function.")
     ],
-    method: Annotated[str, typer.Option("--method", "-m", help="Name of a method.")] = "fedbalancer",
+    method: Annotated[
+        str | None, typer.Option("--method", "-m", help="Name of a method (default: fedbalancer).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     scale: options.Scale = "small",
     users: options.Users = None,
@@ -49,6 +52,8 @@ def run(
 
         fedbalancer run synthetic -m fedavg+1t --users 10000 --rounds 1000 --timing-only --set clients_per_round=100
 
+        fedbalancer run watch --method 'fedbalancer[w=5,p=.75]'
+
         fedbalancer run my_task.toml --method fedbalancer
 
         fedbalancer run femnist --scale paper --executor ray --address auto
@@ -60,18 +65,19 @@ def run(
     from fedbalancer.runs.spec import RunSpec
 
     settings = options.overrides(config, set_)
+    (name,) = options.methods_of(config, method, "method", ["fedbalancer"])
     spec = RunSpec(
-        task=task, method=method, seed=seed, scale=scale, users=users, variant=variant, settings=settings,
+        task=task, method=name, seed=seed, scale=scale, users=users, variant=variant, settings=settings,
         rounds=rounds, budget_s=budget, timing_only=timing_only, engine=engine, device=device,
     )  # fmt: skip
     executors = ExecutorCache(Resources(workers=workers, executor=executor, address=address, track=tuple(track or ())))
-    folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{method}-seed-{seed}"
+    folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{spec.method_name}-seed-{seed}"
     prepared, seconds = timed(spec.load_task)
     resolve_spec(spec, prepared)  # what can be wrong is wrong before anything is said
     if is_file(task):
         announce(prepared, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
     say_prepared(prepared, seconds)
-    title = f"{folder_name(task)} {method} seed {seed}"
+    title = f"{folder_name(task)} {spec.method_name} seed {seed}"
     with StopFlag() as stop, executors, run_display(title) as progress:
         result = execute(
             spec, folder, task=prepared, overwrite=overwrite, executors=executors, progress=progress, stopped=stop
@@ -96,5 +102,8 @@ def finish(result: RunResult, folder: Path, as_json: bool) -> None:
         ran = f"{label(task['name'], task['variant'])}, {described['method']}: {len(result.rounds)} rounds"
         typer.echo(f"done: {ran}, {clock_s:,.0f} simulated seconds{reached}; kept in {folder}")
     if result.status == "stopped":
-        typer.echo(f"stopped after round {len(result.rounds)}; to go on: fedbalancer resume {folder}", err=True)
+        typer.echo(
+            f"stopped after round {len(result.rounds)}; to go on: fedbalancer resume {shlex.quote(str(folder))}",
+            err=True,
+        )
         raise typer.Exit(EXIT_INTERRUPTED)

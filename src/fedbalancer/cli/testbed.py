@@ -13,6 +13,7 @@ import typer
 from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, overrides
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
+from fedbalancer.spelling import one_name, split_names
 
 if TYPE_CHECKING:
     from fedbalancer.testbed.bed import BedResult
@@ -70,7 +71,7 @@ def bed(
 
         fedbalancer testbed --task watch --clients 4 --rounds 5 --speed 20
     """
-    names = tuple(name.strip() for name in method.split(",") if name.strip())
+    names = tuple(one_name(name) for name in split_names(method))
     folder = out if out is not None else Path("runs") / f"testbed-{task}"
     result = run(
         folder, phones, overwrite, methods=names, clients=clients, speed=speed, rounds=rounds, seed=seed, task=task,

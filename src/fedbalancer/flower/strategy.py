@@ -18,6 +18,7 @@ from fedbalancer.methods import SLOTS, Method
 from fedbalancer.methods import method as method_of
 from fedbalancer.places import cache_folder
 from fedbalancer.settings import resolve
+from fedbalancer.spelling import spelt
 
 _log = logging.getLogger("flwr.fedbalancer")
 
@@ -65,7 +66,8 @@ class Strategy:
             "clients_per_round": clients_per_round, "epochs": epochs, "batch_size": batch_size,
             "learning_rate": learning_rate, "eval_every": eval_every,
         }  # fmt: skip
-        self.settings = resolve(given, settings or {})
+        in_brackets = spelt(method).layer if isinstance(method, str) else method.settings
+        self.settings = resolve(given, settings or {}, in_brackets)
         made = method_of(method, self.settings) if isinstance(method, str) else method
         self.method = made if aggregate is None else made.changed(aggregate=aggregator(aggregate))
         self.named = isinstance(method, str) and not self.settings.slots

@@ -1,30 +1,40 @@
-"""Reports: scores by the paper's rule, a table, figures and a page, for a comparison or for a single run."""
+"""Reports: scores, tables, figures and a page, for a comparison or for a single run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedbalancer.report.estimate import Estimate
 from fedbalancer.report.folders import RunCurve, load, load_comparison
-from fedbalancer.report.rule import Stamp
+from fedbalancer.report.ratio import Arrival, Ratio
+from fedbalancer.report.rule import Rule, Stamp
 from fedbalancer.report.scores import (
     Comparison,
     MethodScore,
     Score,
     SeedScore,
+    TargetScore,
     score,
     score_comparison,
 )
+from fedbalancer.report.values import TARGETS, Cost
 
 __all__ = [
+    "TARGETS",
+    "Arrival",
     "Comparison",
+    "Cost",
     "Estimate",
     "MethodScore",
+    "Ratio",
     "Report",
+    "Rule",
     "RunCurve",
     "Score",
     "SeedScore",
+    "TargetScore",
     "score",
     "score_comparison",
     "score_folder",
@@ -43,15 +53,21 @@ class Report:
     comparison: Comparison | None
 
 
-def score_folder(folder: Path, *, stamp: Stamp = "end") -> Comparison:
+def score_folder(
+    folder: Path, *, stamp: Stamp = "end", rule: str | None = None, targets: Sequence[float] = TARGETS
+) -> Comparison:
     """The scores of a comparison folder, without writing anything."""
-    return score_comparison(load_comparison(Path(folder)), stamp)
+    return score_comparison(load_comparison(Path(folder)), stamp, rule, targets)
 
 
-def write_report(folder: Path, *, stamp: Stamp = "end") -> Report:
+def write_report(
+    folder: Path, *, stamp: Stamp = "end", rule: str | None = None, targets: Sequence[float] = TARGETS
+) -> Report:
     """Write `summary.json`, `table.md`, `figures/` and `report.html` into a comparison folder or a run folder.
 
-    `stamp` says whether an evaluation counts at the end of its round or, as in the authors' notebooks, at its start.
+    `rule` (fair or paper) is how runs are scored; unless told, it is the rule that they were made for. `targets` are
+    shares of the reference's final accuracy. By the paper's rule, `stamp` says whether an evaluation counts at the end
+    of its round or, as in the authors' notebooks, at its start.
     Every file is replaced whole, so a report that is open in a browser can be made again at any time.
     """
     from fedbalancer.files import write_json, write_text
@@ -62,7 +78,7 @@ def write_report(folder: Path, *, stamp: Stamp = "end") -> Report:
 
     folder = Path(folder)
     results = load(folder)
-    comparison = None if results.single else score_comparison(results, stamp)
+    comparison = None if results.single else score_comparison(results, stamp, rule, targets)
     report = Report(
         summary=folder / "summary.json",
         table=folder / "table.md",

@@ -15,10 +15,13 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.errors import RunFolderError
+from fedbalancer.report.fairness import with_selections
 from fedbalancer.report.participation import SELECTIONS, TIMES, selections, times
-from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, RoundRow, schema_of
+from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, RoundRow, schema_of
+from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
 
 EVALS, _OF_ROUND = schema_of(EvalRow), schema_of(RoundRow)
+POPULATION = {**schema_of(PopulationRow), "selected": int}
 ROUNDS = {
     name: _OF_ROUND[name]
     for name in (
@@ -33,16 +36,18 @@ MORE = {
     )
 }  # fmt: skip
 """Columns of rounds.parquet that older versions did not record: null where they are absent."""
-POPULATION = {"client": pl.String, "device": pl.String}
-TRAFFIC = {name: _OF_ROUND[name] for name in ("start_s", "end_s", "down_bytes", "up_bytes")}
+COSTS = ("sample_passes", "device_s", "down_bytes", "up_bytes")
+"""What a round costs, by the columns of rounds.parquet."""
+TRAFFIC = {name: _OF_ROUND[name] for name in ("start_s", "end_s", *COSTS)}
 OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 
 
 @dataclass(frozen=True, eq=False)
 class RunCurve:
-    """What scoring needs of one run: its evaluations (round, start_s, clock_s, accuracy), its status, the clock at the
-    end of its last round (None: that of its last evaluation), and its traffic (start_s, end_s, down_bytes, up_bytes of
-    every round; None if the run did not record it)."""
+    """What scoring needs of one run: its evaluations by rounds (round, start_s, clock_s, accuracy), its status, the
+    clock at the end of its last round (None: that of its last evaluation), its traffic (start_s, end_s and the costs
+    of every round), the evaluations on its grid of seconds, and its population with how often each client was selected.
+    The last three are None if the run did not record them."""
 
     method: str
     seed: int
@@ -50,6 +55,13 @@ class RunCurve:
     status: str = "done"
     end_s: float | None = None
     traffic: pl.DataFrame | None = None
+    grid: pl.DataFrame | None = None
+    population: pl.DataFrame | None = None
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether the run was evaluated on a grid of seconds."""
+        return self.grid is not None and self.grid.height > 0
 
     @property
     def last_s(self) -> float:
@@ -67,11 +79,21 @@ class RunCurve:
         """Whether the run can be scored: it is done, or has come to the end of the budget."""
         return self.status == "done" or (budget_s is not None and self.last_s >= budget_s > 0)
 
-    def sent_bytes(self, column: str, budget_s: float, clock: str = "end_s") -> int | None:
-        """Sum of a column of the traffic over the rounds that end (or, by `start_s`, start) within the budget."""
-        if self.traffic is None:
+    def spent(self, column: str, until_s: float, clock: str = "end_s") -> float | None:
+        """Sum of a column of the traffic over the rounds that end (or, by `start_s`, start) by then; None if one of
+        them did not record it."""
+        if self.traffic is None or column not in self.traffic.columns:
             return None
-        return int(self.traffic.filter(pl.col(clock) <= budget_s)[column].sum())
+        values = self.traffic.filter(pl.col(clock) <= until_s)[column]
+        return None if values.null_count() else float(values.sum())
+
+
+def by_schedule(evals: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Evaluations by rounds, and those on the grid of seconds. Older versions knew rounds only, and said nothing."""
+    if "schedule" not in evals.columns:
+        return evals, evals.clear()
+    is_rounds = pl.col("schedule") == BY_ROUNDS
+    return evals.filter(is_rounds), evals.filter(~is_rounds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +111,8 @@ class StoredRun:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """All that a report is made from. A single run is a comparison of one method on one seed."""
+    """All that a report is made from. A single run is a comparison of one method on one seed. `rule` is that by which
+    the runs were evaluated and stopped."""
 
     folder: Path
     task: str
@@ -101,6 +124,7 @@ class Results:
     budgets_s: Mapping[int, float]
     runs: tuple[StoredRun, ...]
     single: bool = False
+    rule: str = "paper"
 
     @property
     def curves(self) -> tuple[RunCurve, ...]:
@@ -145,6 +169,7 @@ def load_comparison(folder: Path, read: Load | None = None) -> Results:
         rounds=found.rounds,
         budgets_s=found.budgets_s,
         runs=runs,
+        rule=found.rule,
     )
 
 
@@ -157,18 +182,23 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
         status = "damaged" if (folder / "manifest.json").exists() else "missing"
         return StoredRun(RunCurve(method, seed, pl.DataFrame(schema=EVALS), status, 0.0), why=problem)
     status, why = str(manifest.get("status") or "unknown"), str(manifest.get("why") or "")
-    evals, evals_problem = _read_parquet(folder / "evals.parquet", EVALS)
-    rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS | MORE, _with_more)
+    evals, evals_problem = _read_parquet(folder / "evals.parquet", EVALS, defaults=EvalRow._field_defaults)
+    rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS | MORE, defaults=dict.fromkeys(MORE))
     rounds = _derived(rounds)
     outcomes, outcomes_problem = _read_parquet(folder / "clients.parquet", OUTCOMES, _outcomes)
     problems = [text for text in (evals_problem, rounds_problem, outcomes_problem) if text]
     if problems and status == "done":
         status = "damaged"
     end_s = float(rounds["end_s"].max()) if rounds.height else None  # type: ignore[arg-type]
-    traffic, unknown = _read_parquet(folder / "rounds.parquet", TRAFFIC)  # older versions did not record it
-    curve = RunCurve(method, seed, evals, status, end_s, None if unknown or not rounds.height else traffic)
+    # older versions did not record traffic, or not all of it
+    traffic, unknown = _read_parquet(folder / "rounds.parquet", TRAFFIC, defaults=RoundRow._field_defaults)
+    by_rounds, grid = by_schedule(evals)
+    curve = RunCurve(
+        method, seed, by_rounds, status, end_s, None if unknown or not rounds.height else traffic, grid,
+        _population(folder, rounds),
+    )  # fmt: skip
     why = "; ".join(filter(None, [why, *problems]))
-    people, _ = _read_parquet(folder / "population.parquet", POPULATION)
+    people, _ = _read_parquet(folder / "population.parquet", {"client": pl.String, "device": pl.String})
     clients = folder / "clients.parquet"  # of an older version it may lack what these ask for: then there is nothing
     chosen, _ = _read_parquet(clients, SELECTIONS, lambda rows: selections(rows, people))
     spent, _ = _read_parquet(clients, TIMES, lambda rows: times(rows, rounds, people))
@@ -208,20 +238,24 @@ def _read_json(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _read_parquet(
-    path: Path, schema: Mapping[str, Any], ask: Callable[[pl.LazyFrame], pl.LazyFrame] = lambda rows: rows
+    path: Path,
+    schema: Mapping[str, Any],
+    ask: Callable[[pl.LazyFrame], pl.LazyFrame] = lambda rows: rows,
+    defaults: Mapping[str, Any] | None = None,
 ) -> tuple[pl.DataFrame, str]:
-    """The columns of `schema`, and in words what is wrong with the file. A run that has not come far has no file."""
+    """The columns of `schema`, and in words what is wrong with the file. A run that has not come far has no file; one
+    of an older version lacks columns, for which there may be `defaults`."""
     if not path.exists():
         return pl.DataFrame(schema=schema), ""
     try:
-        return ask(pl.scan_parquet(path)).select(list(schema)).collect().cast(dict(schema)), ""  # type: ignore[arg-type]
+        rows = ask(pl.scan_parquet(path, glob=False))
+        known = rows.collect_schema().names() if defaults else list(schema)
+        lacking = {
+            name: pl.lit(value) for name, value in (defaults or {}).items() if name in schema and name not in known
+        }
+        return rows.with_columns(**lacking).select(list(schema)).collect().cast(dict(schema)), ""  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError) as error:
         return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
-
-
-def _with_more(rows: pl.LazyFrame) -> pl.LazyFrame:
-    there = rows.collect_schema().names()
-    return rows.with_columns(pl.lit(None).alias(name) for name in MORE if name not in there)
 
 
 def _derived(rounds: pl.DataFrame) -> pl.DataFrame:
@@ -229,6 +263,18 @@ def _derived(rounds: pl.DataFrame) -> pl.DataFrame:
     return rounds.with_columns(
         dropped=pl.col("selected") - pl.col("completed"), sent_bytes=pl.col("down_bytes") + pl.col("up_bytes")
     )
+
+
+def _population(folder: Path, rounds: pl.DataFrame) -> pl.DataFrame | None:
+    """The clients with how often each was selected; None if the run did not come to its end, or is of older version."""
+    if not (folder / "population.parquet").exists() or not (folder / "clients.parquet").exists():
+        return None
+    try:
+        population = pl.read_parquet(folder / "population.parquet", glob=False)
+        clients = pl.scan_parquet(folder / "clients.parquet", glob=False)
+        return with_selections(population, rounds, clients).cast(POPULATION)  # type: ignore[arg-type]
+    except (OSError, pl.exceptions.PolarsError):
+        return None
 
 
 def _outcomes(rows: pl.LazyFrame) -> pl.LazyFrame:

@@ -1,13 +1,16 @@
-"""Methods x seeds on one task, by the paper's rules.
+"""Methods x seeds on one task.
 
-Every method gets, per seed, the simulated seconds that FedAvg+1T needs for the task's rounds. The target is the final
-accuracy of the best FedAvg variant. A method that has not reached it within the budget runs on, up to `extend` times
-the budget, because its time-to-accuracy is wanted; its final accuracy is the one within the budget all the same.
+Every method gets, per seed, the simulated seconds that FedAvg+1T needs for the task's rounds, and by the fair rule is
+evaluated on one grid of them. The target is the final accuracy of the best FedAvg variant. A method that has not
+reached it within the budget runs on, up to `extend` times the budget, because its time-to-accuracy is wanted; its
+final accuracy is the one within the budget all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -31,6 +34,7 @@ DEFAULT_METHODS = (
     "fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa", "prox+1t", "prox+2t", "sampleselection", "fedbalancer",
 )  # fmt: skip
 
+SHARED_RESULTS = ".shared-results"
 Key = tuple[str, int]
 """The method's name and the seed of a run."""
 
@@ -65,6 +69,7 @@ def compare(
     seeds: int | Sequence[int] = 3,
     *,
     extend: float = 2.0,
+    rule: str = "fair",
     out: Path | str | None = None,
     overwrite: bool = False,
     jobs: int | None = None,
@@ -78,12 +83,14 @@ def compare(
     if nothing is left it is an error.
 
     `seeds` are numbers, or how many of them to take from 0 on. A method may take `extend` budgets to reach the target.
+    By the rule `fair` all methods are evaluated on one grid of simulated seconds and a target must be held; `paper` is
+    the published rule, by rounds.
     The folder `out` keeps every run and the report; without it nothing is written to disk. `jobs` runs go side by side,
     each with `workers` that train its clients on the `executor` (inline, pool, or ray at `address`); unless told, they
     share the cores. `track` names the sinks of every run, as for `run`. The further options are those of all runs, as
     `RunSpec` explains them.
     """
-    plan = ComparisonPlan.make(RunSpec(task=task, **options), methods, seeds, extend)
+    plan = ComparisonPlan.make(RunSpec(task=task, **options), methods, seeds, extend, rule)
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
     folder = Path(out) if out is not None else None
     return run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, resources=resources).scored()
@@ -109,11 +116,11 @@ def run_comparison(
         make_folder(out)
         plan.file.write(out)
     first = [
-        Job(replace(spec, budget_s=plan.budgets_s[spec.seed]), _place(out, spec), overwrite=overwrite and not resumed)
-        for spec in plan.specs
+        Job(spec, _place(out, spec), overwrite=overwrite and not resumed)
+        for spec in apart(plan.specs, side_by_side)
         if not (resumed and out is not None and status_of(run_folder(out, spec)) == "done")
     ]
-    with JobPool(plan.own_task, side_by_side, each) as pool:
+    with shared_results(out) as results, JobPool(plan.own_task, side_by_side, replace(each, results=results)) as pool:
         outcomes = pool.run(first, listen, stopped)
         curves = {spec.key: _curve(out, spec, outcomes.get(spec.key)) for spec in plan.specs}
         further = [] if stopped() else _extensions(plan, out, curves, outcomes)
@@ -124,6 +131,30 @@ def run_comparison(
         return ComparisonRun(comparison, out, outcomes)
     curves |= {key: event.curve for key, event in outcomes.items() if event.curve is not None}
     return ComparisonRun(_scored(plan, curves), None, outcomes)
+
+
+def apart(specs: Sequence[RunSpec], side_by_side: int) -> list[RunSpec]:
+    """The runs in an order in which those that go side by side are of different seeds, and runs of one seed follow each
+    other: what these have in common is then there when the next one asks for it."""
+    seeds = sorted({spec.seed for spec in specs})
+    block = {seed: place // side_by_side for place, seed in enumerate(seeds)}
+    methods = {name: place for place, name in enumerate(dict.fromkeys(spec.method_name for spec in specs))}
+    return sorted(specs, key=lambda spec: (block[spec.seed], methods[spec.method_name], spec.seed))
+
+
+@contextmanager
+def shared_results(out: Path | None) -> Iterator[Path | None]:
+    """A folder for what runs have in common, for as long as they go on; none where nothing is to touch the disk."""
+    if out is None:
+        yield None
+        return
+    folder = out / SHARED_RESULTS
+    shutil.rmtree(folder, ignore_errors=True)  # what a killed one left may be of another version
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_folder(out: Path, spec: RunSpec) -> Path:
@@ -150,11 +181,12 @@ def _extensions(
     """Finished runs that did not reach their seed's target within the budget, to be carried on."""
     if plan.extend <= 1:
         return []
-    targets = {seed.seed: seed.target for seed in _scored(plan, curves).seeds}
+    seeds = _scored(plan, curves).seeds
+    waiting = {(s.method, s.seed): seed.target for seed in seeds for s in seed.scores if s.time_s is None}
     jobs = []
     for spec in plan.specs:
-        curve, target = curves[spec.key], targets.get(spec.seed)
-        if target is not None and curve.status == "done" and not (curve.evals["accuracy"] >= target).any():
+        target = waiting.get(spec.key)
+        if target is not None and curves[spec.key].status == "done":
             place = run_folder(out, spec) if out is not None else outcomes[spec.key].memory
             assert place is not None  # whoever ended in memory brought it along
             longer_s = plan.extend * plan.budgets_s[spec.seed]
@@ -165,5 +197,5 @@ def _extensions(
 def _scored(plan: ComparisonPlan, curves: Mapping[Key, RunCurve]) -> Comparison:
     return score(
         curves.values(), plan.budgets_s, methods=plan.method_names, task=plan.task.name, variant=plan.task.variant,
-        rounds=plan.rounds,
+        rounds=plan.rounds, rule=plan.rule,
     )  # fmt: skip

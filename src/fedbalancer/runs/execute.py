@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """A run that ended: `status` is done or stopped. Frames have the columns of the tables in the run folder."""
+    """A run that ended: `status` is done or stopped. Frames have the columns of the tables in the run folder; the
+    population is of when the run first came to its end, and None before."""
 
     status: str
     folder: Path | None
@@ -34,6 +35,7 @@ class RunResult:
     evals: pl.DataFrame
     clients: pl.DataFrame
     weights: Weights
+    population: pl.DataFrame | None = None
 
     @property
     def accuracy(self) -> float:
@@ -172,4 +174,5 @@ def go(
         raise
     status, why = ("done", None) if finished else ("stopped", "interrupted")
     recorder.finish(status, why, loop.state.weights, simulation.executor.layout)
-    return RunResult(status=status, folder=recorder.path, weights=loop.state.weights, **recorder.frames())
+    found = {**recorder.frames(), "population": recorder.population()}
+    return RunResult(status=status, folder=recorder.path, weights=loop.state.weights, **found)  # type: ignore[arg-type]

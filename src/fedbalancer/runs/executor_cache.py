@@ -7,6 +7,7 @@ from types import TracebackType
 
 from fedbalancer.client.timing_only import TimingOnly
 from fedbalancer.engine.executors import InlineExecutor, Resources
+from fedbalancer.engine.executors.remembering import RememberingExecutor
 from fedbalancer.errors import MissingData
 from fedbalancer.protocols import Executor, Trainer
 from fedbalancer.runs.spec import RunSpec
@@ -48,7 +49,9 @@ class ExecutorCache:
             return InlineExecutor(TimingOnly(task.sizes))
         self.load_task(spec, task)
         if self._executor is None:
-            self._executor = self.resources.make_executor(TrainerMaker(spec, task), task.sizes, spec.device)
+            executor = self.resources.make_executor(TrainerMaker(spec, task), task.sizes, spec.device)
+            results, about = self.resources.results, str(_way_to_train(spec).to_json())
+            self._executor = executor if results is None else RememberingExecutor(executor, results, about)
         return self._executor
 
     def close(self) -> None:

@@ -14,6 +14,8 @@ from fedbalancer.engine.executors.shared_memory import SharedValue
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.processes import become_worker
 from fedbalancer.report import RunCurve
+from fedbalancer.report.fairness import with_selections
+from fedbalancer.report.folders import by_schedule
 from fedbalancer.runs.execute import RunResult, carry_on, execute, go
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.rounds import Progress
@@ -96,7 +98,11 @@ def carry_out(packed_job: bytes) -> JobEvent:
 def curve_of(key: tuple[str, int], result: RunResult) -> RunCurve:
     """What scoring needs of a run."""
     end_s = float(result.rounds["end_s"][-1]) if len(result.rounds) else None
-    return RunCurve(*key, result.evals, result.status, end_s, result.rounds)
+    population = result.population
+    if population is not None:
+        population = with_selections(population, result.rounds, result.clients.lazy())
+    by_rounds, grid = by_schedule(result.evals)
+    return RunCurve(*key, by_rounds, result.status, end_s, result.rounds, grid, population)
 
 
 def _run_or_resume(job: Job, here: _Here, progress: Callable[[Progress], None]) -> RunResult:

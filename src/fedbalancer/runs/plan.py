@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from fedbalancer.errors import BadSetting
 from fedbalancer.methods import Method
+from fedbalancer.report.rule import GRID, Rule, checked_rule
 from fedbalancer.runs.simulation import resolve_spec, timed_clock_s
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.spelling import one_name
 from fedbalancer.store import ComparisonFile
 from fedbalancer.task import Task
 
@@ -27,13 +30,21 @@ class ComparisonPlan:
     seeds: tuple[int, ...]
     rounds: int
     extend: float
+    rule: Rule = "fair"
 
     @classmethod
     def make(
-        cls, base: RunSpec, methods: Sequence[str | Method], seeds: int | Sequence[int] = 3, extend: float = 2.0
+        cls,
+        base: RunSpec,
+        methods: Sequence[str | Method],
+        seeds: int | Sequence[int] = 3,
+        extend: float = 2.0,
+        rule: str = "fair",
     ) -> ComparisonPlan:
-        """Check everything that can be wrong. The rounds of `base` are the task's, by which the budget is found."""
+        """Check everything that can be wrong. The rounds of `base` are the task's, by which the budget is found; `rule`
+        (fair or paper) is how the runs are evaluated and scored."""
         numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+        methods = [one_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
         if not numbers or not names:
             raise BadSetting("a comparison needs at least one method and one seed")
@@ -46,20 +57,31 @@ class ComparisonPlan:
         task = base.load_task()
         resolved = [resolve_spec(replace(base, method=method), task)[0] for method in methods]
         return cls(
-            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolved[0].rounds, extend=extend
-        )
+            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolved[0].rounds, extend=extend,
+            rule=checked_rule(rule),
+        )  # fmt: skip
 
     @classmethod
     def read(cls, folder: Path, **changes: str | None) -> ComparisonPlan:
         """The plan of the comparison in a folder, with those of the changes to its runs that are not None."""
         written = ComparisonFile.read(folder)
         asked = {name: value for name, value in changes.items() if value is not None}
-        return cls.make(RunSpec.from_json({**written.spec, **asked}), written.methods, written.seeds, written.extend)
+        base = RunSpec.from_json({**written.spec, **asked})
+        return cls.make(base, written.methods, written.seeds, written.extend, written.rule)
 
     @property
     def specs(self) -> list[RunSpec]:
-        """All runs, seed by seed, so that a comparison that is stopped early has whole seeds."""
-        return [replace(self.base, method=method, seed=seed) for seed in self.seeds for method in self.methods]
+        """All runs to the end of their budget, seed by seed, so that a comparison that is stopped early has whole
+        seeds. By the fair rule all runs of a seed are evaluated on one grid."""
+        return [
+            replace(self.base, method=method, seed=seed, budget_s=self.budgets_s[seed], settings=self._settings(seed))
+            for seed in self.seeds
+            for method in self.methods
+        ]
+
+    def _settings(self, seed: int) -> dict[str, Any]:
+        grid = {"eval_every_s": self.budgets_s[seed] / GRID} if self.rule == "fair" else {}
+        return {**grid, **self.base.overrides}
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -90,5 +112,6 @@ class ComparisonPlan:
             scale=self.base.scale,
             rounds=self.rounds,
             extend=self.extend,
+            rule=self.rule,
             spec=self.base.to_json() if named else {},
         )

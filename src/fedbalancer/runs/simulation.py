@@ -38,11 +38,11 @@ class Simulation:
 
 def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     """Settings and method of a spec, checked against each other and the task."""
-    settings = resolve(task.settings(), spec.overrides)
+    settings = resolve(task.settings(), spec.overrides, spec.own_settings)
     chosen = method(spec.method, settings) if isinstance(spec.method, str) else spec.method
     if settings.clients_per_round > len(task.sizes):
         # A default may be cut to a small task; what the user asked for may not.
-        if "clients_per_round" in spec.overrides:
+        if "clients_per_round" in {**spec.overrides, **spec.own_settings}:
             raise BadSetting(
                 f"setting clients_per_round = {settings.clients_per_round}: "
                 f"task {task.name!r} has {len(task.sizes)} clients, so 1 to {len(task.sizes)} are allowed"

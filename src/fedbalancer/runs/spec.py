@@ -13,6 +13,7 @@ from fedbalancer.client.train import ENGINES
 from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.methods import Method
 from fedbalancer.settings import Settings
+from fedbalancer.spelling import check_name, one_name, spelt
 from fedbalancer.store import new_manifest
 from fedbalancer.task import Task
 from fedbalancer.tasks import load_task
@@ -66,6 +67,10 @@ class RunSpec:
     def __post_init__(self) -> None:
         if isinstance(self.task, str) and self.task.endswith(".toml"):  # so that `resume` finds it from anywhere
             object.__setattr__(self, "task", str(Path(self.task).absolute()))
+        if isinstance(self.method, str):
+            object.__setattr__(self, "method", one_name(self.method))
+        elif self.method is not None:
+            check_name(self.method.name)
         if not 0 <= self.seed < 2**63:
             raise BadSetting(f"seed = {self.seed} must be a whole number from 0 to 2**63 - 1")
         if self.rounds is not None and self.rounds < 1:
@@ -92,6 +97,11 @@ class RunSpec:
     def overrides(self) -> dict[str, Any]:
         """The settings that differ from the task's own."""
         return dict(self.settings or {})
+
+    @property
+    def own_settings(self) -> Mapping[str, Any]:
+        """The settings in the brackets of the method's name, which go over all others."""
+        return spelt(self.method).layer if isinstance(self.method, str) else self.method.settings
 
     def load_task(self) -> Task:
         """The task itself."""

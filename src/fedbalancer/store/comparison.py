@@ -17,7 +17,8 @@ COMPARISON = "comparison.json"
 @dataclass(frozen=True, kw_only=True)
 class ComparisonFile:
     """The contents of comparison.json. `task` is a name for people; `spec` is what all runs have in common, as a
-    `RunSpec` writes itself (empty where the runs cannot be started from this file). `budgets_s` are by seed."""
+    `RunSpec` writes itself (empty where the runs cannot be started from this file). `budgets_s` are by seed. `rule` is
+    that by which the runs were evaluated and stopped; older versions knew the paper's only."""
 
     task: str = "unnamed task"
     variant: str = ""
@@ -27,6 +28,7 @@ class ComparisonFile:
     budgets_s: Mapping[int, float] = field(default_factory=dict)
     rounds: int | None = None
     extend: float = 1.0
+    rule: str = "paper"
     spec: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
@@ -62,5 +64,6 @@ class ComparisonFile:
             scale=str(content.get("scale") or ""),
             rounds=content.get("rounds"),
             extend=float(content.get("extend") or cls.extend),
+            rule=str(content.get("rule") or cls.rule),
             spec=content.get("spec", content),  # of older versions, which had no such part, `RunSpec` knows more
         )

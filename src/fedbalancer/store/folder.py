@@ -171,7 +171,7 @@ class RunFolder:
         """The clients at the first end of the run; None before it."""
         import polars as pl
 
-        return pl.read_parquet(self.path / POPULATION) if self.has_population else None
+        return pl.read_parquet(self.path / POPULATION, glob=False) if self.has_population else None
 
     def finish(
         self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None

@@ -74,7 +74,7 @@ def _reported(plan: BedPlan, bed: RunningBed, stopped: bool) -> BedResult:
         _mark_stopped(plan)
     comparison = write_report(folder).comparison
     assert comparison is not None  # only a single run has no scores
-    tables = [pl.read_parquet(plan.run_folder(method) / PHONES) for method in bed.lags]
+    tables = [pl.read_parquet(plan.run_folder(method) / PHONES, glob=False) for method in bed.lags]
     if tables:
         title = f"Latency of {plan.clients} emulated phones, {plan.loaded.name}"
         write_figure(pl.concat(tables), folder / "figures" / "latency.png", title)

@@ -70,7 +70,7 @@ class RunningBed:
 
     def run(self, method: str) -> None:
         """One method from start to end, and what is to be learnt from it."""
-        config = f'plan="{Path(self.plan.folder) / FILE}" method="{method}"'
+        config = f'plan="{Path(self.plan.folder) / FILE}" method={json.dumps(method)}'
         is_reference = is_fedavg(method) or not any(map(is_fedavg, self.plan.methods))
         target = 0.0 if is_reference else self.target
         config += f" budget={self.budget_s:.3f} target={target:.6f}"
@@ -146,10 +146,10 @@ class RunningBed:
         """The budget and the target of those that follow, the twin and the lag."""
         run, settings = self.plan.run_folder(method), self.plan.settings(method)
         if not self.budget_s:
-            self.budget_s = float(pl.read_parquet(run / "rounds.parquet")["end_s"].max())  # type: ignore[arg-type]
+            self.budget_s = float(pl.read_parquet(run / "rounds.parquet", glob=False)["end_s"].max())  # type: ignore[arg-type]
             self._write_comparison()
         if is_reference:
-            reached = final_accuracy(pl.read_parquet(run / "evals.parquet"), self.budget_s)
+            reached = final_accuracy(pl.read_parquet(run / "evals.parquet", glob=False), self.budget_s)
             self.target = max(self.target, reached or 0.0)
         phones = gather(self.plan.phone_logs(method), run)
         chosen = self.plan.method(method)

@@ -119,7 +119,7 @@ def _twin_round(bed: BedRound, work: WorkPolicy) -> TwinRound:
 
 def read_rounds(run: Path, phones: pl.DataFrame, order: Order) -> Iterator[BedRound]:
     """The rounds of a run folder of the bed, with what its phones wrote down; `order` has what all rounds share."""
-    rounds, clients = (pl.read_parquet(run / f"{name}.parquet") for name in ("rounds", "clients"))
+    rounds, clients = (pl.read_parquet(run / f"{name}.parquet", glob=False) for name in ("rounds", "clients"))
     events = _events(run / "log.jsonl")
     planned = {event["round"]: event for event in events if event["event"] == "round"}
     closed = {event["round"]: event for event in events if event["event"] == "round closed"}

@@ -200,9 +200,10 @@ def test_a_graph_can_be_used_twice_and_two_graphs_can_be_open() -> None:
 
 
 @needs_kernel
+@pytest.mark.parametrize("hidden", [5, 16, 32])  # whole vectors of any processor, and parts of them
 @pytest.mark.parametrize("value", [1e4, -1e4, 3e38, math.inf, -math.inf])
-def test_numbers_beyond_all_bounds_saturate(value: float) -> None:
-    lstm = nn.LSTM(1, 16, batch_first=True)
+def test_numbers_beyond_all_bounds_saturate(value: float, hidden: int) -> None:
+    lstm = nn.LSTM(1, hidden, batch_first=True)
     states, (_, cells) = FastLSTM(lstm)(torch.full((2, 3, 1), value))
     wanted, (_, wanted_cells) = lstm(torch.full((2, 3, 1), value))
     torch.testing.assert_close(states, wanted, rtol=1e-6, atol=1e-6)

@@ -69,7 +69,15 @@ class FastLSTM(nn.Module):
         if not isinstance(x, Tensor) or x.ndim != 3 or x.numel() == 0 or x.shape[2] != self.plain.input_size:
             return False
         usual = all(tensor.dtype == torch.float32 and tensor.is_cpu for tensor in (x, self.plain.weight_ih_l0))
-        return usual and kernels.load("lstm") is not None
+        if not usual or kernels.load("lstm") is None:
+            return False
+        # Units that fill up a vector have weights of 0, and 0 times infinity is no number, which would spread.
+        return self._missing_units == 0 or bool(x.isfinite().all())
+
+    @property
+    def _missing_units(self) -> int:
+        """How many units of zeros fill the hidden ones up to whole vectors."""
+        return -self.plain.hidden_size % int(_kernel().lstm_width())
 
     def _layer(self, layer: int, x: Tensor) -> State:
         """States of all steps (steps, batch, hidden), and the last cells."""
@@ -78,7 +86,7 @@ class FastLSTM(nn.Module):
         bias = w_x.new_zeros(4 * hidden)
         if self.plain.bias:
             bias = getattr(self, f"bias_ih_l{layer}") + getattr(self, f"bias_hh_l{layer}")
-        more = -hidden % _kernel().lstm_width()
+        more = self._missing_units
         if more:  # units of zeros, that stay 0 and have no gradients
             w_x = pad(w_x.view(4, hidden, -1), (0, 0, 0, more)).flatten(0, 1)
             w_h = pad(w_h.view(4, hidden, hidden), (0, more, 0, more)).flatten(0, 1)

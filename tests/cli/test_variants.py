@@ -1,0 +1,61 @@
+"""Methods with settings in brackets, on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli.conftest import Cli
+
+SMALL = ("--users", "12", "--rounds", "4", "--set", "eval_every=1", "--seeds", "1", "--extend", "1")
+VARIANTS = ["fedavg+1t", "fedbalancer[w=5]", "fedbalancer[w=5,p=.75]"]
+
+
+def test_compare_resume_and_report(cli: Cli, tmp_path: Path) -> None:
+    methods = "fedavg+1t,fedbalancer[w=5],fedbalancer[p=0.75, w=5]"
+    done = cli("compare", "synthetic", *SMALL, "--methods", methods, "--out", "c", "--jobs", "1")
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in VARIANTS)
+    assert "fedbalancer[w=5,p=.75] seed 0: done" in done.stderr
+    before = (tmp_path / "c" / "summary.json").read_bytes()
+    manifest = tmp_path / "c" / VARIANTS[2] / "seed-0" / "manifest.json"
+    stopped = {**json.loads(manifest.read_text()), "status": "stopped"}
+    manifest.write_text(json.dumps(stopped))
+    assert cli("resume", "c").returncode == 0
+    assert json.loads(manifest.read_text())["status"] == "done"
+    again = cli("report", "c")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "c" / "summary.json").read_bytes() == before
+    assert list(json.loads(before)["methods"]) == VARIANTS
+
+
+def test_a_run_by_a_file_of_settings(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "fedbalancer.toml").write_text('method = "fedbalancer[w=5, p=0.75]"\nw = 7\n')
+    done = cli("run", "synthetic", "--users", "12", "--rounds", "2")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "synthetic-fedbalancer[w=5,p=.75]-seed-0"
+    assert json.loads((folder / "manifest.json").read_text())["settings"]["w"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "synthetic", "-m", "fedbalancer[epoch=3]"), "did you mean epochs"),
+        (("run", "synthetic", "-m", "fedavg"), "it has no deadline; name one, as in fedavg+1t, fedavg[deadline=.5T]"),
+        (("run", "synthetic", "-m", "a,b"), "a run has one method"),
+        (("run", "synthetic", "-m", "fedbalancer[w=5]/../x"), "no slash"),
+        (("compare", "synthetic", "--methods", "fedbalancer[w=5"), "'[' that is not closed"),
+        (("compare", "synthetic", "--methods", "fedbalancer[rounds=5]"), "how all methods are measured"),
+        (("compare", "synthetic", "--methods", "fedbalancer[w=5],fedbalancer[ w=5 ]"), "named twice"),
+    ],
+)
+def test_mistakes_are_one_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    done = cli(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_list_shows_the_brackets(cli: Cli) -> None:
+    assert "...[key=value,...]" in cli("list", "methods").stdout
