@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from fedbalancer.report.folders import Results, StoredRun
-from fedbalancer.report.series import Band, Curve, band_of
+from fedbalancer.report.series import Band, Curve, band_of, evaluations
 from fedbalancer.report.style import byte_unit, time_unit
 from fedbalancer.types import FloatArray, IndexArray
 
@@ -83,8 +83,7 @@ def _scaled(each: Curve, per_unit: float) -> Curve:
 
 def _curve(results: Results, run: StoredRun, key: str) -> Curve:
     """The evaluations of a run over one x; empty where the run does not have it."""
-    accuracy = pl.col("accuracy")
-    evals = run.curve.evals.filter(accuracy.is_not_null() & accuracy.is_finite()).sort("clock_s")
+    evals = evaluations(run)
     x = _positions(evals, run, results.budgets_s.get(run.curve.seed), key) if evals.height else None
     if x is None or not np.all(np.isfinite(x)):
         return Curve(run.curve.seed, np.zeros(0), np.zeros(0))

@@ -114,7 +114,7 @@ function drawLines(box, chart, page) {
   const key = chart.axes[page.axis] ? page.axis : Object.keys(chart.axes)[0];
   const lines = chart.series.filter((s) => s.on[key] && !page.hidden.has(s.m)).map((s) => ({ ...s, ...s.on[key] }));
   const marks = (chart.marks || []).filter((mark) => !mark.axis || mark.axis === key);
-  const across = span([...lines.flatMap((l) => [...l.x, ...(l.tails || []).flatMap((t) => t.x)]), ...(chart.rounds ? [] : [0])]) || [0, 1];
+  const across = span([...lines.flatMap((l) => [...l.x, ...(l.tails || []).flatMap((t) => t.x)]), ...(chart.from === undefined ? [0] : [chart.from])]) || [0, 1];
   const values = lines.flatMap((l) => [...l.y, ...(l.low || []), ...(l.high || []), ...(l.tails || []).flatMap((t) => t.y)]);
   const up = span([...values, ...marks.filter((m) => m.y !== undefined).map((m) => m.y), ...(chart.zero ? [0] : [])]) || [0, 1];
   const room = (up[1] - up[0] || Math.abs(up[1]) || 1) * 0.06, low = chart.zero ? up[0] : up[0] - room, high = up[1] + room;

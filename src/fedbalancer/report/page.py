@@ -20,7 +20,7 @@ from fedbalancer.report.run_charts import charts
 from fedbalancer.report.scores import Comparison
 from fedbalancer.report.single import run_headline, run_summary
 from fedbalancer.report.style import accuracy_text, looks, seconds
-from fedbalancer.report.tables import HEADER, caption_lines, table_rows
+from fedbalancer.report.tables import HEADER, caption_lines, further_sheets, table_rows
 
 Facts = list[tuple[str, str]]
 
@@ -78,7 +78,7 @@ def _comparison_words(results: Results, comparison: Comparison) -> dict[str, Any
     ]
     return {
         "title": f"{results.task}: comparison of methods", "headline": headline(comparison), "top": top,
-        "header": HEADER, "rules": caption_lines(comparison)[1:],
+        "header": HEADER, "sheets": further_sheets(comparison), "rules": caption_lines(comparison)[1:],
         "scores": list(zip(comparison.methods, table_rows(comparison), strict=True)),
     }  # fmt: skip
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.report.axes import accuracy_axes, clock_name
+from fedbalancer.report.cells import speedup_text
 from fedbalancer.report.charts import Chart, band_values, bars_spec, line, lines_spec, number, numbers, part
 from fedbalancer.report.folders import Results, StoredRun
 from fedbalancer.report.scores import Comparison, MethodScore
 from fedbalancer.report.series import PANELS, Band, Panel, outcome_shares
-from fedbalancer.report.style import GREY, OUTCOMES, PHASES
+from fedbalancer.report.style import GREY, OUTCOMES, PHASES, time_unit
+from fedbalancer.report.targets import SHARES, target_medians
 
 CLASSES = ("slow", "mid", "fast")
 RANKS = 100
@@ -23,7 +25,7 @@ def charts(results: Results, comparison: Comparison | None) -> list[Chart]:
     """All charts that there is something to show for."""
     made = [
         accuracy_chart(results, comparison),
-        *([speedup_chart(results, comparison)] if comparison is not None else []),
+        *([speedup_chart(results, comparison), targets_chart(results, comparison)] if comparison is not None else []),
         outcome_chart(results),
         *(round_chart(results, panel) for panel in PANELS),
         losses_chart(results),
@@ -63,16 +65,33 @@ def speedup_chart(results: Results, comparison: Comparison) -> Chart:
     rows = [
         {
             "m": place[method.method], "label": method.method, "parts": [number(method.speedup.mean)],
-            "dots": [number(score.speedup) for score in method.scores], "text": _factor(method),
-            **({} if method.speedup.high is None else {"range": _interval(method)}),
+            "dots": [number(score.speedup) for score in method.scores], "text": _factor(method), **_interval(method),
         }
         for method in comparison.methods
         if method.scores
     ]  # fmt: skip
     spec = bars_spec("times as fast", [{"label": "mean"}], rows) | {"line": 1, "interval": "95% interval"}
-    about = f"How many times as fast as {comparison.reference} the target was reached."
-    about += " Bars: mean. Lines: 95% interval. Dots: seeds, 0 where it never was."
+    about = f"How many times as fast as {comparison.reference} the target was reached. Bars: mean. Lines: 95% interval."
+    fair = " Dots: seeds; one that never came there stands where it could at most be."
+    about += fair if comparison.rule == "fair" else " Dots: seeds, 0 where it never was."
     return Chart("speedup", "Speed-up to the target", about, spec)
+
+
+def targets_chart(results: Results, comparison: Comparison) -> Chart:
+    """Time to accuracy as a curve over targets, not at one number."""
+    medians = target_medians(results, comparison)
+    per_unit, unit = time_unit(max((value for line in medians.values() for value in line if value), default=0.0))
+    series = []
+    for m, method in enumerate(results.methods):
+        times = [None if value is None else number(value / per_unit) for value in medians.get(method, ())]
+        if any(time is not None for time in times):
+            series.append({"m": m, "label": method, "on": {"target": {"x": list(SHARES), "y": times, "n": 1}}})
+    label = f"accuracy, as a share of the final one of {comparison.reference}"
+    spec = lines_spec(f"median time ({unit})", {"target": label}, series) | {"zero": 1, "from": SHARES[0]}
+    about = (
+        f"When each accuracy was reached by the rule of this comparison: median over seeds of {clock_name(results)}."
+    )
+    return Chart("targets", "Time to accuracy", about + " A line ends where half of the runs never came to.", spec)
 
 
 def outcome_chart(results: Results) -> Chart:
@@ -189,8 +208,9 @@ def _times(runs: Sequence[StoredRun]) -> dict[str, dict[str, float]]:
 
 
 def _factor(method: MethodScore) -> str:
-    return f"{method.speedup.mean:.2f}×" if method.reached else "never"
+    return speedup_text(method).partition(" (")[0].partition(" ±")[0]
 
 
-def _interval(method: MethodScore) -> list[float | None]:
-    return [number(max(method.speedup.low or 0.0, 0.0)), number(method.speedup.high)]
+def _interval(method: MethodScore) -> dict[str, Any]:
+    low, high = method.speedup.low, method.speedup.high
+    return {} if high is None else {"range": [number(max(low or 0.0, 0.0)), number(high)]}

@@ -114,7 +114,8 @@ def accuracy_bands(results: Results) -> dict[str, Band | None]:
 
 def accuracy_band(runs: Sequence[StoredRun]) -> Band | None:
     """Accuracy over seconds."""
-    return band_of(curve(run, "clock_s", "accuracy") for run in runs)
+    found = ((run.curve.seed, evaluations(run)) for run in runs)
+    return band_of(Curve(seed, *(_floats(evals[name]) for name in ("clock_s", "accuracy"))) for seed, evals in found)
 
 
 def band_of(curves: Iterable[Curve], points: int = TIME_POINTS) -> Band | None:
@@ -171,11 +172,15 @@ def outcome_shares(runs: Sequence[StoredRun]) -> dict[str, float]:
     return {outcome: count / total for outcome, count in counts.items()} if total else {}
 
 
-def curve(run: StoredRun, x: str, y: str) -> Curve:
-    """The evaluations of a run that gave a number."""
-    evals = run.curve.evals
-    kept = evals.filter(pl.col(y).is_not_null() & pl.col(y).is_finite()).sort(x)
-    return Curve(run.curve.seed, kept[x].to_numpy().astype(np.float64), kept[y].to_numpy().astype(np.float64))
+def evaluations(run: StoredRun) -> pl.DataFrame:
+    """All evaluations of a run that gave a number, by rounds and on the grid of seconds, in the order of the clock."""
+    evals, grid, accuracy = run.curve.evals, run.curve.grid, pl.col("accuracy")
+    both = evals if grid is None or not grid.height else pl.concat([evals, grid.select(evals.columns)])
+    return both.filter(accuracy.is_not_null() & accuracy.is_finite()).sort("clock_s", maintain_order=True)
+
+
+def _floats(column: pl.Series) -> FloatArray:
+    return column.to_numpy().astype(np.float64)
 
 
 def _grouped(rounds: pl.DataFrame, column: str, width: int) -> pl.DataFrame:
