@@ -121,12 +121,12 @@ def test_every_chart_is_there_and_is_strict_json(comparison_folder: Path) -> Non
     results = load(comparison_folder)
     drawn = charts(results, score_comparison(results))
     assert [chart.name for chart in drawn] == [
-        "accuracy", "speedup", "outcomes", "completed", "dropped", "deadline", "threshold", "deadline-ratio",
-        "selections",
+        "accuracy", "speedup", "targets", "outcomes", "completed", "dropped", "deadline", "deadline-ratio",
+        "threshold", "selections",
     ]  # fmt: skip
     data = json.loads(data_of(drawn, looks(results.methods)))
     assert [method["name"] for method in data["methods"]] == list(results.methods)
-    assert [chart["kind"] for chart in data["charts"]] == ["lines", "bars", "bars", *["lines"] * 6]
+    assert [chart["kind"] for chart in data["charts"]] == ["lines", "bars", "lines", "bars", *["lines"] * 6]
 
 
 def test_a_single_run_has_curves_and_no_scores(run_folder: Path) -> None:

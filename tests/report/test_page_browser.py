@@ -31,7 +31,7 @@ def comparison(browser: Any, tmp_path_factory: pytest.TempPathFactory, make_comp
 
 
 def test_a_comparison_draws_from_disk_without_errors_or_network(browser: Any, comparison: Path) -> None:
-    assert len(texts(browser, ".chart")) == len(texts(browser, ".chart svg")) == 9
+    assert len(texts(browser, ".chart")) == len(texts(browser, ".chart svg")) == 10
     urls = fetched(browser)
     assert comparison.as_uri() in urls
     assert [url for url in urls if not url.startswith(("file://", "data:"))] == []
@@ -95,7 +95,7 @@ def test_behind_a_chart_is_a_table_of_its_numbers(browser: Any, comparison: Path
 @pytest.mark.parametrize("width", [1280, 375])
 def test_nothing_sticks_out_of_the_screen(browser: Any, comparison: Path, width: int) -> None:
     resized(browser, width)
-    assert len(texts(browser, ".chart svg")) == 9
+    assert len(texts(browser, ".chart svg")) == 10
 
 
 def test_the_charts_follow_a_dark_page_and_paper_is_light(browser: Any, comparison: Path) -> None:

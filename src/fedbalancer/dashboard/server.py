@@ -51,7 +51,6 @@ def dashboard(folder: Path, host: str = "127.0.0.1", port: int = 0) -> Iterator[
 class _Handler(BaseHTTPRequestHandler):
     server: DashboardServer
     timeout = 30
-    protocol_version = "HTTP/1.1"
     server_version, sys_version = "fedbalancer", ""
 
     def do_GET(self) -> None:

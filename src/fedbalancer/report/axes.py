@@ -35,7 +35,7 @@ def accuracy_axes(results: Results) -> list[Axis]:
         _axis(results, "time", clock_name(results), time_unit),
         _axis(results, "rounds", "rounds", lambda most: (1.0, "")),
         _axis(results, "bytes", "bytes sent, down and up", byte_unit),
-        _axis(results, "energy", "device seconds (energy)", time_unit),
+        _axis(results, "energy", "energy: device time", time_unit),
     ]
     return [axis for axis in found if any(axis.bands.values())]
 
@@ -59,8 +59,7 @@ def _axis(results: Results, key: str, choice: str, unit: Callable[[float], tuple
         )
         for method in results.methods
     }
-    words = choice.replace(" seconds", " time") if name and name != "s" else choice
-    return Axis(key, choice, f"{words} ({name})" if name else words, per_unit, bands)
+    return Axis(key, choice, f"{choice} ({name})" if name else choice, per_unit, bands)
 
 
 def _rest(results: Results, method: str) -> list[StoredRun]:

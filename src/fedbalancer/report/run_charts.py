@@ -27,9 +27,9 @@ def charts(results: Results, comparison: Comparison | None) -> list[Chart]:
         accuracy_chart(results, comparison),
         *([speedup_chart(results, comparison), targets_chart(results, comparison)] if comparison is not None else []),
         outcome_chart(results),
+        time_chart(results),
         *(round_chart(results, panel) for panel in PANELS),
         losses_chart(results),
-        time_chart(results),
         selection_chart(results),
     ]
     return [chart for chart in made if not chart.empty]

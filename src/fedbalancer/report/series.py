@@ -92,6 +92,10 @@ PANELS = (
         "deadline", figure=True, between=(("deadline_low_s", "dl"), ("deadline_high_s", "dh")),
     ),
     Panel(
+        "deadline-ratio", "deadline_ratio", "Deadline ratio", "ratio",
+        "Where the deadline stands between dl (0) and dh (1). A method without such a deadline stays at 1.",
+    ),
+    Panel(
         "threshold", "loss_threshold", "Loss threshold per round", "loss threshold",
         "Clients prefer samples with a loss at or above it.", "threshold", figure=True,
     ),
@@ -99,10 +103,6 @@ PANELS = (
         "threshold-ratio", "loss_threshold_ratio", "Loss threshold ratio", "ratio",
         "Where the threshold stands between the lowest (0) and the highest loss (1) that clients released.",
         "loss threshold ratio",
-    ),
-    Panel(
-        "deadline-ratio", "deadline_ratio", "Deadline ratio", "ratio",
-        "Where the deadline stands between dl (0) and dh (1). A method without such a deadline stays at 1.",
     ),
 )  # fmt: skip
 
