@@ -54,6 +54,22 @@ def test_pointing_at_a_chart_shows_the_values_there(browser: Any, comparison: Pa
     assert "completed" in pointed(browser, "#chart-outcomes", y=0.2)
 
 
+def test_a_mouse_shows_values_and_takes_them_away(browser: Any, comparison: Path) -> None:
+    from selenium.webdriver import ActionChains
+
+    chart = browser.find_element("id", "chart-accuracy")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    until(browser, "return document.querySelector('.tip').hidden")
+    ActionChains(browser).move_to_element(chart).perform()
+    until(browser, "return !document.querySelector('.tip').hidden")
+    inside = (
+        "const t = document.querySelector('.tip').getBoundingClientRect(); return t.left >= 0 && t.right <= innerWidth"
+    )
+    assert browser.execute_script(inside)
+    ActionChains(browser).move_to_element(browser.find_element("css selector", ".hint")).perform()
+    until(browser, "return document.querySelector('.tip').hidden")
+
+
 def test_the_arrow_keys_read_a_chart_aloud(browser: Any, comparison: Path) -> None:
     chart = browser.find_element("id", "chart-deadline")
     chart.send_keys("\ue014\ue014")  # arrow right, twice

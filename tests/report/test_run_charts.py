@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from report.conftest import write_run
 from report.full import CLIENTS, complete
 from report.pages import write_page
 
+from fedbalancer.report import write_report
 from fedbalancer.report.axes import accuracy_axes, clock_name
 from fedbalancer.report.charts import Chart
 from fedbalancer.report.folders import Results, load
@@ -102,8 +104,6 @@ def test_time_to_accuracy_grows_with_the_target_and_ends_where_nobody_came(full:
     ],
 )
 def test_a_report_says_whose_clock_it_is(tmp_path: Path, manifest: dict[str, str], name: str) -> None:
-    import json
-
     write_run(tmp_path / "run", "fedbalancer", 0)
     path = tmp_path / "run" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | manifest))
@@ -113,9 +113,18 @@ def test_a_report_says_whose_clock_it_is(tmp_path: Path, manifest: dict[str, str
     assert ("simulated" in page) is (name == "simulated time")
 
 
-def test_fifty_runs_of_a_thousand_rounds_are_a_small_page(tmp_path: Path) -> None:
-    import json
+def test_a_bed_is_scored_by_the_clock_of_its_phones(tmp_path: Path, make_comparison: Callable[..., Path]) -> None:
+    folder = make_comparison(tmp_path / "c", methods=TWO, seeds=(0,))
+    for path in folder.rglob("manifest.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"engine": "flower", "device": "emulated"}))
+    report = write_report(folder)
+    for path in (report.page, report.table):
+        text = path.read_text(encoding="utf-8")
+        assert "simulated" not in text
+        assert "phones" in text
 
+
+def test_fifty_runs_of_a_thousand_rounds_are_a_small_page(tmp_path: Path) -> None:
     methods, seeds = [f"method-{number}" for number in range(10)], range(5)
     for method in methods:
         for seed in seeds:

@@ -16,6 +16,7 @@ from fedbalancer.store import COMPARISON, ComparisonFile
 
 REST = 2
 """Making a page takes at most one of so many parts of the time."""
+LONGEST_REST_S = 1.0
 
 
 class LivePage:
@@ -37,7 +38,7 @@ class LivePage:
             if version != self._version:
                 began = time.monotonic()
                 self._page, self._version = self._made(version).encode(), version
-                self._not_before = time.monotonic() + (time.monotonic() - began) * (REST - 1)
+                self._not_before = time.monotonic() + min((time.monotonic() - began) * (REST - 1), LONGEST_REST_S)
             return self._version, self._page
 
     def close(self) -> None:

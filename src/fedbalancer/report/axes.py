@@ -48,6 +48,15 @@ def clock_name(results: Results) -> str:
     return "time on the server's clock" if devices else "simulated time"
 
 
+def by_clock(results: Results, text: str) -> str:
+    """A text about simulated runs in the words of the clock that these runs have."""
+    name = clock_name(results)
+    if name == "simulated time":
+        return text
+    clock = name.removeprefix("time on ")
+    return text.replace("the simulated clock", clock).replace("simulated seconds", f"seconds of {clock}")
+
+
 def _axis(results: Results, key: str, choice: str, unit: Callable[[float], tuple[float, str]]) -> Axis:
     curves = {method: [_curve(results, run, key) for run in results.of(method)] for method in results.methods}
     most = max((each.x[-1] for found in curves.values() for each in found if len(each.x)), default=0.0)

@@ -73,7 +73,7 @@ function listen(box) {
   };
   box.addEventListener("pointermove", point);
   box.addEventListener("pointerdown", point);
-  box.addEventListener("pointerleave", () => hide(box));
+  box.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && hide(box)); // a finger leaves at once
   box.addEventListener("blur", () => hide(box));
   box.addEventListener("keydown", (event) => {
     const way = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key], chart = drawn.get(box);
@@ -118,6 +118,12 @@ function wire() {
   for (const box of document.querySelectorAll(".chart")) { listen(box); resized.observe(box); }
   choose();
 }
+
+document.addEventListener("pointerdown", (event) => {
+  for (const box of drawn.keys()) if (!box.contains(event.target)) drawn.get(box).leave();
+  if (!event.target.closest(".chart")) tip.hidden = true;
+});
+document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
 const widths = new WeakMap();
 const resized = new ResizeObserver((entries) => {

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from fedbalancer.report.axes import clock_name
+from fedbalancer.report.axes import by_clock, clock_name
 from fedbalancer.report.charts import data_of
 from fedbalancer.report.commands import commands
 from fedbalancer.report.folders import Results
@@ -76,9 +76,10 @@ def _comparison_words(results: Results, comparison: Comparison) -> dict[str, Any
         ("Seeds scored", f"{len(comparison.seeds)} of {len(results.seeds)}"),
         ("Task", _subject(results)),
     ]
+    rules = [by_clock(results, line) for line in caption_lines(comparison)[1:]]
     return {
         "title": f"{results.task}: comparison of methods", "headline": headline(comparison), "top": top,
-        "header": HEADER, "sheets": further_sheets(comparison), "rules": caption_lines(comparison)[1:],
+        "header": HEADER, "sheets": further_sheets(comparison), "rules": rules,
         "scores": list(zip(comparison.methods, table_rows(comparison), strict=True)),
     }  # fmt: skip
 

@@ -17,6 +17,7 @@ from fedbalancer.report.style import GREY, OUTCOMES, PHASES, time_unit
 from fedbalancer.report.targets import SHARES, target_medians
 
 CLASSES = ("slow", "mid", "fast")
+MANY_ROWS = 12
 RANKS = 100
 """At most so many clients are drawn in the order of their selections."""
 
@@ -86,12 +87,13 @@ def targets_chart(results: Results, comparison: Comparison) -> Chart:
         times = [None if value is None else number(value / per_unit) for value in medians.get(method, ())]
         if any(time is not None for time in times):
             series.append({"m": m, "label": method, "on": {"target": {"x": list(SHARES), "y": times, "n": 1}}})
-    label = f"accuracy, as a share of the final one of {comparison.reference}"
+    label = "share of the reference's final accuracy"
     spec = lines_spec(f"median time ({unit})", {"target": label}, series) | {"zero": 1, "from": SHARES[0]}
     about = (
-        f"When each accuracy was reached by the rule of this comparison: median over seeds of {clock_name(results)}."
+        f"When each share of the final accuracy of {comparison.reference} was reached, by the rule of this comparison:"
     )
-    return Chart("targets", "Time to accuracy", about + " A line ends where half of the runs never came to.", spec)
+    about += f" {clock_name(results)}, median over seeds. A line ends where half of the runs never came to."
+    return Chart("targets", "Time to accuracy", about, spec)
 
 
 def outcome_chart(results: Results) -> Chart:
@@ -162,9 +164,8 @@ def time_chart(results: Results) -> Chart:
     )
     if rows and not any(" · " in row["label"] for row in rows):
         about += " The classes of the devices were not recorded."
-    return Chart(
-        "times", "Where the time of a round goes", about, bars_spec(f"seconds of {clock_name(results)}", parts, rows)
-    )
+    spec = bars_spec(f"seconds of {clock_name(results)}", parts, rows)
+    return Chart("times", "Where the time of a round goes", about, spec, wide=len(rows) > MANY_ROWS)
 
 
 def selection_chart(results: Results) -> Chart:

@@ -70,23 +70,37 @@ PHASES = {
     "forward_s": ("look at the samples", ORANGE),
     "train_s": ("train", BLUE),
     "upload_s": ("upload", PINK),
-    "paused_s": ("not available", YELLOW),
+    "paused_s": ("not available", VIOLET),
     "waiting_s": ("wait for the round's end", GREY),
 }
 """Where a device's seconds of a round go: what it is called and its colour."""
 
 
 def looks(methods: Sequence[str]) -> dict[str, Look]:
-    """One look per method: the methods of the paper always have theirs, others get one that nobody here has."""
+    """One look per method: the methods of the paper always have theirs, others get one that nobody here has; a variant
+    such as `fedbalancer[w=5]` one in the colour of its base, as long as there is one."""
     chosen = {method: KNOWN[method] for method in methods if method in KNOWN}
     free = [
         Look(colour, dash) for dash, colour in product(DASHES, (GREY, PINK, ORANGE, GREEN, SKY, BLUE, RED))
     ]  # fmt: skip
     taken = {(look.colour, look.dash) for look in chosen.values()}
     free = [look for look in free if (look.colour, look.dash) not in taken]
-    others = [method for method in methods if method not in chosen]
-    chosen.update({method: free[number % len(free)] for number, method in enumerate(others)})
+    spare = list(free)
+    for method in methods:
+        if method not in chosen:
+            spare = spare or list(free)  # more methods than looks: they begin again
+            alike = [look for look in spare if look.colour == _base_colour(method)]
+            chosen[method] = (alike or spare)[0]
+            spare.remove(chosen[method])
     return {method: chosen[method] for method in methods}
+
+
+def _base_colour(method: str) -> str:
+    """The colour of the method that this one is a variant of; none if that is not known."""
+    base = method.partition("[")[0]
+    while base and base not in KNOWN and f"{base}+1t" not in KNOWN:
+        base = base[: max(base.rfind("+"), base.rfind("-"), 0)]
+    return (KNOWN.get(base) or KNOWN[f"{base}+1t"]).colour if base else ""
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
