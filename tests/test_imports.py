@@ -25,7 +25,7 @@ LAYERS = (
     ("datasets", "engine", "flower"),
     ("report", "tracking"),
     ("dashboard", "runs", "testing"),
-    ("bench", "testbed"),
+    ("bench", "leaderboard", "sweep", "testbed"),
     ("cli",),
 )
 """The order of the packages and top-level modules: each may import those of the lines above its own, and no others. So

@@ -25,7 +25,9 @@ def test_every_method_of_the_table_can_be_run() -> None:
 
 
 def test_ours_stands_beside_the_papers(tmp_path: Path) -> None:
-    comparison = score([curve("fedavg+1t", 10.0), curve("fedbalancer", 5.0), curve("oort", 5.0)], {0: 40.0})
+    comparison = score(
+        [curve("fedavg+1t", 10.0), curve("fedbalancer", 5.0), curve("oort", 5.0)], {0: 40.0}, rule="paper"
+    )
     file = write_table(comparison, tmp_path)
     lines = file.read_text().splitlines()
     assert "| fedbalancer | 2.00 | 1.33 ± 0.08 | 0.800 | 0.885 ± 0.017 |" in lines

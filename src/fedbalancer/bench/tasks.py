@@ -13,6 +13,7 @@ from fedbalancer.errors import UnknownName
 from fedbalancer.randomness import stream
 from fedbalancer.task import Samples
 from fedbalancer.tasks import Task, celeba, femnist, har, reddit, shakespeare, watch
+from fedbalancer.tasks.losses import masked_loss
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def _settings(published: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
     return {"batch_size": published["batch_size"], **more}
 
 
-_REDDIT_LOSS = {"loss": reddit.masked_loss, "metric": reddit.masked_hits, "clip_norm": 5.0}
+_REDDIT_LOSS = {"loss": masked_loss, "metric": reddit.masked_hits, "clip_norm": 5.0}
 SHAPES: Mapping[str, Shape] = MappingProxyType(
     {
         "femnist": Shape(femnist.make_model, 180, (1, 28, 28), 62, settings=_settings(femnist.PAPER)),

@@ -9,13 +9,14 @@ from pathlib import Path
 from fedbalancer.report.estimate import Estimate
 from fedbalancer.report.folders import RunCurve, load, load_comparison
 from fedbalancer.report.ratio import Arrival, Ratio
-from fedbalancer.report.rule import Rule, Stamp
+from fedbalancer.report.rule import Rule, Stamp, checked_rule
 from fedbalancer.report.scores import (
     Comparison,
     MethodScore,
     Score,
     SeedScore,
     TargetScore,
+    checked_targets,
     score,
     score_comparison,
 )
@@ -79,6 +80,8 @@ def write_report(
 
     folder = Path(folder)
     results = load(folder)
+    checked_rule(rule or results.rule, "end" if rule is None else stamp)
+    checked_targets(targets)
     comparison = None if results.single else score_comparison(results, stamp, rule, targets)
     report = Report(
         summary=folder / "summary.json",

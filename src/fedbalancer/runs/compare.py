@@ -115,10 +115,13 @@ def run_comparison(
     if out is not None:
         make_folder(out)
         plan.file.write(out)
+    there = {spec.key for spec in plan.specs if resumed and out and status_of(run_folder(out, spec)) == "done"}
+    for key in there:
+        listen(JobEvent(key, "found"))
     first = [
         Job(spec, _place(out, spec), overwrite=overwrite and not resumed)
         for spec in apart(plan.specs, side_by_side)
-        if not (resumed and out is not None and status_of(run_folder(out, spec)) == "done")
+        if spec.key not in there
     ]
     with shared_results(out) as results, JobPool(plan.own_task, side_by_side, replace(each, results=results)) as pool:
         outcomes = pool.run(first, listen, stopped)

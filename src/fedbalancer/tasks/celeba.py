@@ -19,6 +19,7 @@ epochs 1 to 5 and stays between .90 and .92 up to 15; chance is .51. One seed ea
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -104,25 +105,18 @@ def prepare(source: Source) -> Prepared:
 
 
 def make_model() -> torch.nn.Module:
-    """LEAF's CNN, with 31,202 parameters as published; Glorot-uniform weights and zero biases."""
-    import torch
+    """LEAF's CNN, with 31,202 parameters as published; Glorot-uniform weights and zero biases.
+
+    By torch's own operations, with the colours of a pixel side by side in memory, a step takes two thirds of the time.
+    """
     from torch import nn
 
     from fedbalancer.tasks.init import glorot
+    from fedbalancer.tasks.layout import ChannelsLast
 
-    class CelebaNet(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.Sequential(*(layer for inputs in (3, 32, 32, 32) for layer in _block(inputs)))
-            self.head = nn.Linear(32 * 6 * 6, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            # With the colours of a pixel side by side in memory, a step takes little more than half the time.
-            hidden = self.blocks(x.contiguous(memory_format=torch.channels_last))
-            scores: torch.Tensor = self.head(hidden.flatten(1))
-            return scores
-
-    return glorot(CelebaNet())
+    blocks = nn.Sequential(*(layer for inputs in (3, 32, 32, 32) for layer in _block(inputs)))
+    layers = {"layout": ChannelsLast(), "blocks": blocks, "flat": nn.Flatten(), "head": nn.Linear(32 * 6 * 6, 2)}
+    return glorot(nn.Sequential(OrderedDict(layers)))
 
 
 def _block(inputs: int) -> tuple[torch.nn.Module, ...]:

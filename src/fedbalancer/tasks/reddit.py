@@ -33,6 +33,7 @@ from fedbalancer.data.readers.reddit_leaf import ByUser, read_reddit
 from fedbalancer.data.readers.vocabulary import UNKNOWN, Tokens, numbered, sequences, vocabulary
 from fedbalancer.errors import BadData, UnknownName
 from fedbalancer.randomness import stream
+from fedbalancer.tasks.losses import masked_loss
 from fedbalancer.tasks.lstm import text_model
 from fedbalancer.tasks.task import Task
 
@@ -104,15 +105,6 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
 def make_model(words: int = 10_000, width: int = 256) -> torch.nn.Module:
     """Embedding, two layers of LSTM without forget bias, and a dense layer at every step, all uniform within ±0.1."""
     return text_model(symbols=words, embedding=width, hidden=width, forget_bias=0.0, every_step=True, uniform=0.1)
-
-
-def masked_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean over the steps of the cross-entropy, 0 at steps that do not count: their label is the number of words."""
-    from torch.nn.functional import cross_entropy
-
-    words = outputs.shape[2]
-    losses = cross_entropy(outputs.flatten(0, 1), labels.flatten(), ignore_index=words, reduction="none")
-    return losses.view(labels.shape).mean(dim=1)
 
 
 def masked_hits(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
