@@ -23,9 +23,9 @@ LAYERS = (
     ("methods",),
     ("store",),
     ("datasets", "engine", "flower"),
-    ("report",),
-    ("runs", "testing"),
-    ("bench", "testbed"),
+    ("report", "tracking"),
+    ("dashboard", "runs", "testing"),
+    ("bench", "leaderboard", "sweep", "testbed"),
     ("paper",),
     ("cli",),
 )

@@ -3,6 +3,7 @@ method (`fedbalancer[w=5]`)."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,8 @@ Weight = Annotated[float, Field(ge=0, le=1000)]
 UpTo100 = Annotated[float, Field(ge=0, le=100)]
 Seconds = Annotated[float, Field(ge=0, le=10**6)]
 Rounds = Annotated[int, Field(ge=1, le=10**6)]
+LEADING_POINT = re.compile(r"^(?=\.\d)|(?<=^[+-])(?=\.\d)")
+"""Where a number such as .75 or -.5 lacks the 0 that TOML asks for."""
 GridStep = Annotated[float, Field(ge=0.001, le=10**9)]
 
 
@@ -176,11 +179,11 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A value as TOML has it, or `off` for none; what is neither is a text."""
+    """A value as TOML has it, `.75` too, or `off` for none; what is neither is a text."""
     if text.lower() in ("none", "null", "off"):
         return None
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads("value = " + LEADING_POINT.sub("0", text))["value"]
     except tomllib.TOMLDecodeError:
         return text
 

@@ -19,7 +19,9 @@ from fedbalancer.slots import SLOTS, read_call
 LONGEST_BYTES = 200
 """Of a name: it is also a folder's, and travels to clients."""
 SHARED = {
-    **dict.fromkeys(("rounds", "eval_every", "eval_every_s", "checkpoint_s"), "how all methods are measured"),
+    **dict.fromkeys(
+        ("rounds", "eval_every", "eval_every_s", "eval_clients", "checkpoint_s"), "how all methods are measured"
+    ),
     **dict.fromkeys(("latency", "window_s", "network_floor", "availability"), "what the devices are"),
 }
 """Settings that are no method's own, and what they say."""
@@ -42,7 +44,7 @@ class Spelling:
         return {**self.settings, **({"slots": dict(self.slots)} if self.slots else {})}
 
     def __str__(self) -> str:
-        inside = [f"{key}={_text(value)}" for key, value in self.settings.items()]
+        inside = [f"{key}={value_text(value)}" for key, value in self.settings.items()]
         inside += [f"{slot}={text}" for slot, text in self.slots.items()]
         return f"{self.stem}[{','.join(inside)}]" if inside else self.stem
 
@@ -154,7 +156,7 @@ def _policy(name: str, slot: str, text: str) -> str:
     if slot == "deadline" and multiple is not None:
         if not 0 < multiple <= 1000:
             raise BadSetting(f"method {name!r}: deadline={text} must be over 0 and at most 1000 T")
-        return f"{_text(multiple)}T"
+        return f"{value_text(multiple)}T"
     if slot == "deadline" and text in WAITS:
         return WAITS[0]
     path, arguments = read_call(f"method {name!r}: {slot}={text}", text)
@@ -166,8 +168,12 @@ def _ordered(found: Mapping[str, Any], order: Mapping[str, Any]) -> dict[str, An
     return {key: found[key] for key in order if key in found}
 
 
-def _text(value: Any) -> str:
-    """A checked value as it stands in a name."""
+def value_text(value: Any) -> str:
+    """A checked value as it stands in a name.
+
+    >>> value_text(0.75), value_text(1.0), value_text(None)
+    ('.75', '1', 'off')
+    """
     if value is None:
         return "off"
     if isinstance(value, bool):

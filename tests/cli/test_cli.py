@@ -97,8 +97,26 @@ def test_compare_prints_the_table_and_json_has_its_shape(cli: Cli, tmp_path: Pat
     result = json.loads(resumed.stdout)
     assert {"target", "budget_s", "methods"} <= set(result)
     for method in ("fedavg+1t", "fedbalancer"):
-        assert set(result["methods"][method]["speedup"]) == {"mean", "std", "low", "high", "reached"}
+        assert set(result["methods"][method]["speedup"]) - {"bound"} == {"mean", "std", "low", "high", "reached"}
         assert set(result["methods"][method]["accuracy"]) >= {"mean", "std"}
+    assert (result["rule"], set(result["methods"]["fedbalancer"]["targets"])) == ("fair", {"1", "0.95", "0.9"})
+
+
+def test_a_folder_can_be_scored_by_either_rule_and_other_targets(cli: Cli, tmp_path: Path) -> None:
+    done = cli("compare", *SMALL, "--methods", "fedavg+1t,prox+1t", "--seeds", "1", "--rule", "paper", "--out", "c")
+    assert done.returncode == 0, done.stderr
+    assert "paper's rule" in done.stdout
+    assert json.loads((tmp_path / "c" / "comparison.json").read_text())["rule"] == "paper"
+    assert json.loads(cli("report", "c", "--json").stdout)["rule"] == "paper"
+    fair = cli("report", "c", "--rule", "fair", "--target", ".9,.5")
+    assert "evaluated by rounds only" in fair.stdout
+    assert "the runs were made for the rule paper" in fair.stdout
+    assert json.loads((tmp_path / "c" / "summary.json").read_text())["targets"] == [0.9, 0.5]
+    assert cli("report", "c", "--stamp", "start").returncode == 0
+    assert "belongs to the rule 'paper'" in refused(cli("report", "c", "--stamp", "start", "--rule", "fair"))
+    assert "shares like" in refused(cli("report", "c", "--target", "most"))
+    assert "over 0" in refused(cli("report", "c", "--target", "0"))
+    assert "did you mean fair" in refused(cli("report", "c", "--rule", "fare"))
 
 
 def test_settings_come_from_toml_and_the_command_line_wins(cli: Cli, tmp_path: Path) -> None:

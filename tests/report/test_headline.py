@@ -15,7 +15,7 @@ def compared(times_s: dict[str, list[float | None]]) -> Comparison:
         for seed, time_s in enumerate(of_seeds):
             points = {"start_s": [1.0], "clock_s": [time_s or 50.0], "accuracy": [0.8 if time_s else 0.5]}
             runs.append(RunCurve(method, seed, pl.DataFrame(points)))
-    return score(runs, dict.fromkeys(range(9), 100.0))
+    return score(runs, dict.fromkeys(range(9), 100.0), rule="paper")
 
 
 def test_a_clear_win_names_factor_target_and_seeds() -> None:

@@ -29,20 +29,22 @@ def small(**more: object) -> Comparison:
         run("fedbalancer", s, 50.0 - 10 * s, 0.85) for s in (0, 1)
     ]
     runs += [run("oort", 0, 10.0, 0.5), run("oort", 1, 3.0, 0.5, "failed")]
-    return score(runs, {0: 100.0, 1: 100.0}, task="har", variant="synthetic", rounds=50, **more)  # type: ignore[arg-type]
+    return score(runs, {0: 100.0, 1: 100.0}, rule="paper", task="har", variant="synthetic", rounds=50, **more)  # type: ignore[arg-type]
 
 
 def test_the_markdown_table_has_a_row_per_method_with_the_best_in_bold() -> None:
     lines = markdown_table(small()).splitlines()
-    assert "| fedavg+1t | 1.00 ± 0.00 | 2/2 | 0.800 ± 0.000 | 2.5 MB | 1.5 kB |" in lines
-    assert "| fedbalancer | **2.25 ± 0.35** | 2/2 | **0.850 ± 0.000** | 2.5 MB | 1.5 kB |" in lines
-    assert "| oort | never | 0/1 | 0.500 | – | – |" in lines
+    assert "| fedavg+1t | 1.00 ± 0.00 | 2/2 | 100 s | 0.800 ± 0.000 |" in lines
+    assert "| fedbalancer | **2.25 ± 0.35** | 2/2 | 40 s | **0.850 ± 0.000** |" in lines
+    assert "| oort | never | 0/1 | > 10 s | 0.500 |" in lines
+    assert "| fedavg+1t | – | – | 2.5 MB / 2.5 MB | 1.5 kB / 1.5 kB |" in lines
+    assert "| oort | – | – | – | – |" in lines
 
 
 def test_a_method_that_never_arrived_says_so_and_is_not_the_best() -> None:
     runs = [run("fedavg+1t", s, 100.0, 0.8) for s in (0, 1)] + [run("oort", s, 10.0, 0.5) for s in (0, 1)]
-    found = score(runs, {0: 100.0, 1: 100.0})
-    assert "| oort | never | 0/2 | 0.500 ± 0.000 | – | – |" in markdown_table(found).splitlines()
+    found = score(runs, {0: 100.0, 1: 100.0}, rule="paper")
+    assert "| oort | never | 0/2 | > 10 s | 0.500 ± 0.000 |" in markdown_table(found).splitlines()
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(rich_table(found))
     assert "never" in console.export_text()
@@ -69,14 +71,14 @@ def test_the_captions_say_what_a_reader_must_know() -> None:
 
 
 def test_a_comparison_without_fedavg_names_its_reference() -> None:
-    text = markdown_table(score([run("prox+1t", 0, 10.0, 0.8), run("oort", 0, 5.0, 0.8)], {0: 10.0}))
+    text = markdown_table(score([run("prox+1t", 0, 10.0, 0.8), run("oort", 0, 5.0, 0.8)], {0: 10.0}, rule="paper"))
     assert "against prox+1t, the first method listed" in text
 
 
 def test_nothing_scored_still_makes_a_table() -> None:
     text = markdown_table(score([], {}, methods=["a|b"]))
     assert "nothing scored yet" in text
-    assert "| a\\|b | – | 0/0 | – |" in text
+    assert "| a\\|b | – | 0/0 | – | – |" in text
 
 
 def test_the_terminal_table_shows_the_same_numbers_and_no_markup() -> None:

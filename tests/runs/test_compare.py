@@ -169,6 +169,33 @@ def test_one_method_that_fails_leaves_the_scores_of_the_others(tmp_path: Path) -
     assert any("prox+2t, seed 0 is not scored" in note for note in found.notes)
 
 
+def test_all_methods_of_a_seed_are_evaluated_on_one_grid_of_fifty_parts_of_its_budget(compared: Path) -> None:
+    budgets = json.loads((compared / "comparison.json").read_text())["budgets_s"]
+    for seed in (0, 1):
+        expected = [number * (budgets[str(seed)] / 50) for number in range(51)]
+        for method in METHODS:
+            evals = pl.read_parquet(compared / method / f"seed-{seed}" / "evals.parquet")
+            times = evals.filter(pl.col("schedule") == "seconds")["clock_s"].to_list()
+            assert times[:51] == expected
+    own = {"eval_every_s": 20.0}
+    plan = ComparisonPlan.make(RunSpec(task=tinytask.load(), settings=own), METHODS, 1)
+    assert {spec.overrides["eval_every_s"] for spec in plan.specs} == {20.0}
+    paper = ComparisonPlan.make(RunSpec(task=tinytask.load()), METHODS, 1, rule="paper")
+    assert all("eval_every_s" not in spec.overrides for spec in paper.specs)
+
+
+def test_by_the_papers_rule_runs_are_those_of_before(tmp_path: Path) -> None:
+    fb.compare(tinytask.load(), ["fedavg+1t"], seeds=1, rule="paper", extend=1.0, out=tmp_path / "c", jobs=1, workers=1)
+    alone = fb.run(tinytask.load(), "fedavg+1t")
+    evals = pl.read_parquet(tmp_path / "c" / "fedavg+1t" / "seed-0" / "evals.parquet")
+    assert evals.equals(alone.evals)
+
+
+def test_one_method_cannot_have_a_grid_of_its_own() -> None:
+    with pytest.raises(BadSetting, match="how all methods are measured"):
+        ComparisonPlan.make(RunSpec(task=tinytask.load()), ["fedavg+1t", "fedbalancer[eval_every_s=3]"], 1)
+
+
 def test_occupied_folders_and_bad_plans_are_refused(compared: Path, tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="already holds a comparison"):
         fb.compare(tinytask.load(), METHODS, seeds=1, out=compared)

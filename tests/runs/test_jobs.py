@@ -74,5 +74,6 @@ def test_a_comparison_gives_the_same_bytes_however_it_is_shared_out(
     result = run_comparison(plan, tmp_path / "out", jobs=jobs, resources=Resources(workers=workers))
     assert not result.failed
     budget_s = plan.budgets_s[0]
-    fb.run(tinytask.load(), "fedbalancer", settings={"rounds": 3}, budget_s=budget_s, out=tmp_path / "alone")
+    settings = {"rounds": 3, "eval_every_s": budget_s / 50}
+    fb.run(tinytask.load(), "fedbalancer", settings=settings, budget_s=budget_s, out=tmp_path / "alone")
     assert contents(tmp_path / "out" / "fedbalancer" / "seed-0") == contents(tmp_path / "alone")

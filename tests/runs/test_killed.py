@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
+FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "population.parquet", "model.safetensors")
 RUN = (
     "run", "synthetic", "--users", "12", "--rounds", "40", "--method", "fedbalancer", "--set", "clients_per_round=4",
-    "--set", "eval_every=2", "--set", "w=3", "--set", "checkpoint_s=0",
+    "--set", "eval_every=2", "--set", "eval_every_s=17", "--set", "w=3", "--set", "checkpoint_s=0",
 )  # fmt: skip
 
 

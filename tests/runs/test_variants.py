@@ -12,6 +12,8 @@ from runs import tinytask
 
 import fedbalancer as fb
 from fedbalancer.errors import BadSetting
+from fedbalancer.report.folders import load
+from fedbalancer.report.scores import score_comparison
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.simulation import resolve_spec
 from fedbalancer.runs.spec import RunSpec, from_manifest
@@ -35,6 +37,8 @@ def test_each_has_a_folder_a_row_and_settings_of_its_own(compared: Path) -> None
     assert [manifests[name]["settings"]["p"] for name in NAMES] == [1.0, 1.0, 1.0, 0.75]
     assert [manifests[name]["spec"]["method"] for name in NAMES] == NAMES
     assert all(manifests[name]["spec"]["settings"]["w"] == 7 for name in NAMES)
+    scored = score_comparison(load(compared))
+    assert scored["fedbalancer[p=0.75, w=2]"].method == NAMES[3]  # by any spelling
     table = (compared / "table.md").read_text()
     assert all(f"| {name} |" in table for name in NAMES)
     assert "damaged" not in table

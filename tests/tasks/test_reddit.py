@@ -17,6 +17,7 @@ from fedbalancer.client.train import TorchTrainer
 from fedbalancer.data.readers.vocabulary import sequences
 from fedbalancer.errors import BadData, BadSetting, UnknownName
 from fedbalancer.tasks import load_task, reddit
+from fedbalancer.tasks.losses import masked_loss
 from fedbalancer.types import ClientWork
 
 IRC = reddit.SOURCES[1].files[0]
@@ -85,13 +86,14 @@ def test_leaf_json_is_read_with_words_of_the_training_only(official: Path) -> No
     assert features.shape == labels.shape == (4, 10)
     words = reddit.WORDS["small"]
     assert ((labels == words) == (features == 0)).all()
-    assert (features == 1).sum() == 4  # "sleeps" is unknown
+    assert (features == 1).sum() == 0  # "sleeps" is unknown, and left out
+    assert (load_task("reddit", scale="paper").test[0] == 1).sum() == 4
 
 
 def test_the_loss_is_the_mean_over_ten_steps_of_those_that_count() -> None:
     outputs, labels = torch.zeros(2, 10, 7), torch.full((2, 10), 7)
     labels[0, :4] = 3
-    losses = reddit.masked_loss(outputs, labels)
+    losses = masked_loss(outputs, labels)
     torch.testing.assert_close(losses, torch.tensor([0.4 * np.log(7), 0.0], dtype=torch.float32))
 
 

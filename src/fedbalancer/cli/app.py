@@ -9,14 +9,17 @@ import typer
 from fedbalancer import __version__
 from fedbalancer.cli.bench import bench
 from fedbalancer.cli.compare import compare
+from fedbalancer.cli.dashboard import dashboard
 from fedbalancer.cli.data import data
 from fedbalancer.cli.errors import with_clear_errors
 from fedbalancer.cli.flower import flower
+from fedbalancer.cli.leaderboard import leaderboard
 from fedbalancer.cli.list import list_
 from fedbalancer.cli.paper import paper
 from fedbalancer.cli.report import report
 from fedbalancer.cli.resume import resume
 from fedbalancer.cli.run import run
+from fedbalancer.cli.sweep import sweep
 from fedbalancer.cli.testbed import bed
 
 app = typer.Typer(
@@ -46,6 +49,9 @@ app.command("compare")(with_clear_errors(compare))
 app.command("run")(with_clear_errors(run))
 app.command("resume")(with_clear_errors(resume))
 app.command("report")(with_clear_errors(report))
+app.command("dashboard")(with_clear_errors(dashboard))
+app.command("leaderboard")(with_clear_errors(leaderboard))
+app.command("sweep")(with_clear_errors(sweep))
 app.command("list")(with_clear_errors(list_))
 app.command("bench")(with_clear_errors(bench))
 app.add_typer(data, name="data")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -13,63 +13,92 @@ from fedbalancer.runs.jobs import JobEvent, Listen
 
 LINE_EVERY_SHARE = 0.25
 FULL = 1000
-"""Steps of a bar."""
-Titles = dict[tuple[str, int], str]
+"""Steps of a run's bar."""
+Key = tuple[str, int]
 
 
 @contextmanager
 def run_display(title: str) -> Iterator[Callable[[rounds.Progress], None]]:
     """A place to send the progress of one run."""
-    with _display({("", 0): title}) as listen:
+    with runs_display({("", 0): title}) as listen:
         yield lambda progress: listen(JobEvent(("", 0), "running", progress))
 
 
 @contextmanager
 def comparison_display(methods: Sequence[str], seeds: Sequence[int]) -> Iterator[Listen]:
     """A place to send the news of a comparison's runs."""
-    with _display({(method, seed): f"{method} seed {seed}" for seed in seeds for method in methods}) as listen:
+    with runs_display({(method, seed): f"{method} seed {seed}" for seed in seeds for method in methods}) as listen:
         yield listen
 
 
 @contextmanager
-def _display(titles: Titles) -> Iterator[Listen]:
+def runs_display(titles: Mapping[Key, str]) -> Iterator[Listen]:
+    """A place to send the news of any number of runs, of which these are all: a bar for each that goes on and, if there
+    are several, one for all of them with the time left."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(24),
-        TextColumn("{task.fields[text]}"),
+        TextColumn("{task.fields[text]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        yield _listener(bars, titles)
+        yield _Display(bars, titles)
 
 
-def _listener(bars: Progress, titles: Titles) -> Listen:
+class _Display:
     """Keeps a bar for every run that goes on; in lines it tells of those that end and, without a terminal, of all."""
-    shown: dict[tuple[str, int], TaskID] = {}
-    said: dict[tuple[str, int], float] = {}
 
-    def listen(event: JobEvent) -> None:
-        if event.kind != "running":
-            if event.key in shown:
-                bars.remove_task(shown.pop(event.key))
-            said.pop(event.key, None)
-            tell(event, f"{event.kind}: {event.why}" if event.why else event.kind)
+    def __init__(self, bars: Progress, titles: Mapping[Key, str]) -> None:
+        self._bars, self._titles = bars, titles
+        self._shown: dict[Key, TaskID] = {}
+        self._said: dict[Key, float] = {}
+        self._shares: dict[Key, float] = {}
+        self._ended: set[Key] = set()
+        self._total = bars.add_task("all runs", total=FULL * len(titles), text="") if len(titles) > 1 else None
+
+    def __call__(self, event: JobEvent) -> None:
+        if event.kind == "running":
+            self._goes_on(event)
             return
+        if event.key in self._shown:
+            self._bars.remove_task(self._shown.pop(event.key))
+        self._said.pop(event.key, None)
+        self._ended.add(event.key)
+        self._count(event.key, 1.0)
+        if event.kind != "found":
+            self._tell(event, (f"{event.kind}: {event.why}" if event.why else event.kind) + self._all())
+
+    def _goes_on(self, event: JobEvent) -> None:
         now = event.progress
         assert now is not None
+        self._ended.discard(event.key)  # one that ended may go on, for longer
+        self._count(event.key, now.share)
         done = round(FULL * now.share)
-        if event.key not in shown:
-            shown[event.key] = bars.add_task(titles[event.key], total=FULL, completed=done, text="")
-        bars.update(shown[event.key], completed=done, text=_where(now))
-        if bars.disable and now.share >= said.get(event.key, 0.0) + LINE_EVERY_SHARE:
-            said[event.key] = now.share
-            tell(event, f"{now.share:.0%}, {_where(now)}{_left(bars, shown[event.key])}")
+        if event.key not in self._shown:
+            title = self._titles[event.key]
+            self._shown[event.key] = self._bars.add_task(title, total=FULL, completed=done, text="")
+        self._bars.update(self._shown[event.key], completed=done, text=_where(now))
+        if self._bars.disable and now.share >= self._said.get(event.key, 0.0) + LINE_EVERY_SHARE:
+            self._said[event.key] = now.share
+            left = _left(self._bars, self._shown[event.key])
+            self._tell(event, f"{now.share:.0%}, {_where(now)}{left}{self._all()}")
 
-    def tell(event: JobEvent, words: str) -> None:
-        bars.console.print(f"{titles[event.key]}: {words}", highlight=False, markup=False, soft_wrap=True)
+    def _count(self, key: Key, share: float) -> None:
+        self._shares[key] = share
+        if self._total is not None:
+            text = f"{len(self._ended)} of {len(self._titles)} done"
+            self._bars.update(self._total, completed=round(FULL * sum(self._shares.values())), text=text)
 
-    return listen
+    def _all(self) -> str:
+        """Where all runs together stand."""
+        if self._total is None:
+            return ""
+        share = sum(self._shares.values()) / len(self._titles)
+        return f" (all runs: {share:.0%}{_left(self._bars, self._total)})"
+
+    def _tell(self, event: JobEvent, words: str) -> None:
+        self._bars.console.print(f"{self._titles[event.key]}: {words}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _left(bars: Progress, shown: TaskID) -> str:

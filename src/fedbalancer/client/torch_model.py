@@ -63,7 +63,7 @@ class TorchModel:
         self._device = checked_device(device)
         self._engine = engine if device == "cpu" else "plain"
         self._example = example
-        self.loss = per_sample_loss(loss)
+        self._given_loss, self.loss = loss, per_sample_loss(loss)
         self._hits = hits_of(metric)
         self.flat = FlatModule(make, device)
 
@@ -74,7 +74,7 @@ class TorchModel:
             return None
         from fedbalancer.client.fast.plan import fast_module
 
-        return fast_module(self.flat.module, batch_of(self._example(), slice(None)))
+        return fast_module(self.flat.module, batch_of(self._example(), slice(None)), self._given_loss)
 
     @cached_property
     def _steps(self) -> Steps:

@@ -9,13 +9,14 @@ from pathlib import Path
 from fedbalancer.report.estimate import Estimate
 from fedbalancer.report.folders import RunCurve, load, load_comparison
 from fedbalancer.report.ratio import Arrival, Ratio
-from fedbalancer.report.rule import Rule, Stamp
+from fedbalancer.report.rule import Rule, Stamp, checked_rule
 from fedbalancer.report.scores import (
     Comparison,
     MethodScore,
     Score,
     SeedScore,
     TargetScore,
+    checked_targets,
     score,
     score_comparison,
 )
@@ -71,6 +72,7 @@ def write_report(
     Every file is replaced whole, so a report that is open in a browser can be made again at any time.
     """
     from fedbalancer.files import write_json, write_text
+    from fedbalancer.report.axes import by_clock
     from fedbalancer.report.figures import write_figures
     from fedbalancer.report.page import page_html
     from fedbalancer.report.single import run_markdown, run_summary
@@ -78,6 +80,8 @@ def write_report(
 
     folder = Path(folder)
     results = load(folder)
+    checked_rule(rule or results.rule, "end" if rule is None else stamp)
+    checked_targets(targets)
     comparison = None if results.single else score_comparison(results, stamp, rule, targets)
     report = Report(
         summary=folder / "summary.json",
@@ -87,6 +91,7 @@ def write_report(
         comparison=comparison,
     )
     write_json(report.summary, run_summary(results) if comparison is None else comparison.to_json())
-    write_text(report.table, run_markdown(results) if comparison is None else markdown_table(comparison))
+    table = run_markdown(results) if comparison is None else by_clock(results, markdown_table(comparison))
+    write_text(report.table, table)
     write_text(report.page, page_html(results, comparison))
     return report

@@ -26,7 +26,7 @@ class Fairness:
     jain: float | None = None
     gini: float | None = None
     never: float | None = None
-    places: tuple[int, float, int] | None = None
+    places: Sequence[float] | None = None
     by_device: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
 
@@ -35,7 +35,7 @@ def fairness_of(population: pl.DataFrame | None) -> Fairness | None:
     if population is None or not population.height:
         return None
     accuracy, selected = population["accuracy"].drop_nulls().to_numpy(), population["selected"]
-    places = (int(selected.min()), float(selected.median()), int(selected.max()))  # type: ignore[arg-type]
+    places = [int(selected.min()), float(selected.median()), int(selected.max())]  # type: ignore[arg-type]
     evaluated = len(accuracy) > 0
     return Fairness(
         median=float(np.median(accuracy)) if evaluated else None,

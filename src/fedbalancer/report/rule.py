@@ -8,7 +8,9 @@ the evaluations by rounds; a target counts as reached when one of them touches i
 
 from __future__ import annotations
 
+import operator
 import re
+from functools import reduce
 from typing import Literal, get_args
 
 import polars as pl
@@ -55,7 +57,10 @@ def points(curve: RunCurve, budget_s: float, rule: Rule, stamp: Stamp = "end") -
     if rule == "paper":
         return stamped(curve.evals, stamp).with_columns(level=pl.col("accuracy"))
     grid = curve.grid if curve.has_grid and curve.grid is not None else _read_off(curve, budget_s / GRID)
-    return stamped(grid, "end").with_columns(level=pl.col("accuracy").rolling_mean(HELD))
+    # Summed anew at every time, in this order: a running sum would depend on all that came before, and a run that is
+    # asked whether it may stop must find the very same number.
+    window = [pl.col("accuracy").shift(back) for back in range(HELD - 1, -1, -1)]
+    return stamped(grid, "end").with_columns(level=reduce(operator.add, window) / HELD)
 
 
 def final_accuracy(found: pl.DataFrame, budget_s: float) -> float | None:

@@ -25,7 +25,7 @@ only. Two rules say what "final" and "reached" mean.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -131,11 +131,19 @@ def score_comparison(
     results: Results, stamp: Stamp = "end", rule: str | None = None, targets: Sequence[float] = TARGETS
 ) -> Comparison:
     """The scores of what a folder holds, by the rule that its runs were made for unless told otherwise."""
-    own = "paper" if stamp == "start" else results.rule
-    return score(
-        results.curves, results.budgets_s, methods=results.methods, stamp=stamp, rule=rule or own, targets=targets,
+    rule = rule or ("paper" if stamp == "start" else results.rule)
+    found = score(
+        results.curves, results.budgets_s, methods=results.methods, stamp=stamp, rule=rule, targets=targets,
         task=results.task, variant=results.variant, rounds=results.rounds,
     )  # fmt: skip
+    return found if rule == results.rule else replace(found, notes=(_other_rule(rule, results.rule), *found.notes))
+
+
+def _other_rule(rule: str, own: str) -> str:
+    return (
+        f"scored by the rule {rule}, but the runs were made for the rule {own}: beyond the budget they went on only "
+        "until that was content, so that a target counts as not reached here that a longer run might have reached"
+    )
 
 
 def checked_targets(targets: Sequence[float]) -> tuple[float, ...]:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedbalancer.report.estimate import Estimate
+from fedbalancer.report.ratio import Ratio
 from fedbalancer.report.values import Comparison, MethodScore, Score, SeedScore, TargetScore
 
 
@@ -25,12 +26,20 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 def _method(method: MethodScore) -> dict[str, Any]:
     means = {"accuracy": method.accuracy, "down_bytes": method.down_bytes, "up_bytes": method.up_bytes}
     return {
-        "speedup": {**asdict(method.speedup), "reached": method.reached},
+        "speedup": _speedup(method),
         **{name: _mean_and_std(found) for name, found in means.items()},
         "targets": {f"{share:g}": _target(method.at(share)) for share in method.targets},
         "cost": asdict(method.cost),
         "clients": {name: value for name, value in asdict(method.fairness).items() if name != "places"},
     }
+
+
+def _speedup(method: MethodScore) -> dict[str, Any]:
+    """The mean, and under "bound" whether it is one: it has that key only then."""
+    found = method.speedup
+    bound = {"bound": found.bound} if isinstance(found, Ratio) and found.bound else {}
+    numbers = {"mean": found.mean, "std": found.std, "low": found.low, "high": found.high}
+    return {**numbers, "reached": method.reached, **bound}
 
 
 def _mean_and_std(found: Estimate) -> dict[str, float | None]:

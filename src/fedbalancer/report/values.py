@@ -11,6 +11,7 @@ from fedbalancer.report.estimate import Estimate
 from fedbalancer.report.fairness import Fairness, mean_fairness
 from fedbalancer.report.ratio import Arrival, Ratio, median_s, one_ratio, paired_ratio
 from fedbalancer.report.rule import Rule, Stamp
+from fedbalancer.spelling import one_name
 
 TARGETS = (1.0, 0.95, 0.9)
 """Shares of the reference's final accuracy at which times are taken, the main one first."""
@@ -184,8 +185,10 @@ class Comparison:
     targets: tuple[float, ...] = TARGETS
 
     def __getitem__(self, method: str) -> MethodScore:
+        names = [found.method for found in self.methods]
+        name = method if method in names else one_name(method)
         for found in self.methods:
-            if found.method == method:
+            if found.method == name:
                 return found
         raise UnknownName("method", method, [known.method for known in self.methods])
 

@@ -44,8 +44,8 @@ class Job:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """News of a job: `kind` is running, done, stopped or failed. One that ended brings its `curve` and, if there is no
-    folder, all that is needed to go on with it in `memory`."""
+    """News of a job: `kind` is running, done, stopped or failed, or found if it was done before. One that ended brings
+    its `curve` and, if there is no folder, all that is needed to go on with it in `memory`."""
 
     key: tuple[str, int]
     kind: str

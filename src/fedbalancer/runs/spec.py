@@ -45,7 +45,8 @@ class RunSpec:
     `variant` where it offers a choice. `settings` change single settings of the task or the method.
 
     The run stops after `rounds` rounds (default: the task's) or, if `budget_s` is given, when the simulated clock
-    passes that. With a `target` accuracy it also stops at the first evaluation that reaches it. If it is `timing_only`
+    passes that. With a `target` accuracy it also stops when that was reached: by an evaluation by rounds and, if the
+    settings ask for a grid of seconds (`eval_every_s`), by the mean of three in a row on that. If it is `timing_only`
     nothing is trained. The numbers depend in their last digits on the `engine` (fast or plain) and the `device` (cpu,
     cuda or mps) that train.
     """

@@ -15,9 +15,10 @@ from torch import nn  # noqa: E402
 
 from fedbalancer.client.fast import kernels, layers  # noqa: E402
 from fedbalancer.client.fast.agree import disagreement  # noqa: E402
-from fedbalancer.client.fast.layers import CONV_BLOCK, DENSE, LSTM  # noqa: E402
+from fedbalancer.client.fast.layers import CONV_BLOCK, DENSE, EMBEDDING, LSTM, NORM_BLOCK, WORDS  # noqa: E402
 from fedbalancer.client.fast.plan import TORCH, FastPlan, fast_module  # noqa: E402
 from fedbalancer.tasks import celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
+from fedbalancer.tasks.losses import masked_loss  # noqa: E402
 from fedbalancer.tasks.own import nets  # noqa: E402
 from fedbalancer.tasks.own.shapes import Reading  # noqa: E402
 
@@ -50,10 +51,10 @@ def tokens(count: int, *shape: int) -> Any:
         (
             celeba.make_model,
             torch.rand(4, 3, 84, 84) * 255,
-            {f"blocks.{n}": TORCH for n in (0, 1, 4, 5, 8, 9, 12, 13)} | {"head": TORCH},
+            {f"blocks.{n}": NORM_BLOCK for n in (0, 1, 4, 5, 8, 9, 12, 13)} | {"head": TORCH},
         ),
         (shakespeare.make_model, tokens(80, 4, 80), {"embedding": TORCH, "lstm": LSTM, "dense": TORCH}),
-        (partial(reddit.make_model, 500), tokens(500, 4, 10), {"embedding": TORCH, "lstm": LSTM, "dense": TORCH}),
+        (partial(reddit.make_model, 500), tokens(500, 4, 10), {"embedding": EMBEDDING, "lstm": LSTM, "dense": WORDS}),
         (watch.make_model, torch.randn(10, 6, 128), {"first": TORCH, "second": TORCH, "head": TORCH}),
     ],
     ids=["femnist", "har", "celeba", "shakespeare", "reddit", "watch"],
@@ -61,7 +62,7 @@ def tokens(count: int, *shape: int) -> Any:
 def test_the_models_of_the_tasks_take_the_fast_path(
     make: Callable[[], Any], sample: Any, expected: dict[str, str]
 ) -> None:
-    assert hows(fast_module(make(), sample)) == expected
+    assert hows(fast_module(make(), sample, masked_loss)) == expected
 
 
 @needs_kernels

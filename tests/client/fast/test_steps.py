@@ -20,6 +20,7 @@ from fedbalancer.client.fast import layers  # noqa: E402
 from fedbalancer.client.train import TorchTrainer  # noqa: E402
 from fedbalancer.errors import BadData  # noqa: E402
 from fedbalancer.tasks import Task, celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
+from fedbalancer.tasks.losses import masked_loss  # noqa: E402
 from fedbalancer.types import ClientWork, Trained  # noqa: E402
 
 SIZE, NEAR = 13, 1e-3
@@ -45,9 +46,7 @@ TASKS: dict[str, tuple[Callable[[], Task], float, float | None]] = {
     "celeba": (lambda: task(celeba.make_model, (3, 84, 84), 2, "u"), 0.01, None),
     "shakespeare": (lambda: task(partial(shakespeare.make_model, 48), (80,), 80, "i"), 0.8, None),
     "reddit": (
-        lambda: task(
-            partial(reddit.make_model, 300, 32), (10,), 300, "i", loss=reddit.masked_loss, metric=reddit.masked_hits
-        ),
+        lambda: task(partial(reddit.make_model, 300, 32), (10,), 300, "i", loss=masked_loss, metric=reddit.masked_hits),
         5.0,
         5.0,
     ),
@@ -61,6 +60,11 @@ def work(**options: Any) -> ClientWork:
         "clip_norm": None, "seed": 3,
     }  # fmt: skip
     return ClientWork(**usual | options)
+
+
+BOUND = {"celeba": 5e-3}
+"""Where NEAR is too near: a change of CelebA's starting weights by one part in ten million moves the plain update by
+2.6e-3 of its norm."""
 
 
 def far(one: Trained, other: Trained) -> float:
@@ -89,14 +93,14 @@ def test_the_models_of_all_tasks_train_as_the_plain_ones(name: str) -> None:
     for options in ({"mu": 0.0, "clip_norm": clip}, {"mu": 0.5, "clip_norm": clip}, {"mu": 0.1, "clip_norm": 0.01}):
         job = work(learning_rate=rate, **options)
         expected, found = plain.train(weights, job), fast.train(weights, job)
-        assert far(found, expected) < NEAR
+        assert far(found, expected) < BOUND.get(name, NEAR)
         assert list(found.seen) == list(expected.seen)
         np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(fast.losses(weights, "bob"), plain.losses(weights, "bob"), rtol=1e-4, atol=1e-5)
     assert fast.evaluate(weights).loss == pytest.approx(plain.evaluate(weights).loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["femnist", "shakespeare"])
+@pytest.mark.parametrize("name", ["femnist", "celeba", "shakespeare", "reddit"])
 def test_the_same_bytes_whatever_was_trained_before(name: str) -> None:
     make, rate, _ = TASKS[name]
     trainer, other = TorchTrainer(make()), TorchTrainer(make())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,24 +13,33 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from fedbalancer.client.fast.chain import Chain
     from fedbalancer.client.fast.dense import FusedDense
+    from fedbalancer.client.fast.held import Held
+    from fedbalancer.client.fast.words import WordLosses
+    from fedbalancer.client.tensors import Loss
 
 OUTPUTS, GRADIENTS = 1e-4, 1e-2
 """Largest difference relative to the largest value, and of the norms. Float error is far below both; but where two
 values of a window are equal within it, either may be the largest, and its gradient moves to another place."""
+NOISE = 1e-6
+"""Share of the whole gradient that is rounding error: all that torch has for a bias whose true gradient is 0, because a
+batch norm follows it."""
 
+
+_FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, LookupError)
 
 Way = Callable[[Tensor], tuple[Tensor, Callable[[Tensor], None]]]
 """A forward pass: the outputs of a batch, and what takes their gradient back to the parameters."""
 
 
-def disagreement(plain: nn.Module, fast: nn.Module | Chain, fused: Sequence[FusedDense], sample: Tensor) -> str | None:
+def disagreement(
+    plain: nn.Module, fast: nn.Module | Chain, fused: Sequence[FusedDense], sample: Tensor, held: Sequence[Held] = ()
+) -> str | None:
     """What differs between the two on this sample, None if nothing does.
 
     They share their parameters, which are moved a little at random for the comparison, because many start at zero, and
     are put back. Compared are the outputs, in training and (but for a chain, which only trains) in evaluation, and the
     gradients of all parameters.
     """
-    parameters = [parameter for parameter in plain.parameters() if parameter.requires_grad]
     with untouched(plain) as restore:
         try:
             if isinstance(fast, nn.Module):
@@ -37,16 +47,58 @@ def disagreement(plain: nn.Module, fast: nn.Module | Chain, fused: Sequence[Fuse
                     if not _near(_outputs(plain.eval(), sample), _outputs(fast.eval(), sample)):
                         return "other outputs"
                 restore()
-            expected, outputs = _gradients(_by_autograd(plain), (), parameters, sample)
-            restore()
             way = _by_autograd(fast) if isinstance(fast, nn.Module) else _by_chain(fast)
-            found, same = _gradients(way, fused, parameters, sample)
-        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
+            return _compared(plain, _by_autograd(plain), way, sample, restore, fused, held)
+        except _FAILURES as error:
             return f"fails: {' '.join(str(error).split())[:200]}"
+
+
+def loss_disagreement(
+    plain: nn.Module, fast: nn.Module, last: WordLosses, loss: Loss, sample: Tensor, held: Sequence[Held]
+) -> str | None:
+    """The same of the samples' losses, which the fast module's last layer gives if it has labels; some steps do not
+    count."""
+    generator = torch.Generator().manual_seed(2)
+
+    def labelled(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
+        last.labels = labels
+        losses = _outputs(fast.train(), sample)
+        if losses is not last.losses:
+            raise ValueError("the model does something with the scores")
+        return losses, lambda gradient: torch.autograd.backward(losses, gradient)
+
+    def usual(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
+        losses = loss(_outputs(plain.train(), sample), labels)
+        return losses, lambda gradient: torch.autograd.backward(losses, gradient)
+
+    with untouched(plain) as restore:
+        try:
+            with torch.no_grad():
+                *shape, words = _outputs(plain.train(), sample).shape
+            labels = torch.randint(words, tuple(shape), generator=generator)
+            labels[torch.rand(tuple(shape), generator=generator) < 0.25] = words
+            restore()
+            return _compared(plain, usual, labelled, sample, restore, (), held)
+        except _FAILURES as error:
+            return f"with its loss, fails: {' '.join(str(error).split())[:200]}"
+        finally:
+            last.end()
+
+
+def _compared(
+    plain: nn.Module, one: Way, other: Way, sample: Tensor, restore: Callable[[], None], fused: Sequence[FusedDense],
+    held: Sequence[Held],
+) -> str | None:  # fmt: skip
+    """What differs in training between the plain module and another way."""
+    parameters = [parameter for parameter in plain.parameters() if parameter.requires_grad]
+    expected, outputs = _gradients(one, (), (), parameters, sample)
+    restore()
+    found, same = _gradients(other, fused, held, parameters, sample)
     if not _near(outputs, same):
         return "other outputs in training"
-    for (gradient, size), (other, _) in zip(expected, found, strict=True):
-        if float((gradient - other).norm()) > GRADIENTS * float(gradient.norm()) + 1e-6 * size:
+    whole = math.hypot(*(float(gradient.norm()) for gradient, _ in expected))
+    for (gradient, size), (made, _) in zip(expected, found, strict=True):
+        if not float((gradient - made).norm()) <= GRADIENTS * float(gradient.norm()) + 1e-6 * size + NOISE * whole:
             return "other gradients"
     return None
 
@@ -77,19 +129,24 @@ def _by_chain(chain: Chain) -> Way:
 
 
 def _gradients(
-    way: Way, fused: Sequence[FusedDense], parameters: Sequence[nn.Parameter], sample: Tensor
+    way: Way, fused: Sequence[FusedDense], held: Sequence[Held], parameters: Sequence[nn.Parameter], sample: Tensor
 ) -> tuple[list[tuple[Tensor, float]], Tensor]:
     """Of a random weighted sum of the outputs: the gradient of every parameter and the parameter's norm; the outputs. A
-    fused layer shows its gradient by a step of length 1."""
+    layer that steps itself shows its gradient by a step of length 1."""
     before = [parameter.detach().clone() for parameter in parameters]
     for layer in fused:
         layer.begin(1.0, 0.0)
+    for own in held:
+        own.begin()
     for parameter in parameters:
         parameter.grad = None
     outputs, backward = way(sample)
     backward(torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1)) / outputs.numel())
     for layer in fused:
         layer.finish()
+    for own in held:
+        own.step(1.0)
+        own.end()
     steps = [(was - now.detach()) for was, now in zip(before, parameters, strict=True)]
     made = [
         (step if parameter.grad is None else parameter.grad, float(was.norm()))

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from fedbalancer.client.fast.conv import Call, ConvBlock
+from fedbalancer.client.fast.conv_norm import ConvNormBlock, NormCall
+from fedbalancer.client.fast.conv_norm import Kept as KeptNorm
 from fedbalancer.client.fast.dense import FusedDense
 from fedbalancer.client.fast.match import plain
+from fedbalancer.tasks.layout import ChannelsLast
 
 
 class Link(Protocol):
@@ -61,6 +64,8 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
     if type(module) is nn.Sequential and plain(module):
         for child in module:
             yield from _leaves(child)
+    elif type(module) is ChannelsLast and plain(module):
+        return  # a link takes its values from wherever they lie
     else:
         yield module
 
@@ -98,6 +103,32 @@ class _Kept:
         self.shown = self.outputs.movedim(-1, 1)
         self.padded, self.of_input = torch.empty(call.padded), torch.empty(call.padded)
         self.of_weight, self.of_bias = torch.empty_like(self.weight), torch.empty_like(self.shift)
+
+
+class _NormedConvolution:
+    def __init__(self, layer: ConvNormBlock) -> None:
+        self.weight, self.scale, self.shift = layer.weight, layer.scale, layer.shift
+        self.layer = layer
+        self._of_weight, self._of_scale, self._of_shift = (
+            torch.empty_like(parameter.detach()) for parameter in (layer.weight, layer.scale, layer.shift)
+        )
+        self._kept: dict[torch.Size, tuple[NormCall, KeptNorm, Tensor]] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self._kept.get(x.shape)
+        if found is None:
+            call = self.layer.call(x.shape)
+            found = self._kept[x.shape] = (call, KeptNorm(call), torch.empty(call.padded))
+        self._now = found
+        found[0].normed(x, self.weight, self.scale, self.shift, found[1])
+        return found[1].shown
+
+    def backward(self, g: Tensor, wanted: bool) -> Tensor | None:
+        call, kept, padded = self._now
+        of_input = padded if wanted else None
+        call.back(g, self.weight, self.scale, kept, self._of_weight, self._of_scale, self._of_shift, of_input)
+        self.weight.grad, self.scale.grad, self.shift.grad = self._of_weight, self._of_scale, self._of_shift
+        return None if of_input is None else call.inside(of_input)
 
 
 class _OwnStep:
@@ -152,5 +183,6 @@ class _Flatten:
 
 
 _KINDS: dict[type[nn.Module], Any] = {
-    ConvBlock: _Convolution, FusedDense: _OwnStep, nn.Linear: _Dense, nn.ReLU: _ReLU, nn.Flatten: _Flatten,
+    ConvBlock: _Convolution, ConvNormBlock: _NormedConvolution, FusedDense: _OwnStep, nn.Linear: _Dense,
+    nn.ReLU: _ReLU, nn.Flatten: _Flatten,
 }  # fmt: skip

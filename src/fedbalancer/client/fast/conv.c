@@ -201,9 +201,34 @@ static void pool(const Block *b, const float *sums, I wide, I first, I from, I t
     }
 }
 
+/* What a batch norm wants to know of all outputs, filters filled up to whole vectors: the sum over the positions of the
+ * squares of their distances from the means; and, if there is memory for it, tiles of 4 x 4 of the outputs. */
+typedef struct {
+    const float *negative; /* the means, negated */
+    double *squares;
+    float *kept;
+} Watch;
+INLINE void add_up_lanes(double *to, vf values) {
+    for (int i = 0; i < LANES; i++)
+        to[i] += values[i];
+}
+static void squares_of(const Watch *watch, const float *sums, I wide, I first, I count) {
+    for (I v = 0; v < wide; v += LANES) {
+        vf away = LOAD(watch->negative + first + v), even = {0}, odd = {0};
+        for (I p = 0; p < count; p++) {
+            vf far = LOAD(sums + p * wide + v) + away;
+            if (p & 1)
+                odd += far * far;
+            else
+                even += far * far;
+        }
+        add_up_lanes(watch->squares + first + v, even + odd);
+    }
+}
+
 /* Convolution by tiles of positions and filters, over all of the window; a strip of an image at a time. */
 static void direct(const Block *b, const float *padded, const float *w, const float *bias, float *scratch, float *y,
-                   int32_t *at) {
+                   int32_t *at, const Watch *watch) {
     I row = b->columns * b->channels, line = b->padded_width * b->channels, depth = b->rows * row;
     float *panels = scratch, *sums = panels + vectors(b->filters) * LANES * depth;
     int32_t *places = (int32_t *)(sums + strip_positions(b) * WIDE);
@@ -222,6 +247,8 @@ static void direct(const Block *b, const float *padded, const float *w, const fl
                 const float *panel = panels + first * depth;
                 for (I p = 0; p < count; p += TILE)
                     tile_for(wide)(image, places + p, b->rows, row, line, panel, sums + p * wide);
+                if (watch)
+                    squares_of(watch, sums, wide, first, count);
                 pool(b, sums, wide, first, from, to, bias, y + out, at + out);
             }
         }
@@ -239,7 +266,11 @@ I conv_forward_floats(const Block *b) {
 void conv_forward(const Block *b, const float *x, const I *stride, const float *w, const float *bias, float *padded,
                   float *scratch, float *y, int32_t *at) {
     pad(b, x, stride, padded);
-    (is_long(b) ? winograd_1d : tile_side(b) ? winograd : direct)(b, padded, w, bias, scratch, y, at);
+    if (is_long(b))
+        winograd_1d(b, padded, w, bias, scratch, y, at);
+    else
+        (tile_side(b) ? winograd : direct)(b, padded, w, bias, scratch, y, at, 0);
 }
 
 #include "conv_gradients.h"
+#include "conv_norm.h"

@@ -25,7 +25,7 @@ _FIELDS = (
 )  # fmt: skip
 
 
-class _Block(ctypes.Structure):
+class Block(ctypes.Structure):
     """The numbers of one call, as the kernel knows them."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in _FIELDS)
@@ -74,27 +74,31 @@ class ConvBlock(nn.Module):
 
     def call(self, shape: torch.Size) -> Call:
         """What the kernel is told for inputs of this shape."""
-        images, channels, *sides = shape
-        filters, depth, *window = self.weight.shape
-        if channels != depth or len(sides) != len(window):
-            raise ValueError(f"an input of shape {tuple(shape)} for filters of shape {tuple(self.weight.shape)}")
-        height, width = (1, *sides)[-2:]
-        rows, columns = (1, *window)[-2:]
-        (used_height, used_width), (out_height, out_width) = self.shape.outputs((height, width), (rows, columns))
-        if out_height < 1 or out_width < 1:
-            raise ValueError(f"an input of {height} x {width} is too small for the window and the pooling")
-        top, bottom, left, right = self.shape.padding
-        block = _Block(
-            images, channels, height, width, filters, rows, columns, top, left, height + top + bottom,
-            width + left + right, *self.shape.pool, out_height, out_width, used_height, used_width, self.shape.relu,
-        )  # fmt: skip
-        return Call(block, tuple(shape), tuple(self.weight.shape))
+        return Call(block_of(shape, self.weight.shape, self.shape), tuple(shape), tuple(self.weight.shape))
+
+
+def block_of(inputs: torch.Size, weight: torch.Size, shape: Shape) -> Block:
+    """The numbers of a call for inputs and filters of these shapes."""
+    images, channels, *sides = inputs
+    filters, depth, *window = weight
+    if channels != depth or len(sides) != len(window):
+        raise ValueError(f"an input of shape {tuple(inputs)} for filters of shape {tuple(weight)}")
+    height, width = (1, *sides)[-2:]
+    rows, columns = (1, *window)[-2:]
+    (used_height, used_width), (out_height, out_width) = shape.outputs((height, width), (rows, columns))
+    if out_height < 1 or out_width < 1:
+        raise ValueError(f"an input of {height} x {width} is too small for the window and the pooling")
+    top, bottom, left, right = shape.padding
+    return Block(
+        images, channels, height, width, filters, rows, columns, top, left, height + top + bottom,
+        width + left + right, *shape.pool, out_height, out_width, used_height, used_width, shape.relu,
+    )  # fmt: skip
 
 
 class Call:
     """The kernel for one shape of input: how much memory it wants, and its calls with tensors that are checked."""
 
-    def __init__(self, block: _Block, inputs: tuple[int, ...], filters: tuple[int, ...]) -> None:
+    def __init__(self, block: Block, inputs: tuple[int, ...], filters: tuple[int, ...]) -> None:
         sides = (block.out_height, block.out_width)[4 - len(inputs) :]
         self.outputs = (block.images, *sides, block.filters)
         largest = max(block.padded_height * block.padded_width * block.channels, math.prod(filters))
@@ -132,7 +136,7 @@ class Call:
         strides = tensor.stride()
         known = self._strides.get(strides)
         if known is None:
-            known = self._strides[strides] = _FourStrides(*strides[:2], *(0, *strides[2:])[-2:])
+            known = self._strides[strides] = FourStrides(*strides[:2], *(0, *strides[2:])[-2:])
         return known
 
     def inside(self, padded: Tensor) -> Tensor:
@@ -144,7 +148,7 @@ class Call:
         return padded.as_strided(self._inputs, (b.padded_height * line, 1, *steps), start)
 
 
-_FourStrides = ctypes.c_int64 * 4
+FourStrides = ctypes.c_int64 * 4
 
 
 class _Convolution(torch.autograd.Function):
@@ -175,11 +179,11 @@ def loaded() -> Any:
     library = kernels.load("conv")
     if library is None:
         return None
-    block, pointer = ctypes.POINTER(_Block), ctypes.c_void_p
+    block, pointer = ctypes.POINTER(Block), ctypes.c_void_p
     for name in ("conv_padded_floats", "conv_forward_floats", "conv_backward_floats"):
         getattr(library, name).restype = ctypes.c_int64
         getattr(library, name).argtypes = [block]
     library.conv_forward.restype = library.conv_backward.restype = None
-    library.conv_forward.argtypes = [block, pointer, _FourStrides, *[pointer] * 6]
-    library.conv_backward.argtypes = [block, pointer, _FourStrides, *[pointer] * 7]
+    library.conv_forward.argtypes = [block, pointer, FourStrides, *[pointer] * 6]
+    library.conv_backward.argtypes = [block, pointer, FourStrides, *[pointer] * 7]
     return library

@@ -97,15 +97,31 @@ static void patch_over(const Block *b, const float *image, I y, I x, const float
     }
 }
 
+/* Outputs 4 x 4 of the tile at (y, x), for the vector of filters that begins at `first`. */
+INLINE void watch_tile(const Block *b, const vf *made, I y, I x, I first, I tile, const Watch *watch) {
+    vf away = LOAD(watch->negative + first), sum = {0};
+    for (I i = 0; i < least(4, b->used_height - y); i++)
+        for (I j = 0; j < least(4, b->used_width - x); j++) {
+            vf far = made[i * 4 + j] + away;
+            sum += far * far;
+        }
+    add_up_lanes(watch->squares + first, sum);
+    float *to = watch->kept + (tile * vectors(b->filters) * LANES + first) * 16;
+    for (int k = 0; watch->kept && k < 16; k++)
+        STORE(to + k * LANES, made[k]);
+}
+
 /* Products (36, tile, filter) of the tile at (y, x) -> outputs, pooled. */
 INLINE void products_over(int side, const float *matrix, const Block *b, const float *products, I wide, I y, I x,
-                          I first, const float *bias, float *out, int32_t *at) {
+                          I first, const float *bias, float *out, int32_t *at, I tile, const Watch *watch) {
     for (I v = 0; v < wide; v += LANES) {
         I filters = least(b->filters - first - v, LANES);
         vf in[N * N], made[N * N], shift = some_of(bias + first + v, filters);
         for (int k = 0; k < N * N; k++)
             in[k] = LOAD(products + k * TILES * wide + v);
         twice(side, N, matrix, in, made);
+        if (watch && side == 4)
+            watch_tile(b, made, y, x, first + v, tile, watch);
         for (I i = 0; i < least(side, b->used_height - y); i += b->pool_rows)
             for (I j = 0; j < least(side, b->used_width - x); j += b->pool_columns) {
                 I rows = least(b->pool_rows, b->used_height - y - i);
@@ -119,7 +135,8 @@ INLINE void products_over(int side, const float *matrix, const Block *b, const f
 
 /* One panel's products and outputs for some tiles, numbered from `tile` on. */
 INLINE void tiles_of(int side, const float *matrix, const Block *b, const float *patches, const float *panel, I wide,
-                     float *products, I tile, I tiles, I first, const float *bias, float *y, int32_t *at) {
+                     float *products, I tile, I tiles, I first, const float *bias, float *y, int32_t *at,
+                     const Watch *watch) {
     I down = (b->used_height + side - 1) / side, across = (b->used_width + side - 1) / side;
     int32_t places[TILES];
     for (int t = 0; t < TILES; t++)
@@ -131,7 +148,8 @@ INLINE void tiles_of(int side, const float *matrix, const Block *b, const float 
     for (I t = 0; t < tiles; t++) {
         I n = (tile + t) / (down * across), i = (tile + t) / across % down, j = (tile + t) % across;
         I out = n * b->out_height * b->out_width * b->filters;
-        products_over(side, matrix, b, products + t * wide, wide, i * side, j * side, first, bias, y + out, at + out);
+        products_over(side, matrix, b, products + t * wide, wide, i * side, j * side, first, bias, y + out, at + out,
+                      tile + t, watch);
     }
 }
 static void filters_over_5(I channels, const float *panel, I wide, float *out) {
@@ -141,12 +159,12 @@ static void filters_over_3(I channels, const float *panel, I wide, float *out) {
     filters_over(3, of_filter_3, channels, panel, wide, out);
 }
 static void tiles_of_5(const Block *b, const float *patches, const float *panel, I wide, float *products, I tile,
-                       I tiles, I first, const float *bias, float *y, int32_t *at) {
-    tiles_of(2, of_products_5, b, patches, panel, wide, products, tile, tiles, first, bias, y, at);
+                       I tiles, I first, const float *bias, float *y, int32_t *at, const Watch *watch) {
+    tiles_of(2, of_products_5, b, patches, panel, wide, products, tile, tiles, first, bias, y, at, watch);
 }
 static void tiles_of_3(const Block *b, const float *patches, const float *panel, I wide, float *products, I tile,
-                       I tiles, I first, const float *bias, float *y, int32_t *at) {
-    tiles_of(4, of_products_3, b, patches, panel, wide, products, tile, tiles, first, bias, y, at);
+                       I tiles, I first, const float *bias, float *y, int32_t *at, const Watch *watch) {
+    tiles_of(4, of_products_3, b, patches, panel, wide, products, tile, tiles, first, bias, y, at, watch);
 }
 
 /* Outputs along a side of a tile; 0 where this algorithm does not fit or does not pay. */
@@ -165,7 +183,7 @@ static I winograd_floats(const Block *b) {
 }
 
 static void winograd(const Block *b, const float *padded, const float *w, const float *bias, float *scratch, float *y,
-                     int32_t *at) {
+                     int32_t *at, const Watch *watch) {
     I channels = b->channels, all = vectors(b->filters) * LANES, window = b->rows * b->rows, side = tile_side(b);
     I down = (b->used_height + side - 1) / side, across = (b->used_width + side - 1) / side;
     float *panels = scratch, *filters = panels + window * channels * all, *patches = filters + N * N * channels * all;
@@ -186,7 +204,7 @@ static void winograd(const Block *b, const float *padded, const float *w, const 
         for (I first = 0; first < b->filters; first += WIDE)
             (b->rows == 5 ? tiles_of_5 : tiles_of_3)(b, patches, filters + first * N * N * channels,
                                                      least(all - first, WIDE), products, tile, tiles, first, bias, y,
-                                                     at);
+                                                     at, watch);
     }
 }
 #undef N

@@ -14,29 +14,37 @@ from torch import Tensor, nn
 
 from fedbalancer.client.fast import kernels
 from fedbalancer.client.fast.agree import untouched
-from fedbalancer.client.fast.conv import ConvBlock, Shape, loaded
+from fedbalancer.client.fast.conv import ConvBlock, loaded
+from fedbalancer.client.fast.conv_norm import ConvNormBlock
 from fedbalancer.client.fast.dense import FusedDense
+from fedbalancer.client.fast.held import FewRows
 from fedbalancer.client.fast.lstm import FastLSTM
-from fedbalancer.client.fast.match import conv_blocks, plain
+from fedbalancer.client.fast.match import Match, conv_blocks, plain
+from fedbalancer.client.fast.words import WordLosses
 
 CONV_BLOCK = "convolution and pooling in one kernel"
+NORM_BLOCK = "convolution, batch norm and pooling in one kernel"
 DENSE = "dense layer with its own step"
+EMBEDDING = "embedding with gradients of a few rows"
+WORDS = "dense layer together with the loss"
 LSTM = "LSTM by large products"
 FUSED_FROM = 2**16
-"""Weights from which a dense layer with its own step is faster; below, its extra calls cost more than they save."""
+"""Weights from which a layer with its own step is faster; below, its extra calls cost more than they save."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One layer's other form: `replacements` makes the layers to put at the given names; None takes a layer away."""
+    """One layer's other form: `replacements` makes the layers to put at the given names; None takes a layer away.
+    `also` are the names of others with parameters that it does the work of."""
 
     name: str
     how: str
     replacements: Callable[[], Mapping[str, nn.Module | None]]
+    also: tuple[str, ...] = ()
 
 
-def changes(module: nn.Module, sample: Tensor) -> tuple[list[Change], dict[str, str]]:
-    """What may be changed, and by name why a layer may not."""
+def changes(module: nn.Module, sample: Tensor, of_words: bool = False) -> tuple[list[Change], dict[str, str]]:
+    """What may be changed, and by name why a layer may not. `of_words`: whether the loss is that of `WordLosses`."""
     found: list[Change] = []
     why: dict[str, str] = {}
     _blocks(module, found, why)
@@ -44,7 +52,11 @@ def changes(module: nn.Module, sample: Tensor) -> tuple[list[Change], dict[str, 
     inputs = _inputs(module, sample)
     for name, layer in module.named_modules():
         if name not in taken:
-            _single(name, layer, module, inputs, found, why)
+            made = _single(name, layer, module, inputs.get(name, []), of_words)
+            if isinstance(made, Change):
+                found.append(made)
+            elif made is not None:
+                why[name] = made
     return found, why
 
 
@@ -58,39 +70,42 @@ def _blocks(module: nn.Module, found: list[Change], why: dict[str, str]) -> None
         if len(names) != len(sequence):  # the same layer twice
             continue
         for match in conv_blocks(layers):
-            name, conv = names[match.first + match.conv], layers[match.first + match.conv]
+            name = names[match.first + match.conv]
             if loaded() is None:
                 why[name] = f"no kernel: {kernels.why_not('conv')}"
                 continue
-            run = names[match.first : match.first + match.length]
-            found.append(Change(name, CONV_BLOCK, _block(name, conv, match.shape, run)))
+            found.append(_block(match, names, layers))
 
 
-def _block(name: str, conv: Any, shape: Shape, run: list[str]) -> Callable[[], Mapping[str, nn.Module | None]]:
-    return lambda: dict.fromkeys(run) | {name: ConvBlock(conv, shape)}
+def _block(match: Match, names: list[str], layers: list[Any]) -> Change:
+    at = match.first + match.conv
+    run, conv = names[match.first : match.first + match.length], layers[at]
+    if not match.norm:
+        return Change(names[at], CONV_BLOCK, lambda: dict.fromkeys(run) | {names[at]: ConvBlock(conv, match.shape)})
+    norm = layers[at + 1]
+    made = lambda: dict.fromkeys(run) | {names[at]: ConvNormBlock(conv, norm, match.shape)}  # noqa: E731
+    return Change(names[at], NORM_BLOCK, made, (names[at + 1],))
 
 
-def _single(
-    name: str, layer: nn.Module, module: nn.Module, inputs: Mapping[str, list[int]], found: list[Change],
-    why: dict[str, str],
-) -> None:  # fmt: skip
-    """A layer by itself."""
+def _single(name: str, layer: nn.Module, module: nn.Module, uses: list[int], of_words: bool) -> Change | str | None:
+    """A layer by itself, or why not; `uses` has the dimensions of its input at every use."""
     if type(layer) is nn.Linear:
-        reason = _not_fused(layer, module, inputs.get(name, []))
-        if reason is None:
-            found.append(Change(name, DENSE, lambda: {name: FusedDense(layer)}))
-        else:
-            why[name] = reason
-    elif isinstance(layer, nn.LSTM):
-        reason = FastLSTM.suits(layer)
-        if reason is None:
-            found.append(Change(name, LSTM, lambda: {name: FastLSTM(layer)}))
-        else:
-            why[name] = reason
+        reason = _not_alone(layer, module, uses)
+        if reason is None and of_words and uses == [3]:
+            return Change(name, WORDS, lambda: {name: WordLosses(layer)})
+        if reason is None and uses != [2]:
+            reason = f"its input has {uses[0]} dimensions"
+        return reason or Change(name, DENSE, lambda: {name: FusedDense(layer)})
+    if type(layer) is nn.Embedding:
+        reason = _not_alone(layer, module, uses) or FewRows.suits(layer)
+        return reason or Change(name, EMBEDDING, lambda: {name: FewRows(layer)})
+    if isinstance(layer, nn.LSTM):
+        return FastLSTM.suits(layer) or Change(name, LSTM, lambda: {name: FastLSTM(layer)})
+    return None
 
 
-def _not_fused(layer: nn.Linear, module: nn.Module, dimensions: list[int]) -> str | None:
-    """A dense layer may take its own step only if its parameters are its alone and are used once per forward pass."""
+def _not_alone(layer: nn.Linear | nn.Embedding, module: nn.Module, uses: list[int]) -> str | None:
+    """A layer may take its own step only if its parameters are its alone and are used once per forward pass."""
     owners = Counter(id(parameter) for each in module.modules() for parameter in each.parameters(recurse=False))
     places = sum(other is layer for _, other in module.named_modules(remove_duplicate=False))
     if layer.weight.numel() < FUSED_FROM:
@@ -101,18 +116,16 @@ def _not_fused(layer: nn.Linear, module: nn.Module, dimensions: list[int]) -> st
         return "it is not trained"
     if places != 1 or any(owners[id(parameter)] != 1 for parameter in layer.parameters()):
         return "its parameters are shared"
-    if len(dimensions) != 1:
-        return "it is not used once in a forward pass"
-    return None if dimensions == [2] else f"its input has {dimensions[0]} dimensions"
+    return None if len(uses) == 1 else "it is not used once in a forward pass"
 
 
 def _inputs(module: nn.Module, sample: Tensor) -> dict[str, list[int]]:
-    """How many dimensions every input of every dense layer has in a forward pass; a layer that is used otherwise in
-    evaluation than in training is left out."""
+    """How many dimensions every input of every dense layer and embedding has in a forward pass; a layer that is used
+    otherwise in evaluation than in training is left out."""
     probe = sharing_copy(module)
     seen: defaultdict[str, list[int]] = defaultdict(list)
     for name, layer in probe.named_modules():
-        if type(layer) is nn.Linear:
+        if type(layer) in (nn.Linear, nn.Embedding):
             layer.register_forward_pre_hook(partial(_note, seen[name]), with_kwargs=True)
     passes = []
     with untouched(module), torch.no_grad():

@@ -1,4 +1,5 @@
-"""Which layers of a `nn.Sequential` are one `ConvBlock`: [padding], convolution, pooling and ReLU in either order."""
+"""Which layers of a `nn.Sequential` are one `ConvBlock`: [padding], convolution, pooling and ReLU in either order. With
+a batch norm after the convolution, they are a `ConvNormBlock`."""
 
 from __future__ import annotations
 
@@ -20,12 +21,14 @@ _CONVOLUTIONS, _POOLS = (nn.Conv1d, nn.Conv2d), (nn.MaxPool1d, nn.MaxPool2d)
 
 @dataclass(frozen=True)
 class Match:
-    """A run of layers that begins at `first` and is `length` long, its convolution at `first + conv`."""
+    """A run of layers that begins at `first` and is `length` long, its convolution at `first + conv`; if `norm`, there
+    is a batch norm next to that."""
 
     first: int
     length: int
     conv: int
     shape: Shape
+    norm: bool = False
 
 
 def plain(module: nn.Module) -> bool:
@@ -48,7 +51,8 @@ def _match(layers: Sequence[nn.Module], number: int) -> Match | None:
         return None
     before = _pad(layers[number - 1], _DIMENSIONS[type(conv)]) if number else None
     first = number if before is None else number - 1
-    pool, ceil, relu, end = (1, 1), False, False, number + 1
+    norm = number + 1 < len(layers) and _takes_the_batch(layers[number + 1])
+    pool, ceil, relu, end = (1, 1), False, False, number + 1 + norm
     while end < len(layers) and plain(layers[end]):
         layer: Any = layers[end]
         if type(layer) is nn.ReLU and not relu:
@@ -59,7 +63,7 @@ def _match(layers: Sequence[nn.Module], number: int) -> Match | None:
             break
         end += 1
     top, bottom, left, right = (a + b for a, b in zip(sides, before or (0, 0, 0, 0), strict=True))
-    return Match(first, end - first, number - first, Shape((top, bottom, left, right), pool, ceil, relu))
+    return Match(first, end - first, number - first, Shape((top, bottom, left, right), pool, ceil, relu), norm)
 
 
 def _conv_padding(conv: Any) -> tuple[int, ...] | None:
@@ -76,6 +80,13 @@ def _conv_padding(conv: Any) -> tuple[int, ...] | None:
     pairs = [((size - 1) // 2, size // 2) if same else None for size in conv.kernel_size]
     found = [pair or (conv.padding[side],) * 2 for side, pair in enumerate(pairs)]
     return tuple(value for pair in ([(0, 0), *found] if len(found) == 1 else found) for value in pair)
+
+
+def _takes_the_batch(norm: Any) -> bool:
+    """Whether this is a batch norm that takes the statistics of the batch at hand in training and evaluation alike."""
+    if type(norm) is not nn.BatchNorm2d or not plain(norm) or norm.weight is None or norm.track_running_stats:
+        return False
+    return norm.running_mean is None and all(parameter.requires_grad for parameter in norm.parameters())
 
 
 def _pad(module: Any, dimensions: int) -> tuple[int, ...] | None:

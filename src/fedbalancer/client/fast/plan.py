@@ -8,14 +8,18 @@ rewritten module are compared on that batch, outputs and gradients. What does no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor, nn
 
-from fedbalancer.client.fast.agree import disagreement
+from fedbalancer.client.fast.agree import disagreement, loss_disagreement
 from fedbalancer.client.fast.chain import Chain, chain_of
 from fedbalancer.client.fast.dense import FusedDense
+from fedbalancer.client.fast.held import FewRows, Held
 from fedbalancer.client.fast.layers import Change, changes, sharing_copy
+from fedbalancer.client.fast.words import WordLosses
+from fedbalancer.tasks.losses import masked_loss
 
 TORCH = "torch"
 
@@ -35,16 +39,30 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class FastPlan:
-    """A module that computes what the given one computes, its dense layers that take their own steps, and what became
-    of every layer with parameters. `chain` trains the same module without autograd, if it is a plain row of layers."""
+    """A module that computes what the given one computes, and what became of every layer with parameters. `chain`
+    trains the same module without autograd, if it is a plain row of layers."""
 
     module: nn.Module
-    fused: tuple[FusedDense, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer, ...] = ()
     chain: Chain | None = None
 
+    @cached_property
+    def fused(self) -> tuple[FusedDense, ...]:
+        """The dense layers that take their own steps."""
+        return tuple(layer for layer in self.module.modules() if isinstance(layer, FusedDense))
 
-def fast_module(module: nn.Module, sample: Tensor) -> FastPlan:
+    @cached_property
+    def held(self) -> tuple[Held, ...]:
+        """The layers that hold their gradients until the step."""
+        return tuple(layer for layer in self.module.modules() if isinstance(layer, FewRows | WordLosses))
+
+    @cached_property
+    def losses(self) -> WordLosses | None:
+        """The last layer, if it gives the losses when it is told the labels."""
+        return next((layer for layer in self.module.modules() if isinstance(layer, WordLosses)), None)
+
+
+def fast_module(module: nn.Module, sample: Tensor, loss: object = None) -> FastPlan:
     """The fastest form of the module that we can vouch for; at worst the module itself.
 
     >>> import torch
@@ -53,16 +71,16 @@ def fast_module(module: nn.Module, sample: Tensor) -> FastPlan:
     ['dense layer with its own step']
     """
     try:
-        wanted, why = changes(module, sample)
+        wanted, why = changes(module, sample, loss is masked_loss)
         made = _kept_changes(module, sample, wanted, why)
     except Exception as error:  # whatever a user's model does when it is copied or tried: it stays plain
         reason = f"cannot be rewritten: {' '.join(str(error).split())[:200]}"
         made, why = [], {name: reason for name, _ in module.named_modules()}
-    rewritten, fused = _rewritten(module, made) if made else (module, ())
-    chain = chain_of(rewritten)
-    if chain is not None and disagreement(module, chain, fused, sample) is not None:
+    plan = _rewritten(module, made) if made else FastPlan(module)
+    chain = chain_of(plan.module)
+    if chain is not None and disagreement(module, chain, plan.fused, sample) is not None:
         chain = None
-    return FastPlan(rewritten, fused, tuple(_layers(module, made, why)), chain)
+    return replace(plan, layers=tuple(_layers(module, made, why)), chain=chain)
 
 
 def _kept_changes(module: nn.Module, sample: Tensor, wanted: list[Change], why: dict[str, str]) -> list[Change]:
@@ -83,12 +101,15 @@ def _kept_changes(module: nn.Module, sample: Tensor, wanted: list[Change], why: 
 
 
 def _wrong(module: nn.Module, made: Sequence[Change], sample: Tensor) -> str | None:
-    fast, fused = _rewritten(module, made)
-    return disagreement(module, fast, fused, sample)
+    plan = _rewritten(module, made)
+    found = disagreement(module, plan.module, plan.fused, sample, plan.held)
+    if found is None and plan.losses is not None:
+        return loss_disagreement(module, plan.module, plan.losses, masked_loss, sample, plan.held)
+    return found
 
 
-def _rewritten(module: nn.Module, made: Sequence[Change]) -> tuple[nn.Module, tuple[FusedDense, ...]]:
-    """A copy with the changes made, and its fused layers."""
+def _rewritten(module: nn.Module, made: Sequence[Change]) -> FastPlan:
+    """A copy with the changes made."""
     root = nn.Module()
     root.add_module("root", sharing_copy(module))
     for change in made:
@@ -98,12 +119,11 @@ def _rewritten(module: nn.Module, made: Sequence[Change]) -> tuple[nn.Module, tu
                 delattr(root.get_submodule(path), last)
             else:
                 setattr(root.get_submodule(path), last, layer)
-    fast = root.get_submodule("root")
-    return fast, tuple(layer for layer in fast.modules() if isinstance(layer, FusedDense))
+    return FastPlan(root.get_submodule("root"))
 
 
 def _layers(module: nn.Module, made: Sequence[Change], why: dict[str, str]) -> list[Layer]:
-    how = {change.name: change.how for change in made}
+    how = {name: change.how for change in made for name in (change.name, *change.also)}
     return [
         Layer(name, type(layer).__name__, how.get(name, TORCH), "" if name in how else why.get(name, ""))
         for name, layer in module.named_modules()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from fedbalancer.client.fast.chain import Chain
 from fedbalancer.client.fast.dense import FusedDense
+from fedbalancer.client.fast.held import Held
 from fedbalancer.client.fast.plan import FastPlan
+from fedbalancer.client.fast.words import WordLosses
 from fedbalancer.client.flat import FlatModule
 from fedbalancer.client.sgd import outputs_of
 from fedbalancer.types import ClientWork, Weights
@@ -21,13 +24,14 @@ if TYPE_CHECKING:
 
 class FastSteps:
     """The steps of `PlainSteps`, within float error. With clipping, which needs all gradients at once, dense layers
-    have gradients too."""
+    have gradients too. Layers that hold their gradients do so unless there is a proximal term, which moves all weights.
+    """
 
     def __init__(self, flat: FlatModule, loss: Loss, plan: FastPlan) -> None:
         self._flat, self._loss, self._plan = flat, loss, plan
-        own = {id(parameter) for layer in plan.fused for parameter in layer.parameters()}
-        self._others = [parameter for parameter in flat.parameters if id(parameter) not in own]
         self._fused: tuple[FusedDense, ...] = ()
+        self._held: tuple[Held, ...] = ()
+        self._losses: WordLosses | None = None
         self._chain: Chain | None = None
         self._stepped: list[nn.Parameter] = []
         self._anchors: list[Tensor] = []
@@ -38,10 +42,15 @@ class FastSteps:
         self._weights, self._work = weights, work
         self._fused = self._plan.fused if work.clip_norm is None else ()
         self._chain = self._plan.chain if work.clip_norm is None else None
-        self._stepped = self._others if self._fused else self._flat.parameters
+        self._held, self._losses = ((), None) if work.mu else (self._plan.held, self._plan.losses)
+        layers: tuple[FusedDense | Held, ...] = (*self._fused, *self._held)
+        own = {id(parameter) for layer in layers for parameter in layer.parameters()}
+        self._stepped = [parameter for parameter in self._flat.parameters if id(parameter) not in own]
         self._anchors = [parameter.detach().clone() for parameter in self._stepped] if work.mu else []
-        for layer in self._fused:
-            layer.begin(work.learning_rate, work.mu, work.batches * work.batch_size)
+        for fused in self._fused:
+            fused.begin(work.learning_rate, work.mu, work.batches * work.batch_size)
+        for held in self._held:
+            held.begin()
 
     def step(self, features: Tensor, labels: Tensor) -> Tensor:
         for parameter in self._stepped:
@@ -52,7 +61,11 @@ class FastSteps:
         return losses.detach()
 
     def _by_autograd(self, features: Tensor, labels: Tensor) -> Tensor:
-        losses = self._loss(outputs_of(self._plan.module, features, self._work), labels)
+        if self._losses is not None:
+            self._losses.labels = labels
+            losses = outputs_of(self._plan.module, features, self._work)
+        else:
+            losses = self._loss(outputs_of(self._plan.module, features, self._work), labels)
         torch.autograd.backward(losses.mean())
         return losses
 
@@ -71,11 +84,28 @@ class FastSteps:
         for parameter, anchor in zip(self._stepped, self._anchors, strict=bool(self._anchors)):
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - anchor, alpha=self._work.mu)
-        if self._work.clip_norm is not None:
+        rate = self._work.learning_rate
+        if self._held:
+            rate *= self._kept_share()
+        elif self._work.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._stepped, self._work.clip_norm)
         for parameter in self._stepped:
             if parameter.grad is not None:
-                parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
+                parameter.add_(parameter.grad, alpha=-rate)
+        for layer in self._held:
+            layer.step(rate)
+
+    def _kept_share(self) -> float:
+        """What clipping leaves of all gradients, as torch has it. The exact norm is needed only where a bound that is
+        found quickly is too long."""
+        if self._work.clip_norm is None:
+            return 1.0
+        grads = [parameter.grad for parameter in self._stepped if parameter.grad is not None]
+        others = sum(float(torch.linalg.vector_norm(grad)) ** 2 for grad in grads)
+        norm = math.sqrt(others + sum(layer.most() for layer in self._held))
+        if not norm + 1e-6 <= self._work.clip_norm:
+            norm = math.sqrt(others + sum(layer.square() for layer in self._held))
+        return 1.0 if norm + 1e-6 <= self._work.clip_norm else self._work.clip_norm / (norm + 1e-6)
 
     def update(self) -> Weights:
         """New weights minus the old, so far; of a dense layer its own update, which it may never have added to its
@@ -95,11 +125,15 @@ class FastSteps:
         update = self.update()
         for layer in self._fused:
             layer.end()
+        for held in self._held:
+            held.end()
         return update
 
     def load(self, weights: Weights) -> None:
         for layer in self._plan.fused:
             layer.finish()  # a training that an error ended
+        for held in self._plan.held:
+            held.end()
         self._flat.load(weights)
 
     def apply(self, features: Tensor) -> Tensor:

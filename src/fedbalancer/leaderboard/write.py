@@ -1,0 +1,101 @@
+"""The leaderboard as a page and as Markdown, in the folder of results itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from fedbalancer.files import write_text
+from fedbalancer.leaderboard import board as shown
+from fedbalancer.leaderboard.board import Board, boards
+from fedbalancer.leaderboard.entries import Entry, read_entries
+
+PAGE, TEXT = "leaderboard.html", "leaderboard.md"
+RULE = (
+    "Speed-up: how many times as fast as the best FedAvg variant of the same comparison a method reached the target, "
+    "with a 95 % interval over seeds. With it the accuracy at the end of the budget. ▲ the whole interval is above 1, "
+    "▼ below, ○ the seeds do not resolve it; < and > are bounds, where a run never arrived. Entries with a name are a "
+    "user's own measurements, against references of their own."
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A leaderboard that was written."""
+
+    page: Path
+    text: Path
+    boards: tuple[Board, ...]
+    entries: tuple[Entry, ...]
+
+
+def write(folder: Path) -> Written:
+    """leaderboard.html and leaderboard.md of a folder of results."""
+    entries = read_entries(folder)
+    made = boards(entries)
+    write_text(folder / PAGE, page_html(entries, made))
+    write_text(folder / TEXT, markdown(made))
+    return Written(folder / PAGE, folder / TEXT, tuple(made), tuple(entries))
+
+
+def page_html(entries: list[Entry], made: list[Board]) -> str:
+    """One self-contained page."""
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    choices = {
+        "task": _choices(entry.task for entry in entries),
+        "scale": _choices(entry.scale for entry in entries),
+        "rule": _choices(entry.rule for entry in entries),
+        "target": _choices(f"{entry.target_share:.0%}" for entry in entries),
+        "item": _choices(entry.item for entry in entries),
+        "whose": _choices(entry.whose or "project" for entry in entries),
+    }
+    return environment.from_string(_text("board.html")).render(
+        boards=made, entries=entries, choices=choices, rule=RULE, signs=shown.SIGNS, sign_words=shown.SIGN_WORDS,
+        ratio_text=shown.ratio_text, interval_text=shown.interval_text, accuracy_text=shown.accuracy_text,
+        css=Markup(_text("board.css")), script=Markup(_text("board.js")),
+    )  # fmt: skip
+
+
+def markdown(made: list[Board]) -> str:
+    """The boards as Markdown tables."""
+    parts = ["# Leaderboard", RULE]
+    for each in made:
+        header = ["Method", "Whose", *each.tasks]
+        lines = [f"| {' | '.join(map(_cell, header))} |", "|:--|:--|" + "--:|" * len(each.tasks)]
+        rows = [row for row in each.rows if not row.of_a_grid]
+        lines += [
+            f"| {' | '.join([_cell(row.method), _cell(row.whose or 'project'), *map(_words, row.cells)])} |"
+            for row in rows
+        ]
+        parts += [f"## {_cell(each.title)}", "\n".join(lines)]
+        if left := len(each.rows) - len(rows):
+            parts.append(f"And {left} settings in brackets over which the best were looked for; the page has them.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _words(entry: Entry | None) -> str:
+    if entry is None:
+        return "–"
+    interval = shown.interval_text(entry.ratio_low, entry.ratio_high, 2)
+    ratio = f"{shown.ratio_text(entry)}{f' ({interval})' if interval else ''} {shown.SIGNS[entry.verdict]}".strip()
+    return f"[{ratio}]({entry.link}), {shown.accuracy_text(entry.accuracy)}" if entry.link else ratio
+
+
+def _cell(text: str) -> str:
+    """A text in a Markdown table, with nothing in it that Markdown or HTML would take for its own."""
+    for character in "\\`*_[]<>|#":
+        text = text.replace(character, f"\\{character}" if character != "<" else "&lt;")
+    return " ".join(text.split())
+
+
+def _choices(values: Iterable[str]) -> list[str]:
+    return sorted({value for value in values if value})
+
+
+def _text(name: str) -> str:
+    return resources.files("fedbalancer.leaderboard").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,118 @@
+"""The leaderboard in a real browser: it filters, sorts, fits a phone, and takes names for nothing but text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leaderboard.results import NASTY, write_results
+from report.conftest import write_comparison
+from report.test_page_browser import BROWSER, DRIVER, browser, complaints, fetched, texts, until
+
+from fedbalancer.leaderboard.own import add
+from fedbalancer.leaderboard.write import write
+
+__all__ = ["browser"]
+pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver on the path")
+SHOWN = "#all tbody tr:not([hidden]) th"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("leaderboard")
+    results = write_results(folder / "results")
+    add(write_comparison(folder / "mine", methods=("fedavg+1t", "fedbalancer[w=5]"), seeds=(0, 1)), results, NASTY)
+    return write(results).page
+
+
+@pytest.fixture
+def opened(browser: Any, page: Path) -> Any:
+    browser.get("about:blank")
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    browser.get(page.as_uri())
+    until(browser, "return document.getElementById('count').textContent !== ''")
+    return browser
+
+
+def choose(driver: Any, name: str, value: str) -> None:
+    script = """const field = document.getElementById(arguments[0]); field.value = arguments[1];
+        field.dispatchEvent(new Event(field.tagName === 'SELECT' ? 'change' : 'input'));"""
+    driver.execute_script(script, f"filter-{name}", value)
+
+
+def test_it_opens_from_disk_without_errors_or_network_and_names_stay_text(opened: Any, page: Path) -> None:
+    assert complaints(opened) == []
+    assert fetched(opened) == [page.as_uri()]
+    assert opened.title == "Leaderboard: tasks × methods"
+    assert opened.execute_script("return document.images.length") == 0
+    assert NASTY in texts(opened, ".board tbody th")
+    assert NASTY in texts(opened, ".tag")
+
+
+def test_filters_filter(opened: Any) -> None:
+    everything = len(texts(opened, SHOWN))
+    choose(opened, "method", "FedBalancer")
+    assert set(texts(opened, SHOWN)) == {"fedbalancer", f"fedbalancer[w=5] {NASTY}"}
+    opened.find_element("id", "filter-grid").click()
+    assert "fedbalancer[w=5,p=.75]" in texts(opened, SHOWN)
+    opened.find_element("id", "filter-grid").click()
+    assert len(texts(opened, SHOWN)) < everything
+    assert f"{len(texts(opened, SHOWN))} entries" == texts(opened, "#count")[0]
+    choose(opened, "whose", NASTY)
+    assert set(texts(opened, SHOWN)) == {f"fedbalancer[w=5] {NASTY}"}
+    opened.find_element("id", "clear").click()
+    assert len(texts(opened, SHOWN)) == everything
+    choose(opened, "task", "femnist")
+    assert set(texts(opened, ".board:not([hidden]) thead th:not([hidden])")) == {"Method", "femnist"}
+    choose(opened, "task", "")
+    choose(opened, "item", "fig2")
+    assert texts(opened, SHOWN) == ["fedavg[deadline=.5T]"]
+    assert texts(opened, ".board:not([hidden])") == []
+    opened.find_element("id", "clear").click()
+    opened.find_element("id", "filter-resolved").click()
+    assert "sampleselection" not in texts(opened, SHOWN)
+    assert "fedbalancer" in texts(opened, SHOWN)
+    opened.find_element("id", "filter-resolved").click()
+
+
+def test_columns_sort_by_their_values_and_say_so(opened: Any) -> None:
+    header = opened.find_elements("css selector", ".board thead th")[1]
+    header.find_element("tag name", "button").click()
+    rows = "[...document.querySelector('.board table').tBodies[0].rows]"
+    values = f"return {rows}.map(row => row.cells[1].dataset.value || '')"
+    down = opened.execute_script(values)
+    assert header.get_attribute("aria-sort") == "descending"
+    present = [float(value) for value in down if value]
+    assert present == sorted(present, reverse=True)
+    assert len(present) > 2
+    header.find_element("tag name", "button").click()
+    up = opened.execute_script(values)
+    assert [float(value) for value in up if value] == present[::-1]
+    assert up[-1] == down[-1] == ""  # what was not measured is last either way
+
+
+def test_it_fits_a_phone_and_is_dark_where_that_is_wanted(opened: Any) -> None:
+    background = "return getComputedStyle(document.body).backgroundColor"
+    light = opened.execute_script(background)
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    try:
+        assert opened.execute_script("return document.documentElement.scrollWidth") <= 390
+        assert opened.execute_script(background) != light
+        widths = (
+            "return [...document.querySelectorAll('tr:not([hidden]) > th[scope=row]')].map(name => name.offsetWidth)"
+        )
+        assert all(width > 100 for width in opened.execute_script(widths))  # names are read as words
+    finally:
+        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_every_control_has_a_name(opened: Any) -> None:
+    script = """return [...document.querySelectorAll('input, select, button, a')].filter(element =>
+        !(element.labels && element.labels.length) && !element.textContent.trim()).length"""
+    assert opened.execute_script(script) == 0

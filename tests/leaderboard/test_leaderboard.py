@@ -1,0 +1,125 @@
+"""A folder of results as boards of tasks x methods, with the comparisons of users beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from leaderboard.results import NASTY, rows, write_results
+from report.conftest import write_comparison, write_run
+
+from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.leaderboard.board import boards
+from fedbalancer.leaderboard.entries import Entry, read_entries
+from fedbalancer.leaderboard.own import add
+from fedbalancer.leaderboard.write import write
+
+
+def test_every_row_of_every_item_is_an_entry(tmp_path: Path) -> None:
+    found = read_entries(write_results(tmp_path / "results"))
+    assert len(found) == 14
+    ours = next(e for e in found if (e.task, e.method, e.target_share) == ("har", "fedbalancer", 1.0))
+    assert (ours.ratio, ours.ratio_low, ours.item, ours.link) == (1.9, 1.4, "table1", "table1/table1.html")
+    assert (ours.measured, ours.whose, ours.verdict) == ("2026-01-02", "", "faster")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "reached", "verdict"),
+    [(1.1, 2.0, 3, "faster"), (0.5, 0.9, 3, "slower"), (0.9, 1.2, 3, "open"), (None, None, 3, "open"),
+     (None, 0.6, 0, "slower")],
+)  # fmt: skip
+def test_the_interval_decides(low: float | None, high: float | None, reached: int, verdict: str) -> None:
+    assert Entry("t", "m", reached=reached, ratio=1.0, ratio_low=low, ratio_high=high).verdict == verdict
+
+
+def test_boards_hold_what_can_be_compared(tmp_path: Path) -> None:
+    first, second = boards(read_entries(write_results(tmp_path / "results")))
+    assert (first.target_share, second.target_share) == (1.0, 0.9)
+    assert first.tasks == ("har", "femnist", NASTY)
+    assert [row.method for row in first.rows] == ["fedavg+1t", "prox+1t", "fedbalancer", NASTY, "sampleselection",
+        "fedbalancer[w=5,p=.75]", "oort",
+    ]  # fmt: skip
+    assert first.rows[3].cells[0] is None
+    assert second.tasks == ("har",)
+
+
+def test_a_users_method_stands_beside_the_projects_where_it_is_measured_alike() -> None:
+    ours = Entry("har", "fedbalancer", "small", rule="fair", item="table1")
+    theirs = Entry("har", "fedbalancer", "small", rule="fair", item="own", whose="ann")
+    apart = Entry("har", "fedbalancer", "small", rule="paper", item="own", whose="ann")
+    (board, other) = boards([ours, theirs, apart])
+    assert [(row.method, row.whose) for row in board.rows] == [("fedbalancer", ""), ("fedbalancer", "ann")]
+    assert [row.whose for row in other.rows] == ["ann"]
+
+
+def test_a_comparison_of_ones_own_enters_and_is_marked(tmp_path: Path) -> None:
+    results = write_results(tmp_path / "results")
+    folder = write_comparison(tmp_path / "my runs", methods=("fedavg+1t", "fedbalancer[w=5]"), seeds=(0, 1))
+    place = add(folder, results, "Ann's <b>lab</b>")
+    assert place.parent == results / "own"
+    written = write(results)
+    own = [entry for entry in written.entries if entry.whose]
+    assert {entry.method for entry in own} == {"fedavg+1t", "fedbalancer[w=5]"}
+    assert {entry.whose for entry in own} == {"Ann's <b>lab</b>"}
+    assert (results / own[0].link.replace("%20", " ")).resolve() == folder.resolve()
+    assert "Ann's &lt;b" in written.text.read_text()
+    assert "<b>lab" not in written.page.read_text()
+    add(folder, results, "Ann's <b>lab</b>")  # again: the same entries
+    assert len(write(results).entries) == len(written.entries)
+
+
+def test_a_folder_of_results_may_begin_with_ones_own(tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path / "mine", methods=("fedavg+1t", "fedbalancer"), seeds=(0,))
+    add(folder, tmp_path / "new", "own")
+    assert {entry.whose for entry in write(tmp_path / "new").entries} == {"own"}
+
+
+def test_what_is_no_comparison_is_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "fedbalancer", 0)
+    with pytest.raises(RunFolderError, match="a single run"):
+        add(tmp_path / "run", tmp_path / "results", "ann")
+    with pytest.raises(RunFolderError, match="holds neither"):
+        add(tmp_path / "nowhere", tmp_path / "results", "ann")
+    with pytest.raises(BadSetting, match="printable"):
+        add(tmp_path / "run", tmp_path / "results", "a\nb")
+
+
+def test_folders_without_results_and_damaged_tables_are_told(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="there is no folder"):
+        write(tmp_path / "nowhere")
+    (tmp_path / "table1").mkdir()
+    with pytest.raises(RunFolderError, match="holds no results"):
+        write(tmp_path)
+    table = tmp_path / "table1" / "methods.parquet"
+    table.write_bytes(b"not parquet")
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        write(tmp_path)
+    pl.DataFrame({"task": ["har"]}).write_parquet(table)
+    with pytest.raises(RunFolderError, match="no column method"):
+        write(tmp_path)
+    pl.DataFrame(rows("har", {"prox+1t": (1.0, 1.0, 1.0)})).write_parquet(table)
+    (tmp_path / "table1" / "item.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"item\.json cannot be read"):
+        write(tmp_path)
+
+
+def test_a_link_leads_nowhere_but_to_a_folder(tmp_path: Path) -> None:
+    results = write_results(tmp_path / "results")
+    place = add(write_comparison(tmp_path / "c", methods=("fedavg+1t",), seeds=(0,)), results, "eve")
+    for link in ("javascript:alert(1)", "//evil.example/x", "https://evil.example"):
+        entry = json.loads((place / "entry.json").read_text())
+        (place / "entry.json").write_text(json.dumps({**entry, "link": link}))
+        assert {each.link for each in read_entries(results) if each.whose} == {"own/eve-c"}
+
+
+def test_markdown_has_a_table_for_every_board_and_no_row_breaks_it(tmp_path: Path) -> None:
+    text = write(write_results(tmp_path / "results")).text.read_text()
+    assert "| fedbalancer | project | [1.90 (1.40 to 2.50) ▲](table1/table1.html), 0.800 |" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert "[< 0.40 (… to 0.60) ▼](table1/table1.html)" in text
+    assert "fedbalancer\\[w=5" not in text
+    assert "And 1 settings in brackets" in text
+    assert "<img" not in text
+    assert {line.replace("\\|", "").count("|") for line in lines} == {4, 6}
