@@ -10,8 +10,31 @@ from pathlib import Path
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.paper.index import write_index
 from fedbalancer.paper.item import Item, Work
+from fedbalancer.paper.pool import FOUND
 from fedbalancer.paper.request import Listen, Request
 from fedbalancer.paper.write import Written, item_folder, part, write
+from fedbalancer.runs.jobs import JobEvent
+
+
+class RunCount:
+    """Hands news on, and counts the runs that were found and those that were made."""
+
+    def __init__(self, listen: Callable[[JobEvent], None]) -> None:
+        self._listen = listen
+        self._found: set[tuple[str, int]] = set()
+        self._made: set[tuple[str, int]] = set()
+
+    def __call__(self, event: JobEvent) -> None:
+        if event.kind == "done":
+            (self._found if event.why == FOUND else self._made).add(event.key)
+        self._listen(event)
+
+    @property
+    def words(self) -> str:
+        """For people; empty where there was nothing to run."""
+        if not self._found | self._made:
+            return ""
+        return f"{len(self._made)} runs made or carried on, {len(self._found - self._made)} found"
 
 
 def make_item(
@@ -28,7 +51,8 @@ def make_item(
     folder, failed, asked = item_folder(out, item, request), [], []
     written: Written | None = None
     for task in request.tasks:
-        work, started = Work(request, task, partial(listen, task), stopped), time.monotonic()
+        counted, started = RunCount(partial(listen, task)), time.monotonic()
+        work = Work(request, task, counted, stopped)
         frames = item.measure(work)
         name = str(next(iter(frames.values()))["task"][0]) if any(frame.height for frame in frames.values()) else task
         if not any(frame.height for frame in frames.values()):
@@ -36,7 +60,7 @@ def make_item(
                 f"nothing can be scored on {task}: {'; '.join(work.notes) or 'no run came to its end'}"
             )
         failed += [f"{task}: {note}" for note in work.notes if " failed: " in note]
-        known = part(request, command, time.monotonic() - started, work.notes)
+        known = part(request, command, time.monotonic() - started, work.notes, counted.words)
         asked.append(name)
         written = write(item, folder, frames, {name: known}, asked)
         write_index(out)

@@ -44,7 +44,7 @@ def parts_table(document: Mapping[str, Any]) -> Table:
     """How every task was measured."""
     rows = [
         (
-            task, str(part["scale"]), str(part["seeds"]), part["measured"][:10], f"{part['seconds']:.0f} s",
+            task, str(part["scale"]), str(part["seeds"]), part["measured"][:10], _took(part),
             ", ".join(f"{name} {version}" for name, version in part["versions"].items()),
             ", ".join(f"{key}={value}" for key, value in part["settings"].items()) or "the task's own",
             f"`{part['command']}`",
@@ -52,6 +52,11 @@ def parts_table(document: Mapping[str, Any]) -> Table:
         for task, part in document["parts"].items()
     ]  # fmt: skip
     return Table("", ("Task", "Scale", "Seeds", "Date", "Took", "Versions", "Settings", "Command"), rows)
+
+
+def _took(part: Mapping[str, Any]) -> str:
+    """How long the last command took, and how much it had to do."""
+    return f"{part['seconds']:.0f} s" + (f" ({part['runs']})" if part.get("runs") else "")
 
 
 def notes_of(document: Mapping[str, Any], shown: Presentation) -> list[str]:

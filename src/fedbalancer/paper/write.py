@@ -46,8 +46,8 @@ def item_folder(out: Path, item: Item, request: Request) -> Path:
     return out / f"{item.name}{scale}{rule}"
 
 
-def part(request: Request, command: str, seconds: float, notes: list[str]) -> dict[str, Any]:
-    """What is to be known of the measuring of one task."""
+def part(request: Request, command: str, seconds: float, notes: list[str], runs: str = "") -> dict[str, Any]:
+    """What is to be known of the measuring of one task; `runs` says how many of its runs this command made."""
     return {
         "command": command,
         "scale": request.scale,
@@ -56,6 +56,7 @@ def part(request: Request, command: str, seconds: float, notes: list[str]) -> di
         "settings": dict(request.settings),
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
+        "runs": runs,
         "versions": new_manifest()["versions"],
         "notes": notes,
     }

@@ -79,11 +79,15 @@ def speedup_of(row: Row) -> Ours:
     """By the paper's rule a method that never reached the target has no speed-up that was measured."""
     if row["rule"] == "paper" and not row["reached"]:
         return Ours(None)
-    return Ours(row["ratio"], row["ratio_low"], row["ratio_high"], row["ratio_bound"])
+    low = None if row["ratio_low"] is None else max(row["ratio_low"], 0.0)
+    return Ours(row["ratio"], low, row["ratio_high"], row["ratio_bound"])
 
 
 def accuracy_of(row: Row) -> Ours:
-    return Ours(row["accuracy"], row["accuracy_low"], row["accuracy_high"])
+    """With few seeds the interval of a mean goes beyond what an accuracy can be: it is cut there."""
+    if row["accuracy_low"] is None:
+        return Ours(row["accuracy"])
+    return Ours(row["accuracy"], max(row["accuracy_low"], 0.0), min(row["accuracy_high"], 1.0))
 
 
 def score_tables(methods: pl.DataFrame) -> Iterator[Table]:

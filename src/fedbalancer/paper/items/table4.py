@@ -74,6 +74,8 @@ class Table4:
             notes=(
                 "Table 4 is of the test bed. The simulations of the paper draw every client as one of three phones "
                 f"({', '.join(f'{name} {weight}' for name, weight in CLASS_WEIGHTS.items())} of the phones counted).",
+                "The paper's CV of 0.40 agrees with that of the nineteen networks' speeds (0.43 down, 0.38 up). The "
+                "seconds of a transfer are one over a speed that may come near 0, and so vary more.",
             ),
             figures={self.name: _figure(classes)},
             json=classes.to_dicts(),
