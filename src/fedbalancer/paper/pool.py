@@ -12,7 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +37,7 @@ Listen = Callable[[JobEvent], None]
 Key = tuple[str, int]
 Targets = Callable[[], Mapping[Key, float]]
 """Asked when all runs are there: which of them shall go on, and for which accuracy."""
+SHARED, DAY_S = ".shared-", 24 * 3600.0
 FOUND = "found"
 """Why a run is done that this command did not start."""
 
@@ -69,7 +74,7 @@ class TaskPool:
                 listen(JobEvent(spec.key, "done", why=FOUND))
         side_by_side, each = self.request.resources.shared_out(max(len(missing), 1), self.request.jobs)
         with (
-            shared_results(self.folder) as results,
+            _shared_results(self.folder) as results,
             JobPool(self.plan.own_task, side_by_side, replace(each, results=results)) as pool,
         ):
             jobs = [Job(spec, self._place(spec), changes={"budget_s": spec.budget_s}) for spec in missing]
@@ -131,6 +136,21 @@ class TaskPool:
                 budgets_s={**known.budgets_s, **wanted.budgets_s},
             )
         wanted.write(self.folder)
+
+
+@contextmanager
+def _shared_results(folder: Path) -> Iterator[Path | None]:
+    """A folder of this command's own for what its runs have in common: another command may be at work on the same task.
+    What a killed one left behind goes after a day."""
+    for left in folder.glob(f"{SHARED}*"):
+        if time.time() - left.stat().st_mtime > DAY_S:
+            shutil.rmtree(left, ignore_errors=True)
+    mine = Path(tempfile.mkdtemp(prefix=SHARED, dir=folder))
+    try:
+        with shared_results(mine) as results:
+            yield results
+    finally:
+        shutil.rmtree(mine, ignore_errors=True)
 
 
 def folder_name(plan: ComparisonPlan) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
-from fedbalancer.paper.picture import FAINT, panels
+from fedbalancer.paper.picture import FAINT, legend_below, panels
 from fedbalancer.paper.printed import CLIENTS, DDLE, TASKS, Printed
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
@@ -126,12 +126,17 @@ def _figure(ddle: pl.DataFrame) -> Figure:
     figure, grid = panels(tasks, "Deadline (s)", "DDL-E (clients per second)")
     for axes, task in zip(grid, tasks, strict=True):
         for (seed,), line in ddle.filter(pl.col("task") == task).group_by(["seed"], maintain_order=True):
-            axes.plot(line["deadline_s"], line["ddle"], color=BLUE, linewidth=1.0, alpha=0.9 if seed == 0 else 0.3)
+            first = seed == 0
+            axes.plot(
+                line["deadline_s"], line["ddle"], color=BLUE, linewidth=1.0, alpha=0.9 if first else 0.3,
+                label="seed 0" if first else "other seeds",
+            )  # fmt: skip
         if task in DDLE:
-            axes.axvline(DDLE[task][0].mean, color=FAINT, linestyle=(0, (5, 3)), linewidth=0.9)
+            peak_s = DDLE[task][0].mean
+            axes.axvline(peak_s, color=FAINT, linestyle=(0, (5, 3)), linewidth=0.9, label="the paper's peak")
         axes.set_xlim(0, LONGEST_S)
         axes.set_ylim(bottom=0)
-    return figure
+    return legend_below(figure)
 
 
 ITEM = Figure4()
