@@ -140,8 +140,20 @@ def headline(methods: pl.DataFrame, group: Group) -> str:
     ):
         ours = speedup_of(row)
         fast = f"{figure_text(ours, 2)} times as fast as the reference" if ours.mean else "never reached the target"
+        fast += f" ({resolved_words(ours)})" if ours.mean else ""
         said.append(f"{row['task']}: {last} {fast}, accuracy {figure_text(accuracy_of(row), 3)}")
     return "; ".join(said) + "." if said else "Nothing is scored yet."
+
+
+def resolved_words(ours: Ours) -> str:
+    """What the interval of a speed-up says about 1.
+
+    >>> resolved_words(Ours(1.5, 1.2, 1.9)), resolved_words(Ours(1.5, 0.9, 2.5)), resolved_words(Ours(0.4, None, 0.6))
+    ('resolved: faster', 'not resolved by the seeds', 'resolved: slower')
+    """
+    if ours.low is not None and ours.low > 1:
+        return "resolved: faster"
+    return "resolved: slower" if ours.high is not None and ours.high < 1 else "not resolved by the seeds"
 
 
 def result_json(methods: pl.DataFrame) -> dict[str, Any]:
