@@ -35,6 +35,7 @@ def compare(
         float, typer.Option(help="Budgets that a method may take to reach the target; 1 stops all at the budget.")
     ] = 2.0,
     rule: options.Rule = "fair",
+    target: options.Targets = None,
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK).")] = None,
     overwrite: options.Overwrite = False,
     jobs: options.Jobs = None,
@@ -66,13 +67,16 @@ def compare(
     from fedbalancer.runs.compare import DEFAULT_METHODS, run_comparison
     from fedbalancer.runs.plan import ComparisonPlan
     from fedbalancer.runs.spec import RunSpec
+    from fedbalancer.store.comparison import TARGETS
 
     names = options.methods_of(config, methods, "methods", DEFAULT_METHODS)
     base = RunSpec(
         task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
         engine=engine, device=device,
     )  # fmt: skip
-    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend, rule))
+    plan, seconds = timed(
+        lambda: ComparisonPlan.make(base, names, seeds, extend, rule, options.targets(target) or TARGETS)
+    )
     resources = Resources(workers=workers, executor=executor, address=address)
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task)}"
     if is_file(task):

@@ -17,6 +17,7 @@ import polars as pl
 from fedbalancer.errors import RunFolderError
 from fedbalancer.report.fairness import with_selections
 from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, RoundRow, schema_of
+from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
 
 EVALS, _OF_ROUND = schema_of(EvalRow), schema_of(RoundRow)
@@ -115,6 +116,7 @@ class Results:
     runs: tuple[StoredRun, ...]
     single: bool = False
     rule: str = "paper"
+    targets: tuple[float, ...] = TARGETS
 
     @property
     def curves(self) -> tuple[RunCurve, ...]:
@@ -156,6 +158,7 @@ def load_comparison(folder: Path) -> Results:
         budgets_s=found.budgets_s,
         runs=runs,
         rule=found.rule,
+        targets=found.targets,
     )
 
 
