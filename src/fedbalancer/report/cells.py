@@ -114,8 +114,8 @@ def _clients(comparison: Comparison) -> Sheet:
     )  # fmt: skip
     about = (
         "Accuracy of the model at the end of the budget on each client's own data: of the median client, of the worst "
-        "decile, and how equal (Jain's index). Places in rounds until then: who had none, and how unequal (Gini). "
-        "Slow phones: their share of the clients → of the places, and their median accuracy."
+        "decile, and how equal (Jain's index). Places in rounds until then: clients that had none, and how unequal "
+        "(Gini). Slow phones: their share of the clients → of the places, and their median accuracy."
     )
     return Sheet("The clients", header, rows, about)
 
