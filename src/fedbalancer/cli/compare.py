@@ -43,6 +43,7 @@ def compare(
         ),
     ] = None,
     rule: options.Rule = "fair",
+    target: options.Targets = None,
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK).")] = None,
     overwrite: options.Overwrite = False,
     jobs: options.Jobs = None,
@@ -75,6 +76,7 @@ def compare(
     from fedbalancer.runs.compare import DEFAULT_METHODS, run_comparison
     from fedbalancer.runs.plan import ComparisonPlan
     from fedbalancer.runs.spec import RunSpec
+    from fedbalancer.store.comparison import TARGETS
 
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task or 'demo')}"
     usual = DEMO if task is None else Usual(task, users, rounds, seeds=3, extend=2.0, methods=DEFAULT_METHODS)
@@ -85,7 +87,8 @@ def compare(
         task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
         engine=engine, device=device,
     )  # fmt: skip
-    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend, rule))
+    shares = options.targets(target) or TARGETS
+    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend, rule, shares))
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track or ()))
     if is_file(task):
         announce(plan.task, plan.base.overrides)

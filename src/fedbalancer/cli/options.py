@@ -20,6 +20,10 @@ Users = Annotated[int | None, typer.Option(help="How many users of the task to t
 Variant = Annotated[str | None, typer.Option(help="Which of the task's data sets (`fedbalancer data list`).")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds (default: the task's).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left in the folder.")]
+Targets = Annotated[
+    str | None,
+    typer.Option(help="Comma-separated shares of the reference's final accuracy, the main one first (1,.95,.9)."),
+]
 Rule = Annotated[
     str, typer.Option(help="How to evaluate and score: fair (one grid of seconds, target held) or paper (by rounds).")
 ]
@@ -76,3 +80,11 @@ def methods_of(config: Path | None, asked: str | None, key: str, otherwise: Sequ
     if key == "method" and len(found) > 1:
         raise BadSetting(f"method = {', '.join(found)}: a run has one method; several are for `fedbalancer compare`")
     return found
+
+
+def targets(text: str | None) -> list[float] | None:
+    """The shares that `--target` gives, if it was."""
+    try:
+        return None if text is None else [float(share) for share in text.split(",")]
+    except ValueError:
+        raise BadSetting(f"--target {text!r} must be shares like 1,.95,.9") from None
