@@ -23,9 +23,10 @@ LAYERS = (
     ("methods",),
     ("store",),
     ("datasets", "engine", "flower"),
-    ("report",),
-    ("runs", "testing"),
+    ("report", "tracking"),
+    ("dashboard", "runs", "testing"),
     ("bench", "leaderboard", "sweep", "testbed"),
+    ("paper",),
     ("cli",),
 )
 """The order of the packages and top-level modules: each may import those of the lines above its own, and no others. So

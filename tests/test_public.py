@@ -23,7 +23,7 @@ def test_the_core_imports_with_numpy_alone() -> None:
 import importlib, pkgutil, sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"torch", "polars", "pydantic", "typer", "rich", "matplotlib", "plotly", "scipy",
+        if name.split(".")[0] in {"torch", "polars", "pydantic", "typer", "rich", "matplotlib", "scipy",
                                   "safetensors"}:
             raise ImportError("the core must not need " + name)
 sys.meta_path.insert(0, Refuse())

@@ -109,11 +109,13 @@ class Order:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """One round to run: it closes at the `quorum`-th report or at the deadline, whichever is first."""
+    """One round to run: it closes at the `quorum`-th report or at the deadline, whichever is first.
+    `deadline_bounds_s` are dl and dh, between which the deadline was chosen, if it was: only for the record."""
 
     order: Order
     cohort: tuple[str, ...]
     quorum: int
+    deadline_bounds_s: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,126 +1,133 @@
-"""The page in a real browser: opened from disk it draws, complains about nothing, and fetches nothing."""
+"""The page in a real browser: opened from disk it draws, answers, complains about nothing, and fetches nothing."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import BROWSER, DRIVER, complaints, fetched, opened, pointed, resized, started, texts, until
 from report.pages import write_page
-
-BROWSER, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 
 METHODS = ("fedavg+1t", "fedavg+wfa", "prox+1t", "fedbalancer", "x<svg onload=alert(1)>")
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver on the path")
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(BROWSER)
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(str(DRIVER)))
-    yield driver
-    driver.quit()
+    with started(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")
 def comparison(browser: Any, tmp_path_factory: pytest.TempPathFactory, make_comparison: Callable[..., Path]) -> Path:
     """The page of a comparison, open in the browser."""
     page = write_page(make_comparison(tmp_path_factory.mktemp("pages") / "comparison", methods=METHODS, seeds=(0, 1)))
-    opened(browser, page)
+    opened(browser, page.as_uri())
     return page
 
 
-def opened(browser: Any, page: Path) -> None:
-    """Open a page and wait until all its charts are drawn."""
-    browser.get("about:blank")
-    for log in ("browser", "performance"):
-        browser.get_log(log)  # which forgets it
-    browser.get(page.as_uri())
-    drawn = "return [...document.querySelectorAll('.chart')].every(chart => chart.querySelector('.main-svg'))"
-    until(browser, drawn)
-
-
-def until(browser: Any, script: str) -> None:
-    """Wait until a script returns true, for a browser answers to changes in its own time."""
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    WebDriverWait(browser, 60).until(lambda _: browser.execute_script(script), message=script)
-
-
-def texts(browser: Any, selector: str) -> list[str]:
-    script = "return [...document.querySelectorAll(arguments[0])].map(element => element.textContent)"
-    return list(browser.execute_script(script, selector))
-
-
-def fetched(browser: Any) -> list[str]:
-    """What the page asked for; the browser's own start page does not count."""
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    return [request["request"]["url"] for request in sent if not request["documentURL"].startswith("chrome://")]
-
-
-def complaints(browser: Any) -> list[Any]:
-    return [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
-
-
 def test_a_comparison_draws_from_disk_without_errors_or_network(browser: Any, comparison: Path) -> None:
-    assert len(texts(browser, ".chart")) == 6
-    assert len(texts(browser, ".chart .main-svg")) >= 6
+    assert len(texts(browser, ".chart")) == len(texts(browser, ".chart svg")) == 10
     urls = fetched(browser)
     assert comparison.as_uri() in urls
     assert [url for url in urls if not url.startswith(("file://", "data:"))] == []
     assert complaints(browser) == []
 
 
-def test_the_table_and_the_legend_have_the_methods_whatever_they_are_called(browser: Any, comparison: Path) -> None:
+def test_names_are_text_whatever_they_are(browser: Any, comparison: Path) -> None:
     assert texts(browser, "#scores tbody th") == list(METHODS)
     assert texts(browser, ".legend button") == list(METHODS)
-    assert texts(browser, ".chart image, body > img, th svg[onload]") == []
+    assert METHODS[-1] in texts(browser, "#chart-outcomes .name")
+    assert METHODS[-1] in pointed(browser, "#chart-accuracy")
+    assert texts(browser, "[onload]") == []
+
+
+def test_pointing_at_a_chart_shows_the_values_there(browser: Any, comparison: Path) -> None:
+    said = pointed(browser, "#chart-accuracy", x=0.5)
+    assert said.startswith("share of the time budget: 0.")
+    assert "fedbalancer" in said
+    assert pointed(browser, "#chart-accuracy", x=0.9) != said
+    assert "completed" in pointed(browser, "#chart-outcomes", y=0.2)
+
+
+def test_a_mouse_shows_values_and_takes_them_away(browser: Any, comparison: Path) -> None:
+    from selenium.webdriver import ActionChains
+
+    chart = browser.find_element("id", "chart-accuracy")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    until(browser, "return document.querySelector('.tip').hidden")
+    ActionChains(browser).move_to_element(chart).perform()
+    until(browser, "return !document.querySelector('.tip').hidden")
+    inside = (
+        "const t = document.querySelector('.tip').getBoundingClientRect(); return t.left >= 0 && t.right <= innerWidth"
+    )
+    assert browser.execute_script(inside)
+    ActionChains(browser).move_to_element(browser.find_element("css selector", ".hint")).perform()
+    until(browser, "return document.querySelector('.tip').hidden")
+
+
+def test_the_arrow_keys_read_a_chart_aloud(browser: Any, comparison: Path) -> None:
+    chart = browser.find_element("id", "chart-deadline")
+    chart.send_keys("\ue014\ue014")  # arrow right, twice
+    (said,) = texts(browser, ".unseen[aria-live]")
+    assert said.startswith("round: ")
+    assert "fedbalancer" in said
+
+
+def test_the_x_axis_can_be_switched(browser: Any, comparison: Path) -> None:
+    choose = "const s = document.querySelector('select.axis'); s.value = '%s'; s.dispatchEvent(new Event('change'))"
+    offered = browser.execute_script("return [...document.querySelector('select.axis').options].map(o => o.value)")
+    assert offered == ["share", "time", "rounds"]  # these runs recorded neither bytes nor device seconds
+    for key, label in {"time": "simulated time (min)", "rounds": "rounds", "share": "share of the time budget"}.items():
+        browser.execute_script(choose % key)
+        assert label in texts(browser, "#chart-accuracy .axis")
+        assert pointed(browser, "#chart-accuracy").startswith(label)
 
 
 def test_the_legend_hides_a_method_in_every_chart(browser: Any, comparison: Path) -> None:
-    shown = (
-        "return [...document.querySelectorAll('.chart')].flatMap(c => c.data)"
-        ".filter(t => t.meta === 'fedbalancer').map(t => t.visible !== false)"
+    here = "return document.querySelectorAll(\".chart .series[data-m='3']\").length"
+    shown, press = browser.execute_script(here), "document.querySelectorAll('.legend button')[3].click()"
+    assert shown >= 7
+    browser.execute_script(press)
+    assert browser.execute_script(here) == 0
+    assert "fedbalancer" not in pointed(browser, "#chart-accuracy")
+    browser.execute_script(press)
+    assert browser.execute_script(here) == shown
+
+
+def test_behind_a_chart_is_a_table_of_its_numbers(browser: Any, comparison: Path) -> None:
+    browser.execute_script("document.getElementById('numbers-accuracy').open = true")
+    until(browser, "return document.querySelectorAll('#numbers-accuracy tbody tr').length === 11")
+    assert texts(browser, "#numbers-accuracy thead th")[1:] == list(METHODS)
+    assert all(
+        float(cell.split()[0]) > 0 for cell in texts(browser, "#numbers-accuracy tbody tr:last-child td:last-child")
     )
-    before = browser.execute_script(shown)
-    browser.execute_script("document.querySelector('.legend button[data-method=fedbalancer]').click()")
-    assert len(before) >= 4
-    assert all(before)
-    assert not any(browser.execute_script(shown))
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, 375])
 def test_nothing_sticks_out_of_the_screen(browser: Any, comparison: Path, width: int) -> None:
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    until(browser, f"return innerWidth === {width} && document.documentElement.scrollWidth <= {width}")
-    until(browser, "return [...document.querySelectorAll('.chart')].every(c => c.scrollWidth <= c.clientWidth)")
+    resized(browser, width)
+    assert len(texts(browser, ".chart svg")) == 10
 
 
-def test_the_charts_follow_a_dark_page(browser: Any, comparison: Path) -> None:
-    colour = "document.getElementById('chart-accuracy').layout.font.color"
-    light = browser.execute_script(f"return {colour}")
-    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
-    until(browser, f"return {colour} !== '{light}'")
+def test_the_charts_follow_a_dark_page_and_paper_is_light(browser: Any, comparison: Path) -> None:
+    stroke = "return getComputedStyle(document.querySelector('#chart-accuracy .line')).stroke"
+    seen = []
+    for media, scheme in (("screen", "light"), ("screen", "dark"), ("print", "dark")):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+        seen.append(browser.execute_script(stroke))
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+    assert seen[0] != seen[1]
+    assert seen[0] == seen[2]
 
 
 def test_a_single_run_draws_too(browser: Any, run_folder: Path) -> None:
-    opened(browser, write_page(run_folder))
-    assert len(texts(browser, ".chart .main-svg")) >= 5
+    opened(browser, write_page(run_folder).as_uri())
+    assert len(texts(browser, ".chart svg")) >= 6
     assert texts(browser, "#scores") == []
     assert complaints(browser) == []

@@ -16,3 +16,18 @@ def test_no_two_methods_look_alike_and_those_of_the_paper_always_look_the_same(m
     assert list(chosen) == methods
     assert len({(look.colour, look.dash) for look in chosen.values()}) == len(methods)
     assert all(chosen[method] == KNOWN[method] for method in methods if method in KNOWN)
+
+
+def test_a_variant_has_the_colour_of_its_base_in_another_line() -> None:
+    chosen = looks(
+        ["fedavg+1t", "fedbalancer", "fedbalancer[w=5,p=.75]", "fedavg[deadline=.5T]", "fedbalancer-deadline"]
+    )
+    ours, theirs = KNOWN["fedbalancer"].colour, KNOWN["fedavg+1t"].colour
+    assert [look.colour for look in chosen.values()] == [theirs, ours, ours, theirs, ours]
+    assert len({(look.colour, look.dash) for look in chosen.values()}) == 5
+
+
+def test_every_colour_has_a_lighter_shade_for_a_dark_page() -> None:
+    for look in looks(["a", "b", "c", "d", "e", "f", "g", *KNOWN]).values():
+        light, dark = (sum(int(colour[at : at + 2], 16) for at in (1, 3, 5)) for colour in (look.colour, look.dark))
+        assert dark > light

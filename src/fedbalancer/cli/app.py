@@ -9,6 +9,7 @@ import typer
 from fedbalancer import __version__
 from fedbalancer.cli.bench import bench
 from fedbalancer.cli.compare import compare
+from fedbalancer.cli.dashboard import dashboard
 from fedbalancer.cli.data import data
 from fedbalancer.cli.errors import with_clear_errors
 from fedbalancer.cli.flower import flower
@@ -48,6 +49,7 @@ app.command("compare")(with_clear_errors(compare))
 app.command("run")(with_clear_errors(run))
 app.command("resume")(with_clear_errors(resume))
 app.command("report")(with_clear_errors(report))
+app.command("dashboard")(with_clear_errors(dashboard))
 app.command("leaderboard")(with_clear_errors(leaderboard))
 app.command("sweep")(with_clear_errors(sweep))
 app.command("list")(with_clear_errors(list_))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -18,6 +18,8 @@ from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
     from fedbalancer.runs.compare import ComparisonRun
+
+T = TypeVar("T")
 
 
 def compare(
@@ -49,6 +51,7 @@ def compare(
     address: options.Address = None,
     engine: options.Engine = "fast",
     device: options.Device = "cpu",
+    track: options.Track = None,
     set_: options.Assignments = None,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -76,14 +79,14 @@ def compare(
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task or 'demo')}"
     usual = DEMO if task is None else Usual(task, users, rounds, seeds=3, extend=2.0, methods=DEFAULT_METHODS)
     names = options.methods_of(config, methods, "methods", usual.methods)
-    task, users, rounds = usual.task, users or usual.users, rounds or usual.rounds
-    seeds, extend = seeds or usual.seeds, usual.extend if extend is None else extend
+    task, users, rounds = usual.task, _told(users, usual.users), _told(rounds, usual.rounds)
+    seeds, extend = _told(seeds, usual.seeds), _told(extend, usual.extend)
     base = RunSpec(
         task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
         engine=engine, device=device,
     )  # fmt: skip
     plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend, rule))
-    resources = Resources(workers=workers, executor=executor, address=address)
+    resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track or ()))
     if is_file(task):
         announce(plan.task, plan.base.overrides)
     say_prepared(plan.task, seconds)
@@ -92,6 +95,11 @@ def compare(
             plan, folder, overwrite=overwrite, jobs=jobs, resources=resources, listen=listen, stopped=stop
         )
     finish(result, folder, as_json)
+
+
+def _told(asked: T | None, usual: T) -> T:
+    """What was asked for, be it 0, or else the usual."""
+    return usual if asked is None else asked
 
 
 def finish(result: ComparisonRun, folder: Path, as_json: bool) -> None:

@@ -48,6 +48,15 @@ Jobs = Annotated[
 ]
 
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Who is told of every round: tensorboard[:DIR], mlflow[:URI], wandb[:PROJECT] or package.module:Class.",
+    ),
+]
+
+
 def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
     """Settings of the configuration file and, over them, those of the command line."""
     in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}

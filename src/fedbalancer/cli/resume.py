@@ -22,6 +22,7 @@ def resume(
     engine: options.SameEngine = None,
     device: options.SameDevice = None,
     jobs: options.Jobs = None,
+    track: options.Track = None,
     as_json: options.Json = False,
 ) -> None:
     """Go on with a run or a comparison that was stopped or killed; it ends in the same bytes as one left alone.
@@ -38,7 +39,7 @@ def resume(
 
     if (folder / COMPARISON).is_file():
         plan = ComparisonPlan.read(folder, engine=engine, device=device)
-        resources = Resources(workers=workers, executor=executor, address=address)
+        resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track or ()))
         with StopFlag() as stop, comparison_display(plan.method_names, plan.seeds) as listen:
             result = run_comparison(
                 plan, folder, resumed=True, jobs=jobs, resources=resources, listen=listen, stopped=stop
@@ -48,6 +49,6 @@ def resume(
     with StopFlag() as stop, run_display(str(folder)) as progress:
         single = resume_run(
             folder, workers=workers, executor=executor, address=address, engine=engine, device=device,
-            progress=progress, stopped=stop,
+            track=track or (), progress=progress, stopped=stop,
         )  # fmt: skip
     run_command.finish(single, folder, as_json)

@@ -39,6 +39,7 @@ def run(
     engine: options.Engine = "fast",
     device: options.Device = "cpu",
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Run the clock without training.")] = False,
+    track: options.Track = None,
     set_: options.Assignments = None,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -69,7 +70,7 @@ def run(
         task=task, method=name, seed=seed, scale=scale, users=users, variant=variant, settings=settings,
         rounds=rounds, budget_s=budget, timing_only=timing_only, engine=engine, device=device,
     )  # fmt: skip
-    executors = ExecutorCache(Resources(workers=workers, executor=executor, address=address))
+    executors = ExecutorCache(Resources(workers=workers, executor=executor, address=address, track=tuple(track or ())))
     folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{spec.method_name}-seed-{seed}"
     prepared, seconds = timed(spec.load_task)
     resolve_spec(spec, prepared)  # what can be wrong is wrong before anything is said

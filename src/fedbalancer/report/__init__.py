@@ -72,6 +72,7 @@ def write_report(
     Every file is replaced whole, so a report that is open in a browser can be made again at any time.
     """
     from fedbalancer.files import write_json, write_text
+    from fedbalancer.report.axes import by_clock
     from fedbalancer.report.figures import write_figures
     from fedbalancer.report.page import page_html
     from fedbalancer.report.single import run_markdown, run_summary
@@ -90,6 +91,7 @@ def write_report(
         comparison=comparison,
     )
     write_json(report.summary, run_summary(results) if comparison is None else comparison.to_json())
-    write_text(report.table, run_markdown(results) if comparison is None else markdown_table(comparison))
+    table = run_markdown(results) if comparison is None else by_clock(results, markdown_table(comparison))
+    write_text(report.table, table)
     write_text(report.page, page_html(results, comparison))
     return report

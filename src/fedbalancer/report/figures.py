@@ -1,4 +1,4 @@
-"""The figures of a comparison or a run as PNG files. matplotlib draws without a display and without global state."""
+"""The figures of a comparison or a run as PNG and SVG. matplotlib draws without a display and without global state."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbalancer.files import write_bytes
+from fedbalancer.report.axes import clock_name
 from fedbalancer.report.folders import Results
 from fedbalancer.report.scores import Comparison
 from fedbalancer.report.series import PANELS, Band, Panel, accuracy_bands
@@ -23,22 +24,27 @@ NOTHING = "nothing to show"
 
 
 def write_figures(results: Results, comparison: Comparison | None, folder: Path) -> tuple[Path, ...]:
-    """Draw all figures into `folder`; a run alone has no speed-ups."""
+    """Draw all figures into `folder`, each as PNG and SVG; a run alone has no speed-ups."""
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {"accuracy.png": accuracy_figure(results, comparison)}
-    figures |= {f"{panel.column.removesuffix('_s')}.png": round_figure(results, panel) for panel in PANELS}
+    figures = {"accuracy": accuracy_figure(results, comparison)}
+    drawn = [panel for panel in PANELS if panel.figure]
+    figures |= {panel.column.removesuffix("_s"): round_figure(results, panel) for panel in drawn}
     if comparison is not None:
-        figures["speedup.png"] = speedup_figure(results, comparison)
+        figures["speedup"] = speedup_figure(results, comparison)
+    paths = []
     for name, figure in figures.items():
-        write_bytes(folder / name, _png(figure))
-    return tuple(folder / name for name in figures)
+        for suffix in ("png", "svg"):
+            paths.append(folder / f"{name}.{suffix}")
+            write_bytes(paths[-1], image_bytes(figure, suffix))
+    return tuple(paths)
 
 
 def accuracy_figure(results: Results, comparison: Comparison | None) -> Figure:
     """Accuracy over simulated time, with the target and the budget of a comparison."""
     bands = accuracy_bands(results)
-    per_unit, unit = time_unit(max((band.x[-1] for band in bands.values() if band), default=0.0))
-    figure, axes = _figure(results, "Accuracy over simulated time", f"Simulated time ({unit})", "Test accuracy")
+    per_unit, unit = time_unit(max((band.end for band in bands.values() if band), default=0.0))
+    clock = clock_name(results)
+    figure, axes = _figure(results, f"Accuracy over {clock}", f"{clock.capitalize()} ({unit})", "Test accuracy")
     _draw(axes, results, bands, per_unit)
     if comparison is not None and comparison.target is not None and comparison.budget_s is not None:
         budgets = [seed.budget_s / per_unit for seed in comparison.seeds]
@@ -116,6 +122,8 @@ def _draw(axes: Axes, results: Results, bands: dict[str, Band | None], per_x: fl
         )  # fmt: skip
         if band.seeds > 1:
             axes.fill_between(x, band.low, band.high, color=look.colour, alpha=0.12, linewidth=0)
+        for tail in band.tails:
+            axes.plot(tail.x / per_x, tail.y, color=look.colour, linestyle=DASHES[look.dash], linewidth=0.7)
     if not axes.lines:
         axes.text(0.5, 0.5, NOTHING, transform=axes.transAxes, ha="center", va="center", color=FAINT)
 
@@ -129,8 +137,12 @@ def _finish(figure: Figure, axes: Axes) -> Figure:
     return figure
 
 
-def _png(figure: Figure) -> bytes:
+def image_bytes(figure: Figure, suffix: str) -> bytes:
+    """The figure as PNG or SVG; without dates and random names in it, the same results give the same bytes."""
+    from matplotlib import rc_context
+
     buffer = BytesIO()
-    # without the version of the library in it, the same results give the same bytes
-    figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    nothing = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}[suffix]
+    with rc_context({"svg.hashsalt": "fedbalancer", "svg.fonttype": "none"}):
+        figure.savefig(buffer, format=suffix, dpi=DOTS_PER_INCH, metadata=nothing)
     return buffer.getvalue()

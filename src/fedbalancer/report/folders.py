@@ -16,6 +16,7 @@ import polars as pl
 
 from fedbalancer.errors import RunFolderError
 from fedbalancer.report.fairness import with_selections
+from fedbalancer.report.participation import SELECTIONS, TIMES, selections, times
 from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, RoundRow, schema_of
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
 
@@ -28,6 +29,13 @@ ROUNDS = {
         "selected", "completed",
     )
 }  # fmt: skip
+MORE = {
+    name: _OF_ROUND.get(name, float)
+    for name in (
+        "down_bytes", "up_bytes", "device_s", "deadline_low_s", "deadline_high_s", "loss_low", "loss_mean", "loss_high",
+    )
+}  # fmt: skip
+"""Columns of rounds.parquet that older versions did not record: null where they are absent."""
 COSTS = ("sample_passes", "device_s", "down_bytes", "up_bytes")
 """What a round costs, by the columns of rounds.parquet."""
 TRAFFIC = {name: _OF_ROUND[name] for name in ("start_s", "end_s", *COSTS)}
@@ -96,6 +104,8 @@ class StoredRun:
     why: str = ""
     rounds: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=ROUNDS))
     outcomes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OUTCOMES))
+    selections: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SELECTIONS))
+    times: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=TIMES))
     manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -128,22 +138,26 @@ class Results:
         return tuple(run for run in mine if run.curve.covers(self.budgets_s.get(run.curve.seed))) or mine
 
 
-def load(folder: Path) -> Results:
-    """The results in a comparison folder or a run folder."""
+Load = Callable[..., StoredRun]
+"""What reads a run, like `load_run`."""
+
+
+def load(folder: Path, read: Load | None = None) -> Results:
+    """The results in a comparison folder or a run folder; `read` may keep runs that have not changed."""
     if (folder / COMPARISON).is_file():
-        return load_comparison(folder)
+        return load_comparison(folder, read)
     if (folder / "manifest.json").is_file():
-        return _as_results(folder, load_run(folder))
+        return _as_results(folder, (read or load_run)(folder))
     raise RunFolderError(
         f"{folder} holds neither comparison.json nor manifest.json; give a folder that run or compare made"
     )
 
 
-def load_comparison(folder: Path) -> Results:
+def load_comparison(folder: Path, read: Load | None = None) -> Results:
     """The runs that `comparison.json` promises, each as far as it is there."""
-    found = ComparisonFile.read(folder)
+    found, read = ComparisonFile.read(folder), read or load_run
     runs = tuple(
-        load_run(folder / method / f"seed-{seed}", method, seed) for method in found.methods for seed in found.seeds
+        read(folder / method / f"seed-{seed}", method, seed) for method in found.methods for seed in found.seeds
     )
     return Results(
         folder=folder,
@@ -169,7 +183,8 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
         return StoredRun(RunCurve(method, seed, pl.DataFrame(schema=EVALS), status, 0.0), why=problem)
     status, why = str(manifest.get("status") or "unknown"), str(manifest.get("why") or "")
     evals, evals_problem = _read_parquet(folder / "evals.parquet", EVALS, defaults=EvalRow._field_defaults)
-    rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS)
+    rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS | MORE, defaults=dict.fromkeys(MORE))
+    rounds = _derived(rounds)
     outcomes, outcomes_problem = _read_parquet(folder / "clients.parquet", OUTCOMES, _outcomes)
     problems = [text for text in (evals_problem, rounds_problem, outcomes_problem) if text]
     if problems and status == "done":
@@ -183,7 +198,11 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
         _population(folder, rounds),
     )  # fmt: skip
     why = "; ".join(filter(None, [why, *problems]))
-    return StoredRun(curve, why, rounds, outcomes, manifest)
+    people, _ = _read_parquet(folder / "population.parquet", {"client": pl.String, "device": pl.String})
+    clients = folder / "clients.parquet"  # of an older version it may lack what these ask for: then there is nothing
+    chosen, _ = _read_parquet(clients, SELECTIONS, lambda rows: selections(rows, people))
+    spent, _ = _read_parquet(clients, TIMES, lambda rows: times(rows, rounds, people))
+    return StoredRun(curve, why, rounds, outcomes, chosen, spent, manifest)
 
 
 def _as_results(folder: Path, run: StoredRun) -> Results:
@@ -237,6 +256,13 @@ def _read_parquet(
         return rows.with_columns(**lacking).select(list(schema)).collect().cast(dict(schema)), ""  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError) as error:
         return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
+
+
+def _derived(rounds: pl.DataFrame) -> pl.DataFrame:
+    """The rounds with what follows from their columns."""
+    return rounds.with_columns(
+        dropped=pl.col("selected") - pl.col("completed"), sent_bytes=pl.col("down_bytes") + pl.col("up_bytes")
+    )
 
 
 def _population(folder: Path, rounds: pl.DataFrame) -> pl.DataFrame | None:

@@ -1,48 +1,173 @@
 "use strict";
-// Draws the charts, keeps them in the colours of the page, and lets the legend show or hide a method everywhere.
-const charts = JSON.parse(document.getElementById("charts").textContent);
-const dark = window.matchMedia("(prefers-color-scheme: dark)");
-const narrow = window.matchMedia("(max-width: 640px)");
+// The page around the charts: tooltips, the legend that hides a method everywhere, the choice of the x axis, the tables
+// behind the charts and, on a live page, what has changed since.
+const DRAW = { lines: drawLines, bars: drawBars };
+const drawn = new Map(); // the element of a chart -> what it can tell
+const page = { methods: [], hidden: new Set(), axis: "" };
+const off = new Set(); // the names of the methods that are hidden
+let charts = new Map();
+const tip = element(document.body, "div", "tip");
+const spoken = element(document.body, "div", "unseen");
+spoken.setAttribute("aria-live", "polite");
+tip.hidden = true;
 
-function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+function take(data) {
+  page.methods = data.methods;
+  page.hidden = new Set(data.methods.flatMap((method, m) => (off.has(method.name) ? [m] : [])));
+  charts = new Map(data.charts.map((chart) => [`chart-${chart.name}`, chart]));
 }
 
-function themed(layout) {
-  const axis = { gridcolor: colour("--line"), linecolor: colour("--line"), tickfont: { color: colour("--soft") } };
-  return {
-    ...layout,
-    xaxis: { ...layout.xaxis, ...axis },
-    yaxis: { ...layout.yaxis, ...axis },
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--ink") },
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    margin: { l: 48, r: 12, t: 10, b: 48, ...layout.margin },
-    hoverlabel: { bgcolor: colour("--card"), font: { color: colour("--ink") } },
-    dragmode: narrow.matches ? false : "zoom",
+function draw(box) {
+  const chart = charts.get(box.id);
+  if (!chart) return;
+  box.replaceChildren();
+  drawn.set(box, DRAW[chart.kind](box, chart, page));
+  const table = box.closest("figure").querySelector("details.numbers");
+  if (table && table.open) fill(table, box);
+}
+
+function drawAll() {
+  for (const box of document.querySelectorAll(".chart")) draw(box);
+}
+
+function fill(details, box) {
+  const { head, rows } = drawn.get(box).table();
+  const table = document.createElement("table");
+  const top = element(element(table, "thead"), "tr"), body = element(table, "tbody");
+  for (const text of head) element(top, "th", "", text).scope = "col";
+  for (const [first, ...rest] of rows) {
+    const row = element(body, "tr");
+    element(row, "th", "", first).scope = "row";
+    for (const text of rest) element(row, "td", "", text);
+  }
+  details.querySelector(".scroll").replaceChildren(table);
+}
+
+function show(found, x, y) {
+  tip.replaceChildren();
+  element(tip, "strong", "", found.head);
+  for (const row of found.rows.slice(0, MANY)) {
+    const line = element(tip, "div");
+    if (row.look) inked(element(line, "i"), row.look);
+    element(line, "span", "", row.label);
+    element(line, "b", "", row.text);
+  }
+  if (found.rows.length > MANY) element(tip, "div", "", `and ${found.rows.length - MANY} more`);
+  tip.hidden = false;
+  const left = x + 16 + tip.offsetWidth > innerWidth ? Math.max(x - 16 - tip.offsetWidth, 4) : x + 16;
+  tip.style.left = `${left}px`;
+  tip.style.top = `${Math.min(Math.max(y - tip.offsetHeight / 2, 4), innerHeight - tip.offsetHeight - 4)}px`;
+}
+
+function hide(box) {
+  tip.hidden = true;
+  if (drawn.has(box)) drawn.get(box).leave();
+}
+
+function listen(box) {
+  const place = { at: 0 };
+  const point = (event) => {
+    const edge = box.getBoundingClientRect(), chart = drawn.get(box);
+    const found = chart && chart.at(event.clientX - edge.left, event.clientY - edge.top);
+    if (found) show(found, event.clientX, event.clientY);
   };
+  box.addEventListener("pointermove", point);
+  box.addEventListener("pointerdown", point);
+  box.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && hide(box)); // a finger leaves at once
+  box.addEventListener("blur", () => hide(box));
+  box.addEventListener("keydown", (event) => {
+    const way = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key], chart = drawn.get(box);
+    if (event.key === "Escape") hide(box);
+    if (!way || !chart) return;
+    event.preventDefault();
+    place.at = Math.max(place.at + way, 0);
+    const edge = box.getBoundingClientRect(), along = (chart.first || 0) + (place.at - (chart.rows ? 0.5 : 0)) * chart.step;
+    const found = chart.rows ? chart.at(0, along) : chart.at(along, 0);
+    if (!found) return;
+    show(found, edge.left + (chart.rows ? edge.width / 2 : Math.min(along, edge.width)), edge.top + (chart.rows ? along : edge.height / 2));
+    spoken.textContent = [found.head, ...found.rows.map((row) => `${row.label} ${row.text}`)].join("; ");
+  });
+  const table = box.closest("figure").querySelector("details.numbers");
+  table.addEventListener("toggle", () => table.open && drawn.has(box) && fill(table, box));
 }
 
-const config = { responsive: true, displayModeBar: false };
+/** Hides or shows methods, by name: a live page may get new ones. */
+function choose(only) {
+  for (const button of document.querySelectorAll(".legend button")) {
+    const name = button.dataset.name;
+    if (only !== undefined) off[only === null || name === only ? "delete" : "add"](name);
+    button.setAttribute("aria-pressed", String(!off.has(name)));
+  }
+  page.hidden = new Set(page.methods.flatMap((method, m) => (off.has(method.name) ? [m] : [])));
+  drawAll();
+}
 
-for (const chart of charts) Plotly.newPlot(chart.id, chart.data, themed(chart.layout), config);
+function wire() {
+  for (const button of document.querySelectorAll(".legend button")) {
+    button.addEventListener("click", () => {
+      off[off.has(button.dataset.name) ? "delete" : "add"](button.dataset.name);
+      choose();
+    });
+    button.addEventListener("dblclick", () => choose(off.size === page.methods.length - 1 && !off.has(button.dataset.name) ? null : button.dataset.name));
+  }
+  for (const select of document.querySelectorAll("select.axis")) {
+    if ([...select.options].some((option) => option.value === page.axis)) select.value = page.axis;
+    else page.axis = select.value;
+    select.addEventListener("change", () => { page.axis = select.value; drawAll(); });
+  }
+  for (const box of document.querySelectorAll(".chart")) { listen(box); resized.observe(box); }
+  choose();
+}
 
-dark.addEventListener("change", () => {
-  for (const chart of charts) Plotly.react(chart.id, chart.data, themed(chart.layout), config);
+document.addEventListener("pointerdown", (event) => {
+  for (const box of drawn.keys()) if (!box.contains(event.target)) drawn.get(box).leave();
+  if (!event.target.closest(".chart")) tip.hidden = true;
+});
+document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
+
+const widths = new WeakMap();
+const resized = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    if (widths.get(target) === target.clientWidth) continue;
+    widths.set(target, target.clientWidth);
+    draw(target);
+  }
 });
 
-for (const button of document.querySelectorAll(".legend button")) {
-  button.addEventListener("click", () => {
-    const shown = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", String(shown));
-    for (const chart of charts) {
-      const traces = [];
-      chart.data.forEach((trace, index) => {
-        if (trace.meta !== button.dataset.method) return;
-        trace.visible = shown;
-        traces.push(index);
-      });
-      if (traces.length) Plotly.restyle(chart.id, { visible: shown }, traces);
-    }
-  });
+/** Puts in place what a newer page says, and leaves the reader's choices: what is hidden, the axis, what is open. */
+function renew(text) {
+  const fresh = new DOMParser().parseFromString(text, "text/html"), data = fresh.getElementById("charts");
+  const open = new Set([...document.querySelectorAll("details[open][id]")].map((details) => details.id));
+  const closed = new Set([...document.querySelectorAll("details:not([open])[id]")].map((details) => details.id));
+  document.title = fresh.title;
+  resized.disconnect();
+  drawn.clear();
+  tip.hidden = true;
+  for (const part of ["header", "main"]) document.querySelector(part).replaceWith(document.adoptNode(fresh.querySelector(part)));
+  for (const details of document.querySelectorAll("details[id]")) if (open.has(details.id) || closed.has(details.id)) details.open = open.has(details.id);
+  take(data ? JSON.parse(data.textContent) : { methods: [], charts: [] });
+  wire();
 }
+
+async function watch(every_ms) {
+  const state = document.getElementById("live");
+  let version = document.documentElement.dataset.version;
+  for (;;) {
+    await new Promise((go) => setTimeout(go, every_ms));
+    try {
+      const answer = await fetch(`page?since=${encodeURIComponent(version)}`, { cache: "no-store" });
+      if (answer.status === 200) {
+        renew(await answer.text());
+        version = answer.headers.get("X-Version");
+      }
+      document.getElementById("live").textContent = "live";
+    } catch (error) {
+      document.getElementById("live").textContent = "the server is gone; waiting for it";
+    }
+  }
+}
+
+const given = document.getElementById("charts");
+if (given) take(JSON.parse(given.textContent));
+wire();
+if (document.documentElement.dataset.live) watch(Number(document.documentElement.dataset.live));

@@ -4,41 +4,68 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from fedbalancer.report.charts import Chart, charts
+from fedbalancer.report.axes import by_clock, clock_name
+from fedbalancer.report.charts import data_of
+from fedbalancer.report.commands import commands
 from fedbalancer.report.folders import Results
 from fedbalancer.report.headline import headline
+from fedbalancer.report.run_charts import charts
 from fedbalancer.report.scores import Comparison
 from fedbalancer.report.single import run_headline, run_summary
 from fedbalancer.report.style import accuracy_text, looks, seconds
-from fedbalancer.report.tables import HEADER, caption_lines, table_rows
+from fedbalancer.report.tables import HEADER, caption_lines, further_sheets, table_rows
 
 Facts = list[tuple[str, str]]
 
 
-def page_html(results: Results, comparison: Comparison | None) -> str:
+@dataclass(frozen=True)
+class Live:
+    """That a page renews itself from the server it came from: how often it asks, and what it shows now."""
+
+    version: str
+    every_ms: int = 1000
+
+
+def page_html(results: Results, comparison: Comparison | None, live: Live | None = None) -> str:
     """The whole page: of a comparison, or of a single run where there is none."""
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters |= {"seconds": seconds, "accuracy": accuracy_text}
-    drawn = charts(results, comparison)
+    drawn, look = charts(results, comparison), looks(results.methods)
     spoken = _run_words(results) if comparison is None else _comparison_words(results, comparison)
-    return environment.from_string(_text("page.html")).render(
-        spoken,
+    return _rendered(
+        **spoken,
         comparison=comparison,
-        looks=looks(results.methods),
+        looks=look,
+        clock=clock_name(results),
         runs=results.runs,
         unfinished=sum(run.curve.status != "done" for run in results.runs),
         problems=[*_unfinished(results), *(comparison.notes if comparison else ())],
         charts=drawn,
         settings=list(_settings_tables(results)),
         origin=_origin(results),
-        css=Markup(_text("page.css")),
-        **(_scripts(drawn) if drawn else {}),
+        commands=list(commands(results)),
+        live=live,
+        data=Markup(data_of(drawn, look)) if drawn else None,
+    )
+
+
+def waiting_html(title: str, why: str, live: Live) -> str:
+    """A live page that has nothing to show yet, and says why."""
+    return _rendered(title=title, headline=why, waiting=True, live=live)
+
+
+def _rendered(**said: Any) -> str:
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.filters |= {"seconds": seconds, "accuracy": accuracy_text}
+    script = _text("charts.js") + _text("page.js").replace('"use strict";\n', "", 1)
+    nothing = {"waiting": False, "comparison": None, "data": None, "problems": (), "top": ()}
+    return environment.from_string(_text("page.html")).render(
+        nothing | said, css=Markup(_text("page.css")), js=Markup(script)
     )
 
 
@@ -49,9 +76,10 @@ def _comparison_words(results: Results, comparison: Comparison) -> dict[str, Any
         ("Seeds scored", f"{len(comparison.seeds)} of {len(results.seeds)}"),
         ("Task", _subject(results)),
     ]
+    rules = [by_clock(results, line) for line in caption_lines(comparison)[1:]]
     return {
         "title": f"{results.task}: comparison of methods", "headline": headline(comparison), "top": top,
-        "header": HEADER, "rules": caption_lines(comparison)[1:],
+        "header": HEADER, "sheets": further_sheets(comparison), "rules": rules,
         "scores": list(zip(comparison.methods, table_rows(comparison), strict=True)),
     }  # fmt: skip
 
@@ -62,7 +90,7 @@ def _run_words(results: Results) -> dict[str, Any]:
         ("Final accuracy", accuracy_text(summary["accuracy"])),
         ("Best accuracy", accuracy_text(summary["best_accuracy"])),
         ("Rounds", str(summary["rounds"])),
-        ("Simulated time", seconds(summary["clock_s"])),
+        (clock_name(results).capitalize(), seconds(summary["clock_s"])),
         ("Task", _subject(results)),
     ]
     return {"title": f"{results.task}: {results.methods[0]}", "headline": run_headline(results), "top": top}
@@ -118,16 +146,6 @@ def _origin(results: Results) -> Facts:
         ("Date", " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "not recorded"),
         ("Versions", ", ".join(sorted(versions)) or "not recorded"),
     ]
-
-
-def _scripts(drawn: list[Chart]) -> dict[str, Markup]:
-    """plotly, the charts as data, and the script that draws them."""
-    from plotly.io.json import to_json_plotly
-    from plotly.offline import get_plotlyjs
-
-    # to_json_plotly writes < > and / as escapes, so that no value can end the script element
-    specs = to_json_plotly([{"id": f"chart-{c.name}", "data": c.data, "layout": c.layout} for c in drawn])
-    return {"plotly": Markup(get_plotlyjs()), "specs": Markup(specs), "js": Markup(_text("page.js"))}
 
 
 def _subject(results: Results) -> str:

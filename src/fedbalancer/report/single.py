@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from fedbalancer.report.axes import clock_name
 from fedbalancer.report.folders import Results, StoredRun
 from fedbalancer.report.style import seconds
 
@@ -39,8 +40,9 @@ def run_headline(results: Results) -> str:
     name = f"{summary['method']} on {summary['task']}, seed {summary['seed']}"
     if summary["accuracy"] is None:
         return f"{name}: no evaluation yet{_not_done(results.runs[0])}."
-    after = f"after {summary['rounds']} rounds and {seconds(summary['clock_s'])} of simulated time"
-    return f"{name}, ended at an accuracy of {summary['accuracy']:.1%} {after}{_not_done(results.runs[0])}."
+    after = f"after {summary['rounds']} rounds and {seconds(summary['clock_s'])} of {clock_name(results)}"
+    stands = "is at" if summary["status"] == "running" else "ended at"
+    return f"{name}, {stands} an accuracy of {summary['accuracy']:.1%} {after}{_not_done(results.runs[0])}."
 
 
 def run_markdown(results: Results) -> str:

@@ -1,8 +1,9 @@
 """How a method looks, the same in every figure and on the page; and in which unit a time is shown.
 
 The colours are those of Okabe and Ito, which people with any common colour blindness can tell apart; the two that
-vanish on a light or a dark page (yellow, black) are left out for a grey. Methods that share a colour differ in line,
-and a method whose values often equal those of an earlier one has gaps in its line through which that one shows.
+vanish on a light or a dark page (yellow, black) are left out for a grey. On a dark page each is a lighter shade of
+itself. Methods that share a colour differ in line, and a method whose values often equal those of an earlier one has
+gaps in its line through which that one shows.
 """
 
 from __future__ import annotations
@@ -10,12 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import log10
 
 BLUE, SKY, GREEN, PINK, ORANGE, RED, GREY = (
     "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#E69F00", "#D55E00", "#7F7F7F",
 )  # fmt: skip
+BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-"""Line styles by plotly's name, with matplotlib's."""
+"""Line styles by the page's name, with matplotlib's."""
+YELLOW, VIOLET, BROWN = "#F2C14E", "#8C6BB1", "#A0522D"
+ON_DARK = {
+    BLUE: "#4C96D7", SKY: "#A3DAFF", GREEN: "#2CC295", PINK: "#E8A5CB", ORANGE: "#F5B53D", RED: "#FF7A33",
+    GREY: "#A8A8A8", VIOLET: "#B79AD6", BROWN: "#CF8A66",
+}  # fmt: skip
+"""The shades that a dark page shows instead."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,11 @@ class Look:
     colour: str
     dash: str
     width: float = 2.0
+
+    @property
+    def dark(self) -> str:
+        """The colour on a dark page."""
+        return ON_DARK.get(self.colour, self.colour)
 
 
 KNOWN = {
@@ -41,29 +55,52 @@ KNOWN = {
 }
 OUTCOMES = {
     "completed": ("completed", GREEN),
-    "download": ("too late in download", "#F2C14E"),
-    "forward": ("too late in forward pass", "#E69F00"),
-    "train": ("too late in training", "#D55E00"),
-    "upload": ("too late in upload", "#CC79A7"),
+    "download": ("too late in download", YELLOW),
+    "forward": ("too late in forward pass", ORANGE),
+    "train": ("too late in training", RED),
+    "upload": ("too late in upload", PINK),
     "late": ("after the quorum", SKY),
     "unavailable": ("unavailable", GREY),
-    "error": ("its app failed", "#8C6BB1"),
-    "invalid": ("reply refused", "#A0522D"),
+    "error": ("its app failed", VIOLET),
+    "invalid": ("reply refused", BROWN),
 }
 """How a client's round can end: what it is called and its colour."""
+PHASES = {
+    "download_s": ("download", SKY),
+    "forward_s": ("look at the samples", ORANGE),
+    "train_s": ("train", BLUE),
+    "upload_s": ("upload", PINK),
+    "paused_s": ("not available", VIOLET),
+    "waiting_s": ("wait for the round's end", GREY),
+}
+"""Where a device's seconds of a round go: what it is called and its colour."""
 
 
 def looks(methods: Sequence[str]) -> dict[str, Look]:
-    """One look per method: the methods of the paper always have theirs, others get one that nobody here has."""
+    """One look per method: the methods of the paper always have theirs, others get one that nobody here has; a variant
+    such as `fedbalancer[w=5]` one in the colour of its base, as long as there is one."""
     chosen = {method: KNOWN[method] for method in methods if method in KNOWN}
     free = [
         Look(colour, dash) for dash, colour in product(DASHES, (GREY, PINK, ORANGE, GREEN, SKY, BLUE, RED))
     ]  # fmt: skip
     taken = {(look.colour, look.dash) for look in chosen.values()}
     free = [look for look in free if (look.colour, look.dash) not in taken]
-    others = [method for method in methods if method not in chosen]
-    chosen.update({method: free[number % len(free)] for number, method in enumerate(others)})
+    spare = list(free)
+    for method in methods:
+        if method not in chosen:
+            spare = spare or list(free)  # more methods than looks: they begin again
+            alike = [look for look in spare if look.colour == _base_colour(method)]
+            chosen[method] = (alike or spare)[0]
+            spare.remove(chosen[method])
     return {method: chosen[method] for method in methods}
+
+
+def _base_colour(method: str) -> str:
+    """The colour of the method that this one is a variant of; none if that is not known."""
+    base = method.partition("[")[0]
+    while base and base not in KNOWN and f"{base}+1t" not in KNOWN:
+        base = base[: max(base.rfind("+"), base.rfind("-"), 0)]
+    return (KNOWN.get(base) or KNOWN[f"{base}+1t"]).colour if base else ""
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
@@ -77,6 +114,16 @@ def time_unit(longest_s: float) -> tuple[float, str]:
     return (60.0, "min") if longest_s < 4 * 3600 else (3600.0, "h")
 
 
+def byte_unit(most: float) -> tuple[float, str]:
+    """Bytes per unit, and the unit's name, for an axis that goes up to `most` bytes.
+
+    >>> byte_unit(900.0), byte_unit(61e6)
+    ((1.0, 'B'), (1000000.0, 'MB'))
+    """
+    power = min(max(int(log10(max(most, 1.0)) + 1e-12) // 3, 0), len(BYTE_UNITS) - 1)
+    return 1000.0**power, BYTE_UNITS[power]
+
+
 def size_text(count: float | None) -> str:
     """Bytes for people.
 
@@ -85,11 +132,8 @@ def size_text(count: float | None) -> str:
     """
     if count is None:
         return "–"
-    units = ("B", "kB", "MB", "GB", "TB")
-    value, unit = float(count), 0
-    while value >= 1000 and unit < len(units) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.1f} {units[unit]}" if unit else f"{value:.0f} B"
+    per_unit, unit = byte_unit(float(count))
+    return f"{count / per_unit:.1f} {unit}" if per_unit > 1 else f"{count:.0f} B"
 
 
 def accuracy_text(value: float | None) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import polars as pl
 
@@ -76,6 +76,7 @@ def compare(
     workers: int | None = None,
     executor: str | None = None,
     address: str | None = None,
+    track: Sequence[Any] = (),
     **options: Unpack[RunOptions],
 ) -> Comparison:
     """Compare methods on a task and return the scores. Runs that fail are left out of them, and named in their `notes`;
@@ -86,10 +87,11 @@ def compare(
     the published rule, by rounds.
     The folder `out` keeps every run and the report; without it nothing is written to disk. `jobs` runs go side by side,
     each with `workers` that train its clients on the `executor` (inline, pool, or ray at `address`); unless told, they
-    share the cores. The further options are those of all runs, as `RunSpec` explains them.
+    share the cores. `track` names the sinks of every run, as for `run`. The further options are those of all runs, as
+    `RunSpec` explains them.
     """
     plan = ComparisonPlan.make(RunSpec(task=task, **options), methods, seeds, extend, rule)
-    resources = Resources(workers=workers, executor=executor, address=address)
+    resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
     folder = Path(out) if out is not None else None
     return run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, resources=resources).scored()
 

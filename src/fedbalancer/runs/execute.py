@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -15,6 +15,7 @@ from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.rounds import Progress, Recorder, RunLoop, one_thread
 from fedbalancer.runs.simulation import build, resolve_spec
 from fedbalancer.runs.spec import RunOptions, RunSpec, from_manifest
+from fedbalancer.runs.tracked import tracked
 from fedbalancer.store import MemoryRecorder, RunFolder
 from fedbalancer.task import Task
 from fedbalancer.types import Weights
@@ -60,6 +61,7 @@ def run(
     workers: int | None = 1,
     executor: str | None = None,
     address: str | None = None,
+    track: Sequence[Any] = (),
     **options: Unpack[RunOptions],
 ) -> RunResult:
     """Run one method on one task and return its tables and weights.
@@ -74,9 +76,13 @@ def run(
     The `executor` is inline, pool or ray (at `address`), all with the same result; with `workers=None` a run starts in
     this process and moves to a pool of all cores if it turns out to be long. A script that uses other processes must
     start runs under `if __name__ == "__main__":`.
+
+    `track` are sinks that are told of every round and evaluation: names as `--track` takes them, or a
+    `fedbalancer.tracking.Sink` of your own.
     """
     spec = RunSpec(task=task, method=method, seed=seed, budget_s=budget_s, timing_only=timing_only, **options)
-    with ExecutorCache(Resources(workers=workers, executor=executor, address=address)) as executors:
+    resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
+    with ExecutorCache(resources) as executors:
         return execute(spec, Path(out) if out is not None else None, overwrite=overwrite, executors=executors)
 
 
@@ -114,13 +120,15 @@ def resume(
     device: str | None = None,
     budget_s: float | None = None,
     target: float | None = None,
+    track: Sequence[Any] = (),
     progress: Tell = lambda _: None,
     stopped: Stop = lambda: False,
 ) -> RunResult:
     """Go on with a run from its last checkpoint; a run that is done is returned as it is, unless a new `budget_s`
     (with a `target` accuracy to stop at) carries it further. `engine` and `device` are the run's own, unless told. A
     `task` or `method` of your own has to be given again."""
-    with ExecutorCache(Resources(workers=workers, executor=executor, address=address)) as executors:
+    resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
+    with ExecutorCache(resources) as executors:
         asked = {"engine": engine, "device": device, "budget_s": budget_s, "target": target}
         changes = {name: value for name, value in asked.items() if value is not None}
         return carry_on(Path(out), executors, changes, task=task, method=method, progress=progress, stopped=stopped)
@@ -149,6 +157,7 @@ def go(
     spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache, progress: Tell, stopped: Stop
 ) -> RunResult:
     """The run itself, with its end written down whatever it is."""
+    recorder = tracked(recorder, executors.resources.track, lambda: spec.manifest(task, resolve_spec(spec, task)[0]))
     try:
         with one_thread(spec.timing_only):
             simulation = build(spec, task, executors.executor(spec, task))

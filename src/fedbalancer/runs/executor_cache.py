@@ -12,6 +12,7 @@ from fedbalancer.errors import MissingData
 from fedbalancer.protocols import Executor, Trainer
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.task import Task
+from fedbalancer.tracking import check_sinks
 
 
 class ExecutorCache:
@@ -24,7 +25,9 @@ class ExecutorCache:
         self._executor: Executor | None = None
 
     def check(self, spec: RunSpec) -> None:
-        """Refuse a device that is not here, before a run begins. Those of a cluster are known to its workers only."""
+        """Refuse a sink or a device that is not here, before a run begins. Devices of a cluster are known to its
+        workers only."""
+        check_sinks(self.resources.track)
         if not spec.timing_only and spec.device != "cpu" and self.resources.executor != "ray":
             from fedbalancer.client.torch_device import checked_device
 

@@ -41,7 +41,9 @@ class Server:
             learning_rate=self.setup.learning_rate,
             clip_norm=self.setup.clip_norm,
         )
-        return RoundPlan(order, tuple(sorted(state.ledger.clients[row] for row in cohort)), quorum)
+        between = getattr(self.policies.deadline, "between", None)  # a policy need not have it
+        bounds_s = None if between is None else between(self.setup, state, cohort)
+        return RoundPlan(order, tuple(sorted(state.ledger.clients[row] for row in cohort)), quorum, bounds_s)
 
     def observe(self, state: ServerState, result: RoundResult) -> ServerState:
         """The state after a round: aggregate, remember, move the ratios. A round without a report keeps the model."""

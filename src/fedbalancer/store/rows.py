@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias, get_args, get_type_hints
 
 from fedbalancer.store.effort import device_s, sample_passes
+from fedbalancer.store.losses import released_losses
 from fedbalancer.types import Evaluation, RoundResult, ServerState, Timings
 
 ROUNDS, SECONDS = "rounds", "seconds"
@@ -15,7 +16,8 @@ ROUNDS, SECONDS = "rounds", "seconds"
 class RoundRow(NamedTuple):
     """A row of rounds.parquet. The ratios are those that the round was planned with. `device_s` are the seconds that
     all devices of the cohort were busy, `sample_passes` the samples times epochs that they trained, both with what was
-    in vain; None in rounds that an older version recorded."""
+    in vain; None in rounds that an older version recorded. `deadline_low_s` and `deadline_high_s` are dl and dh, where
+    the method has them; the losses are what clients released (see `Losses`)."""
 
     round: int
     start_s: float
@@ -33,11 +35,17 @@ class RoundRow(NamedTuple):
     up_bytes: int
     device_s: float | None = None
     sample_passes: float | None = None
+    deadline_low_s: float | None = None
+    deadline_high_s: float | None = None
+    loss_low: float | None = None
+    loss_mean: float | None = None
+    loss_high: float | None = None
 
     @classmethod
     def of(cls, before: ServerState, after: ServerState, result: RoundResult) -> RoundRow:
         """The row of the round that led from one state to the next."""
-        order, reports = result.plan.order, result.reports
+        order, reports, losses = result.plan.order, result.reports, released_losses(result)
+        low_s, high_s = result.plan.deadline_bounds_s or (None, None)
         return cls(
             round=order.round,
             start_s=before.clock_s,
@@ -55,6 +63,11 @@ class RoundRow(NamedTuple):
             up_bytes=result.up_bytes,
             device_s=device_s(result),
             sample_passes=sample_passes(result),
+            deadline_low_s=low_s,
+            deadline_high_s=high_s,
+            loss_low=losses.low,
+            loss_mean=losses.mean,
+            loss_high=losses.high,
         )
 
 
@@ -132,7 +145,7 @@ def schema_of(kind: type[Row]) -> dict[str, type]:
 def nullable_in(kind: type[Row]) -> frozenset[str]:
     """The columns in which a value may be missing.
 
-    >>> sorted(nullable_in(RoundRow))
-    ['device_s', 'sample_passes', 'utility']
+    >>> sorted(nullable_in(RoundRow))[:3]
+    ['deadline_high_s', 'deadline_low_s', 'device_s']
     """
     return frozenset(name for name, hint in get_type_hints(kind).items() if type(None) in get_args(hint))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fedbalancer.engine.executors.adaptive import AdaptiveExecutor
 from fedbalancer.engine.executors.inline import InlineExecutor
@@ -24,7 +25,8 @@ class Resources:
 
     Without an `executor`, one worker is this process and several are a pool. If `workers` are not given either, a run
     starts in this process and changes over to a pool of all `cores` if it turns out to be long. In the folder `results`
-    runs find what others have computed already, and leave what they compute.
+    runs find what others have computed already, and leave what they compute. `track` are the sinks that are told what
+    goes on in the runs; they change no result either.
     """
 
     workers: int | None = 1
@@ -32,6 +34,7 @@ class Resources:
     address: str | None = None
     cores: int = field(default_factory=usable_cores)
     results: Path | None = field(default=None, repr=False)
+    track: tuple[Any, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:

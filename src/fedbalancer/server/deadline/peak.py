@@ -65,11 +65,17 @@ class PeakDeadline:
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         own: PeakState = state.deadline
+        between = self.between(setup, state, cohort)
+        if between is None:
+            return own.initial_s, len(cohort)
+        return interpolated(*between, state.pace.deadline_ratio), len(cohort)
+
+    def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
+        """dl and dh, once the gate is open."""
         known = int(state.ledger.explored.sum())
         if not len(cohort) or not (known > self.gate * len(state.ledger.clients) or known > self.gate_clients):
-            return own.initial_s, len(cohort)
-        low, high = self.bounds(setup, state, cohort)
-        return interpolated(low, high, state.pace.deadline_ratio), len(cohort)
+            return None
+        return self.bounds(setup, state, cohort)
 
     def bounds(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float]:
         """dl and dh of a cohort."""

@@ -1,0 +1,225 @@
+"use strict";
+// The charts of a page as plain SVG, drawn from small specifications; no other code is needed. A name that comes from a
+// file is only ever set as text. Colours follow the page by CSS, so that nothing is drawn anew for a dark screen.
+const SVG = "http://www.w3.org/2000/svg";
+const DASH = { solid: "", dash: "7 4", dot: "2 3.5", dashdot: "8 3 2 3" };
+const LETTER = 6.4; // pixels that a letter of a label takes
+const MANY = 14; // lines that a tooltip holds
+
+function node(parent, tag, attributes, text) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes || {})) made.setAttribute(name, value);
+  if (text !== undefined) made.textContent = text;
+  parent.append(made);
+  return made;
+}
+
+function element(parent, tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  if (text !== undefined) made.textContent = text;
+  parent.append(made);
+  return made;
+}
+
+/** Gives an element the colours of a method or a part: `l` on a light page, `d` on a dark one. */
+function inked(made, look) {
+  made.classList.add("ink");
+  made.style.setProperty("--l", look.colour);
+  made.style.setProperty("--d", look.dark);
+  return made;
+}
+
+function number(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size >= 1000) return Math.round(value).toLocaleString("en");
+  return String(Number(value.toPrecision(size >= 1 ? 4 : 3)));
+}
+
+/** About `count` round numbers from low to high. */
+function ticks(low, high, count) {
+  const rough = (high - low || 1) / Math.max(count, 1);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
+  const found = [];
+  for (let at = Math.ceil(low / step - 1e-9); at * step <= high + step * 1e-9; at++) found.push(Number((at * step).toPrecision(12)));
+  return found;
+}
+
+function span(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) if (value !== null) { low = Math.min(low, value); high = Math.max(high, value); }
+  return low <= high ? [low, high] : null;
+}
+
+function path(x, y, sx, sy) {
+  let text = "", pen = "M";
+  for (let i = 0; i < x.length; i++) {
+    if (y[i] === null) { pen = "M"; continue; }
+    text += pen + sx(x[i]).toFixed(1) + " " + sy(y[i]).toFixed(1);
+    pen = "L";
+  }
+  return text;
+}
+
+function area(x, low, high, sx, sy) {
+  const whole = x.map((_, i) => i).filter((i) => low[i] !== null && high[i] !== null);
+  const point = (i, y) => sx(x[i]).toFixed(1) + " " + sy(y[i]).toFixed(1);
+  const there = whole.map((i) => point(i, high)), back = whole.reverse().map((i) => point(i, low));
+  return there.length ? "M" + [...there, ...back].join("L") + "Z" : "";
+}
+
+/** Where `value` stands in the ascending `x`: the nearest index, -1 if it is more than `reach` outside. */
+function nearest(x, value, reach) {
+  if (!x.length || value < x[0] - reach || value > x[x.length - 1] + reach) return -1;
+  let low = 0, high = x.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (x[middle] < value) low = middle; else high = middle;
+  }
+  return value - x[low] <= x[high] - value ? low : high;
+}
+
+/** What a line has to say at x: its mean and band, or of how many seeds that go on beyond the shortest. */
+function reading(line, at, reach) {
+  const i = nearest(line.x, at, reach);
+  if (i >= 0 && line.y[i] !== null) {
+    const wide = line.low && line.low[i] !== null && line.high[i] !== line.low[i];
+    return { y: line.y[i], text: number(line.y[i]) + (wide ? ` (${number(line.low[i])} to ${number(line.high[i])})` : "") };
+  }
+  const on = (line.tails || []).map((tail) => [tail, nearest(tail.x, at, reach)]).filter(([, place]) => place >= 0);
+  if (!on.length) return null;
+  const values = on.map(([tail, place]) => tail.y[place]);
+  return { y: Math.max(...values), text: `${values.map(number).join(", ")} (${on.length} of ${line.n} seeds)` };
+}
+
+function frame(box, width, height, left, bottom, xs, ys, sx, sy, labels) {
+  const svg = node(box, "svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" });
+  for (const y of ys) {
+    node(svg, "line", { class: "rule", x1: left, x2: width - 8, y1: sy(y), y2: sy(y) });
+    node(svg, "text", { x: left - 6, y: sy(y) + 4, "text-anchor": "end" }, number(y));
+  }
+  for (const x of xs) {
+    node(svg, "line", { class: "rule faint", x1: sx(x), x2: sx(x), y1: 22, y2: height - bottom });
+    node(svg, "text", { x: sx(x), y: height - bottom + 16, "text-anchor": "middle" }, number(x));
+  }
+  node(svg, "text", { class: "axis", x: 2, y: 12 }, labels.y);
+  node(svg, "text", { class: "axis", x: width - 8, y: height - 6, "text-anchor": "end" }, labels.x);
+  return svg;
+}
+
+/** Lines over a switchable x, with bands over seeds and thin tails where only some seeds go on. */
+function drawLines(box, chart, page) {
+  const key = chart.axes[page.axis] ? page.axis : Object.keys(chart.axes)[0];
+  const lines = chart.series.filter((s) => s.on[key] && !page.hidden.has(s.m)).map((s) => ({ ...s, ...s.on[key] }));
+  const marks = (chart.marks || []).filter((mark) => !mark.axis || mark.axis === key);
+  const across = span([...lines.flatMap((l) => [...l.x, ...(l.tails || []).flatMap((t) => t.x)]), ...(chart.from === undefined ? [0] : [chart.from])]) || [0, 1];
+  const values = lines.flatMap((l) => [...l.y, ...(l.low || []), ...(l.high || []), ...(l.tails || []).flatMap((t) => t.y)]);
+  const up = span([...values, ...marks.filter((m) => m.y !== undefined).map((m) => m.y), ...(chart.zero ? [0] : [])]) || [0, 1];
+  const room = (up[1] - up[0] || Math.abs(up[1]) || 1) * 0.06, low = chart.zero ? up[0] : up[0] - room, high = up[1] + room;
+  const width = Math.max(box.clientWidth, 240), height = box.clientHeight || 300, bottom = 40;
+  const ys = ticks(low, high, height / 60), left = Math.max(...ys.map((y) => number(y).length), 2) * LETTER + 14;
+  const right = across[1] > across[0] ? across[1] : across[0] + 1;
+  const sx = (x) => left + ((x - across[0]) / (right - across[0])) * (width - left - 14);
+  const sy = (y) => height - bottom - ((y - low) / (high - low)) * (height - bottom - 24);
+  const xs = ticks(across[0], right, Math.min(width / 90, chart.whole ? right - across[0] : Infinity));
+  const svg = frame(box, width, height, left, bottom, xs, ys, sx, sy, { x: chart.axes[key], y: chart.y });
+  drawMarks(svg, marks, sx, sy, [left, width - 8], [22, height - bottom], right);
+  for (const line of lines) {
+    const look = page.methods[line.m];
+    const g = inked(node(svg, "g", { class: "series", "data-m": line.m }), look);
+    if (line.low && line.n > 1 || line.spread) node(g, "path", { class: "band", d: area(line.x, line.low, line.high, sx, sy) });
+    const stroke = { "stroke-width": line.thin ? 1.1 : look.width, "stroke-dasharray": line.thin ? "3 3" : DASH[look.dash] };
+    if (line.x.length === 1 && line.y[0] !== null) node(g, "circle", { class: "dot", cx: sx(line.x[0]), cy: sy(line.y[0]), r: 4 });
+    else node(g, "path", { class: "line", d: path(line.x, line.y, sx, sy), ...stroke });
+    for (const tail of line.tails || []) {
+      node(g, "path", { class: "line tail", d: path(tail.x, tail.y, sx, sy), "stroke-width": 1.1, "stroke-dasharray": DASH[look.dash] });
+      node(g, "circle", { class: "dot", cx: sx(tail.x[tail.x.length - 1]), cy: sy(tail.y[tail.y.length - 1]), r: 2.6 });
+    }
+  }
+  const cursor = node(svg, "line", { class: "cursor", y1: 22, y2: height - bottom, visibility: "hidden" });
+  if (!lines.length) node(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "nothing to show");
+  const reach = ((right - across[0]) / (width - left)) * 12;
+  return {
+    table: () => linesTable(lines, chart, key, across[0], right, reach, page),
+    at(px) {
+      const at = Math.min(Math.max(across[0] + ((px - left) / (width - left - 14)) * (right - across[0]), across[0]), right);
+      const anchor = lines.map((l) => [l, nearest(l.x, at, reach)]).find(([, i]) => i >= 0);
+      const x = anchor ? anchor[0].x[anchor[1]] : at;
+      cursor.setAttribute("x1", sx(x)); cursor.setAttribute("x2", sx(x)); cursor.setAttribute("visibility", "visible");
+      const rows = lines.map((l) => [l, reading(l, x, reach)]).filter(([, found]) => found).sort((a, b) => b[1].y - a[1].y);
+      return { head: `${chart.axes[key]}: ${number(x)}`, rows: rows.map(([l, found]) => ({ look: page.methods[l.m], label: l.label, text: found.text })) };
+    },
+    leave: () => cursor.setAttribute("visibility", "hidden"),
+    step: (width - left - 14) / 50, first: left,
+  };
+}
+
+function drawMarks(svg, marks, sx, sy, [left, right], [top, bottom], most) {
+  for (const mark of marks) {
+    if (mark.y !== undefined) {
+      node(svg, "line", { class: "mark dotted", x1: left, x2: right, y1: sy(mark.y), y2: sy(mark.y) });
+      node(svg, "text", { class: "axis", x: left + 4, y: sy(mark.y) - 4 }, mark.text);
+    } else if (mark.x <= most) {
+      node(svg, "line", { class: "mark", x1: sx(mark.x), x2: sx(mark.x), y1: top, y2: bottom });
+      node(svg, "text", { class: "axis", x: sx(mark.x) - 4, y: bottom - 5, "text-anchor": "end" }, mark.text);
+    }
+  }
+}
+
+function linesTable(lines, chart, key, from, to, reach, page) {
+  const at = Array.from({ length: 11 }, (_, i) => from + ((to - from) * i) / 10).map((x) => chart.whole ? Math.round(x) : x);
+  const head = [chart.axes[key], ...lines.map((line) => line.label)];
+  return { head, rows: at.map((x) => [number(x), ...lines.map((line) => (reading(line, x, reach) || { text: "–" }).text)]) };
+}
+
+/** Horizontal bars, one row each, of one part or stacked; with the seeds as dots and an interval as a line. */
+function drawBars(box, chart, page) {
+  const rows = chart.rows.filter((row) => row.m === undefined || !page.hidden.has(row.m));
+  const width = Math.max(box.clientWidth, 240), narrow = width < 430, each = narrow ? 38 : 26;
+  const left = narrow ? 4 : Math.min(Math.max(...rows.map((row) => row.label.length), 4) * LETTER + 12, width * 0.42);
+  const most = chart.most || (span(rows.flatMap((r) => [r.parts.reduce((a, b) => a + (b || 0), 0), ...(r.dots || []), ...(r.range || [])])) || [0, 1])[1] || 1;
+  const end = width - 14 - (rows.some((row) => row.text) ? 48 : 0), height = rows.length * each + 44;
+  box.style.height = `${height}px`;
+  const sx = (x) => left + (Math.min(x, most * 1.06) / (most * (chart.most ? 1 : 1.06))) * (end - left);
+  const svg = node(box, "svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" });
+  for (const x of ticks(0, most, (end - left) / 80)) {
+    node(svg, "line", { class: "rule", x1: sx(x), x2: sx(x), y1: 0, y2: height - 40 });
+    node(svg, "text", { x: sx(x), y: height - 26, "text-anchor": "middle" }, number(x));
+  }
+  node(svg, "text", { class: "axis", x: width - 8, y: height - 6, "text-anchor": "end" }, chart.x);
+  rows.forEach((row, place) => {
+    const top = place * each + (narrow ? 17 : 4), thick = narrow ? 16 : each - 8, middle = top + thick / 2;
+    const g = node(svg, "g", row.m === undefined ? {} : { class: "series", "data-m": row.m });
+    const room = Math.floor((narrow ? width : left - 8) / LETTER);
+    const label = row.label.length > room ? row.label.slice(0, room - 1) + "…" : row.label;
+    node(g, "text", { class: "name", x: narrow ? 4 : left - 8, y: narrow ? top - 4 : middle + 4, "text-anchor": narrow ? "start" : "end" }, label);
+    let from = 0;
+    row.parts.forEach((part, i) => {
+      if (!part) return;
+      const bar = node(g, "rect", { class: "bar", x: sx(from), y: top, width: Math.max(sx(from + part) - sx(from), 0), height: thick });
+      inked(bar, chart.parts[i] && chart.parts[i].colour ? chart.parts[i] : page.methods[row.m]);
+      from += part;
+    });
+    if (row.range) node(g, "line", { class: "range", x1: sx(row.range[0]), x2: sx(row.range[1]), y1: middle, y2: middle });
+    for (const dot of row.dots || []) node(g, "circle", { class: "seed", cx: sx(dot), cy: middle, r: 3.2 });
+    if (row.text) node(g, "text", { class: "name", x: end + 6, y: middle + 4 }, row.text);
+  });
+  if (chart.line !== undefined) node(svg, "line", { class: "mark", x1: sx(chart.line), x2: sx(chart.line), y1: 0, y2: height - 40 });
+  const cursor = node(svg, "rect", { class: "row", x: 0, width, height: each, visibility: "hidden" });
+  return {
+    table: () => ({ head: ["", ...chart.parts.map((p) => p.label)], rows: rows.map((r) => [r.label, ...chart.parts.map((_, i) => number(r.parts[i]))]) }),
+    at(_, py) {
+      const row = rows[Math.min(Math.max(Math.floor(py / each), 0), rows.length - 1)];
+      if (!row) return null;
+      cursor.setAttribute("y", rows.indexOf(row) * each); cursor.setAttribute("visibility", "visible");
+      const shown = chart.parts.map((part, i) => ({ look: part.colour ? part : page.methods[row.m], label: part.label, text: number(row.parts[i]) })).filter((_, i) => row.parts[i]);
+      const more = row.dots && row.dots.length ? [{ label: "seeds", text: row.dots.map(number).join(", ") }] : [];
+      const between = row.range ? [{ label: chart.interval || "interval", text: row.range.map(number).join(" to ") }] : [];
+      return { head: row.label, rows: [...shown, ...between, ...more] };
+    },
+    leave: () => cursor.setAttribute("visibility", "hidden"),
+    step: each, rows: true,
+  };
+}

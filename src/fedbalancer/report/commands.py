@@ -1,0 +1,40 @@
+"""The commands that make these results again, from what the runs wrote down about themselves."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fedbalancer.report.folders import Results
+
+_OPTIONS = {"scale": "small", "users": None, "variant": None, "engine": "fast", "device": "cpu"}
+"""What all runs of a command share, with what it is unless told."""
+
+
+def commands(results: Results) -> Iterator[str]:
+    """How to run it again and how to make the page anew; nothing for runs that a command cannot start."""
+    spec = next((run.manifest["spec"] for run in results.runs if isinstance(run.manifest.get("spec"), dict)), None)
+    if spec is not None and isinstance(spec.get("task"), str) and spec.get("method"):
+        yield shlex.join(_again(results, spec))
+    yield shlex.join(["fedbalancer", "report", results.folder.name or "."])
+
+
+def _again(results: Results, spec: Mapping[str, Any]) -> Iterator[str]:
+    if results.single:
+        yield from ["fedbalancer", "run", spec["task"], "--method", spec["method"], "--seed", str(spec["seed"])]
+        if spec.get("budget_s") is not None:
+            yield from ["--budget", f"{spec['budget_s']:g}"]
+        elif spec.get("rounds") is not None:
+            yield from ["--rounds", str(spec["rounds"])]
+    else:
+        yield from ["fedbalancer", "compare", spec["task"], "--methods", ",".join(results.methods)]
+        yield from ["--seeds", str(len(results.seeds))]
+    for name, default in _OPTIONS.items():
+        if spec.get(name, default) != default:
+            yield from [f"--{name}", str(spec[name])]
+    for key, value in (spec.get("settings") or {}).items():
+        if key != "rounds" or results.single:
+            yield from ["--set", f"{key}={value}"]
+        else:
+            yield from ["--rounds", str(value)]

@@ -1,0 +1,45 @@
+"""The commands on a page do what they say: they parse, and give the same spec."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from fedbalancer.report.commands import commands
+from fedbalancer.report.folders import load
+
+SPEC = {
+    "task": "har", "method": "fedbalancer[w=5,p=.75]", "seed": 3, "scale": "paper", "users": None, "variant": None,
+    "settings": {"w": 5}, "rounds": None, "budget_s": 1200.0, "engine": "plain", "device": "cpu",
+}  # fmt: skip
+
+
+def with_spec(folder: Path, **changes: object) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "spec": {**SPEC, **changes}}))
+
+
+def test_a_run_says_how_to_run_it_again(run_folder: Path) -> None:
+    with_spec(run_folder)
+    first, second = commands(load(run_folder))
+    assert shlex.split(first) == [
+        "fedbalancer", "run", "har", "--method", "fedbalancer[w=5,p=.75]", "--seed", "3", "--budget", "1200",
+        "--scale", "paper", "--engine", "plain", "--set", "w=5",
+    ]  # fmt: skip
+    assert second == "fedbalancer report run"
+
+
+def test_a_comparison_says_how_to_run_it_again(tmp_path: Path, make_comparison: Callable[..., Path]) -> None:
+    folder = make_comparison(tmp_path / "c", methods=("fedavg+1t", "fedbalancer[w=5,p=.75]"), seeds=(0, 1))
+    for run in folder.rglob("seed-*"):
+        with_spec(run, settings={"rounds": 50}, scale="small", engine="fast")
+    first, _ = commands(load(folder))
+    expected = "fedbalancer compare har --methods 'fedavg+1t,fedbalancer[w=5,p=.75]' --seeds 2 --rounds 50"
+    assert shlex.split(first) == shlex.split(expected)
+
+
+def test_a_task_of_ones_own_has_no_command(run_folder: Path) -> None:
+    with_spec(run_folder, task=None)
+    assert list(commands(load(run_folder))) == ["fedbalancer report run"]
