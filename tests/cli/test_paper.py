@@ -14,19 +14,21 @@ from subprocess import CompletedProcess
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from fedbalancer.cli.app import app
 from fedbalancer.paper.registry import ITEMS
 
 Cli = Callable[..., "CompletedProcess[str]"]
-SMALL = ("--tasks", "synthetic", "--users", "8", "--seeds", "2", "--rounds", "6", "--no-grid", "--extend", "1")
+SMALL = ("--tasks", "synthetic", "--users", "8", "--seeds", "1", "--rounds", "5", "--no-grid", "--extend", "1")
 
 
-def test_help_names_every_item(cli: Cli) -> None:
-    done = cli("paper", "--help")
-    assert done.returncode == 0
+def test_help_names_every_item() -> None:
+    done = CliRunner().invoke(app, ["paper", "--help"])
+    assert done.exit_code == 0
     for name in ITEMS:
-        assert name in done.stdout
-    assert "--rule" in cli("paper", "table1", "--help").stdout
+        assert name in done.output
+    assert CliRunner().invoke(app, ["paper", "table1", "--help"]).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -42,30 +44,32 @@ def test_help_names_every_item(cli: Cli) -> None:
         (("table9",), "No such command"),
     ],
 )
-def test_a_mistake_is_told_and_exits_with_2(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = cli("paper", *arguments)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_mistake_is_told_and_exits_with_2(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["paper", *arguments])
+    assert done.exit_code == 2, done.output
+    assert said in done.output
     assert not (tmp_path / "runs").exists()
 
 
 def test_items_share_their_runs(cli: Cli, tmp_path: Path) -> None:
     first = cli("paper", "table1", *SMALL)
     assert first.returncode == 0, first.stderr
-    assert "16 of 16 runs" in first.stderr
+    assert "8 of 8 runs" in first.stderr
     folder = tmp_path / "runs" / "paper" / "results" / "table1"
     for ending in ("md", "html", "svg", "png"):
         assert (folder / f"table1.{ending}").is_file()
     scores = pl.read_parquet(folder / "scores.parquet")
-    assert set(scores["seed"]) == {0, 1}
+    assert set(scores["seed"]) == {0}
     assert {"target_share", "time_s", "censored", "touch_s", "ratio", "device_s", "client_median"} <= set(
         scores.columns
     )
     second = cli("paper", "fig5b", *SMALL, "--json")
     assert second.returncode == 0, second.stderr
     ended = [line for line in second.stderr.splitlines() if line.endswith(" done")]
-    assert len(ended) == 2, "only those with the forward pass are new"
+    assert len(ended) == 1, "only the one with the forward pass is new"
     assert all("+forwardpass" in line for line in ended)
     result = json.loads(second.stdout)
     assert set(result["synthetic"]["forward pass"]) == {
@@ -77,7 +81,7 @@ def test_items_share_their_runs(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_and_the_same_command_goes_on(cli: Cli, tmp_path: Path) -> None:
-    arguments = ("paper", "fig5b", "--tasks", "synthetic", "--users", "8", "--seeds", "1", "--rounds", "150",
+    arguments = ("paper", "fig5b", "--tasks", "synthetic", "--users", "8", "--seeds", "1", "--rounds", "60",
                  "--extend", "1", "--jobs", "1")  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-m", "fedbalancer", *arguments],

@@ -39,7 +39,7 @@ def test_the_norm_of_a_linear_model_is_known() -> None:
     assert found == pytest.approx(error * np.sqrt((features**2).sum(axis=1) + 1), rel=1e-4)
 
 
-def test_a_model_that_cannot_be_taken_at_once_is_asked_one_by_one() -> None:
+def test_an_lstm_has_norms_too() -> None:
     def lstm() -> torch.nn.Module:
         class Net(torch.nn.Module):
             def __init__(self) -> None:

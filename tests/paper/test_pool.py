@@ -14,8 +14,7 @@ from fedbalancer.paper.item import Work
 from fedbalancer.paper.measured import Group, measured
 from fedbalancer.paper.pool import FOUND, TaskPool
 from fedbalancer.paper.request import Request, Stopped
-from fedbalancer.runs.execute import carry_on
-from fedbalancer.runs.executor_cache import ExecutorCache
+from fedbalancer.runs.execute import execute
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.store import read_manifest
 
@@ -46,7 +45,7 @@ class News:
 @pytest.fixture(scope="module")
 def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
     runs = tmp_path_factory.mktemp("pool")
-    return Request(tasks=(TASK,), seeds=2, runs=runs, extend=1.5, jobs=2, resources=Resources(workers=1))
+    return Request(tasks=(TASK,), seeds=2, runs=runs, extend=1.5, jobs=1, resources=Resources(workers=1))
 
 
 def measure(request: Request, methods: tuple[str, ...], stop_after: int | None = None) -> News:
@@ -64,8 +63,6 @@ def test_a_second_item_starts_no_run_that_is_there(request_: Request) -> None:
     other = measure(request_, METHODS[1:])
     assert {(METHODS[1], 0), (METHODS[1], 1)} <= other.found
     assert {key for key in other.started if key[0] == METHODS[2]} == {(METHODS[2], 0), (METHODS[2], 1)}
-    more = measure(replace(request_, seeds=3), METHODS[:2])
-    assert {seed for _, seed in more.started} - {0, 1} == {2}
 
 
 def test_a_stopped_one_goes_on_and_ends_in_the_same_bytes(request_: Request, tmp_path: Path) -> None:
@@ -89,13 +86,11 @@ def test_a_run_that_is_shorter_than_wanted_is_carried_on(request_: Request, tmp_
     run = pool.folder / METHODS[0] / "seed-0"
     whole_s = pool.stored(METHODS[0], 0).curve.last_s
     shutil.rmtree(run)
-    from fedbalancer.runs.execute import execute
-
     execute(replace(pool.specs[METHODS[0], 0], budget_s=whole_s / 2), run)
-    assert pool.stored(METHODS[0], 0).curve.last_s < whole_s
+    assert TaskPool.make(request, TASK, METHODS[:1]).stored(METHODS[0], 0).curve.last_s < whole_s
     news = measure(request, METHODS[:1])
     assert news.started == {(METHODS[0], 0)}
-    assert pool.stored(METHODS[0], 0).curve.last_s == pytest.approx(whole_s)
+    assert TaskPool.make(request, TASK, METHODS[:1]).stored(METHODS[0], 0).curve.last_s == pytest.approx(whole_s)
     assert read_manifest(run)["status"] == "done"
 
 
@@ -126,12 +121,3 @@ def test_a_mistake_is_told_before_anything_runs(request_: Request, tmp_path: Pat
     with pytest.raises(UnknownName, match="fedbalancer"):
         TaskPool.make(replace(request_, runs=tmp_path), TASK, ("fedbalancr",))
     assert not list(tmp_path.iterdir())
-
-
-def test_carrying_on_needs_no_other_executor(request_: Request, tmp_path: Path) -> None:
-    """A finished run of the pool is a run like any other."""
-    request = replace(request_, runs=tmp_path, seeds=1, extend=1.0)
-    measure(request, METHODS[:1])
-    pool = TaskPool.make(request, TASK, METHODS[:1])
-    with ExecutorCache() as executors:
-        assert carry_on(pool.folder / METHODS[0] / "seed-0", executors, {}).status == "done"

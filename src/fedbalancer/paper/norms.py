@@ -1,11 +1,12 @@
 """Gradient norms of single samples: how much each would move the model by itself.
 
-`torch.func` gives the gradients of many samples at once. Models that it cannot take (an LSTM has no rule for it) are
-asked sample by sample, and of fewer samples.
+`torch.func` gives the gradients of many samples at once. Models that it cannot take are asked sample by sample, and of
+fewer samples.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,9 @@ class SampleNorms:
 
         size = 4 * sum(p.numel() for p in parameters.values())
         chunk = max(1, min(256, GRADIENT_BYTES // size))
-        return np.asarray(torch.func.vmap(norm, chunk_size=chunk)(features, labels).numpy(), dtype=np.float64)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # an LSTM takes its samples one by one
+            return np.asarray(torch.func.vmap(norm, chunk_size=chunk)(features, labels).numpy(), dtype=np.float64)
 
     def _one_by_one(self, features: Any, labels: Any) -> FloatArray:
         torch, module = self._torch, self._flat.module

@@ -24,10 +24,11 @@ KINDS = {
 }
 
 
-def speedups_over(comparison: Comparison) -> pl.DataFrame:
-    """A row for each kind of baseline."""
+def speedups_over(comparison: Comparison, sample_selection: str | None = None) -> pl.DataFrame:
+    """A row for each kind of baseline; `sample_selection` is the one to compare with, if it is another than usual."""
     rows: list[dict[str, Any]] = []
-    for kind, names in KINDS.items():
+    kinds = KINDS if sample_selection is None else {**KINDS, "sampleselection": (sample_selection,)}
+    for kind, names in kinds.items():
         found = comparison.ratio(OURS, names)
         columns = {"task": comparison.task, "kind": kind, "baselines": ", ".join(names), "seeds": found.seeds}
         rows.append({**columns, **estimate_columns("ratio", found)})

@@ -23,9 +23,10 @@ h1 { font-size: 1.5rem; line-height: 1.25 } h2 { font-size: 1.15rem; margin-top:
 .headline { font-size: 1.1rem } .note { color: var(--faint); font-size: .9rem }
 figure { margin: 1rem 0; background: #ffffff; border-radius: 6px; padding: .5rem; overflow-x: auto }
 figure svg { max-width: 100%; height: auto }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem }
+.wide { overflow-x: auto; margin: 1.4rem 0 .4rem } table { border-collapse: collapse; font-size: .9rem }
 caption { text-align: left; font-weight: 600; padding: .3rem 0 }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: right; vertical-align: top }
+td { white-space: nowrap } td:has(code) { white-space: normal; min-width: 16rem }
 th:first-child, td:first-child { text-align: left } thead th { background: var(--mark) }
 td.better { color: #00785a; font-weight: 600 } td.worse { color: #b34700; font-weight: 600 }
 @media (prefers-color-scheme: dark) { td.better { color: #4fd1a5 } td.worse { color: #ff9d5c } }

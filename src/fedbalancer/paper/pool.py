@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from fedbalancer.runs.jobs import Job, JobEvent, JobPool
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.simulation import resolve_spec
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.store import COMPARISON, ComparisonFile, status_of
+from fedbalancer.store import COMPARISON, ComparisonFile
 from fedbalancer.store.contents import make_folder
 
 Listen = Callable[[JobEvent], None]
@@ -44,6 +44,7 @@ class TaskPool:
     request: Request
     plan: ComparisonPlan
     folder: Path
+    _read: dict[Key, StoredRun] = field(default_factory=dict, repr=False)
 
     @classmethod
     def make(cls, request: Request, task: str, methods: Sequence[str]) -> TaskPool:
@@ -73,8 +74,8 @@ class TaskPool:
         ):
             jobs = [Job(spec, self._place(spec), changes={"budget_s": spec.budget_s}) for spec in missing]
             order = {spec.key: place for place, spec in enumerate(apart(missing, side_by_side))}
-            outcomes = _run(pool, sorted(jobs, key=lambda job: order[job.key]), listen, stopped)
-            return outcomes | _run(pool, self._further(unreached()), listen, stopped)
+            outcomes = self._run(pool, sorted(jobs, key=lambda job: order[job.key]), listen, stopped)
+            return outcomes | self._run(pool, self._further(unreached()), listen, stopped)
 
     def _further(self, targets: Mapping[Key, float]) -> list[Job]:
         """The runs that are to go on; those that came to the end of the extension already rest."""
@@ -87,8 +88,10 @@ class TaskPool:
         return jobs
 
     def stored(self, method: str, seed: int) -> StoredRun:
-        """A run as far as it is there."""
-        return load_run(self._place(self.specs[method, seed]), method, seed)
+        """A run as far as it is there; read once, unless it goes on here."""
+        if (method, seed) not in self._read:
+            self._read[method, seed] = load_run(self._place(self.specs[method, seed]), method, seed)
+        return self._read[method, seed]
 
     @cached_property
     def specs(self) -> dict[Key, RunSpec]:
@@ -101,8 +104,20 @@ class TaskPool:
 
     def _covered(self, spec: RunSpec) -> bool:
         """Whether the run is done and came to its budget. One that is done but shorter is carried on."""
-        place = self._place(spec)
-        return status_of(place) == "done" and load_run(place).curve.last_s >= (spec.budget_s or 0.0)
+        curve = self.stored(*spec.key).curve
+        return curve.status == "done" and curve.last_s >= (spec.budget_s or 0.0)
+
+    def _run(
+        self, pool: JobPool, jobs: Sequence[Job], listen: Listen, stopped: Callable[[], bool]
+    ) -> dict[Key, JobEvent]:
+        if not jobs:
+            return {}
+        outcomes = pool.run(jobs, listen, stopped)
+        for key in outcomes:
+            self._read.pop(key, None)
+        if stopped() or any(event.kind == "stopped" for event in outcomes.values()):
+            raise Stopped
+        return outcomes
 
     def _describe(self) -> None:
         """comparison.json of the folder, with all methods and seeds that were ever asked for."""
@@ -116,15 +131,6 @@ class TaskPool:
                 budgets_s={**known.budgets_s, **wanted.budgets_s},
             )
         wanted.write(self.folder)
-
-
-def _run(pool: JobPool, jobs: Sequence[Job], listen: Listen, stopped: Callable[[], bool]) -> dict[Key, JobEvent]:
-    if not jobs:
-        return {}
-    outcomes = pool.run(jobs, listen, stopped)
-    if stopped() or any(event.kind == "stopped" for event in outcomes.values()):
-        raise Stopped
-    return outcomes
 
 
 def folder_name(plan: ComparisonPlan) -> str:

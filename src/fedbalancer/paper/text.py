@@ -27,8 +27,9 @@ def markdown(document: Mapping[str, Any], shown: Presentation, why: str) -> str:
 
 
 def shown_tables(shown: Presentation) -> list[Table]:
-    """The item's own tables, then the findings."""
-    return [*shown.tables, *([findings_table(shown.findings)] if shown.findings else [])]
+    """The item's main table, then the findings, then its other tables."""
+    findings = [findings_table(shown.findings)] if shown.findings else []
+    return [*shown.tables[:1], *findings, *shown.tables[1:]]
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
