@@ -58,7 +58,9 @@ function show(found, x, y) {
   tip.style.left = "0"; // at the edge it would be measured narrower than it can be
   const left = x + 16 + tip.offsetWidth > innerWidth ? Math.max(x - 16 - tip.offsetWidth, 4) : x + 16;
   tip.style.left = `${left}px`;
-  tip.style.top = `${Math.min(Math.max(y - tip.offsetHeight / 2, 4), innerHeight - tip.offsetHeight - 4)}px`;
+  const beside = y - tip.offsetHeight / 2, above = y - tip.offsetHeight - 22;
+  const top = innerWidth > 640 ? beside : above >= 4 ? above : y + 26; // on a phone the finger must not hide it
+  tip.style.top = `${Math.min(Math.max(top, 4), innerHeight - tip.offsetHeight - 4)}px`;
 }
 
 function hide(box) {
