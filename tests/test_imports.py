@@ -26,6 +26,7 @@ LAYERS = (
     ("report", "tracking"),
     ("dashboard", "runs", "testing"),
     ("bench", "leaderboard", "sweep", "testbed"),
+    ("paper",),
     ("cli",),
 )
 """The order of the packages and top-level modules: each may import those of the lines above its own, and no others. So

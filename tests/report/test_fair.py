@@ -77,7 +77,7 @@ def test_a_method_that_arrives_on_no_seed_has_a_bound_and_a_median_that_lies_abo
     found = result["oort"].at(1.0)
     assert (found.median_s, found.above_s, found.reached, found.runs) == (None, 200.0, 0, 2)
     lines = markdown_table(result).splitlines()
-    assert "| oort | never (< 0.30×) | 0/2 | > 200 s | 0.100 ± 0.000 |" in lines
+    assert "| oort | never, < 0.30× | 0/2 | > 200 s | 0.100 ± 0.000 |" in lines
     assert "it never reached the target" not in headline(result)  # that is of fedbalancer only
     assert score(runs, {0: BUDGET_S, 1: BUDGET_S}, rule="paper")["oort"].scores == ()
 

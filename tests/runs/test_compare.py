@@ -192,7 +192,7 @@ def test_by_the_papers_rule_runs_are_those_of_before(tmp_path: Path) -> None:
 
 
 def test_one_method_cannot_have_a_grid_of_its_own() -> None:
-    with pytest.raises(BadSetting, match="one grid"):
+    with pytest.raises(BadSetting, match="how all methods are measured"):
         ComparisonPlan.make(RunSpec(task=tinytask.load()), ["fedavg+1t", "fedbalancer[eval_every_s=3]"], 1)
 
 

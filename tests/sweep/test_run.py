@@ -12,8 +12,9 @@ import pytest
 
 from fedbalancer.errors import MissingData, RunFolderError
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.sweep.driver import Event
 from fedbalancer.sweep.plan import SweepPlan, run_folder
-from fedbalancer.sweep.run import Event, run_sweep
+from fedbalancer.sweep.run import run_sweep
 from fedbalancer.sweep.study import open_study, with_optuna
 
 optuna = pytest.importorskip("optuna")

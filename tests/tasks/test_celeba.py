@@ -70,8 +70,8 @@ def test_the_settings_are_the_published_ones(tmp_path: Path) -> None:
         "clip_norm": None, "prox_mu": 0.01, "sample_selection_deadline": 1, "latency": "celeba",
     }  # fmt: skip
     assert celeba.SETTINGS["paper"]["clients_per_round"] == 100
-    assert small.rounds < paper.rounds
     assert small.clients_per_round == 5
+    assert small.model_bytes == paper.model_bytes == 124_808
 
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
@@ -87,7 +87,7 @@ def test_a_step_is_the_published_one_with_its_proximal_term(scale: str) -> None:
 
 def test_leafs_people_are_split_and_their_last_batch_of_one_image_trains(tmp_path: Path) -> None:
     write_celeba(tmp_path / "data" / "celeba", {"7": 3, "8": 3, "9": 3})
-    task = load_task("celeba")
+    task = load_task("celeba", scale="paper")
     assert task.variant == "leaf"
     assert len(task.clients) == 2
     assert task.test[0].shape == (3, 3, 84, 84)
@@ -117,15 +117,16 @@ def test_without_data_it_says_what_to_do() -> None:
         celeba.load()
 
 
-def test_sunglasses_are_20_people_of_whom_5_are_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sunglasses_are_20_people_with_other_images_to_test(monkeypatch: pytest.MonkeyPatch) -> None:
     if not (SHARED / "cmu_faces_64x60.npz").is_file():
         pytest.skip(f"the stand-in is not in {SHARED}; FEDBALANCER_DATA names another folder")
     monkeypatch.setenv("FEDBALANCER_DATA", str(SHARED))
     task = celeba.load(variant="sunglasses")
     assert task.variant == "sunglasses"
-    assert len(task.clients) == 15
+    assert len(task.clients) == 20
+    assert 300 < len(task.test[1]) < 330
     assert sum(task.sizes.values()) + len(task.test[1]) == 624
-    assert task.notes["test_users"] == 5
     features, labels = next(iter(task.clients.values()))
-    assert features.shape == (len(labels), 3, 84, 84)
+    assert features.shape == (len(labels), 3, 42, 42)
+    assert task.model()(torch.from_numpy(features[:3]).float()).shape == (3, 2)
     assert 0.4 < labels.mean() < 0.6

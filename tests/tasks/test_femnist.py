@@ -75,11 +75,22 @@ def test_the_settings_are_the_published_ones(tmp_path: Path) -> None:
     assert small.model_bytes == paper.model_bytes
 
 
+def test_small_images_are_means_of_four_pixels(tmp_path: Path) -> None:
+    write_leaf(tmp_path / "data" / "femnist", {"f0000_14": 2, "f0001_41": 2})
+    paper, small = femnist.load("paper"), femnist.load("small")
+    client = next(iter(paper.clients))
+    large, shrunk = paper.clients[client][0], small.clients[client][0]
+    assert shrunk.shape == (2, 1, 14, 14)
+    np.testing.assert_allclose(shrunk[0, 0, 3, 5], large[0, 0, 6:8, 10:12].mean(), rtol=1e-6)
+    assert small.test[0].shape[1:] == (1, 14, 14)
+    assert small.model()(torch.from_numpy(shrunk)).shape == (2, 62)
+
+
 @pytest.mark.parametrize("inside", ["femnist", "femnist/data"])
 def test_leafs_own_split_is_kept(tmp_path: Path, inside: str) -> None:
     write_leaf(tmp_path / "data" / inside / "train", {"f0000_14": 3, "f0001_41": 2})
     write_leaf(tmp_path / "data" / inside / "test", {"f0002_01": 4})
-    task = load_task("femnist")
+    task = load_task("femnist", scale="paper")
     assert task.variant == "leaf"
     assert dict(task.sizes) == {"f0000_14": 3, "f0001_41": 2}
     features, labels = task.clients["f0000_14"]

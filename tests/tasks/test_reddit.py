@@ -86,7 +86,8 @@ def test_leaf_json_is_read_with_words_of_the_training_only(official: Path) -> No
     assert features.shape == labels.shape == (4, 10)
     words = reddit.WORDS["small"]
     assert ((labels == words) == (features == 0)).all()
-    assert (features == 1).sum() == 4  # "sleeps" is unknown
+    assert (features == 1).sum() == 0  # "sleeps" is unknown, and left out
+    assert (load_task("reddit", scale="paper").test[0] == 1).sum() == 4
 
 
 def test_the_loss_is_the_mean_over_ten_steps_of_those_that_count() -> None:

@@ -59,13 +59,22 @@ def test_the_official_text_is_split_by_role(official: Path) -> None:
     assert task.notes["test_roles"] == 2
     for client, size in task.sizes.items():
         features, labels = task.clients[client]
-        assert features.shape == (size, 80)
+        assert features.shape == (size, shakespeare.CHARACTERS["small"])
         assert labels.shape == (size,)
         assert 0 <= features.min() <= features.max() < 80
-    assert len(task.test[1]) == pytest.approx(2 * np.mean(list(task.sizes.values())), abs=5)
+    assert len(task.test[1]) == 2 * shakespeare.MOST_TEST_SAMPLES["small"]
 
 
-def test_the_paper_takes_a_fifth_of_the_samples_as_whole_roles(official: Path) -> None:
+def test_small_gives_the_last_characters_of_the_same_windows(official: Path) -> None:
+    paper, small = shakespeare.load("paper"), shakespeare.load()
+    client = next(client for client, size in paper.sizes.items() if small.sizes[client] == size)
+    (long, after), (short, same) = paper.clients[client], small.clients[client]
+    np.testing.assert_array_equal(long[:, -10:], short)
+    np.testing.assert_array_equal(after, same)
+
+
+def test_the_paper_takes_a_fifth_of_the_samples_as_whole_roles(official: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(shakespeare.MOST_TEST_SAMPLES, "small", None)
     everything = shakespeare.load()
     total = sum(everything.sizes.values()) + len(everything.test[1])
     task = shakespeare.load("paper")
@@ -127,5 +136,6 @@ def test_the_moby_edition_has_as_many_roles_as_the_paper(tmp_path: Path, monkeyp
     start = time.process_time()
     small = load_task("shakespeare", variant="moby")
     assert time.process_time() - start < 1
-    assert len(small.clients) == 40
-    assert max(small.sizes.values()) == 500
+    assert len(small.clients) == 100
+    assert max(small.sizes.values()) == 300
+    assert small.model_bytes == task.model_bytes == 3_271_488

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedbalancer.errors import UnknownName
 from fedbalancer.randomness import stream
@@ -19,7 +20,8 @@ from fedbalancer.tasks.losses import masked_loss
 @dataclass(frozen=True)
 class Shape:
     """What decides the speed of a task. `samples` is about what a client has in the data set; floats are normal, bytes
-    and tokens uniform below `features_below`; `label_shape` is that of one sample's labels."""
+    and tokens uniform below `features_below`; `label_shape` is that of one sample's labels. `end_early` is the share of
+    sequences that do so, anywhere; labels after the end do not count."""
 
     model: Callable[[], Any]
     samples: int
@@ -28,15 +30,23 @@ class Shape:
     dtype: str = "float32"
     features_below: int = 0
     label_shape: tuple[int, ...] = ()
+    end_early: float = 0.0
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def draw(self, count: int, rng: np.random.Generator) -> Samples:
         """`count` random samples."""
         labels = rng.integers(self.classes, size=(count, *self.label_shape))
+        if self.end_early:
+            labels = self._cut(labels, rng)
         size = (count, *self.shape)
         if self.features_below:
             return rng.integers(self.features_below, size=size).astype(self.dtype), labels
         return rng.normal(size=size).astype(self.dtype), labels
+
+    def _cut(self, labels: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        steps = labels.shape[1]
+        ends = np.where(rng.random(len(labels)) < self.end_early, rng.integers(1, steps, len(labels)), steps)
+        return np.where(np.arange(steps) < ends[:, None], labels, self.classes)
 
 
 def _settings(published: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
@@ -54,7 +64,7 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             shakespeare.make_model, 400, (80,), 80, "int64", 80, settings=_settings(shakespeare.SETTINGS["paper"])
         ),
         "reddit": Shape(
-            reddit.make_model, 40, (10,), 10_000, "int16", 10_000, (10,),
+            reddit.make_model, 40, (10,), 10_000, "int16", 10_000, (10,), end_early=0.49,
             settings=_settings(reddit.SETTINGS["paper"], **_REDDIT_LOSS),
         ),
         "watch": Shape(watch.make_model, 180, (watch.CHANNELS, watch.WINDOW), watch.EXERCISES),

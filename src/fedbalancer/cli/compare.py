@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from fedbalancer.cli import options
+from fedbalancer.cli.demo import DEMO, Usual
 from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.errors import EXIT_USER_ERROR
 from fedbalancer.cli.tasks import announce, folder_name, is_file, say_prepared, timed
@@ -18,22 +19,29 @@ from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 if TYPE_CHECKING:
     from fedbalancer.runs.compare import ComparisonRun
 
+T = TypeVar("T")
+
 
 def compare(
     task: Annotated[
-        str, typer.Argument(help="Name of a task, or TOML file; without one: the embedded demo.")
-    ] = "watch",
+        str | None, typer.Argument(help="Name of a task, or TOML file; without one: the demo, which needs no data.")
+    ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Comma-separated methods (default: FedBalancer and the paper's baselines).")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many seeds: 0, 1, ...")] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="How many seeds: 0, 1, ... (default: 3; of the demo: 8)")
+    ] = None,
     scale: options.Scale = "small",
     users: options.Users = None,
     variant: options.Variant = None,
     rounds: options.Rounds = None,
     extend: Annotated[
-        float, typer.Option(help="Budgets that a method may take to reach the target; 1 stops all at the budget.")
-    ] = 2.0,
+        float | None,
+        typer.Option(
+            help="Budgets that a method may take to reach the target (default: 2; of the demo: 1, none over)."
+        ),
+    ] = None,
     rule: options.Rule = "fair",
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK).")] = None,
     overwrite: options.Overwrite = False,
@@ -68,14 +76,17 @@ def compare(
     from fedbalancer.runs.plan import ComparisonPlan
     from fedbalancer.runs.spec import RunSpec
 
-    names = options.methods_of(config, methods, "methods", DEFAULT_METHODS)
+    folder = out if out is not None else Path("runs") / f"compare-{folder_name(task or 'demo')}"
+    usual = DEMO if task is None else Usual(task, users, rounds, seeds=3, extend=2.0, methods=DEFAULT_METHODS)
+    names = options.methods_of(config, methods, "methods", usual.methods)
+    task, users, rounds = usual.task, _told(users, usual.users), _told(rounds, usual.rounds)
+    seeds, extend = _told(seeds, usual.seeds), _told(extend, usual.extend)
     base = RunSpec(
         task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
         engine=engine, device=device,
     )  # fmt: skip
     plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend, rule))
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track or ()))
-    folder = out if out is not None else Path("runs") / f"compare-{folder_name(task)}"
     if is_file(task):
         announce(plan.task, plan.base.overrides)
     say_prepared(plan.task, seconds)
@@ -84,6 +95,11 @@ def compare(
             plan, folder, overwrite=overwrite, jobs=jobs, resources=resources, listen=listen, stopped=stop
         )
     finish(result, folder, as_json)
+
+
+def _told(asked: T | None, usual: T) -> T:
+    """What was asked for, be it 0, or else the usual."""
+    return usual if asked is None else asked
 
 
 def finish(result: ComparisonRun, folder: Path, as_json: bool) -> None:

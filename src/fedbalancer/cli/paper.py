@@ -1,41 +1,146 @@
-"""`fedbalancer paper`: the paper's tables and figures, made anew."""
+"""`fedbalancer paper ITEM`: the paper's tables and figures, made anew."""
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from fedbalancer.cli.errors import with_clear_errors
-from fedbalancer.cli.options import Json, Overwrite, Rounds
-from fedbalancer.cli.testbed import Out, PhonesFile, Seed, Speed, finish, run
+from fedbalancer.cli import options
+from fedbalancer.cli.errors import EXIT_USER_ERROR, with_clear_errors
+from fedbalancer.cli.options import Json, Rounds
+from fedbalancer.cli.testbed import GentleStop, PhonesFile, Speed
+from fedbalancer.paper.registry import ITEMS
+from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
-paper = typer.Typer(help="The paper's tables and figures, made anew.", no_args_is_help=True)
+paper = typer.Typer(
+    help="The paper's tables and figures, made anew: our figure, the paper's, and a verdict.", no_args_is_help=True
+)
+
+POOL, RESULTS = Path("runs") / "paper", Path("runs") / "paper" / "results"
+
+Tasks = Annotated[str | None, typer.Option(help="Comma-separated tasks (default: the item's).")]
+Seeds = Annotated[int, typer.Option(min=1, max=1000, help="How many seeds: 0, 1, ...")]
+ItemScale = Annotated[str | None, typer.Option(help="small, or paper as published (default: the item's).")]
+ResultsFolder = Annotated[Path, typer.Option("--out", help="Folder of results; the item gets a folder inside.")]
+RunsFolder = Annotated[Path, typer.Option("--runs", help="The pool of runs: what is there is used, by every item.")]
+Rule = Annotated[str | None, typer.Option(help="fair (seconds, targets held) or paper (by rounds, first touch).")]
+Grid = Annotated[
+    bool | None,
+    typer.Option(
+        "--grid/--no-grid", help="Runs over Table 2's settings, for FedBalancer-A and -S (default: at small)."
+    ),
+]
+Extend = Annotated[float, typer.Option(help="Budgets that a method may take to reach the target.")]
+
+
+def item_command(name: str) -> Callable[..., None]:
+    """The command of an item."""
+
+    def command(
+        tasks: Tasks = None,
+        scale: ItemScale = None,
+        seeds: Seeds = 3,
+        jobs: options.Jobs = None,
+        out: ResultsFolder = RESULTS,
+        runs: RunsFolder = POOL,
+        rule: Rule = None,
+        grid: Grid = None,
+        extend: Extend = 2.0,
+        rounds: Rounds = None,
+        users: options.Users = None,
+        variant: options.Variant = None,
+        set_: options.Assignments = None,
+        config: options.Config = None,
+        as_json: Json = False,
+    ) -> None:
+        from fedbalancer.paper.registry import item
+        from fedbalancer.paper.request import Request
+        from fedbalancer.report.rule import checked_rule
+
+        found = item(name)
+        size = scale if scale is not None else found.scale
+        request = Request(
+            tasks=found.tasks if tasks is None else _names(tasks), scale=size, seeds=seeds, users=users,
+            variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
+            rule=found.rule if rule is None else checked_rule(rule), runs=runs, jobs=jobs,
+            grid=grid if grid is not None else size == "small",
+        )  # fmt: skip
+        _make(found, request, out, as_json)
+
+    command.__doc__ = (
+        f"{ITEMS[name][0].upper()}{ITEMS[name][1:]}.\n\nRuns that are in the pool are used; Ctrl-C stops, and the same "
+        f"command goes on.\n\nExample:\n\n    fedbalancer paper {name} --tasks har --seeds 5"
+    )
+    return command
+
+
+def _names(tasks: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in tasks.split(",") if name.strip())
+
+
+def _make(found: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | None = None) -> None:
+    from fedbalancer.cli.paper_display import item_display
+    from fedbalancer.paper.make import make_item
+    from fedbalancer.paper.request import Stopped
+
+    command = shlex.join(["fedbalancer", *sys.argv[1:]])
+    with flag or StopFlag() as stop, item_display(found.name, found.runs(request)) as listen:
+        try:
+            written, failed = make_item(found, request, out, command, listen, stop)
+        except Stopped as stopped:
+            typer.echo(f"stopped; to go on: {command}", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from stopped
+    if as_json:
+        from fedbalancer.files import readable
+
+        typer.echo(json.dumps(readable(written.shown.json)))
+    else:
+        typer.echo(written.shown.headline)
+        typer.echo(f"page: {written.page}")
+    for failure in failed:
+        typer.echo(f"error: {failure}", err=True)
+    if failed:
+        raise typer.Exit(EXIT_USER_ERROR)
 
 
 def table5(
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many sittings.")] = 3,
+    seed: Annotated[int | None, typer.Option(help="This sitting alone (three were recorded: seed modulo 3).")] = None,
     speed: Speed = 20.0,
     rounds: Rounds = None,
-    seed: Seed = 0,
     phones: PhonesFile = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
+    out: ResultsFolder = RESULTS,
+    runs: RunsFolder = POOL,
+    rule: Rule = None,
     as_json: Json = False,
 ) -> None:
-    """Table 5: all of its methods on a test bed of 21 emulated phones.
+    """Table 5: all of its methods on a test bed of 21 emulated phones, in three sittings.
 
-    Example:
+    A sitting that is whole is used again; one that was stopped begins anew.
+
+    Examples:
 
         fedbalancer paper table5 --rounds 50
+
+        fedbalancer paper table5 --seed 1
     """
-    from fedbalancer.testbed.table5 import METHODS, write_table
+    from fedbalancer.paper.items.table5 import Table5
+    from fedbalancer.paper.request import Request
+    from fedbalancer.report.rule import checked_rule
 
-    folder = out if out is not None else Path("runs") / "paper-table5"
-    result = run(folder, phones, overwrite, methods=METHODS, clients=21, speed=speed, rounds=rounds, seed=seed)
-    table = write_table(result.comparison, folder)
-    if not as_json:
-        typer.echo(table.read_text(encoding="utf-8"))
-    finish(result, as_json)
+    found = Table5(speed=speed, phones=phones, first=seed if seed is not None else 0)
+    request = Request(
+        tasks=found.tasks, scale=found.scale, seeds=seeds if seed is None else 1, rounds=rounds, runs=runs,
+        rule=found.rule if rule is None else checked_rule(rule), grid=False,
+    )  # fmt: skip
+    _make(found, request, out, as_json, GentleStop())
 
 
-paper.command("table5")(with_clear_errors(table5))
+for _name in ITEMS:
+    paper.command(_name)(with_clear_errors(table5 if _name == "table5" else item_command(_name)))

@@ -16,9 +16,9 @@ from fedbalancer.cli.tasks import folder_name, say_prepared, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
+    from fedbalancer.sweep.driver import Event, Listen
     from fedbalancer.sweep.plan import SweepPlan
     from fedbalancer.sweep.results import Sweep
-    from fedbalancer.sweep.run import Event, Listen
 
 SHOWN = 15
 """Rows of the table in the terminal."""

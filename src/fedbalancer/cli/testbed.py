@@ -27,7 +27,7 @@ PhonesFile = Annotated[
     Path | None,
     typer.Option(help="File of the recorded phones (default: the one in the data folder, or else the device model)."),
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder (default: runs/testbed-TASK, runs/paper-table5).")]
+Out = Annotated[Path | None, typer.Option(help="Folder (default: runs/testbed-TASK).")]
 Netns = Annotated[
     bool, typer.Option("--netns", help="A network namespace with the phone's bandwidth for each (Linux, root).")
 ]

@@ -110,10 +110,13 @@ def _clients(comparison: Comparison) -> Sheet:
             Cell(_slow(slow.get("clients"), slow.get("places"))), Cell(_number(slow.get("accuracy"))),
         ])  # fmt: skip
     header = (
-        "Method", "Median client", "Worst decile", "Jain's index", "Never selected", "Gini of places",
-        "Slow phones: clients → places", "Slow phones: median",
+        "Method", "Median", "Worst decile", "Jain's index", "Never chosen", "Gini", "Slow → places", "Slow median",
     )  # fmt: skip
-    about = "Accuracy of the model at the end of the budget on each client's own data; places in rounds until then."
+    about = (
+        "Accuracy of the model at the end of the budget on each client's own data: of the median client, of the worst "
+        "decile, and how equal (Jain's index). Places in rounds until then: clients that had none, and how unequal "
+        "(Gini). Slow phones: their share of the clients → of the places, and their median accuracy."
+    )
     return Sheet("The clients", header, rows, about)
 
 
@@ -127,7 +130,7 @@ def speedup_text(method: MethodScore) -> str:
     """The speed-up, or in words that the target was never reached. By the fair rule with its interval."""
     found = method.speedup
     if isinstance(found, Ratio):
-        return f"never ({ratio_text(found)})" if method.scores and not method.reached else ratio_text(found)
+        return f"never, {ratio_text(found)}" if method.scores and not method.reached else ratio_text(found)
     return "never" if method.scores and not method.reached else estimate_text(found, 2)
 
 

@@ -56,8 +56,6 @@ class ComparisonPlan:
         base = replace(base, method=methods[0], rounds=None, settings={**base.overrides, **rounds})
         task = base.load_task()
         resolved = [resolve_spec(replace(base, method=method), task)[0] for method in methods]
-        if len({settings.eval_every_s for settings in resolved}) > 1:
-            raise BadSetting("eval_every_s differs between methods: a comparison evaluates all on one grid of seconds")
         return cls(
             base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolved[0].rounds, extend=extend,
             rule=checked_rule(rule),

@@ -1,13 +1,14 @@
-"""What a trial is worth."""
+"""What a trial is worth. Accuracies are those of the fair rule: held on the grid of seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import polars as pl
 
-from fedbalancer.report.rule import CLOCK_SLACK, HELD
-from fedbalancer.store.rows import SECONDS
+from fedbalancer.report import RunCurve
+from fedbalancer.report.rule import CLOCK_SLACK, points
 
 
 @dataclass(frozen=True)
@@ -18,33 +19,51 @@ class Reference:
     time_s: float
 
 
-def held(evals: pl.DataFrame, budget_s: float) -> pl.DataFrame:
-    """Accuracies on the grid of seconds within the budget, each the mean of the last few (`HELD`), with their times."""
-    on_grid = evals.filter(pl.col("schedule") == SECONDS, pl.col("clock_s") <= budget_s * (1 + CLOCK_SLACK))
-    return on_grid.sort("clock_s").select("clock_s", accuracy=pl.col("accuracy").rolling_mean(HELD)).drop_nulls()
+Held = list[tuple[float, float]]
+"""Times of the grid within the budget and the accuracy that is held at each."""
 
 
-def reference(evals: pl.DataFrame, budget_s: float, share: float) -> Reference | None:
-    """The target of a seed, from FedAvg+1T's run; None if that was not evaluated often enough."""
-    found = held(evals, budget_s)
-    if not found.height:
-        return None
-    target = share * float(found["accuracy"][-1])
-    return Reference(target, float(found.filter(pl.col("accuracy") >= target)["clock_s"][0]))
+def held(curve: RunCurve, budget_s: float) -> Held:
+    """What a run holds, and when."""
+    found = points(curve, budget_s, "fair").drop_nulls("level")
+    inside = found.filter(pl.col("at_s") <= budget_s * (1 + CLOCK_SLACK))
+    return list(inside.select("at_s", "level").iter_rows())
 
 
-def time_ratio(evals: pl.DataFrame, budget_s: float, against: Reference) -> float:
+def reached_s(found: Held, target: float) -> float | None:
+    """When the target was held, None if never; read off between two times of the grid, since a search has to tell apart
+    what a comparison need not.
+
+    >>> reached_s([(20.0, 0.3), (30.0, 0.6)], 0.45)
+    25.0
+    """
+    for (before_s, below), (at_s, level) in pairwise([(0.0, 0.0), *found]):
+        if level >= target > 0:
+            share = 1.0 if level <= below else max(target - below, 0.0) / (level - below)
+            return before_s + share * (at_s - before_s)
+    return None
+
+
+def reference(curve: RunCurve, budget_s: float, share: float) -> Reference | None:
+    """The target of a seed, from FedAvg+1T's run; None if that was not evaluated often enough, or learnt nothing."""
+    found = held(curve, budget_s)
+    target = share * found[-1][1] if found else 0.0
+    time_s = reached_s(found, target)
+    return None if time_s is None else Reference(target, time_s)
+
+
+def time_ratio(curve: RunCurve, budget_s: float, against: Reference) -> float:
     """How long a run took to hold the target, in what the reference took. One that never did counts as the budget, and
     for more the further away it stayed: so a search can tell a near miss from a far one."""
-    found = held(evals, budget_s)
-    arrived = found.filter(pl.col("accuracy") >= against.target)
-    if arrived.height:
-        return float(arrived["clock_s"][0]) / against.time_s
-    best = float(found["accuracy"].max() or 0.0) if found.height else 0.0  # type: ignore[arg-type]
+    found = held(curve, budget_s)
+    time_s = reached_s(found, against.target)
+    if time_s is not None:
+        return time_s / against.time_s
+    best = max((level for _, level in found), default=0.0)
     return budget_s / against.time_s * (1 + (against.target - best) / against.target)
 
 
-def accuracy_at_budget(evals: pl.DataFrame, budget_s: float) -> float | None:
-    """The mean of the last few evaluations within the budget; None if there were too few."""
-    found = held(evals, budget_s)
-    return float(found["accuracy"][-1]) if found.height else None
+def accuracy_at_budget(curve: RunCurve, budget_s: float) -> float | None:
+    """The accuracy that is held at the end of the budget; None if there were too few evaluations."""
+    found = held(curve, budget_s)
+    return found[-1][1] if found else None

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.processes import become_worker
+from fedbalancer.report import RunCurve
 from fedbalancer.runs.execute import RunResult, carry_on, execute
 from fedbalancer.runs.executor_cache import ExecutorCache
+from fedbalancer.runs.job import curve_of
 from fedbalancer.runs.rounds import Progress
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.store import status_of
@@ -39,11 +39,11 @@ class News:
 
 @dataclass(frozen=True, eq=False)
 class Ended:
-    """A trial that ended: `kind` is done, stopped or failed, `evals` are those of every run that is done."""
+    """A trial that ended: `kind` is done, stopped or failed, `curves` are those of every run that is done."""
 
     number: int
     kind: str
-    evals: tuple[pl.DataFrame, ...] = ()
+    curves: tuple[RunCurve, ...] = ()
     why: str = ""
 
 
@@ -67,7 +67,7 @@ def start(resources: Resources, news: Any, stops: Sequence[Any]) -> None:
 def carry_out(work: Work) -> Ended:
     """All runs of a trial; those that are done already are only read."""
     assert _here is not None
-    done: list[pl.DataFrame] = []
+    done: list[RunCurve] = []
     for place, (spec, folder) in enumerate(work.runs):
         try:
             result = _run_or_resume(work, place, spec, folder, _here)
@@ -77,7 +77,7 @@ def carry_out(work: Work) -> Ended:
             return Ended(work.number, "failed", why=f"{type(error).__name__}: {error}")
         if result.status != "done":
             return Ended(work.number, "stopped")
-        done.append(result.evals)
+        done.append(curve_of(spec.key, result))
     return Ended(work.number, "done", tuple(done))
 
 

@@ -21,7 +21,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedbalancer.data import Prepared, Source, cached, checksum, choose
 from fedbalancer.data.readers.celeba_images import PIXELS, celeba_key, read_celeba
@@ -69,8 +74,14 @@ PAPER: Mapping[str, Any] = {
 }
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "paper": PAPER,
-    "small": {**PAPER, "clients_per_round": 5, "rounds": 20, "eval_every": 1},
+    "small": {**PAPER, "clients_per_round": 5, "rounds": 100},
 }
+FILTERS = {"paper": 32, "small": 8}
+"""Of each of the four convolutions."""
+EVERY = {"paper": 1, "small": 2}
+"""So many pixels, across and down, become their mean."""
+MODEL_BYTES = 124_808
+"""Of the published model, at every scale: the batch latencies are those of the published model too."""
 USERS: Mapping[str, tuple[int | None, int | None]] = {"paper": (None, None), "small": (100, 20)}
 """At most so many users train and test; None for all."""
 
@@ -83,11 +94,12 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     settings = dict(SETTINGS[scale])
     settings["clients_per_round"] = min(settings["clients_per_round"], len(clients))
     return Task(
-        clients=clients,
-        test=test,
-        model=make_model,
+        clients=replace(clients, features=_shrunk(clients.features, EVERY[scale])),
+        test=(_shrunk(test[0], EVERY[scale]), test[1]),
+        model=partial(make_model, FILTERS[scale], PIXELS // EVERY[scale]),
         name="celeba",
         variant=source.variant,
+        model_bytes=MODEL_BYTES,
         classes=2,
         notes={"test_users": len(data.meta["test"]["names"][: USERS[scale][1]])},
         **settings,
@@ -100,11 +112,19 @@ def prepare(source: Source) -> Prepared:
     key: dict[str, Any] = {"variant": source.variant, "pixels": PIXELS}
     if source.official:
         return cached("celeba", {**key, **celeba_key(path)}, lambda: pack(read_celeba(path)))
-    key |= {"file": checksum(path), "train_share": TRAIN_SHARE}
+    key |= {"file": checksum(path), "train_share": TRAIN_SHARE, "split": "images"}
     return cached("celeba", key, lambda: pack(read_faces(path)))
 
 
-def make_model() -> torch.nn.Module:
+def _shrunk(images: NDArray[np.uint8], every: int) -> NDArray[np.uint8]:
+    if every == 1:
+        return images
+    side = PIXELS // every
+    pixels = images.reshape(-1, 3, side, every, side, every)
+    return np.asarray(pixels.mean(axis=(3, 5)), dtype=np.uint8)
+
+
+def make_model(filters: int = 32, side: int = PIXELS) -> torch.nn.Module:
     """LEAF's CNN, with 31,202 parameters as published; Glorot-uniform weights and zero biases.
 
     By torch's own operations, with the colours of a pixel side by side in memory, a step takes two thirds of the time.
@@ -114,20 +134,21 @@ def make_model() -> torch.nn.Module:
     from fedbalancer.tasks.init import glorot
     from fedbalancer.tasks.layout import ChannelsLast
 
-    blocks = nn.Sequential(*(layer for inputs in (3, 32, 32, 32) for layer in _block(inputs)))
-    layers = {"layout": ChannelsLast(), "blocks": blocks, "flat": nn.Flatten(), "head": nn.Linear(32 * 6 * 6, 2)}
+    blocks = nn.Sequential(*(layer for inputs in (3, filters, filters, filters) for layer in _block(inputs, filters)))
+    head = nn.Linear(filters * (-(-side // 16)) ** 2, 2)  # halved four times, rounded up
+    layers = {"layout": ChannelsLast(), "blocks": blocks, "flat": nn.Flatten(), "head": head}
     return glorot(nn.Sequential(OrderedDict(layers)))
 
 
-def _block(inputs: int) -> tuple[torch.nn.Module, ...]:
+def _block(inputs: int, filters: int) -> tuple[torch.nn.Module, ...]:
     """Convolution, batch norm, pooling, ReLU. The norm always takes the statistics of the batch at hand, in the test
     too, as LEAF's model does; a batch of one image is normalised over its pixels. An odd side is pooled as if padded at
     its end: 84, 42, 21, 11, 6."""
     from torch import nn
 
     return (
-        nn.Conv2d(inputs, 32, 3, padding=1),
-        nn.BatchNorm2d(32, eps=1e-3, track_running_stats=False),
+        nn.Conv2d(inputs, filters, 3, padding=1),
+        nn.BatchNorm2d(filters, eps=1e-3, track_running_stats=False),
         nn.MaxPool2d(2, ceil_mode=True),
         nn.ReLU(),
     )

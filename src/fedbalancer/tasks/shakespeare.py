@@ -6,8 +6,18 @@ of these roles train, the others are the test. LEAF's own draw depends on the or
 so ours is another one; its seed was chosen among 6000 to give with `moby` the published number of 171 roles (845,231
 samples in the paper).
 
-The paper's settings are in `SETTINGS`. At `small`, a role has at most 500 samples, spread evenly over what it says, and
-the LSTMs are 64 instead of 256 wide, with batches of 10 to have enough steps of learning.
+The paper's settings are in `SETTINGS`. At `small` 100 roles train on at most 300 samples each, spread evenly over what
+they say, and 60 others test on at most 50; the model is given the last 10 of the 80 characters, its LSTMs are 32
+instead of 256 wide, batches are of 30, the learning rate is 1.2 and the budget 80 rounds. Transfers take the time of
+the published model.
+
+Measured at `small` with `moby`: `fedavg+wfa`, seed 0, has .18 .24 .32 .33 .34 after rounds 10 20 30 40 49, which is its
+budget, and a test loss of 2.74 2.43 2.41 2.44 from round 20 on; its last five evaluations have a standard deviation of
+.010 while they rise. `fedavg+1t` (seed 1, 100 rounds) leaves out who says much on a slow phone, learns the others by
+heart (the loss turns at round 35) and stays at .31 from round 45 on, last five .315 with a deviation of .007. Always a
+blank is right in .18. Smaller batches, or fewer samples a role, made the loss turn earlier and higher (100 samples, B =
+10: at round 20), and five clients a round, at a rate of 2, made single evaluations of `fedavg+1t` collapse. A run takes
+30 s on one core that others use too.
 
 Departures: characters outside LEAF's alphabet are mapped as `data.readers.plays.encode` says. "All's Well That Ends
 Well" is read, which LEAF's script passes over. `load(split="time")` tests on the last tenth of every role instead
@@ -68,16 +78,21 @@ SOURCES = (
 )
 SETTINGS: dict[str, dict[str, Any]] = {
     "paper": {"clients_per_round": 10, "batch_size": 100, "epochs": 5, "learning_rate": 0.8, "rounds": 40},
-    "small": {"clients_per_round": 5, "batch_size": 10, "epochs": 5, "learning_rate": 0.8, "rounds": 30},
+    "small": {"clients_per_round": 10, "batch_size": 30, "epochs": 5, "learning_rate": 1.2, "rounds": 80},
 }
-HIDDEN = {"paper": 256, "small": 64}
+HIDDEN = {"paper": 256, "small": 32}
+CHARACTERS = {"paper": WINDOW, "small": 10}
+"""How many of the 80 characters before the next one the model is given: the last ones."""
+MODEL_BYTES = 3_271_488
+"""Of the published model, at every scale: the batch latencies are those of the published model too."""
 SHARE = {"paper": 0.2, "small": 1.0}
 """Of all samples, how much is drawn as whole roles."""
-USERS = {"paper": None, "small": 40}
-TEST_USERS = {"paper": None, "small": 10}
+USERS = {"paper": None, "small": 100}
+TEST_USERS = {"paper": None, "small": 60}
 """Roles that train and that test; None for nine and one in ten of those drawn."""
-MOST_SAMPLES = {"paper": None, "small": 500}
-"""A role's samples are at most these, spread evenly over what it says."""
+MOST_SAMPLES = {"paper": None, "small": 300}
+MOST_TEST_SAMPLES = {"paper": None, "small": 50}
+"""A role's samples, to train and to test, are at most these, spread evenly over what it says."""
 TRAIN_SHARE = 0.9
 DATA_SEED = 5862
 SPLITS = ("user", "time")
@@ -94,16 +109,17 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     drawn = _drawn(prepared, scale)
     train, test = (_by_user if split == "user" else _by_time)(drawn, scale)
     train = train[: checked_users(users, len(train), f"shakespeare at scale {scale}")]
-    text = prepared.arrays["text"]
+    text, characters = prepared.arrays["text"], CHARACTERS[scale]
     settings = SETTINGS[scale]
     return Task(
-        clients=Windows(text, tuple(train)),
-        test=Windows(text, tuple(test)).pooled(),
+        clients=Windows(text, tuple(train), characters),
+        test=Windows(text, tuple(test), characters).pooled(),
         model=partial(make_model, HIDDEN[scale]),
         name="shakespeare",
         variant=source.variant if split == "user" else f"{source.variant} by time",
         eval_every=5,
         latency="shakespeare",
+        model_bytes=MODEL_BYTES,
         classes=len(ALPHABET),
         notes={"split": split, "most_samples": MOST_SAMPLES[scale], "hidden": HIDDEN[scale], "test_roles": len(test)},
         **{**settings, "clients_per_round": min(settings["clients_per_round"], len(train))},
@@ -144,8 +160,9 @@ def _drawn(prepared: Prepared, scale: str) -> list[Span]:
 
 def _by_user(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
     cut = max(1, int(TRAIN_SHARE * len(spans)))
-    spans = [span.thinned(MOST_SAMPLES[scale]) for span in spans]
-    return spans[:cut][: USERS[scale]], spans[cut:][: TEST_USERS[scale]]
+    train, test = spans[:cut][: USERS[scale]], spans[cut:][: TEST_USERS[scale]]
+    most = MOST_SAMPLES[scale], MOST_TEST_SAMPLES[scale]
+    return [span.thinned(most[0]) for span in train], [span.thinned(most[1]) for span in test]
 
 
 def _by_time(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbalancer.client.fast import chain, conv, kernels, lstm, products
+from fedbalancer.client.fast import chain, conv, conv_norm, kernels, lstm, products, scores
 
 _kept: list[Tensor] = []
 
@@ -70,6 +70,48 @@ def call_conv(rng: random.Random) -> list[Tensor]:
     return [outputs, *made, *(tensor for tensor in again if tensor is not None)]
 
 
+def call_conv_norm(rng: random.Random) -> list[Tensor]:
+    """By tiles, or by the covariance of small windows; by autograd, without gradients and as a link of a chain."""
+    tiled = rng.random() < 0.6
+    rows, columns = (3, 3) if tiled else (rng.randint(1, 4), rng.randint(1, 4))
+    channels = 16 * rng.randint(1, 3) if tiled else rng.randint(1, 64 // (rows * columns))
+    filters = rng.randint(16, 70) if tiled else rng.randint(1, 40)
+    pool = (rng.choice([1, 2, 4]), rng.choice([2, 4])) if tiled else (rng.randint(1, 3), rng.randint(1, 4))
+    layer = nn.Conv2d(channels, filters, (rows, columns), bias=rng.random() < 0.5)
+    norm = nn.BatchNorm2d(filters, track_running_stats=False)
+    norm.weight.data.normal_()
+    x = strided(rng, rng.randint(1, 4), channels, rng.randint(8, 17), rng.randint(8, 17))
+    shape = conv.Shape(
+        (rng.randrange(3), rng.randrange(3), rng.randrange(3), rng.randrange(3)), pool, True, rng.random() < 0.7
+    )
+    block = conv_norm.ConvNormBlock(layer, norm, shape)
+    try:
+        call = block.call(x.shape)
+    except ValueError:
+        return []
+    x = x.detach().requires_grad_(call.way != conv_norm.BY_COVARIANCE and rng.random() < 0.7)
+    outputs = block(x)
+    g = strided(rng, *outputs.shape)
+    wanted = [tensor for tensor in (x, layer.weight, *norm.parameters()) if tensor.requires_grad]
+    made = torch.autograd.grad(outputs, wanted, g)
+    link = chain._NormedConvolution(block)
+    with torch.no_grad():
+        again = [block(x), link.forward(x).clone(), link.backward(g, wanted=call.way != conv_norm.BY_COVARIANCE)]
+    return [outputs, *made, *(tensor for tensor in again if tensor is not None)]
+
+
+def call_words(rng: random.Random) -> list[Tensor]:
+    library: Any = scores.loaded()
+    rows, words, width = rng.randint(0, 40), rng.randint(1, 300), library.words_lanes() * rng.randint(1, 5)
+    w, b = anywhere(rng, words, width), rng.choice([None, anywhere(rng, words)])
+    kind = scores.CompiledScores(w, b, library)
+    losses = kind.losses(anywhere(rng, rows, width), torch.randint(words, (rows,)))
+    kind.weigh(torch.rand(rows))
+    made = [losses, kind.of_inputs(), kind.products()]
+    kind.step(0.1)
+    return [*made, w]
+
+
 def call_dense(rng: random.Random) -> list[Tensor]:
     kind = products.CompiledProducts(products.loaded())
     rows, width, out = rng.randint(1, 34), rng.choice([1, 7, 64, rng.randint(1, 1100)]), rng.randint(1, 80)
@@ -108,7 +150,7 @@ def overrun() -> None:
 def main(seed: int, count: int) -> None:
     rng = random.Random(seed)
     for _ in range(count):
-        for call in (call_conv, call_dense, call_lstm):
+        for call in (call_conv, call_conv_norm, call_dense, call_lstm, call_words):
             torch.manual_seed(rng.randrange(2**31))
             state = rng.getstate()
             for tensor in call(rng):
@@ -117,9 +159,9 @@ def main(seed: int, count: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name in ("conv", "dense", "lstm"):
+    for name in ("conv", "dense", "lstm", "words"):
         assert kernels.load(name) is not None, kernels.why_not(name)
-    for module in (conv, products, lstm):
+    for module in (conv, conv_norm, products, lstm, scores):
         module.scratch = exact_scratch  # type: ignore[attr-defined]
     main(int(sys.argv[1]), int(sys.argv[2]))
     print("done", flush=True)

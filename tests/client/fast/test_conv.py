@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 
 from torch import nn  # noqa: E402
+from windows import NEAR, clear  # noqa: E402
 
 from fedbalancer.client.fast import kernels  # noqa: E402
 from fedbalancer.client.fast.conv import ConvBlock, Shape  # noqa: E402
 
 F = torch.nn.functional
 needs_kernel = pytest.mark.skipif(kernels.load("conv") is None, reason=f"no kernel: {kernels.why_not('conv')}")
-NEAR = 1e-5
-"""Of the largest value. Where two values of a window are nearer than this, either may be taken for the largest."""
 
 
 def pooled(sums: Any, shape: Shape) -> Any:
@@ -34,18 +33,6 @@ def pooled(sums: Any, shape: Shape) -> Any:
 def sums_of(x: Any, weight: Any, bias: Any, shape: Shape) -> Any:
     top, bottom, left, right = shape.padding
     return F.conv2d(F.pad(x, (left, right, top, bottom)), weight, bias)
-
-
-def clear(sums: Any, shape: Shape) -> Any:
-    """Windows whose largest value is so by more than float error and is not that near to 0."""
-    far = float(sums.abs().max()) * NEAR
-    rows, columns = shape.pool
-    height, width = (-side % pool if shape.ceil else 0 for side, pool in zip(sums.shape[2:], shape.pool, strict=True))
-    filled = F.pad(sums, (0, width, 0, height), value=-1e30)
-    windows = filled.unfold(2, rows, rows).unfold(3, columns, columns).flatten(4)
-    best = windows.topk(min(2, windows.shape[-1]), dim=-1).values
-    apart = best[..., 0] - best[..., -1] > far if windows.shape[-1] > 1 else True
-    return (best[..., 0].abs() > far) & apart
 
 
 def check(x: Any, weight: Any, bias: Any, shape: Shape, layer: Any) -> None:

@@ -100,7 +100,7 @@ def test_the_models_of_all_tasks_train_as_the_plain_ones(name: str) -> None:
     assert fast.evaluate(weights).loss == pytest.approx(plain.evaluate(weights).loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["femnist", "shakespeare"])
+@pytest.mark.parametrize("name", ["femnist", "celeba", "shakespeare", "reddit"])
 def test_the_same_bytes_whatever_was_trained_before(name: str) -> None:
     make, rate, _ = TASKS[name]
     trainer, other = TorchTrainer(make()), TorchTrainer(make())

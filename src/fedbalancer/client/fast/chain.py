@@ -183,5 +183,6 @@ class _Flatten:
 
 
 _KINDS: dict[type[nn.Module], Any] = {
-    ConvBlock: _Convolution, ConvNormBlock: _NormedConvolution, FusedDense: _OwnStep, nn.Linear: _Dense, nn.ReLU: _ReLU, nn.Flatten: _Flatten,
+    ConvBlock: _Convolution, ConvNormBlock: _NormedConvolution, FusedDense: _OwnStep, nn.Linear: _Dense,
+    nn.ReLU: _ReLU, nn.Flatten: _Flatten,
 }  # fmt: skip

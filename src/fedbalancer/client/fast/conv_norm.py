@@ -1,4 +1,4 @@
-"""Convolution, batch norm by the statistics of the batch, max-pooling and ReLU as one layer, by the kernel in `conv.c`."""
+"""Convolution, batch norm by the batch's statistics, max-pooling and ReLU as one layer, by the kernel in `conv.c`."""
 
 from __future__ import annotations
 

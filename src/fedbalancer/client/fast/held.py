@@ -1,8 +1,8 @@
 """Layers that hold their gradient back in factors until the clipping of all gradients is known.
 
-A language model of many words spends much of a step on gradients that are mostly written, read, scaled and read again:
-of an embedding, where only the rows of the batch's tokens have one; and of the last dense layer, as large as its weights
-but a product of few rows. Here neither is ever formed. Their norms come from the factors, and the step, once the clipping
+A language model of many words spends much of a step on gradients that are written, read, scaled and read again: of an
+embedding, where only the rows of the batch's tokens have one; and of the last dense layer, as large as its weights but
+a product of few rows. Here neither is ever formed. Their norms come from the factors, and the step, once the clipping
 is known, goes straight into the weights.
 """
 

@@ -34,8 +34,8 @@ FUSED_FROM = 2**16
 
 @dataclass(frozen=True)
 class Change:
-    """One layer's other form: `replacements` makes the layers to put at the given names; None takes a layer away. `also`
-    are the names of others with parameters that it does the work of."""
+    """One layer's other form: `replacements` makes the layers to put at the given names; None takes a layer away.
+    `also` are the names of others with parameters that it does the work of."""
 
     name: str
     how: str

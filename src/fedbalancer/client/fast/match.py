@@ -1,5 +1,5 @@
-"""Which layers of a `nn.Sequential` are one `ConvBlock`: [padding], convolution, pooling and ReLU in either order. With a
-batch norm after the convolution, they are a `ConvNormBlock`."""
+"""Which layers of a `nn.Sequential` are one `ConvBlock`: [padding], convolution, pooling and ReLU in either order. With
+a batch norm after the convolution, they are a `ConvNormBlock`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CONVOLUTIONS, _POOLS = (nn.Conv1d, nn.Conv2d), (nn.MaxPool1d, nn.MaxPool2d)
 
 @dataclass(frozen=True)
 class Match:
-    """A run of layers that begins at `first` and is `length` long, its convolution at `first + conv`; if `norm`, there is
-    a batch norm next to that."""
+    """A run of layers that begins at `first` and is `length` long, its convolution at `first + conv`; if `norm`, there
+    is a batch norm next to that."""
 
     first: int
     length: int

@@ -39,8 +39,8 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class FastPlan:
-    """A module that computes what the given one computes, and what became of every layer with parameters. `chain` trains
-    the same module without autograd, if it is a plain row of layers."""
+    """A module that computes what the given one computes, and what became of every layer with parameters. `chain`
+    trains the same module without autograd, if it is a plain row of layers."""
 
     module: nn.Module
     layers: tuple[Layer, ...] = ()

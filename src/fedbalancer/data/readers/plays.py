@@ -96,13 +96,15 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Windows(Mapping[str, Samples]):
-    """Clients whose samples are windows of 80 characters of their text, each with the character after it.
+    """Clients whose samples are windows of 80 characters of their text, each with the character after it; of a window
+    only the last `characters` are given.
 
     Only the text is kept, one byte a character; windows are made when they are asked for, as views.
     """
 
     text: NDArray[np.uint8]
     spans: tuple[Span, ...]
+    characters: int = WINDOW
     _by_name: dict[str, Span] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -126,7 +128,7 @@ class Windows(Mapping[str, Samples]):
         end = span.start + (span.samples - 1) * span.step + WINDOW + 1
         part = np.asarray(self.text[span.start : end], dtype=np.int64)
         rows = sliding_window_view(part, WINDOW + 1)[:: span.step]
-        return rows[:, :WINDOW], rows[:, WINDOW]
+        return rows[:, WINDOW - self.characters : WINDOW], rows[:, WINDOW]
 
     def pooled(self) -> Samples:
         """The samples of all clients, one after the other. Two bytes a character: this is a copy."""

@@ -7,7 +7,7 @@ is the one after it. A sequence is a sample.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,23 @@ def vocabulary(training: Iterable[Tokens], size: int) -> dict[str, int]:
     counts.pop(PAD_WORD, None)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
     return {PAD_WORD: PAD, **{word: number for number, word in enumerate(ranked, start=2)}}
+
+
+def known_only(samples: Iterable[Tokens], words: Collection[str]) -> list[Tokens]:
+    """The sequences without the words that are not among `words`: what follows a word is the next known one. Filled up
+    at the end; a sequence of which nothing is left is left out.
+
+    >>> known_only([Tokens(["<BOS>", "hi", "zyx", "<EOS>"], ["hi", "zyx", "<EOS>", "<PAD>"])], ["<BOS>", "hi", "<EOS>"])
+    [Tokens(inputs=['<BOS>', 'hi', '<EOS>', '<PAD>'], targets=['hi', '<EOS>', '<PAD>', '<PAD>'])]
+    """
+    known = {*words, PAD_WORD}
+    found = []
+    for tokens in samples:
+        kept = [token for token in (*tokens.inputs, tokens.targets[-1]) if token in known]
+        inputs, targets = (part + [PAD_WORD] * (len(tokens.inputs) - len(part)) for part in (kept[:-1], kept[1:]))
+        if set(inputs) != {PAD_WORD}:
+            found.append(Tokens(inputs, targets))
+    return found
 
 
 def numbered(samples: Sequence[Tokens], words: Mapping[str, int], size: int) -> Samples:

@@ -1,0 +1,163 @@
+"""Every item shows what its tables hold, and writes all its files; names stay text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from paper.made import frames
+
+from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.methods import method
+from fedbalancer.paper.best import best_rows
+from fedbalancer.paper.grid import grid_methods
+from fedbalancer.paper.item import Item
+from fedbalancer.paper.items import fig2, fig5a, fig5b, fig6, fig7, table1, table3, table5
+from fedbalancer.paper.items.compared import Compared
+from fedbalancer.paper.measured import Group
+from fedbalancer.paper.over import speedups_over
+from fedbalancer.paper.registry import ITEMS, item
+from fedbalancer.paper.request import Request
+from fedbalancer.paper.write import part, write
+from fedbalancer.report import score
+
+COMPARED = {module.ITEM.name: module.ITEM for module in (fig2, fig5a, fig5b, fig6, fig7)}
+HOSTILE = "<script>alert('x')</script>|$x_1$"
+
+
+def whole(task: str = "har", **options: Any) -> dict[str, pl.DataFrame]:
+    """What table1 measures, without the runs."""
+    names = (*table1.METHODS, *(name for name in grid_methods() if name not in table1.METHODS))
+    made = frames([Group("all", names)], task, **options)
+    chosen, settings = best_rows(made["scores"])
+    curves = made["curves"].filter(pl.col("method").is_in(table1.METHODS))
+    over = pl.DataFrame({
+        "task": [task], "kind": ["prox"], "ratio": [1.5], "ratio_low": [1.2], "ratio_high": [1.9], "ratio_bound": [""],
+    })  # fmt: skip
+    return {**made, "curves": curves, "best": chosen, "chosen": settings, "over": over}
+
+
+def written(found: Item, tables: dict[str, pl.DataFrame], folder: Path, task: str = "har") -> Path:
+    request = Request(tasks=(task,), scale=found.scale)
+    known = part(request, f"fedbalancer paper {found.name} --tasks {task}", 1.0, ["a note"])
+    return write(found, folder, tables, {task: known}, [task]).folder
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_every_item_is_there_under_its_name(name: str) -> None:
+    assert item(name).name == name
+    assert item(name).tasks
+
+
+def test_an_unknown_item_gets_the_nearest_name() -> None:
+    with pytest.raises(UnknownName, match="table1"):
+        item("table11")
+
+
+@pytest.mark.parametrize("found", [*COMPARED.values()], ids=list(COMPARED))
+def test_every_method_of_an_item_can_be_run(found: Compared) -> None:
+    for name in found.methods:
+        assert method(name).name == name, "it stands in the tables as it is spelt here"
+
+
+def test_every_method_of_the_grid_has_its_one_name() -> None:
+    assert all(method(name).name == name for name in grid_methods())
+
+
+@pytest.mark.parametrize("found", [*COMPARED.values()], ids=list(COMPARED))
+def test_an_item_writes_all_its_files(found: Compared, tmp_path: Path) -> None:
+    folder = written(found, frames(found.groups, "femnist"), tmp_path / found.name, "femnist")
+    for ending in ("md", "html", "png", "svg"):
+        assert (folder / f"{found.name}.{ending}").stat().st_size > 0
+    assert pl.read_parquet(folder / "scores.parquet")["seed"].n_unique() == 3
+    document = json.loads((folder / "item.json").read_text())
+    assert document["findings"]
+    assert document["parts"]["femnist"]["command"].startswith("fedbalancer paper")
+
+
+def test_figures_that_the_paper_has_get_a_verdict() -> None:
+    for name, task in (("fig2", "femnist"), ("fig5a", "femnist"), ("fig7", "femnist")):
+        found = COMPARED[name].present(frames(COMPARED[name].groups, task)).findings
+        assert any(finding.verdict.word in ("within", "better", "worse") for finding in found), name
+
+
+def test_table1_shows_all_ten_rows_and_the_honest_ones(tmp_path: Path) -> None:
+    shown = table1.ITEM.present(whole())
+    rows = [row[0] for row in shown.tables[0].rows]
+    assert rows[:8] == list(table1.METHODS)
+    assert rows[8:] == [
+        "fedbalancer-A", "fedbalancer-A (cross-validated)", "fedbalancer-S", "fedbalancer-S (cross-validated)",
+    ]  # fmt: skip
+    assert any("over the best prox" in finding.what for finding in shown.findings)
+    written(table1.ITEM, whole(), tmp_path)
+
+
+def test_table1_says_what_was_left_out() -> None:
+    made = whole()
+    some = {
+        name: table.filter(pl.col("method").is_in(table1.METHODS)) for name, table in made.items() if "method" in table
+    }
+    none = {name: made[name].clear() for name in ("best", "chosen")}
+    shown = table1.ITEM.present({**made, **some, **none})
+    assert any("Left out: FedBalancer-A and -S on har" in note for note in shown.notes)
+
+
+def test_the_paper_rule_needs_its_own_folder() -> None:
+    from fedbalancer.paper.write import item_folder
+
+    request = Request(tasks=("har",))
+    folders = [
+        item_folder(Path("o"), table1.ITEM, asked).name
+        for asked in (request, replace(request, rule="paper"), replace(request, scale="paper"))
+    ]
+    assert folders == ["table1", "table1-by-paper-rule", "table1-paper"]
+
+
+def test_table3_averages_over_the_other_settings(tmp_path: Path) -> None:
+    scores = whole()["scores"]
+    found = table3.sensitivity(scores)
+    assert found.height == 10
+    assert set(found["runs"]) == {36 // 2 * 3, 36 // 3 * 3}
+    names = [name for name, settings in grid_methods().items() if settings["w"] == 5]
+    held = scores.filter(pl.col("method").is_in(names) & (pl.col("target_share") == 1.0))
+    row = found.row(by_predicate=(pl.col("parameter") == "w") & (pl.col("value") == 5), named=True)
+    assert row["accuracy"] == pytest.approx(held["accuracy"].mean())
+    written(table3.ITEM, {"sensitivity": found, "scores": scores}, tmp_path)
+    with pytest.raises(BadSetting, match="--no-grid"):
+        table3.ITEM.check(Request(tasks=("har",), grid=False))
+
+
+def test_table5_stands_beside_the_papers(tmp_path: Path) -> None:
+    made = frames([Group(table5.NAME, table5.METHODS)], rule="paper")
+    lags = pl.DataFrame({"task": ["har"], "method": ["fedavg+1t"], "seed": [0], "late_share": [0.25]})
+    shown = table5.ITEM.present({**made, "lags": lags})
+    assert len(shown.findings) == 16
+    assert all(finding.paper is not None for finding in shown.findings)
+    written(table5.ITEM, {**made, "lags": lags}, tmp_path)
+
+
+def test_names_stay_text(tmp_path: Path) -> None:
+    group = Group("parts", ("fedavg+1t", HOSTILE))
+    hostile = replace(fig6.ITEM, groups=(group,), notes=(HOSTILE,))
+    folder = written(hostile, frames([group], HOSTILE), tmp_path / "x", HOSTILE)
+    page = (folder / "fig6.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "<script" not in (folder / "fig6.md").read_text()
+    assert "<script" not in (folder / "fig6.svg").read_text()
+
+
+def test_speedups_over_the_best_of_each_kind() -> None:
+    from paper.made import BUDGET_S, curve
+
+    steps = dict.fromkeys(table1.METHODS, 50.0) | {"prox+2t": 40.0, "fedbalancer": 20.0}
+    tops = dict.fromkeys(table1.METHODS, 0.8) | {"prox+2t": 0.9}
+    curves = [curve(name, seed, step, tops[name]) for name, step in steps.items() for seed in (0, 1)]
+    found = speedups_over(score(curves, {0: BUDGET_S, 1: BUDGET_S}, rule="paper", task="har"))
+    assert dict(zip(found["kind"], found["ratio"], strict=True)) == pytest.approx(
+        {"fedavg": 2.5, "prox": 2.0, "sampleselection": 2.5}, rel=0.2
+    )
