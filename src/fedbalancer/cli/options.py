@@ -61,6 +61,26 @@ Track = Annotated[
 ]
 
 
+def seeds_of(text: str) -> tuple[int, ...]:
+    """The seeds that a text asks for: so many of them, from one to another, or single ones.
+
+    >>> seeds_of("3"), seeds_of("10..12"), seeds_of("4,7")
+    ((0, 1, 2), (10, 11, 12), (4, 7))
+    """
+    problem = BadSetting(f"seeds = {text!r} must be how many (5), from..to (10..19) or single ones (4,7)")
+    try:
+        first, dots, last = text.partition("..")
+        if dots:
+            found = tuple(range(int(first), int(last) + 1))
+        else:
+            found = tuple(int(part) for part in text.split(",")) if "," in text else tuple(range(int(text)))
+    except ValueError:
+        raise problem from None
+    if not 1 <= len(found) <= 1000 or min(found) < 0 or len(set(found)) < len(found):
+        raise problem
+    return found
+
+
 def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
     """Settings of the configuration file and, over them, those of the command line."""
     in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}
