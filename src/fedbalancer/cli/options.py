@@ -70,15 +70,16 @@ def seeds_of(text: str) -> tuple[int, ...]:
     problem = BadSetting(f"seeds = {text!r} must be how many (5), from..to (10..19) or single ones (4,7)")
     try:
         first, dots, last = text.partition("..")
-        if dots:
-            found = tuple(range(int(first), int(last) + 1))
+        if "," in text:
+            found: Sequence[int] = [int(part) for part in text.split(",")]
         else:
-            found = tuple(int(part) for part in text.split(",")) if "," in text else tuple(range(int(text)))
-    except ValueError:
+            found = range(int(first), int(last) + 1) if dots else range(int(text))
+        fits = 1 <= len(found) <= 1000
+    except (ValueError, OverflowError):
         raise problem from None
-    if not 1 <= len(found) <= 1000 or min(found) < 0 or len(set(found)) < len(found):
+    if not fits or min(found) < 0 or len(set(found)) < len(found):
         raise problem
-    return found
+    return tuple(found)
 
 
 def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
