@@ -25,7 +25,7 @@ Seconds = Annotated[float, Field(ge=0, le=10**6)]
 Rounds = Annotated[int, Field(ge=1, le=10**6)]
 LEADING_POINT = re.compile(r"^(?=\.\d)|(?<=^[+-])(?=\.\d)")
 """Where a number such as .75 or -.5 lacks the 0 that TOML asks for."""
-GridStep = Annotated[float, Field(ge=0.001, le=10**9)]
+GridStep = Annotated[float, Field(gt=0, le=10**9)]
 
 
 class Settings(BaseModel):

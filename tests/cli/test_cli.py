@@ -9,6 +9,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from fedbalancer.cli.demo import DEMO
+
 Cli = Callable[..., "CompletedProcess[str]"]
 SMALL = ("synthetic", "--users", "8", "--rounds", "3", "--set", "clients_per_round=3", "--set", "eval_every=1")
 
@@ -100,6 +102,14 @@ def test_compare_prints_the_table_and_json_has_its_shape(cli: Cli, tmp_path: Pat
         assert set(result["methods"][method]["speedup"]) - {"bound"} == {"mean", "std", "low", "high", "reached"}
         assert set(result["methods"][method]["accuracy"]) >= {"mean", "std"}
     assert (result["rule"], set(result["methods"]["fedbalancer"]["targets"])) == ("fair", {"1", "0.95", "0.9"})
+
+
+def test_without_a_task_it_is_the_demo_and_options_change_it(cli: Cli, tmp_path: Path) -> None:
+    done = cli("compare", "--users", "10", "--rounds", "3", "--seeds", "1")
+    assert done.returncode == 0, done.stderr
+    made = json.loads((tmp_path / "runs" / "compare-demo" / "comparison.json").read_text())
+    assert (made["methods"], made["task"], made["seeds"]) == (list(DEMO.methods), DEMO.task, [0])
+    assert (made["extend"], made["spec"]["users"], made["rounds"]) == (DEMO.extend, 10, 3)
 
 
 def test_a_folder_can_be_scored_by_either_rule_and_other_targets(cli: Cli, tmp_path: Path) -> None:

@@ -112,6 +112,12 @@ def test_it_fits_a_phone_and_is_dark_where_that_is_wanted(opened: Any) -> None:
         opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+def test_every_row_has_a_cell_for_every_column(opened: Any) -> None:
+    script = """return [...document.querySelectorAll('table')].every(table => [...table.rows].every(row =>
+        row.cells.length === table.rows[0].cells.length))"""
+    assert opened.execute_script(script)
+
+
 def test_every_control_has_a_name(opened: Any) -> None:
     script = """return [...document.querySelectorAll('input, select, button, a')].filter(element =>
         !(element.labels && element.labels.length) && !element.textContent.trim()).length"""

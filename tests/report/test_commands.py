@@ -33,10 +33,11 @@ def test_a_run_says_how_to_run_it_again(run_folder: Path) -> None:
 
 def test_a_comparison_says_how_to_run_it_again(tmp_path: Path, make_comparison: Callable[..., Path]) -> None:
     folder = make_comparison(tmp_path / "c", methods=("fedavg+1t", "fedbalancer[w=5,p=.75]"), seeds=(0, 1))
-    for run in folder.rglob("seed-*"):
-        with_spec(run, settings={"rounds": 50}, scale="small", engine="fast")
+    path = folder / "comparison.json"
+    spec = {**SPEC, "settings": {"rounds": 50}, "scale": "small", "engine": "fast"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "spec": spec, "rule": "paper"}))
     first, _ = commands(load(folder))
-    expected = "fedbalancer compare har --methods 'fedavg+1t,fedbalancer[w=5,p=.75]' --seeds 2 --rounds 50"
+    expected = "fedbalancer compare har --methods 'fedavg+1t,fedbalancer[w=5,p=.75]' --seeds 2 --rule paper --rounds 50"
     assert shlex.split(first) == shlex.split(expected)
 
 

@@ -176,6 +176,10 @@ def test_the_time_curve_has_a_median_for_every_level_and_counts_who_never_came()
         ("fedavg+1t", 0.4, 50.0, None, 3, 3), ("fedavg+1t", 0.8, 60.0, None, 3, 3),
         ("oort", 0.4, 40.0, None, 3, 3), ("oort", 0.8, None, 100.0, 1, 3),
     ]  # fmt: skip
+    late = [
+        run("prox+1t", rising(12, 21), seed) for seed in range(3)
+    ]  # carried on beyond the budget, as others were not
+    assert time_curve(late, dict.fromkeys(range(3), BUDGET_S), levels=[0.8]).row(0)[2:] == (None, 100.0, 0, 3)
     whole = time_curve(runs, dict.fromkeys(range(3), BUDGET_S))
     assert whole.height == 2 * 50
     assert time_curve([], {}).is_empty()

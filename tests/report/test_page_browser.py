@@ -70,6 +70,21 @@ def test_a_mouse_shows_values_and_takes_them_away(browser: Any, comparison: Path
     until(browser, "return document.querySelector('.tip').hidden")
 
 
+def test_a_drag_zooms_in_and_a_double_click_goes_back(browser: Any, comparison: Path) -> None:
+    from selenium.webdriver import ActionChains
+
+    chart = browser.find_element("id", "chart-deadline")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    ticks = texts(browser, "#chart-deadline text")
+    mouse = ActionChains(browser).move_to_element(chart).click_and_hold().move_by_offset(90, 0).release()
+    mouse.perform()
+    until(browser, "return page.zoom.size === 1")
+    assert texts(browser, "#chart-deadline text") != ticks
+    ActionChains(browser).double_click(browser.find_element("id", "chart-deadline")).perform()
+    until(browser, "return page.zoom.size === 0")
+    assert texts(browser, "#chart-deadline text") == ticks
+
+
 def test_the_arrow_keys_read_a_chart_aloud(browser: Any, comparison: Path) -> None:
     chart = browser.find_element("id", "chart-deadline")
     chart.send_keys("\ue014\ue014")  # arrow right, twice

@@ -17,12 +17,14 @@ from runs import tinytask
 import fedbalancer as fb
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
+from fedbalancer.report import score_folder
+from fedbalancer.report.headline import headline
 from fedbalancer.runs.compare import apart, run_comparison
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.settings import Settings
-from fedbalancer.store import MemoryRecorder
+from fedbalancer.store import ComparisonFile, MemoryRecorder
 
 METHODS = ["fedavg+1t", "fedavg+wfa", "fedbalancer"]
 
@@ -189,6 +191,16 @@ def test_by_the_papers_rule_runs_are_those_of_before(tmp_path: Path) -> None:
     alone = fb.run(tinytask.load(), "fedavg+1t")
     evals = pl.read_parquet(tmp_path / "c" / "fedavg+1t" / "seed-0" / "evals.parquet")
     assert evals.equals(alone.evals)
+
+
+def test_the_main_target_may_be_a_share_and_the_folder_remembers_it(tmp_path: Path) -> None:
+    options: Any = {"seeds": 1, "jobs": 1, "workers": 1, "targets": [0.9, 1.0]}
+    found = fb.compare(tinytask.load(), ["fedavg+1t", "prox+1t"], out=tmp_path / "c", **options)
+    assert found.target == pytest.approx(0.9 * (found["fedavg+1t"].accuracy.mean or 0))
+    again = score_folder(tmp_path / "c")
+    assert (again.targets, again.target) == ((0.9, 1.0), found.target)
+    assert ComparisonFile.read(tmp_path / "c").targets == (0.9, 1.0)
+    assert "90% of what the best FedAvg variant ends with" in headline(found)
 
 
 def test_one_method_cannot_have_a_grid_of_its_own() -> None:

@@ -20,8 +20,8 @@ from fedbalancer.sweep.study import open_study, with_optuna
 optuna = pytest.importorskip("optuna")
 
 
-def plan(*space: str, **options: Any) -> SweepPlan:
-    base = RunSpec(task="synthetic", users=8, settings={"rounds": 3, "eval_every": 1, "clients_per_round": 4})
+def plan(*space: str, rounds: int = 3, **options: Any) -> SweepPlan:
+    base = RunSpec(task="synthetic", users=8, settings={"rounds": rounds, "eval_every": 1, "clients_per_round": 4})
     return SweepPlan.make(base, list(space) or ["w=2,5"], **options)
 
 
@@ -76,7 +76,7 @@ def test_more_trials_add_to_those_that_are_there(tmp_path: Path) -> None:
 
 
 def test_what_lags_behind_the_median_is_given_up(tmp_path: Path) -> None:
-    wanted = plan("lss=0.01..0.2", objective="accuracy", trials=9)
+    wanted = plan("lss=0.01..0.2", objective="accuracy", trials=9, rounds=300)  # long enough to be stopped within
     study = open_study(wanted, tmp_path)
     for number in range(8):
         good = optuna.create_trial(

@@ -56,7 +56,7 @@ def test_the_published_model_has_the_published_size() -> None:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_model_gives_a_score_for_every_class(batch: int) -> None:
-    assert femnist.make_model(16)(torch.rand(batch, 1, 28, 28)).shape == (batch, 62)
+    assert femnist.make_model(dense=16)(torch.rand(batch, 1, 28, 28)).shape == (batch, 62)
 
 
 def test_the_settings_are_the_published_ones(tmp_path: Path) -> None:

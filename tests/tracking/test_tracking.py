@@ -60,6 +60,15 @@ def test_a_sink_that_raises_is_named_once_and_changes_nothing(tmp_path: Path) ->
     assert [(line["sink"], line["why"]) for line in failed] == [("Fails", "OSError: round 1: no network")]
 
 
+def test_a_run_that_goes_on_tells_of_its_new_rounds(tmp_path: Path) -> None:
+    before = fb.run("synthetic", out=tmp_path / "run", **SMALL)  # type: ignore[arg-type]
+    sink = Heard()
+    after = fb.resume(tmp_path / "run", budget_s=2 * float(before.rounds["end_s"][-1]), track=[sink])
+    assert after.rounds.height > 4
+    heard = [value for kind, value in sink.told if kind == "round"]
+    assert heard == list(range(5, after.rounds.height + 1))
+
+
 def test_a_class_of_the_users_hears_every_run_of_a_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEARD", str(tmp_path))
     monkeypatch.syspath_prepend(Path(__file__).parent)

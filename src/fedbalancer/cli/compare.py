@@ -30,7 +30,7 @@ def compare(
         str | None, typer.Option(help="Comma-separated methods (default: FedBalancer and the paper's baselines).")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="How many seeds: 0, 1, ... (default: 3; of the demo: 8)")
+        str | None, typer.Option(help="How many seeds, or which: 5, 10..19 or 4,7 (default: 3; of the demo: 8).")
     ] = None,
     scale: options.Scale = "small",
     users: options.Users = None,
@@ -43,6 +43,7 @@ def compare(
         ),
     ] = None,
     rule: options.Rule = "fair",
+    target: options.Targets = None,
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/compare-TASK).")] = None,
     overwrite: options.Overwrite = False,
     jobs: options.Jobs = None,
@@ -75,17 +76,19 @@ def compare(
     from fedbalancer.runs.compare import DEFAULT_METHODS, run_comparison
     from fedbalancer.runs.plan import ComparisonPlan
     from fedbalancer.runs.spec import RunSpec
+    from fedbalancer.store.comparison import TARGETS
 
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task or 'demo')}"
     usual = DEMO if task is None else Usual(task, users, rounds, seeds=3, extend=2.0, methods=DEFAULT_METHODS)
     names = options.methods_of(config, methods, "methods", usual.methods)
     task, users, rounds = usual.task, _told(users, usual.users), _told(rounds, usual.rounds)
-    seeds, extend = _told(seeds, usual.seeds), _told(extend, usual.extend)
+    numbers, extend = options.seeds_of(_told(seeds, str(usual.seeds))), _told(extend, usual.extend)
     base = RunSpec(
         task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
         engine=engine, device=device,
     )  # fmt: skip
-    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, seeds, extend, rule))
+    shares = options.targets(target) or TARGETS
+    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, numbers, extend, rule, shares))
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track or ()))
     if is_file(task):
         announce(plan.task, plan.base.overrides)

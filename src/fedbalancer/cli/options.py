@@ -20,6 +20,10 @@ Users = Annotated[int | None, typer.Option(help="How many users of the task to t
 Variant = Annotated[str | None, typer.Option(help="Which of the task's data sets (`fedbalancer data list`).")]
 Rounds = Annotated[int | None, typer.Option(help="Rounds (default: the task's).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left in the folder.")]
+Targets = Annotated[
+    str | None,
+    typer.Option(help="Comma-separated shares of the reference's final accuracy, the main one first (1,.95,.9)."),
+]
 Rule = Annotated[
     str, typer.Option(help="How to evaluate and score: fair (one grid of seconds, target held) or paper (by rounds).")
 ]
@@ -57,6 +61,27 @@ Track = Annotated[
 ]
 
 
+def seeds_of(text: str) -> tuple[int, ...]:
+    """The seeds that a text asks for: so many of them, from one to another, or single ones.
+
+    >>> seeds_of("3"), seeds_of("10..12"), seeds_of("4,7")
+    ((0, 1, 2), (10, 11, 12), (4, 7))
+    """
+    problem = BadSetting(f"seeds = {text!r} must be how many (5), from..to (10..19) or single ones (4,7)")
+    try:
+        first, dots, last = text.partition("..")
+        if "," in text:
+            found: Sequence[int] = [int(part) for part in text.split(",")]
+        else:
+            found = range(int(first), int(last) + 1) if dots else range(int(text))
+        fits = 1 <= len(found) <= 1000
+    except (ValueError, OverflowError):
+        raise problem from None
+    if not fits or min(found) < 0 or len(set(found)) < len(found):
+        raise problem
+    return tuple(found)
+
+
 def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
     """Settings of the configuration file and, over them, those of the command line."""
     in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}
@@ -76,3 +101,11 @@ def methods_of(config: Path | None, asked: str | None, key: str, otherwise: Sequ
     if key == "method" and len(found) > 1:
         raise BadSetting(f"method = {', '.join(found)}: a run has one method; several are for `fedbalancer compare`")
     return found
+
+
+def targets(text: str | None) -> list[float] | None:
+    """The shares that `--target` gives, if it was."""
+    try:
+        return None if text is None else [float(share) for share in text.split(",")]
+    except ValueError:
+        raise BadSetting(f"--target {text!r} must be shares like 1,.95,.9") from None

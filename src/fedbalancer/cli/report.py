@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedbalancer.cli.options import Json
+from fedbalancer.cli import options
 
 
 def report(
@@ -15,14 +15,12 @@ def report(
     rule: Annotated[
         str | None, typer.Option(help="How to score: fair or paper (default: as the runs were made for).")
     ] = None,
-    target: Annotated[
-        str, typer.Option(help="Comma-separated shares of the reference's final accuracy, the main one first.")
-    ] = "1,.95,.9",
+    target: options.Targets = None,
     stamp: Annotated[
         str,
         typer.Option(help="Rule paper: rounds count at their end, or at their start as in the authors' notebooks."),
     ] = "end",
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write summary.json, table.md, figures and report.html of a run or a comparison.
 
@@ -32,16 +30,13 @@ def report(
 
         fedbalancer report runs/compare-watch --rule paper
     """
-    from fedbalancer.errors import BadSetting, UnknownName
+    from fedbalancer.errors import UnknownName
     from fedbalancer.report import write_report
 
     if stamp not in ("end", "start"):
         raise UnknownName("stamp", stamp, ("end", "start"))
-    try:
-        targets = [float(share) for share in target.split(",")]
-    except ValueError:
-        raise BadSetting(f"--target {target!r} must be shares like 1,.95,.9") from None
-    written = write_report(folder, stamp="end" if stamp == "end" else "start", rule=rule, targets=targets)
+    shares = options.targets(target)
+    written = write_report(folder, stamp="end" if stamp == "end" else "start", rule=rule, targets=shares)
     if as_json:
         typer.echo(written.summary.read_text(encoding="utf-8"))
     else:

@@ -105,7 +105,9 @@ def finish(plan: SweepPlan, found: Sweep, folder: Path, task: str, as_json: bool
         if found.best is not None:
             methods = shlex.quote(f"fedavg+1t,{plan.space.method},{found.best.method}")
             typer.echo(f"best: {found.best.method}")
-            typer.echo(f"on other seeds: fedbalancer compare {shlex.quote(task)} --methods {methods} --seeds 5")
+            first = max(plan.seeds) + 1
+            others = f"--seeds {first}..{first + 4}"
+            typer.echo(f"on other seeds: fedbalancer compare {shlex.quote(task)} --methods {methods} {others}")
     if found.stopped:
         typer.echo("stopped; the same command goes on with it", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)

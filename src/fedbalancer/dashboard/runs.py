@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 
-from fedbalancer.files import write_bytes
 from fedbalancer.report.folders import StoredRun, load_run
 from fedbalancer.store.follow import JournalReader, journal_of
 
@@ -81,7 +80,7 @@ class LiveRuns:
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, copy / name)
         for name, table in tables.by_name.items():
-            write_bytes(copy / f"{name}.parquet", table.parquet())
+            (copy / f"{name}.parquet").write_bytes(table.parquet())  # nobody else reads it: the disk need not have it
         return copy
 
 

@@ -23,8 +23,9 @@ NEEDED = ("task", "method")
 @dataclass(frozen=True)
 class Entry:
     """A method on a task. `ratio` is its speed-up over the reference with a 95 % interval, where there is one, or a
-    bound of it if `ratio_bound` is "<" or ">"; `whose` is empty for results of the project; `link` leads, from the
-    leaderboard's folder, to where it comes from."""
+    bound of it if `ratio_bound` is "<" or ">"; the accuracies of clients are those of the final model on
+    their own data; `whose` is empty for results of the project; `link` leads, from the leaderboard's folder, to where
+    it comes from."""
 
     task: str
     method: str
@@ -41,6 +42,8 @@ class Entry:
     accuracy: float | None = None
     accuracy_low: float | None = None
     accuracy_high: float | None = None
+    client_median: float | None = None
+    client_worst_decile: float | None = None
     item: str = ""
     group: str = ""
     whose: str = ""

@@ -25,6 +25,8 @@ SCHEMA: dict[str, Any] = {
     "method": pl.String, "seeds": pl.Int64, "reached": pl.Int64, "ratio_bound": pl.String,
 } | {
     f"{what}{end}": pl.Float64 for what in ("ratio", "accuracy") for end in ("", "_low", "_high")
+} | {
+    "client_median": pl.Float64, "client_worst_decile": pl.Float64,
 }  # fmt: skip
 
 
@@ -80,6 +82,7 @@ def _scores(method: MethodScore, share: float) -> dict[str, Any]:
         "seeds": len(method.scores), "reached": reach.reached,
         "ratio": ratio.mean, "ratio_low": ratio.low, "ratio_high": ratio.high,
         "ratio_bound": getattr(ratio, "bound", ""),
+        "client_median": method.fairness.median, "client_worst_decile": method.fairness.worst_decile,
         "accuracy": accuracy.mean, "accuracy_low": accuracy.low, "accuracy_high": accuracy.high,
     }  # fmt: skip
 

@@ -20,7 +20,8 @@ from fedbalancer.report.scores import (
     score,
     score_comparison,
 )
-from fedbalancer.report.values import TARGETS, Cost
+from fedbalancer.report.values import Cost
+from fedbalancer.store.comparison import TARGETS
 
 __all__ = [
     "TARGETS",
@@ -55,20 +56,20 @@ class Report:
 
 
 def score_folder(
-    folder: Path, *, stamp: Stamp = "end", rule: str | None = None, targets: Sequence[float] = TARGETS
+    folder: Path, *, stamp: Stamp = "end", rule: str | None = None, targets: Sequence[float] | None = None
 ) -> Comparison:
     """The scores of a comparison folder, without writing anything."""
     return score_comparison(load_comparison(Path(folder)), stamp, rule, targets)
 
 
 def write_report(
-    folder: Path, *, stamp: Stamp = "end", rule: str | None = None, targets: Sequence[float] = TARGETS
+    folder: Path, *, stamp: Stamp = "end", rule: str | None = None, targets: Sequence[float] | None = None
 ) -> Report:
     """Write `summary.json`, `table.md`, `figures/` and `report.html` into a comparison folder or a run folder.
 
-    `rule` (fair or paper) is how runs are scored; unless told, it is the rule that they were made for. `targets` are
-    shares of the reference's final accuracy. By the paper's rule, `stamp` says whether an evaluation counts at the end
-    of its round or, as in the authors' notebooks, at its start.
+    `rule` (fair or paper) is how runs are scored and `targets` are shares of the reference's final accuracy; unless
+    told, they are those that the runs were made for. By the paper's rule, `stamp` says whether an evaluation counts at
+    the end of its round or, as in the authors' notebooks, at its start.
     Every file is replaced whole, so a report that is open in a browser can be made again at any time.
     """
     from fedbalancer.files import write_json, write_text
@@ -81,7 +82,7 @@ def write_report(
     folder = Path(folder)
     results = load(folder)
     checked_rule(rule or results.rule, "end" if rule is None else stamp)
-    checked_targets(targets)
+    checked_targets(results.targets if targets is None else targets)
     comparison = None if results.single else score_comparison(results, stamp, rule, targets)
     report = Report(
         summary=folder / "summary.json",

@@ -114,8 +114,9 @@ function drawLines(box, chart, page) {
   const key = chart.axes[page.axis] ? page.axis : Object.keys(chart.axes)[0];
   const lines = chart.series.filter((s) => s.on[key] && !page.hidden.has(s.m)).map((s) => ({ ...s, ...s.on[key] }));
   const marks = (chart.marks || []).filter((mark) => !mark.axis || mark.axis === key);
-  const across = span([...lines.flatMap((l) => [...l.x, ...(l.tails || []).flatMap((t) => t.x)]), ...(chart.from === undefined ? [0] : [chart.from])]) || [0, 1];
-  const values = lines.flatMap((l) => [...l.y, ...(l.low || []), ...(l.high || []), ...(l.tails || []).flatMap((t) => t.y)]);
+  const across = page.zoom.get(chart.name + key) || span([...lines.flatMap((l) => [...l.x, ...(l.tails || []).flatMap((t) => t.x)]), chart.from || 0]) || [0, 1];
+  const shown = (x, y) => (y || []).filter((_, i) => x[i] >= across[0] && x[i] <= across[1]);
+  const values = lines.flatMap((l) => [...[l.y, l.low, l.high].flatMap((y) => shown(l.x, y)), ...(l.tails || []).flatMap((t) => shown(t.x, t.y))]);
   const up = span([...values, ...marks.filter((m) => m.y !== undefined).map((m) => m.y), ...(chart.zero ? [0] : [])]) || [0, 1];
   const room = (up[1] - up[0] || Math.abs(up[1]) || 1) * 0.06, low = chart.zero ? up[0] : up[0] - room, high = up[1] + room;
   const width = Math.max(box.clientWidth, 240), height = box.clientHeight || 300, bottom = 40;
@@ -125,10 +126,11 @@ function drawLines(box, chart, page) {
   const sy = (y) => height - bottom - ((y - low) / (high - low)) * (height - bottom - 24);
   const xs = ticks(across[0], right, Math.min(width / 90, chart.whole ? right - across[0] : Infinity));
   const svg = frame(box, width, height, left, bottom, xs, ys, sx, sy, { x: chart.axes[key], y: chart.y });
-  drawMarks(svg, marks, sx, sy, [left, width - 8], [22, height - bottom], right);
+  drawMarks(svg, marks, sx, sy, [left, width - 8], [22, height - bottom], across[0], right);
+  const clip = node(node(svg, "clipPath", { id: `clip-${chart.name}` }), "rect", { x: left - 5, y: 18, width: width - left, height: height - bottom - 14 });
   for (const line of lines) {
     const look = page.methods[line.m];
-    const g = inked(node(svg, "g", { class: "series", "data-m": line.m }), look);
+    const g = inked(node(svg, "g", { class: "series", "data-m": line.m, "clip-path": `url(#${clip.parentNode.id})` }), look);
     if (line.low && line.n > 1 || line.spread) node(g, "path", { class: "band", d: area(line.x, line.low, line.high, sx, sy) });
     const stroke = { "stroke-width": line.thin ? 1.1 : look.width, "stroke-dasharray": line.thin ? "3 3" : DASH[look.dash] };
     if (line.x.length === 1 && line.y[0] !== null) node(g, "circle", { class: "dot", cx: sx(line.x[0]), cy: sy(line.y[0]), r: 4 });
@@ -152,16 +154,22 @@ function drawLines(box, chart, page) {
       return { head: `${chart.axes[key]}: ${number(x)}`, rows: rows.map(([l, found]) => ({ look: page.methods[l.m], label: l.label, text: found.text })) };
     },
     leave: () => cursor.setAttribute("visibility", "hidden"),
+    /** What lies between two places becomes all that is shown; without them everything is. */
+    zoom(from, to) {
+      const at = (px) => Math.min(Math.max(across[0] + ((px - left) / (width - left - 14)) * (right - across[0]), across[0]), right);
+      if (from === undefined) page.zoom.delete(chart.name + key);
+      else page.zoom.set(chart.name + key, [at(Math.min(from, to)), at(Math.max(from, to))]);
+    },
     step: (width - left - 14) / 50, first: left,
   };
 }
 
-function drawMarks(svg, marks, sx, sy, [left, right], [top, bottom], most) {
+function drawMarks(svg, marks, sx, sy, [left, right], [top, bottom], least, most) {
   for (const mark of marks) {
     if (mark.y !== undefined) {
       node(svg, "line", { class: "mark dotted", x1: left, x2: right, y1: sy(mark.y), y2: sy(mark.y) });
       node(svg, "text", { class: "axis", x: left + 4, y: sy(mark.y) - 4 }, mark.text);
-    } else if (mark.x <= most) {
+    } else if (mark.x >= least && mark.x <= most) {
       node(svg, "line", { class: "mark", x1: sx(mark.x), x2: sx(mark.x), y1: top, y2: bottom });
       node(svg, "text", { class: "axis", x: sx(mark.x) - 4, y: bottom - 5, "text-anchor": "end" }, mark.text);
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedbalancer.report.folders import Results
+from fedbalancer.store import ComparisonFile
 
 _OPTIONS = {"scale": "small", "users": None, "variant": None, "engine": "fast", "device": "cpu"}
 """What all runs of a command share, with what it is unless told."""
@@ -14,8 +15,8 @@ _OPTIONS = {"scale": "small", "users": None, "variant": None, "engine": "fast", 
 
 def commands(results: Results) -> Iterator[str]:
     """How to run it again and how to make the page anew; nothing for runs that a command cannot start."""
-    spec = next((run.manifest["spec"] for run in results.runs if isinstance(run.manifest.get("spec"), dict)), None)
-    if spec is not None and isinstance(spec.get("task"), str) and spec.get("method"):
+    spec = results.runs[0].manifest.get("spec") if results.single else ComparisonFile.read(results.folder).spec
+    if isinstance(spec, Mapping) and isinstance(spec.get("task"), str) and spec.get("method"):
         yield shlex.join(_again(results, spec))
     yield shlex.join(["fedbalancer", "report", results.folder.name or "."])
 
@@ -30,6 +31,8 @@ def _again(results: Results, spec: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield from ["fedbalancer", "compare", spec["task"], "--methods", ",".join(results.methods)]
         yield from ["--seeds", str(len(results.seeds))]
+        if results.rule != "fair":
+            yield from ["--rule", results.rule]
     for name, default in _OPTIONS.items():
         if spec.get(name, default) != default:
             yield from [f"--{name}", str(spec[name])]

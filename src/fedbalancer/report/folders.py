@@ -18,6 +18,7 @@ from fedbalancer.errors import RunFolderError
 from fedbalancer.report.fairness import with_selections
 from fedbalancer.report.participation import SELECTIONS, TIMES, selections, times
 from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, RoundRow, schema_of
+from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
 
 EVALS, _OF_ROUND = schema_of(EvalRow), schema_of(RoundRow)
@@ -125,6 +126,7 @@ class Results:
     runs: tuple[StoredRun, ...]
     single: bool = False
     rule: str = "paper"
+    targets: tuple[float, ...] = TARGETS
 
     @property
     def curves(self) -> tuple[RunCurve, ...]:
@@ -170,6 +172,7 @@ def load_comparison(folder: Path, read: Load | None = None) -> Results:
         budgets_s=found.budgets_s,
         runs=runs,
         rule=found.rule,
+        targets=found.targets,
     )
 
 

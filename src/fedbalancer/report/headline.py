@@ -29,7 +29,9 @@ def headline(comparison: Comparison) -> str:
 def _winner(comparison: Comparison, winners: list[MethodScore], factor: float) -> str:
     names, rival = _join([winner.method for winner in winners]), comparison.reference
     held = "held" if comparison.rule == "fair" else "reached"
-    target = f"the target accuracy of {comparison.target:.1%}"
+    main = comparison.targets[0]
+    share = "" if main == 1 else f" ({main:.0%} of what {rival} ends with)"
+    target = f"the target accuracy of {comparison.target:.1%}{share}"
     if len(comparison.methods) == 1:
         return f"{names} was compared with nothing: {target} is its own."
     if factor <= 1:

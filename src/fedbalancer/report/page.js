@@ -3,7 +3,8 @@
 // behind the charts and, on a live page, what has changed since.
 const DRAW = { lines: drawLines, bars: drawBars };
 const drawn = new Map(); // the element of a chart -> what it can tell
-const page = { methods: [], hidden: new Set(), axis: "" };
+const page = { methods: [], hidden: new Set(), axis: "", zoom: new Map() };
+const DRAG = 12; // pixels that make a drag of a click
 const off = new Set(); // the names of the methods that are hidden
 let charts = new Map();
 const tip = element(document.body, "div", "tip");
@@ -54,9 +55,12 @@ function show(found, x, y) {
   }
   if (found.rows.length > MANY) element(tip, "div", "", `and ${found.rows.length - MANY} more`);
   tip.hidden = false;
+  tip.style.left = "0"; // at the edge it would be measured narrower than it can be
   const left = x + 16 + tip.offsetWidth > innerWidth ? Math.max(x - 16 - tip.offsetWidth, 4) : x + 16;
   tip.style.left = `${left}px`;
-  tip.style.top = `${Math.min(Math.max(y - tip.offsetHeight / 2, 4), innerHeight - tip.offsetHeight - 4)}px`;
+  const beside = y - tip.offsetHeight / 2, above = y - tip.offsetHeight - 22;
+  const top = innerWidth > 640 ? beside : above >= 4 ? above : y + 26; // on a phone the finger must not hide it
+  tip.style.top = `${Math.min(Math.max(top, 4), innerHeight - tip.offsetHeight - 4)}px`;
 }
 
 function hide(box) {
@@ -66,13 +70,25 @@ function hide(box) {
 
 function listen(box) {
   const place = { at: 0 };
+  const along = (event) => event.clientX - box.getBoundingClientRect().left;
   const point = (event) => {
     const edge = box.getBoundingClientRect(), chart = drawn.get(box);
     const found = chart && chart.at(event.clientX - edge.left, event.clientY - edge.top);
     if (found) show(found, event.clientX, event.clientY);
   };
+  const zoom = (...range) => {
+    if (!drawn.has(box) || !drawn.get(box).zoom) return;
+    drawn.get(box).zoom(...range);
+    hide(box);
+    draw(box);
+  };
   box.addEventListener("pointermove", point);
-  box.addEventListener("pointerdown", point);
+  box.addEventListener("pointerdown", (event) => { place.down = event.pointerType === "mouse" ? along(event) : undefined; point(event); });
+  box.addEventListener("pointerup", (event) => {
+    if (place.down !== undefined && Math.abs(along(event) - place.down) > DRAG) zoom(place.down, along(event));
+    place.down = undefined;
+  });
+  box.addEventListener("dblclick", () => zoom());
   box.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && hide(box)); // a finger leaves at once
   box.addEventListener("blur", () => hide(box));
   box.addEventListener("keydown", (event) => {

@@ -45,7 +45,6 @@ from fedbalancer.report.rule import (
     time_to_accuracy,
 )
 from fedbalancer.report.values import (
-    TARGETS,
     Comparison,
     Cost,
     MethodScore,
@@ -55,6 +54,7 @@ from fedbalancer.report.values import (
     TargetScore,
     speedup_of,
 )
+from fedbalancer.store.comparison import TARGETS
 
 __all__ = [
     "Comparison",
@@ -128,12 +128,14 @@ def score(
 
 
 def score_comparison(
-    results: Results, stamp: Stamp = "end", rule: str | None = None, targets: Sequence[float] = TARGETS
+    results: Results, stamp: Stamp = "end", rule: str | None = None, targets: Sequence[float] | None = None
 ) -> Comparison:
-    """The scores of what a folder holds, by the rule that its runs were made for unless told otherwise."""
+    """The scores of what a folder holds, by the rule and at the targets that its runs were made for, unless told
+    otherwise."""
     rule = rule or ("paper" if stamp == "start" else results.rule)
     found = score(
-        results.curves, results.budgets_s, methods=results.methods, stamp=stamp, rule=rule, targets=targets,
+        results.curves, results.budgets_s, methods=results.methods, stamp=stamp, rule=rule,
+        targets=results.targets if targets is None else targets,
         task=results.task, variant=results.variant, rounds=results.rounds,
     )  # fmt: skip
     return found if rule == results.rule else replace(found, notes=(_other_rule(rule, results.rule), *found.notes))

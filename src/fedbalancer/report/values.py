@@ -12,9 +12,7 @@ from fedbalancer.report.fairness import Fairness, mean_fairness
 from fedbalancer.report.ratio import Arrival, Ratio, median_s, one_ratio, paired_ratio
 from fedbalancer.report.rule import Rule, Stamp
 from fedbalancer.spelling import one_name
-
-TARGETS = (1.0, 0.95, 0.9)
-"""Shares of the reference's final accuracy at which times are taken, the main one first."""
+from fedbalancer.store.comparison import TARGETS
 
 
 @dataclass(frozen=True)
@@ -211,9 +209,7 @@ class Comparison:
         """How many times as fast a method is as another or, of several others, as the one that on each seed ended with
         the best accuracy; over the seeds on which both were scored."""
         share = self.targets[0] if share is None else share
-        others = [to] if isinstance(to, str) else list(to)
-        for name in (method, *others):
-            self[name]  # one that does not take part is an error
+        method, others = self[method].method, [self[name].method for name in ([to] if isinstance(to, str) else to)]
         pairs = []
         for seed in self.seeds:
             by_name = {score.method: score for score in seed.scores}

@@ -27,6 +27,7 @@ from fedbalancer.runs.jobs import Job, JobEvent, JobPool, Listen
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.spec import RunOptions, RunSpec
 from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, schema_of, status_of
+from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.contents import make_folder
 from fedbalancer.task import Task
 
@@ -70,6 +71,7 @@ def compare(
     *,
     extend: float = 2.0,
     rule: str = "fair",
+    targets: Sequence[float] = TARGETS,
     out: Path | str | None = None,
     overwrite: bool = False,
     jobs: int | None = None,
@@ -84,13 +86,13 @@ def compare(
 
     `seeds` are numbers, or how many of them to take from 0 on. A method may take `extend` budgets to reach the target.
     By the rule `fair` all methods are evaluated on one grid of simulated seconds and a target must be held; `paper` is
-    the published rule, by rounds.
+    the published rule, by rounds. `targets` are shares of the reference's final accuracy, the main one first.
     The folder `out` keeps every run and the report; without it nothing is written to disk. `jobs` runs go side by side,
     each with `workers` that train its clients on the `executor` (inline, pool, or ray at `address`); unless told, they
     share the cores. `track` names the sinks of every run, as for `run`. The further options are those of all runs, as
     `RunSpec` explains them.
     """
-    plan = ComparisonPlan.make(RunSpec(task=task, **options), methods, seeds, extend, rule)
+    plan = ComparisonPlan.make(RunSpec(task=task, **options), methods, seeds, extend, rule, targets)
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
     folder = Path(out) if out is not None else None
     return run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, resources=resources).scored()
@@ -181,11 +183,12 @@ def _curve(out: Path | None, spec: RunSpec, event: JobEvent | None) -> RunCurve:
 def _extensions(
     plan: ComparisonPlan, out: Path | None, curves: Mapping[Key, RunCurve], outcomes: Mapping[Key, JobEvent]
 ) -> list[Job]:
-    """Finished runs that did not reach their seed's target within the budget, to be carried on."""
+    """Finished runs that did not reach the highest of their seed's targets within the budget, to be carried on."""
     if plan.extend <= 1:
         return []
     seeds = _scored(plan, curves).seeds
-    waiting = {(s.method, s.seed): seed.target for seed in seeds for s in seed.scores if s.time_s is None}
+    highest = [(s, s.reaches[max(plan.targets)]) for seed in seeds for s in seed.scores]
+    waiting = {(s.method, s.seed): reach.target for s, reach in highest if not reach.arrival.reached}
     jobs = []
     for spec in plan.specs:
         target = waiting.get(spec.key)
@@ -200,5 +203,5 @@ def _extensions(
 def _scored(plan: ComparisonPlan, curves: Mapping[Key, RunCurve]) -> Comparison:
     return score(
         curves.values(), plan.budgets_s, methods=plan.method_names, task=plan.task.name, variant=plan.task.variant,
-        rounds=plan.rounds, rule=plan.rule,
+        rounds=plan.rounds, rule=plan.rule, targets=plan.targets,
     )  # fmt: skip

@@ -11,10 +11,12 @@ from typing import Any
 from fedbalancer.errors import BadSetting
 from fedbalancer.methods import Method
 from fedbalancer.report.rule import GRID, Rule, checked_rule
+from fedbalancer.report.scores import checked_targets
 from fedbalancer.runs.simulation import resolve_spec, timed_clock_s
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.spelling import one_name
 from fedbalancer.store import ComparisonFile
+from fedbalancer.store.comparison import TARGETS
 from fedbalancer.task import Task
 
 BUDGET_METHOD = "fedavg+1t"
@@ -31,6 +33,7 @@ class ComparisonPlan:
     rounds: int
     extend: float
     rule: Rule = "fair"
+    targets: tuple[float, ...] = TARGETS
 
     @classmethod
     def make(
@@ -40,9 +43,11 @@ class ComparisonPlan:
         seeds: int | Sequence[int] = 3,
         extend: float = 2.0,
         rule: str = "fair",
+        targets: Sequence[float] = TARGETS,
     ) -> ComparisonPlan:
         """Check everything that can be wrong. The rounds of `base` are the task's, by which the budget is found; `rule`
-        (fair or paper) is how the runs are evaluated and scored."""
+        (fair or paper) is how the runs are evaluated and scored, `targets` are shares of the reference's final
+        accuracy, the main one first."""
         numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
         methods = [one_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
@@ -58,7 +63,7 @@ class ComparisonPlan:
         resolved = [resolve_spec(replace(base, method=method), task)[0] for method in methods]
         return cls(
             base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolved[0].rounds, extend=extend,
-            rule=checked_rule(rule),
+            rule=checked_rule(rule), targets=checked_targets(targets),
         )  # fmt: skip
 
     @classmethod
@@ -67,7 +72,7 @@ class ComparisonPlan:
         written = ComparisonFile.read(folder)
         asked = {name: value for name, value in changes.items() if value is not None}
         base = RunSpec.from_json({**written.spec, **asked})
-        return cls.make(base, written.methods, written.seeds, written.extend, written.rule)
+        return cls.make(base, written.methods, written.seeds, written.extend, written.rule, written.targets)
 
     @property
     def specs(self) -> list[RunSpec]:
@@ -113,5 +118,6 @@ class ComparisonPlan:
             rounds=self.rounds,
             extend=self.extend,
             rule=self.rule,
+            targets=self.targets,
             spec=self.base.to_json() if named else {},
         )

@@ -12,6 +12,8 @@ from fedbalancer.errors import RunFolderError
 from fedbalancer.files import write_json
 
 COMPARISON = "comparison.json"
+TARGETS = (1.0, 0.95, 0.9)
+"""Shares of the reference's final accuracy at which times are taken, the main one first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,7 @@ class ComparisonFile:
     rounds: int | None = None
     extend: float = 1.0
     rule: str = "paper"
+    targets: tuple[float, ...] = TARGETS
     spec: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
@@ -65,5 +68,6 @@ class ComparisonFile:
             rounds=content.get("rounds"),
             extend=float(content.get("extend") or cls.extend),
             rule=str(content.get("rule") or cls.rule),
+            targets=tuple(map(float, content.get("targets") or cls.targets)),
             spec=content.get("spec", content),  # of older versions, which had no such part, `RunSpec` knows more
         )

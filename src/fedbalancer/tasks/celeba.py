@@ -10,11 +10,18 @@ of the gradients + .01 (w - w0)): the learning rate is ten times the published o
 batch takes a longer step here. The batch norm always takes the statistics of the batch at hand. In a test the published
 batch is one person's images; here it is up to 256 images of several people.
 
-The variant `sunglasses` is another question on other people: 20 people of CMU's face images, 15 of whom train on 467
-images and five of whom test on 157; grey, enlarged to the same size; about half the images have sunglasses. It is easy:
-on the scale `small` FedAvg (uniform clients, all epochs, no deadline) has .76 .90 .83 .92 .92 .93 after rounds 1 to 6
-and .94 after 20, so the test is made after every round. The same model trained centrally has .73 .85 .92 .90 .90 after
-epochs 1 to 5 and stays between .90 and .92 up to 15; chance is .51. One seed each.
+At `small`, images are 42 x 42 pixels (each the mean of four) and the convolutions have 8 filters (2,186 parameters);
+the budget is the published 100 rounds, of 5 clients. Transfers take the time of the published model.
+
+The variant `sunglasses` is another question on other people: 20 people of CMU's face images, grey, enlarged to 84 x 84;
+about half the images have sunglasses. Everybody trains on half of their images (309 in all, 14 to 16 each; CelebA has
+22 a person) and is tested on the other half (315): models of ten people do not know the other ten (.75, swinging by
+.02).
+
+Measured at `small` with `sunglasses`, seed 0: `fedavg+1t` has .74 .84 .87 .87 .87 .89 .90 .89 .90 .90 after rounds 10
+to 100 by tens; its last five evaluations have a mean of .898 and a standard deviation of .005. With another draw of the
+images and 80 rounds, `fedavg+wfa` had .80 .86 .88 .89 .91 after rounds 10 to 50 by tens, with a mean of .900 and a
+deviation of .009 at its end. Chance is .51. A run takes 12 s on one core that others use too.
 """
 
 from __future__ import annotations

@@ -30,9 +30,7 @@ def _entries(*entries: TaskEntry) -> Mapping[str, TaskEntry]:
 
 
 TASKS = _entries(
-    TaskEntry(
-        "watch", "7 shoulder exercises on the smartwatches of 10 people (the demo)", "fedbalancer.tasks.watch:load"
-    ),
+    TaskEntry("watch", "7 shoulder exercises on the smartwatches of 10 people", "fedbalancer.tasks.watch:load"),
     TaskEntry(
         "synthetic", "logistic regression on users of any number and unlikeness", "fedbalancer.tasks.synthetic:load"
     ),

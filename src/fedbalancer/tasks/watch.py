@@ -1,4 +1,4 @@
-"""The demo: which of seven shoulder exercises is a person doing, from the motion sensors of a smartwatch?
+"""Which of seven shoulder exercises is a person doing, from the motion sensors of a smartwatch?
 
 Real recordings (6 channels at 50 Hz, 10 people, both arms) that come with the package `seglearn` (D. Burns et al.,
 "Shoulder physiotherapy exercise recognition", 2018). An arm is a client; a sample is a window of 2.56 s, and windows
@@ -90,7 +90,7 @@ def make_model() -> torch.nn.Module:
     """A 1-D CNN of two layers of 32 filters: 16 steps wide with stride 4, then 4 wide with stride 4.
 
     The convolutions are written as a matrix product over cut-out patches: for batches of 10 that takes half the time
-    of torch's own, and the demo trains on the CPU.
+    of torch's own on the CPU.
     """
     from torch import nn
 
