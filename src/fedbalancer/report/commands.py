@@ -30,7 +30,7 @@ def _again(results: Results, spec: Mapping[str, Any]) -> Iterator[str]:
             yield from ["--rounds", str(spec["rounds"])]
     else:
         yield from ["fedbalancer", "compare", spec["task"], "--methods", ",".join(results.methods)]
-        yield from ["--seeds", str(len(results.seeds))]
+        yield from ["--seeds", _seeds(results.seeds)]
         if results.rule != "fair":
             yield from ["--rule", results.rule]
     for name, default in _OPTIONS.items():
@@ -41,3 +41,14 @@ def _again(results: Results, spec: Mapping[str, Any]) -> Iterator[str]:
             yield from ["--set", f"{key}={value}"]
         else:
             yield from ["--rounds", str(value)]
+
+
+def _seeds(seeds: tuple[int, ...]) -> str:
+    """As `--seeds` takes them.
+
+    >>> _seeds((0, 1, 2)), _seeds((10, 11, 12)), _seeds((4, 7))
+    ('3', '10..12', '4,7')
+    """
+    if seeds != tuple(range(seeds[0], seeds[0] + len(seeds))):
+        return ",".join(map(str, seeds))
+    return str(len(seeds)) if not seeds[0] else f"{seeds[0]}..{seeds[-1]}"
