@@ -102,7 +102,7 @@ def call_conv_norm(rng: random.Random) -> list[Tensor]:
 
 def call_words(rng: random.Random) -> list[Tensor]:
     library: Any = scores.loaded()
-    rows, words, width = rng.randint(0, 40), rng.randint(1, 300), library.words_lanes() * rng.randint(1, 5)
+    rows, words, width = rng.randint(1, 40), rng.randint(1, 300), library.words_lanes() * rng.randint(1, 5)
     w, b = anywhere(rng, words, width), rng.choice([None, anywhere(rng, words)])
     kind = scores.CompiledScores(w, b, library)
     losses = kind.losses(anywhere(rng, rows, width), torch.randint(words, (rows,)))

@@ -18,8 +18,8 @@ ASK = (
 
 def test_the_files_named_are_those_that_are_loaded() -> None:
     found = provenance.description("fast")
-    assert set(found) == {"processor", "conv", "dense", "lstm"}
-    for name in ("conv", "dense", "lstm"):
+    assert set(found) == {"processor", "conv", "dense", "lstm", "words"}
+    for name in ("conv", "dense", "lstm", "words"):
         library = kernels.load(name)
         if library is None:
             assert found[name] == f"torch ({kernels.why_not(name)})"
@@ -33,7 +33,7 @@ def test_another_compiler_makes_other_files_and_nothing_is_compiled_to_tell(tmp_
     (one, plain), (other, _) = (json.loads(ask(tmp_path / "cache", ASK, CC=f"{cc} {flag}")) for flag in ("-DA", "-DB"))
     assert one["processor"] == other["processor"] == plain["processor"]
     assert set(plain) == {"processor"}
-    assert all(one[name] != other[name] for name in ("conv", "dense", "lstm"))
+    assert all(one[name] != other[name] for name in ("conv", "dense", "lstm", "words"))
     assert not (tmp_path / "cache" / "kernels").exists()
 
 
@@ -54,4 +54,4 @@ def test_the_instructions_that_kernels_use_are_part_of_the_processor(tmp_path: P
 def test_where_there_are_none_it_says_why(environment: dict[str, str], reason: str, tmp_path: Path) -> None:
     found, _ = json.loads(ask(tmp_path, ASK, **environment))
     assert found["processor"]
-    assert all(found[name].startswith(f"torch ({reason}") for name in ("conv", "dense", "lstm"))
+    assert all(found[name].startswith(f"torch ({reason}") for name in ("conv", "dense", "lstm", "words"))

@@ -15,7 +15,7 @@ from fedbalancer.client.fast.pointers import pointer, scratch
 
 
 class Scores:
-    """By torch. A pass is `losses`, then `weigh`, then any of the others, `step` at last.
+    """By torch. A pass, of at least one row, is `losses`, then `weigh`, then any of the others, `step` at last.
 
     With g the gradients of the weighted losses with respect to the scores, the gradient of the weights is g^T x.
     """
@@ -82,8 +82,8 @@ class CompiledScores(Scores):
 
     def losses(self, x: Tensor, labels: Tensor) -> Tensor:
         rows, (words, width) = len(x), self.weight.shape
-        if rows and not 0 <= int(labels.min()) <= int(labels.max()) < words:
-            raise IndexError(f"a label is not among the {words} words")
+        if not rows or not 0 <= int(labels.min()) <= int(labels.max()) < words:
+            raise IndexError(f"there is no label, or one that is not among the {words} words")
         self.x, self._pitch = x, int(self._library.words_pitch(rows))
         self._floats = int(self._library.words_floats(rows, width))
         if self._g.numel() < words * self._pitch:

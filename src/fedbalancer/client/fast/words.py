@@ -71,7 +71,8 @@ class _Losses(torch.autograd.Function):
         flat = labels.flatten()
         count = (flat != len(layer.weight)).nonzero().flatten()
         losses = x.new_zeros(len(flat))
-        losses[count] = scores.losses(x.reshape(-1, x.shape[-1])[count], flat[count])
+        if len(count):
+            losses[count] = scores.losses(x.reshape(-1, x.shape[-1])[count], flat[count])
         ctx.save_for_backward(count)
         ctx.layer, ctx.scores, ctx.shape = layer, scores, x.shape
         return losses.view(labels.shape).mean(dim=1)
@@ -81,10 +82,10 @@ class _Losses(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (count,) = ctx.saved_tensors
         steps, scores = ctx.shape[1], ctx.scores
-        scores.weigh(gradient[count // steps] / steps)
-        ctx.layer.hold()
-        of_x = None
-        if ctx.needs_input_grad[0]:
-            of_x = gradient.new_zeros(ctx.shape)
-            of_x.view(-1, ctx.shape[-1])[count] = scores.of_inputs()
+        of_x = gradient.new_zeros(ctx.shape) if ctx.needs_input_grad[0] else None
+        if len(count):
+            scores.weigh(gradient[count // steps] / steps)
+            ctx.layer.hold()
+            if of_x is not None:
+                of_x.view(-1, ctx.shape[-1])[count] = scores.of_inputs()
         return of_x, None, None, None, None

@@ -10,6 +10,9 @@ import numpy as np
 from fedbalancer.protocols import Stateless
 from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
 
+PIECE = 2**15
+"""Weights that are summed at a time, so that the sum stays in the caches; it does not matter for the result."""
+
 
 def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
     """The mean update, each weighted by its client's trained samples.
@@ -18,10 +21,15 @@ def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
     """
     ordered = in_order(reports)
     total = np.zeros(ordered[0].update.shape, dtype=np.float64)
-    weighted = np.empty_like(total)
-    for report in ordered:
-        total += np.multiply(report.update, report.weight, out=weighted, dtype=np.float64)
-    return np.divide(total, sum(report.weight for report in ordered), out=total)
+    weights = sum(report.weight for report in ordered)
+    for start in range(0, len(total), PIECE):
+        piece = slice(start, start + PIECE)
+        part = total[piece]
+        weighted = np.empty_like(part)
+        for report in ordered:
+            part += np.multiply(report.update[piece], report.weight, out=weighted, dtype=np.float64)
+        part /= weights
+    return total
 
 
 def in_order(reports: Sequence[ClientReport]) -> list[ClientReport]:
