@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedbalancer.files import write_bytes
 from fedbalancer.report.axes import clock_name
+from fedbalancer.report.estimate import Estimate
 from fedbalancer.report.folders import Results
 from fedbalancer.report.scores import Comparison
 from fedbalancer.report.series import PANELS, Band, Panel, accuracy_bands
@@ -69,9 +70,11 @@ def round_figure(results: Results, panel: Panel) -> Figure:
 
 
 def speedup_figure(results: Results, comparison: Comparison) -> Figure:
-    """Mean speed-up to the target as bars, with ± one standard deviation and a dot per seed."""
-    look = looks(results.methods)
-    label = f"Times as fast as {comparison.reference} (bars: mean, lines: ± standard deviation, dots: seeds)"
+    """Speed-up to the target as bars with a dot per seed and a line for how sure it is: by the fair rule the 95 %
+    interval, by the paper's ± one standard deviation. A dot that is only a bound points the way."""
+    look, fair = looks(results.methods), comparison.rule == "fair"
+    middle, line = ("geometric mean", "95 % interval") if fair else ("mean", "± standard deviation")
+    label = f"Times as fast as {comparison.reference} (bars: {middle}, lines: {line}, dots: seeds)"
     figure, axes = _figure(results, "Speed-up to the target accuracy", label, "")
     for place, method in enumerate(comparison.methods):
         speedup, row = method.speedup, len(comparison.methods) - 1 - place
@@ -80,18 +83,28 @@ def speedup_figure(results: Results, comparison: Comparison) -> Figure:
             axes.annotate(text, (0, row), (4, 0), textcoords="offset points", va="center", color=FAINT)
             continue
         axes.barh(row, speedup.mean, height=0.62, color=look[method.method].colour, alpha=0.85)
-        if speedup.std is not None:
-            axes.errorbar(speedup.mean, row, xerr=speedup.std, color=INK, capsize=3, linewidth=1.2)
-        dots = [score.speedup for score in method.scores]
-        axes.plot(dots, [row] * len(dots), "o", markersize=4, color="white", markeredgecolor=INK, clip_on=False)
-        edge = max([*dots, speedup.mean + (speedup.std or 0.0)])
-        axes.annotate(f"{speedup.mean:.2f}×", (edge, row), (7, 0), textcoords="offset points", va="center", color=INK)
+        low, high = _line(speedup, fair)
+        axes.plot([low, high], [row, row], "|-", color=INK, linewidth=1.2)
+        for score in method.scores:
+            marker = {"<": "<", ">": ">"}.get(score.bound, "o")
+            axes.plot(score.speedup, row, marker, markersize=4, color="white", markeredgecolor=INK, clip_on=False)
+        edge, bound = max([*(score.speedup for score in method.scores), high]), getattr(speedup, "bound", "")
+        text = f"{bound} {speedup.mean:.2f}×".strip()
+        axes.annotate(text, (edge, row), (7, 0), textcoords="offset points", va="center", color=INK)
     axes.set_yticks(range(len(comparison.methods)), [method.method for method in reversed(comparison.methods)])
     axes.axvline(1.0, color=FAINT, linestyle=(0, (5, 3)), linewidth=1.0)
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
     return figure
+
+
+def _line(speedup: Estimate, fair: bool) -> tuple[float, float]:
+    """From where to where the line of a bar goes; a point where nothing is known."""
+    mean = speedup.mean or 0.0
+    if fair:
+        return speedup.low if speedup.low is not None else mean, speedup.high if speedup.high is not None else mean
+    return mean - (speedup.std or 0.0), mean + (speedup.std or 0.0)
 
 
 def _figure(results: Results, title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:
