@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,10 +72,14 @@ def test_a_run_that_goes_on_tells_of_its_new_rounds(tmp_path: Path) -> None:
     assert heard == list(range(5, after.rounds.height + 1))
 
 
-def test_a_class_of_the_users_hears_every_run_of_a_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEARD", str(tmp_path))
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    fb.compare("synthetic", ["fedavg+1t", "fedbalancer"], seeds=1, extend=1.0, track=["sinks:Written"], **SMALL)  # type: ignore[arg-type]
+def test_a_class_of_the_users_hears_every_run_of_a_comparison(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "fedbalancer", "compare", "synthetic", "--methods", "fedavg+1t,fedbalancer",
+        "--seeds", "1", "--extend", "1", "--users", "8", "--rounds", "4", "--track", "sinks:Written", "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    known = {"HEARD": str(tmp_path), "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run(command, env=os.environ | known, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
     for method in ("fedavg+1t", "fedbalancer"):
         told = json.loads((tmp_path / f"{method}-0.json").read_text())
         assert told[0] == ["round", 1]

@@ -41,7 +41,7 @@ def task(model: Callable[[], Any], shape: tuple[int, ...], classes: int, kind: s
 
 
 TASKS: dict[str, tuple[Callable[[], Task], float, float | None]] = {
-    "femnist": (lambda: task(partial(femnist.make_model, 64), (1, 28, 28), 62), 0.03, None),
+    "femnist": (lambda: task(partial(femnist.make_model, dense=64), (1, 28, 28), 62), 0.03, None),
     "har": (lambda: task(har.make_model, (9, 128), 6), 0.005, None),
     "celeba": (lambda: task(celeba.make_model, (3, 84, 84), 2, "u"), 0.01, None),
     "shakespeare": (lambda: task(partial(shakespeare.make_model, 48), (80,), 80, "i"), 0.8, None),

@@ -33,7 +33,7 @@ class WordLosses(nn.Module):
         self.labels = self.losses = None
         self._holds = False
         bias = None if self.bias is None else self.bias.detach()
-        if self.scores is None or self.scores.weight.data_ptr() != self.weight.data_ptr():
+        if self.scores is None or not self.scores.weight.is_set_to(self.weight):
             self.scores = scores_for(self.weight.detach(), bias)
 
     def end(self) -> None:
