@@ -75,7 +75,8 @@ def test_a_run_that_goes_on_tells_of_its_new_rounds(tmp_path: Path) -> None:
 def test_a_class_of_the_users_hears_every_run_of_a_comparison(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "fedbalancer", "compare", "synthetic", "--methods", "fedavg+1t,fedbalancer",
-        "--seeds", "1", "--extend", "1", "--users", "8", "--rounds", "4", "--track", "sinks:Written", "--out", str(tmp_path / "out"),
+        "--seeds", "1", "--extend", "1", "--users", "8", "--rounds", "4", "--track", "sinks:Written",
+        "--out", str(tmp_path / "out"),
     ]  # fmt: skip
     known = {"HEARD": str(tmp_path), "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     done = subprocess.run(command, env=os.environ | known, capture_output=True, text=True, timeout=200, check=False)

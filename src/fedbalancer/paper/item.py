@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedbalancer.paper.printed import Printed
+from fedbalancer.paper.printed import TASKS, Printed
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours, Verdict, compare
 from fedbalancer.report.rule import Rule
@@ -141,3 +141,24 @@ class Item(Protocol):
 
     def present(self, frames: Frames) -> Presentation:
         """What the tables of all tasks show."""
+
+
+@dataclass(frozen=True)
+class WithoutRuns:
+    """What items have in common that only draw the devices of the published tasks: nothing is run."""
+
+    name: str
+    title: str
+    place: str
+    tasks: tuple[str, ...] = TASKS
+    scale: str = "paper"
+    rule: Rule = "fair"
+
+    def runs(self, request: Request) -> int:
+        """None."""
+        return 0
+
+    def check(self, request: Request) -> None:
+        """Refuse tasks that cannot be loaded."""
+        for task in request.tasks:
+            request.spec(task).load_task()

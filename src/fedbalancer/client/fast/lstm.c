@@ -11,44 +11,13 @@
  * fills up with zeros, and a unit of zeros stays 0 and has no gradients. The state before the first step is 0.
  *
  * One thread, float32, no state, any alignment; the order of every sum is fixed. */
-#include <stdint.h>
-#include <string.h>
-#if defined(__AVX__)
-#include <immintrin.h>
-#endif
-
-#ifndef LANES
-#if defined(__AVX512F__)
-#define LANES 16
-#define ROWS 12
-#elif defined(__AVX__)
-#define LANES 8
-#define ROWS 6
-#elif defined(__aarch64__)
-#define LANES 4
-#define ROWS 12
-#else
-#define LANES 4
-#define ROWS 6
-#endif
-#endif
-#define WIDTH (2 * LANES)
+#include "vectors.h"
 #define DEPTH (4096 / WIDTH)  /* rows of a panel that are multiplied at a time: 16 KB */
 #define GATHER (5120 / WIDTH) /* rows of gradients that are gathered, about */
 #define AHEAD 96              /* rows whose input products are made at a time, at least */
 #define BLOCK (16 * ROWS)     /* gates whose gradients are packed at a time */
 #define COPIED ((ROWS + LANES - 1) / LANES * LANES)
 
-typedef int64_t I;
-typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int32_t ints __attribute__((vector_size(4 * LANES)));
-typedef float loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE vec get(const float *p) { return *(const loose *)p; }
-INLINE void put(float *p, vec v) { *(loose *)p = v; }
-INLINE vec all(float x) { return x - (vec){0}; }
-INLINE I least(I a, I b) { return a < b ? a : b; }
 INLINE I most(I a, I b) { return a > b ? a : b; }
 INLINE I filled(I n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
 

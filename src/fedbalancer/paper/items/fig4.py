@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
+from fedbalancer.paper.item import Finding, Frames, Presentation, Table, WithoutRuns, Work
 from fedbalancer.paper.picture import FAINT, legend_below, panels
-from fedbalancer.paper.printed import CLIENTS, DDLE, TASKS, Printed
-from fedbalancer.paper.request import Request
+from fedbalancer.paper.printed import CLIENTS, DDLE, Printed
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.report.estimate import Estimate
-from fedbalancer.report.rule import Rule
 from fedbalancer.report.style import BLUE
 from fedbalancer.runs.simulation import build
 from fedbalancer.server.deadline.peak import peak_deadline
@@ -32,22 +30,12 @@ LONGEST_S = 1200
 
 
 @dataclass(frozen=True)
-class Figure4:
+class Figure4(WithoutRuns):
     """DDL-E over deadlines."""
 
     name: str = "fig4"
     title: str = "the efficiency of deadlines (DDL-E)"
     place: str = "Figure 4"
-    tasks: tuple[str, ...] = TASKS
-    scale: str = "paper"
-    rule: Rule = "fair"
-
-    def runs(self, request: Request) -> int:
-        return 0
-
-    def check(self, request: Request) -> None:
-        for task in request.tasks:
-            request.spec(task).load_task()
 
     def measure(self, work: Work) -> dict[str, pl.DataFrame]:
         spec = replace(work.request.spec(work.task), method="fedavg+1t", timing_only=True)

@@ -9,13 +9,11 @@ import polars as pl
 
 from fedbalancer.devices import Network, Phones, resolve_latency
 from fedbalancer.devices.phones import CLASS_WEIGHTS
-from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
+from fedbalancer.paper.item import Finding, Frames, Presentation, Table, WithoutRuns, Work
 from fedbalancer.paper.picture import legend_below, panels
-from fedbalancer.paper.printed import NETWORK_CV, TABLE4, TASKS
-from fedbalancer.paper.request import Request
+from fedbalancer.paper.printed import NETWORK_CV, TABLE4
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.report.estimate import Estimate
-from fedbalancer.report.rule import Rule
 from fedbalancer.report.style import BLUE, GREEN, ORANGE
 from fedbalancer.runs.simulation import build, resolve_spec
 
@@ -28,22 +26,12 @@ COLOURS = {"slow": BLUE, "mid": ORANGE, "fast": GREEN}
 
 
 @dataclass(frozen=True)
-class Table4:
+class Table4(WithoutRuns):
     """The devices of each task."""
 
     name: str = "table4"
     title: str = "what the devices are"
     place: str = "Table 4"
-    tasks: tuple[str, ...] = TASKS
-    scale: str = "paper"
-    rule: Rule = "fair"
-
-    def runs(self, request: Request) -> int:
-        return 0
-
-    def check(self, request: Request) -> None:
-        for task in request.tasks:
-            request.spec(task).load_task()
 
     def measure(self, work: Work) -> dict[str, pl.DataFrame]:
         spec = replace(work.request.spec(work.task), method="fedavg+1t", timing_only=True)
