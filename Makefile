@@ -7,7 +7,7 @@ DEMO ?= demo-report
 
 .PHONY: demo test check soak bench bench-peers clean
 
-demo: $(VENV)/.demo ## FedBalancer against FedAvg and Prox on 100 generated users, eight seeds; prints where the report is
+demo: $(VENV)/.demo ## FedBalancer against FedAvg and Prox on real smartwatch data, eight seeds; prints where the report is
 	$(BIN)/fedbalancer compare --out $(DEMO) --overwrite
 
 test: $(VENV)/.dev ## lint, types and all tests

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 def compare(
     task: Annotated[
-        str | None, typer.Argument(help="Name of a task, or TOML file; without one: the demo, which needs no data.")
+        str | None, typer.Argument(help="Name of a task, or TOML file; without one: the demo, on data that come along.")
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Comma-separated methods (default: FedBalancer and the paper's baselines).")
