@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,9 @@ def test_lines_have_the_colours_of_their_methods_and_axes_have_units(comparison_
     colours = {line.get_label(): line.get_color() for line in axes.lines}
     for method, look in looks(results.methods).items():
         assert colours[method] == look.colour
-    assert axes.get_xlabel() == "Simulated time (min)"
+    assert axes.get_xlabel() == "Share of the time budget"
+    without_budgets = replace(results, budgets_s={})
+    assert accuracy_figure(without_budgets, None).axes[0].get_xlabel() == "Simulated time (min)"
     assert "har (synthetic)" in axes.get_title(loc="left")
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
 from fedbalancer.report.folders import RunCurve, StoredRun, load
-from fedbalancer.report.series import PANELS, accuracy_band, outcome_shares, round_band, used
+from fedbalancer.report.series import PANELS, Curve, band_of, outcome_shares, round_band, used
 
 
 def stored(seed: int, clocks: list[float], accuracies: list[float], deadlines: list[float]) -> StoredRun:
@@ -18,8 +19,12 @@ def stored(seed: int, clocks: list[float], accuracies: list[float], deadlines: l
     return StoredRun(RunCurve("m", seed, evals), rounds=rounds)
 
 
+def curve(seed: int, x: list[float], y: list[float]) -> Curve:
+    return Curve(seed, np.array(x, dtype=np.float64), np.array(y))
+
+
 def test_the_mean_covers_what_all_seeds_have_and_longer_seeds_go_on_by_themselves() -> None:
-    band = accuracy_band([stored(0, [10, 30], [0.0, 0.2], []), stored(1, [20, 40], [0.5, 0.7], [])])
+    band = band_of([curve(0, [10, 30], [0.0, 0.2]), curve(1, [20, 40], [0.5, 0.7])])
     assert band is not None
     assert (band.x[0], band.x[-1], band.seeds) == (20, 30, 2)
     assert (band.low[0], band.high[0], band.mean[0]) == pytest.approx((0.1, 0.5, 0.3))
@@ -29,7 +34,7 @@ def test_the_mean_covers_what_all_seeds_have_and_longer_seeds_go_on_by_themselve
 
 
 def test_one_seed_is_drawn_as_it_is() -> None:
-    band = accuracy_band([stored(0, [10, 30], [0.1, 0.2], [])])
+    band = band_of([curve(0, [10, 30], [0.1, 0.2])])
     assert band is not None
     assert band.x.tolist() == [10, 30]
     assert band.mean.tolist() == band.low.tolist() == [0.1, 0.2]
@@ -41,7 +46,7 @@ def test_rounds_without_a_finite_value_are_left_out() -> None:
     assert band.x.tolist() == [1, 3]
     assert round_band([stored(0, [], [], [math.inf])], "deadline_s") is None
     assert round_band([], "deadline_s") is None
-    assert accuracy_band([]) is None
+    assert band_of([]) is None
 
 
 def test_rounds_are_averaged_in_groups_over_what_all_seeds_have() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbalancer.files import write_bytes
-from fedbalancer.report.axes import clock_name
+from fedbalancer.report.axes import accuracy_axes, clock_name
 from fedbalancer.report.estimate import Estimate
 from fedbalancer.report.folders import Results
 from fedbalancer.report.scores import Comparison
-from fedbalancer.report.series import PANELS, Band, Panel, accuracy_bands
-from fedbalancer.report.style import DASHES, looks, time_unit
+from fedbalancer.report.series import PANELS, Band, Panel
+from fedbalancer.report.style import DASHES, looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,17 +41,16 @@ def write_figures(results: Results, comparison: Comparison | None, folder: Path)
 
 
 def accuracy_figure(results: Results, comparison: Comparison | None) -> Figure:
-    """Accuracy over simulated time, with the target and the budget of a comparison."""
-    bands = accuracy_bands(results)
-    per_unit, unit = time_unit(max((band.end for band in bands.values() if band), default=0.0))
-    clock = clock_name(results)
-    figure, axes = _figure(results, f"Accuracy over {clock}", f"{clock.capitalize()} ({unit})", "Test accuracy")
-    _draw(axes, results, bands, per_unit)
-    if comparison is not None and comparison.target is not None and comparison.budget_s is not None:
-        budgets = [seed.budget_s / per_unit for seed in comparison.seeds]
+    """Accuracy over the share of the budget, by which seeds with unlike budgets end together, or else over time; with
+    the target and the budget of a comparison."""
+    axis = next(iter(accuracy_axes(results)), None)
+    label = axis.label if axis is not None else clock_name(results)
+    figure, axes = _figure(results, "Accuracy", label[0].upper() + label[1:], "Test accuracy")
+    _draw(axes, results, axis.bands if axis is not None else dict.fromkeys(results.methods))
+    if comparison is not None and comparison.target is not None:
         axes.axhline(comparison.target, color=FAINT, linestyle=(0, (1, 2)), linewidth=1.2, label="target")
-        axes.axvline(comparison.budget_s / per_unit, color=FAINT, linestyle=(0, (5, 3)), linewidth=1.0, label="budget")
-        axes.axvspan(min(budgets), max(budgets), color=FAINT, alpha=0.10, linewidth=0)
+    if axis is not None and axis.key == "share" and comparison is not None:
+        axes.axvline(1.0, color=FAINT, linestyle=(0, (5, 3)), linewidth=1.0, label="budget")
     axes.set_xlim(left=0)
     return _finish(figure, axes)
 
@@ -122,13 +121,13 @@ def _figure(results: Results, title: str, x_label: str, y_label: str) -> tuple[F
     return figure, axes
 
 
-def _draw(axes: Axes, results: Results, bands: dict[str, Band | None], per_x: float = 1.0) -> None:
+def _draw(axes: Axes, results: Results, bands: dict[str, Band | None]) -> None:
     """One line per method, and a band where there are several seeds."""
     for method, look in looks(results.methods).items():
         band = bands[method]
         if band is None:
             continue
-        x, marker = band.x / per_x, "o" if len(band.x) == 1 else ""
+        x, marker = band.x, "o" if len(band.x) == 1 else ""
         axes.plot(
             x, band.mean, label=method, color=look.colour, linestyle=DASHES[look.dash],
             linewidth=look.width * 0.85, marker=marker,
@@ -136,7 +135,7 @@ def _draw(axes: Axes, results: Results, bands: dict[str, Band | None], per_x: fl
         if band.seeds > 1:
             axes.fill_between(x, band.low, band.high, color=look.colour, alpha=0.12, linewidth=0)
         for tail in band.tails:
-            axes.plot(tail.x / per_x, tail.y, color=look.colour, linestyle=DASHES[look.dash], linewidth=0.7)
+            axes.plot(tail.x, tail.y, color=look.colour, linestyle=DASHES[look.dash], linewidth=0.7)
     if not axes.lines:
         axes.text(0.5, 0.5, NOTHING, transform=axes.transAxes, ha="center", va="center", color=FAINT)
 

@@ -107,17 +107,6 @@ PANELS = (
 )  # fmt: skip
 
 
-def accuracy_bands(results: Results) -> dict[str, Band | None]:
-    """Accuracy over seconds, for every method."""
-    return {method: accuracy_band(results.of(method)) for method in results.methods}
-
-
-def accuracy_band(runs: Sequence[StoredRun]) -> Band | None:
-    """Accuracy over seconds."""
-    found = ((run.curve.seed, evaluations(run)) for run in runs)
-    return band_of(Curve(seed, *(_floats(evals[name]) for name in ("clock_s", "accuracy"))) for seed, evals in found)
-
-
 def band_of(curves: Iterable[Curve], points: int = TIME_POINTS) -> Band | None:
     """Each seed interpolated on one grid over what all of them cover, and what some have beyond it."""
     found = [each for each in curves if len(each.x)]
