@@ -130,6 +130,7 @@ def run_comparison(
         curves = {spec.key: _curve(out, spec, outcomes.get(spec.key)) for spec in plan.specs}
         further = [] if stopped() else _extensions(plan, out, curves, outcomes)
         outcomes |= pool.run(further, listen, stopped)
+    outcomes = {spec.key: outcomes[spec.key] for spec in plan.specs if spec.key in outcomes}  # not as they finished
     if out is not None:
         comparison = write_report(out).comparison
         assert comparison is not None  # only a single run has no scores
