@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbalancer.client.fast import chain, conv, conv_norm, kernels, lstm, products, scores
+from fedbalancer.client.fast import chain, conv, conv_norm, kernels, lstm, products, row, scores
 
 _kept: list[Tensor] = []
 
@@ -140,6 +140,38 @@ def call_lstm(rng: random.Random) -> list[Tensor]:
     return [states, last, cells, same, *grads]
 
 
+def call_row(rng: random.Random) -> list[Tensor]:
+    """Steps of small rows: convolutions of either kind or none, dense layers, batches of several sizes."""
+    flat, count, channels = rng.random() < 0.5, rng.randint(0, 2), rng.randint(1, 9)
+    sides = (rng.randint(8, 40),) if flat else (rng.randint(8, 14), rng.randint(8, 14))
+    layers: list[Any] = []
+    x, width = torch.empty(1, channels, *sides), channels
+    for _ in range(count):
+        window, filters = rng.randint(1, 5), rng.choice([rng.randint(1, 20), 16, 32])
+        make: Any = nn.Conv1d if flat else nn.Conv2d
+        pads = (0, 0, 2, 2) if flat else (2, 2, 2, 2)
+        shape = conv.Shape(pads, (1, 2) if flat else (2, 2), rng.random() < 0.5, rng.random() < 0.7)
+        layers.append(conv.ConvBlock(make(width, filters, window, bias=rng.random() < 0.7), shape))
+        x, width = layers[-1](x).detach(), filters
+    layers.append(nn.Flatten())
+    width = x[0].numel()
+    for _ in range(rng.randint(0, 2)):
+        out = rng.randint(1, 40)
+        layers += [nn.Linear(width, out, bias=rng.random() < 0.7), *([nn.ReLU()] if rng.random() < 0.7 else [])]
+        width = out
+    layers.append(nn.Linear(width, rng.randint(1, 12), bias=rng.random() < 0.7))
+    made = row.row_of(layers, torch.empty(3, channels, *sides))
+    assert made is not None
+    losses: list[Tensor] = []
+    for mu in (0.0, 0.5):
+        made.begin(0.01, mu)
+        for rows in (rng.randint(1, 40), rng.randint(1, 10)):
+            labels = torch.randint(made.classes, (rows,))
+            losses += [made.step(anywhere(rng, rows, channels, *sides), labels)]  # type: ignore[list-item]
+            assert made.step(anywhere(rng, rows, channels, *sides), labels + made.classes) is None
+    return [*losses, *(tensor.detach() for layer in layers for tensor in layer.parameters())]
+
+
 def overrun() -> None:
     """One row more than there is memory for: past the wrappers, which refuse it."""
     y, x, w = torch.zeros(2, 5), torch.zeros(2, 9), torch.zeros(5, 9)
@@ -150,7 +182,7 @@ def overrun() -> None:
 def main(seed: int, count: int) -> None:
     rng = random.Random(seed)
     for _ in range(count):
-        for call in (call_conv, call_conv_norm, call_dense, call_lstm, call_words):
+        for call in (call_conv, call_conv_norm, call_dense, call_lstm, call_words, call_row):
             torch.manual_seed(rng.randrange(2**31))
             state = rng.getstate()
             for tensor in call(rng):
@@ -159,7 +191,7 @@ def main(seed: int, count: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name in ("conv", "dense", "lstm", "words"):
+    for name in ("conv", "dense", "lstm", "words", "row"):
         assert kernels.load(name) is not None, kernels.why_not(name)
     for module in (conv, conv_norm, products, lstm, scores):
         module.scratch = exact_scratch  # type: ignore[attr-defined]

@@ -30,7 +30,8 @@ def updates(task: Task, work: ClientWork) -> tuple[Weights, Weights, Weights]:
     assert by_chain.plan is not None
     assert by_autograd.plan is not None
     assert by_chain.plan.chain is not None
-    by_autograd.__dict__["plan"] = replace(by_autograd.plan, chain=None)
+    by_chain.__dict__["plan"] = replace(by_chain.plan, row=None)
+    by_autograd.__dict__["plan"] = replace(by_autograd.plan, chain=None, row=None)
     weights = by_chain.initial_weights(0)
     first, second, third = (trainer.train(weights, work).update for trainer in (by_chain, by_autograd, plain))
     return first, second, third

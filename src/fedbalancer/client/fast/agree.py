@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedbalancer.client.fast.chain import Chain
     from fedbalancer.client.fast.dense import FusedDense
     from fedbalancer.client.fast.held import Held
+    from fedbalancer.client.fast.row import Row
     from fedbalancer.client.fast.words import WordLosses
     from fedbalancer.client.tensors import Loss
 
@@ -83,6 +84,28 @@ def loss_disagreement(
             return f"with its loss, fails: {' '.join(str(error).split())[:200]}"
         finally:
             last.end()
+
+
+def row_disagreement(plain: nn.Module, row: Row, sample: Tensor) -> str | None:
+    """The same of a row, which shows its gradients by a step of length 1: with random labels, losses and gradients."""
+    labels = torch.randint(row.classes, (len(sample),), generator=torch.Generator().manual_seed(2))
+
+    def usual(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
+        losses = nn.functional.cross_entropy(_outputs(plain.train(), sample), labels, reduction="none")
+        return losses, lambda _: torch.autograd.backward(losses.mean())
+
+    def by_row(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
+        row.begin(1.0, 0.0)
+        losses = row.step(sample, labels)
+        if losses is None:
+            raise ValueError("the row does not take the sample")
+        return losses, lambda _: None
+
+    with untouched(plain) as restore:
+        try:
+            return _compared(plain, usual, by_row, sample, restore, (), ())
+        except _FAILURES as error:
+            return f"as a row, fails: {' '.join(str(error).split())[:200]}"
 
 
 def _compared(

@@ -51,13 +51,18 @@ class Chain:
 
 def chain_of(module: nn.Module) -> Chain | None:
     """The module as a chain; None if it is anything but a row of layers that we know, each used once."""
-    layers = list(_leaves(module))
+    layers = layers_of(module)
     kinds = [_KINDS.get(type(layer)) for layer in layers]
     if not layers or len(set(map(id, layers))) < len(layers) or None in kinds:
         return None
     if not all(plain(layer) for layer in layers) or not all(p.requires_grad for p in module.parameters()):
         return None
     return Chain([kind(layer) for kind, layer in zip(kinds, layers, strict=True) if kind is not None])
+
+
+def layers_of(module: nn.Module) -> list[nn.Module]:
+    """The layers of a plain row; of anything else the module itself."""
+    return list(_leaves(module))
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:

@@ -132,11 +132,10 @@ class Call:
         )  # fmt: skip
 
     def _four_strides(self, tensor: Tensor) -> Any:
-        """Of image, channel, row and column."""
         strides = tensor.stride()
         known = self._strides.get(strides)
         if known is None:
-            known = self._strides[strides] = FourStrides(*strides[:2], *(0, *strides[2:])[-2:])
+            known = self._strides[strides] = four_strides(strides)
         return known
 
     def inside(self, padded: Tensor) -> Tensor:
@@ -149,6 +148,11 @@ class Call:
 
 
 FourStrides = ctypes.c_int64 * 4
+
+
+def four_strides(strides: Sequence[int]) -> Any:
+    """Of image, channel, row and column, as the kernel knows them."""
+    return FourStrides(*strides[:2], *(0, *strides[2:])[-2:])
 
 
 class _Convolution(torch.autograd.Function):

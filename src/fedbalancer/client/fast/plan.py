@@ -13,11 +13,12 @@ from functools import cached_property
 
 from torch import Tensor, nn
 
-from fedbalancer.client.fast.agree import disagreement, loss_disagreement
-from fedbalancer.client.fast.chain import Chain, chain_of
+from fedbalancer.client.fast.agree import disagreement, loss_disagreement, row_disagreement
+from fedbalancer.client.fast.chain import Chain, chain_of, layers_of
 from fedbalancer.client.fast.dense import FusedDense
 from fedbalancer.client.fast.held import FewRows, Held
 from fedbalancer.client.fast.layers import Change, changes, sharing_copy
+from fedbalancer.client.fast.row import Row, row_of
 from fedbalancer.client.fast.words import WordLosses
 from fedbalancer.tasks.losses import masked_loss
 
@@ -40,11 +41,13 @@ class Layer:
 @dataclass(frozen=True, eq=False)
 class FastPlan:
     """A module that computes what the given one computes, and what became of every layer with parameters. `chain`
-    trains the same module without autograd, if it is a plain row of layers."""
+    trains the same module without autograd, if it is a plain row of layers; `row` does a whole step of it at once, if
+    they are small and the loss is the cross-entropy."""
 
     module: nn.Module
     layers: tuple[Layer, ...] = ()
     chain: Chain | None = None
+    row: Row | None = None
 
     @cached_property
     def fused(self) -> tuple[FusedDense, ...]:
@@ -80,7 +83,10 @@ def fast_module(module: nn.Module, sample: Tensor, loss: object = None) -> FastP
     chain = chain_of(plan.module)
     if chain is not None and disagreement(module, chain, plan.fused, sample) is not None:
         chain = None
-    return replace(plan, layers=tuple(_layers(module, made, why)), chain=chain)
+    row = row_of(layers_of(plan.module), sample) if chain is not None and loss == "cross_entropy" else None
+    if row is not None and row_disagreement(module, row, sample) is not None:
+        row = None
+    return replace(plan, layers=tuple(_layers(module, made, why)), chain=chain, row=row)
 
 
 def _kept_changes(module: nn.Module, sample: Tensor, wanted: list[Change], why: dict[str, str]) -> list[Change]:

@@ -13,6 +13,7 @@ from fedbalancer.client.fast.chain import Chain
 from fedbalancer.client.fast.dense import FusedDense
 from fedbalancer.client.fast.held import Held
 from fedbalancer.client.fast.plan import FastPlan
+from fedbalancer.client.fast.row import Row
 from fedbalancer.client.fast.words import WordLosses
 from fedbalancer.client.flat import FlatModule
 from fedbalancer.client.sgd import outputs_of
@@ -33,6 +34,7 @@ class FastSteps:
         self._held: tuple[Held, ...] = ()
         self._losses: WordLosses | None = None
         self._chain: Chain | None = None
+        self._row: Row | None = None
         self._stepped: list[nn.Parameter] = []
         self._anchors: list[Tensor] = []
 
@@ -42,6 +44,7 @@ class FastSteps:
         self._weights, self._work = weights, work
         self._fused = self._plan.fused if work.clip_norm is None else ()
         self._chain = self._plan.chain if work.clip_norm is None else None
+        self._row = self._plan.row if work.clip_norm is None else None
         self._held, self._losses = ((), None) if work.mu else (self._plan.held, self._plan.losses)
         layers: tuple[FusedDense | Held, ...] = (*self._fused, *self._held)
         own = {id(parameter) for layer in layers for parameter in layer.parameters()}
@@ -51,8 +54,14 @@ class FastSteps:
             fused.begin(work.learning_rate, work.mu, work.batches * work.batch_size)
         for held in self._held:
             held.begin()
+        if self._row is not None:
+            self._row.begin(work.learning_rate, work.mu)
 
     def step(self, features: Tensor, labels: Tensor) -> Tensor:
+        done = None if self._row is None else self._row.step(features, labels)
+        return self._layer_by_layer(features, labels) if done is None else done
+
+    def _layer_by_layer(self, features: Tensor, labels: Tensor) -> Tensor:
         for parameter in self._stepped:
             parameter.grad = None
         losses = self._by_autograd(features, labels) if self._chain is None else self._by_chain(features, labels)
