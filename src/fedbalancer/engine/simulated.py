@@ -52,10 +52,12 @@ class SimulatedEngine:
         availability: Availability,
         model_bytes: int,
         up_bytes: int | None = None,
+        encoded_bytes: int | None = None,
         window_s: float = 20.0,
     ) -> None:
-        """`model_bytes` travel to a client, `up_bytes` back (unless told, as many); `window_s` is what the selection of
-        clients takes before every round."""
+        """`model_bytes` travel to a client, `up_bytes` back (unless told, as many), for which an update is encoded as
+        `encoded_bytes` (unless told, as these); `window_s` is what the selection of clients takes before every round.
+        """
         self.policies = policies
         self.ledger = ledger
         self.executor = executor
@@ -63,6 +65,7 @@ class SimulatedEngine:
         self.availability = availability
         self.down_bytes = model_bytes
         self.up_bytes = model_bytes if up_bytes is None else up_bytes
+        self._encoded_bytes = self.up_bytes if encoded_bytes is None else encoded_bytes
         self.window_s = window_s
         self.memory = Memories(ledger)
 
@@ -150,9 +153,9 @@ class SimulatedEngine:
         order, layout = round.order, self.executor.layout
         noise = stream(order.seed, "noise", order.round, round.client)
         released = round.released(trained, float(attempts.draws.batch_s[place]), layout, noise)
-        if isinstance(released.sent, bytes) and len(released.sent) != self.up_bytes:
+        if isinstance(released.sent, bytes) and len(released.sent) != self._encoded_bytes:
             who = type(self.policies.compress).__name__
-            raise ValueError(f"{who} sent {len(released.sent)} bytes but promised {self.up_bytes}")
+            raise ValueError(f"{who} sent {len(released.sent)} bytes but promised {self._encoded_bytes}")
         self.memory.put(row, released.memory)
         update = received(released.sent, self.policies.compress, layout, order, round.client)
         epochs = int(attempts.batches[place]) / int(attempts.per_epoch[place])

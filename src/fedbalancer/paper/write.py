@@ -112,7 +112,7 @@ def _joined(file: Path, frame: pl.DataFrame, tasks: list[str]) -> pl.DataFrame:
     if not file.is_file():
         return frame
     try:
-        before = pl.read_parquet(file)
+        before = pl.read_parquet(file, glob=False)
         kept = before.filter(~pl.col("task").is_in(tasks))
     except (OSError, pl.exceptions.PolarsError) as error:
         raise RunFolderError(f"{file} cannot be read ({str(error).splitlines()[0]}); remove it") from error

@@ -66,7 +66,9 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     clients = tuple(sorted(size_of))
     sizes = np.array([size_of[client] for client in clients], dtype=np.int64)
     plain = isinstance(chosen.client.compress, NoCompression)
-    up_bytes = model_bytes if plain else chosen.client.compress.encoded_bytes(layout())
+    encoded_bytes = None if plain else chosen.client.compress.encoded_bytes(layout())
+    # A narrow model that travels as the published one: what is sent of it is as large a share of that.
+    up_bytes = model_bytes if encoded_bytes is None else round(encoded_bytes * model_bytes / layout().wire_bytes)
     ledger = Ledger.start(
         clients,
         sizes,
@@ -81,6 +83,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         availability=_availability(settings, clients, spec.seed),
         model_bytes=model_bytes,
         up_bytes=up_bytes,
+        encoded_bytes=encoded_bytes,
         window_s=settings.window_s,
     )
     server = Server(chosen.server, setup_of(chosen, ledger, settings, spec.seed))

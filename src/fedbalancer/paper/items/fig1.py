@@ -106,7 +106,7 @@ class _Watched:
             rows = self._run_to(number + 1).clients.filter(pl.col("round") == number + 1)
             frame = self._measured(number, weights, sorted(rows["client"].to_list()))
             write_bytes(file, _bytes(frame))
-        return pl.read_parquet(file)
+        return pl.read_parquet(file, glob=False)
 
     def _weights(self, number: int) -> Weights:
         """The model after so many rounds: kept in a file, because the run has to go on before it is looked at."""

@@ -36,7 +36,7 @@ def read_columns(path: Path, columns: Sequence[str], user: str | None) -> pl.Dat
         for column in columns:
             if column not in known:
                 raise UnknownName(f"column of {path}", column, known)
-        frame = pl.read_parquet(path, columns=list(dict.fromkeys(columns)))
+        frame = pl.read_parquet(path, columns=list(dict.fromkeys(columns)), glob=False)
     except pl.exceptions.PolarsError as error:
         raise BadData(f"{path} cannot be read as Parquet: {error}") from error
     for column in frame.columns:
