@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from runs import tinytask
+
 from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
-from runs import tinytask
 
 
 def test_a_model_that_travels_as_a_larger_one_is_charged_so_compressed_or_not() -> None:
