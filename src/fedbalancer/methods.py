@@ -30,6 +30,8 @@ from fedbalancer.server.aggregate import (
     QFFL,
     FedAdagrad,
     FedAdam,
+    FedExP,
+    FedNova,
     FedYogi,
     Krum,
     MajorityVote,
@@ -173,6 +175,8 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         "Adagrad on the server",
         lambda m, s: m.changed(aggregate=FedAdagrad(s.server_eta, s.server_tau)),
     ),
+    "+fedexp": ("FedExP: longer steps where clients disagree", lambda m, s: m.changed(aggregate=FedExP())),
+    "+fednova": ("FedNova: updates count per step behind them", lambda m, s: m.changed(aggregate=FedNova())),
     "+median": ("the median of every parameter", lambda m, s: m.changed(aggregate=Median())),
     "+trimmedmean": ("the mean without extremes", lambda m, s: m.changed(aggregate=TrimmedMean(s.trim_share))),
     "+krum": (

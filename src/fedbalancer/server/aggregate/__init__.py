@@ -2,6 +2,8 @@
 
 from fedbalancer.server.aggregate.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedbalancer.server.aggregate.coordinatewise import Median, TrimmedMean
+from fedbalancer.server.aggregate.fedexp import FedExP
+from fedbalancer.server.aggregate.fednova import FedNova
 from fedbalancer.server.aggregate.krum import Krum
 from fedbalancer.server.aggregate.majority_vote import MajorityVote
 from fedbalancer.server.aggregate.mean import WeightedMean
@@ -12,6 +14,8 @@ __all__ = [
     "QFFL",
     "FedAdagrad",
     "FedAdam",
+    "FedExP",
+    "FedNova",
     "FedYogi",
     "Krum",
     "MajorityVote",
