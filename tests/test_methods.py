@@ -38,6 +38,7 @@ from fedbalancer.server.aggregate import (
 )
 from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, WaitForShare
+from fedbalancer.server.deliver import AveragedModel
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -168,6 +169,7 @@ class TestSettingsReachTheSlots:
             "+fedadagrad": {"aggregate": FedAdagrad(0.2, 0.1)},
             "+fedexp": {"aggregate": FedExP()},
             "+fednova": {"aggregate": FedNova()},
+            "+averaged": {"deliver": AveragedModel()},
             "+median": {"aggregate": Median()},
             "+trimmedmean": {"aggregate": TrimmedMean(0.1)},
             "+krum": {"aggregate": Krum(0.3, 2)},

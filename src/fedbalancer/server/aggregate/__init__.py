@@ -2,6 +2,7 @@
 
 from fedbalancer.server.aggregate.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedbalancer.server.aggregate.coordinatewise import Median, TrimmedMean
+from fedbalancer.server.aggregate.extrapolated_momentum import ExtrapolatedMomentum
 from fedbalancer.server.aggregate.fedexp import FedExP
 from fedbalancer.server.aggregate.fednova import FedNova
 from fedbalancer.server.aggregate.krum import Krum
@@ -12,6 +13,7 @@ from fedbalancer.server.aggregate.qffl import QFFL
 
 __all__ = [
     "QFFL",
+    "ExtrapolatedMomentum",
     "FedAdagrad",
     "FedAdam",
     "FedExP",
