@@ -12,6 +12,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from fedbalancer.flower.template import write_app
+
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -31,12 +33,36 @@ def test_a_new_app_is_whole_and_its_own(cli: Cli, tmp_path: Path, framework: str
     components = config["tool"]["flwr"]["app"]["components"]
     assert components == {"serverapp": "my_app_2.server_app:app", "clientapp": "my_app_2.client_app:app"}
     assert ("torch" in config["project"]["dependencies"][0]) == (framework == "torch")
-    assert not any(b"@" + name + b"@" in text for text in snapshot(made).values() for name in (b"NAME", b"EXTRAS"))
+    assert not any(b"@" + name + b"@" in text for text in snapshot(made).values() for name in (b"NAME", b"PROJECT", b"EXTRAS"))
     checked = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "120", "--select", "E,F,I,B", "."],
         cwd=made, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("folder", "package", "project"),
+    [
+        ("my_app", "my_app", "my-app"),
+        ("My.First_App", "my_first_app", "my-first-app"),
+        ("2nd try", "app_2nd_try", "app-2nd-try"),
+        ("_x__y-", "x_y", "x-y"),
+        ("grüße", "gr_e", "gr-e"),
+        ("a_very_long_name_for_an_app_that_is_small", None, "a-very-long-name-for-an-app-that"),
+    ],
+)
+def test_flower_takes_an_app_of_any_name(tmp_path: Path, folder: str, package: str | None, project: str) -> None:
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    from flwr.cli.build import build_fab_from_disk  # what `flwr run` does first
+    from flwr.cli.config_utils import load_and_validate
+
+    written = write_app(tmp_path / folder, "numpy")
+    load_and_validate(tmp_path / folder / "pyproject.toml")
+    assert build_fab_from_disk(tmp_path / folder)
+    config = tomllib.loads((tmp_path / folder / "pyproject.toml").read_text())
+    assert config["project"]["name"] == project
+    assert {path.parent.name for path in written if path.suffix == ".py"} == {package or folder}
 
 
 def test_an_empty_folder_is_filled_and_one_in_use_is_left_alone(cli: Cli, tmp_path: Path) -> None:
@@ -54,7 +80,8 @@ def test_an_empty_folder_is_filled_and_one_in_use_is_left_alone(cli: Cli, tmp_pa
     ("arguments", "said"),
     [
         (["new", "numpy"], "'numpy' cannot be one"),
-        (["new", "3rd"], "'3rd' cannot be one"),
+        (["new", "class"], "'class' cannot be one"),
+        (["new", "..."], "'' cannot be one"),
         (["new", "mine", "--framework", "torhc"], "did you mean torch?"),
         (["new", "file/in/the/way"], "cannot be written"),
         (["try", "."], "no pyproject.toml"),
@@ -74,15 +101,23 @@ def test_mistakes_are_told_in_a_line(cli: Cli, tmp_path: Path, arguments: list[s
 
 
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("framework", ["numpy", pytest.param("torch", marks=pytest.mark.soak)])
-def test_a_new_app_runs_as_it_is(cli: Cli, tmp_path: Path, framework: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "framework"), [("my_app", "numpy"), pytest.param("2nd.App", "torch", marks=pytest.mark.soak)]
+)
+def test_a_new_app_runs_as_it_is(cli: Cli, tmp_path: Path, name: str, framework: str) -> None:
+    """And what its server writes to a relative path, as Flower's quickstarts do, is in the app's folder afterwards."""
     pytest.importorskip("flwr", reason="flwr is not installed")
     pytest.importorskip(framework)
-    assert cli("flower", "new", "mine", "--framework", framework).returncode == 0
-    done = cli("flower", "try", "mine", "--nodes", "2", "-c", "rounds=2 clients-per-round=2", timeout=270)
+    assert cli("flower", "new", name, "--framework", framework).returncode == 0
+    server = next((tmp_path / name).glob("*/server_app.py"))
+    server.write_text(server.read_text() + '    open("final_model.pt", "w").write("the weights")\n')
+    before = snapshot(tmp_path / name)
+    done = cli("flower", "try", name, "--nodes", "2", "-c", "rounds=2 clients-per-round=2", timeout=270)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "run finished:completed" in done.stderr
-    run = tmp_path / "mine" / "runs" / "first"
+    after = snapshot(tmp_path / name)
+    assert {path for path in after if not path.startswith("runs/")} == {*before, "final_model.pt"}
+    run = tmp_path / name / "runs" / "first"
     assert json.loads((run / "manifest.json").read_text())["status"] == "done"
     assert pl.read_parquet(run / "rounds.parquet")["completed"].sum() >= 1
     evals = pl.read_parquet(run / "evals.parquet")
