@@ -33,7 +33,7 @@ def test_a_new_app_is_whole_and_its_own(cli: Cli, tmp_path: Path, framework: str
     components = config["tool"]["flwr"]["app"]["components"]
     assert components == {"serverapp": "my_app_2.server_app:app", "clientapp": "my_app_2.client_app:app"}
     assert ("torch" in config["project"]["dependencies"][0]) == (framework == "torch")
-    assert not any(b"@" + name + b"@" in text for text in snapshot(made).values() for name in (b"NAME", b"PROJECT", b"EXTRAS"))
+    assert not any(word in text for text in snapshot(made).values() for word in (b"@NAME@", b"@PROJECT@", b"@EXTRAS@"))
     checked = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "120", "--select", "E,F,I,B", "."],
         cwd=made, capture_output=True, text=True, check=False,

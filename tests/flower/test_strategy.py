@@ -64,6 +64,36 @@ def test_a_key_of_another_method_is_refused(tmp_path: Path) -> None:
         World(Phone(0), Phone(1)).start(1, "fedavg+1t", checkpoint_dir=tmp_path, run_key="mine")
 
 
+def test_a_run_does_not_go_on_with_other_settings_unless_told(tmp_path: Path) -> None:
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
+    World(Phone(0), Phone(1)).start(1, "fedavg+wfa", **places)
+    changed = {"learning_rate": 0.5, "epochs": 2, "settings": {"p": 0.9}}
+    manifest = tmp_path / "mine" / "manifest.json"
+    before = json.loads(manifest.read_text())
+    with pytest.raises(RunFolderError, match=r"learning_rate 0.05, now 0.5") as refused:
+        World(Phone(0), Phone(1)).start(2, "fedavg+wfa", **places, **changed)
+    assert all(name in str(refused.value) for name in ("epochs 3, now 2", "p 1.0, now 0.9", "accept_changes"))
+    assert json.loads(manifest.read_text()) == before
+
+    phones = (Phone(0), Phone(1))
+    World(*phones).start(3, "fedavg+wfa", accept_changes=True, **places, **changed)
+    assert phones[0].orders[0].order.learning_rate == 0.5
+    after = json.loads(manifest.read_text())
+    assert after["settings"]["learning_rate"] == 0.5
+    assert {"after_round": 1, "setting": "epochs", "before": 3, "now": 2} in after["changes"]
+    assert (after["rounds"], len(after["changes"])) == (3, 3)
+    World(*phones).start(4, "fedavg+wfa", **places, **changed)
+
+
+def test_neither_does_it_with_another_aggregation_or_training_configuration(tmp_path: Path) -> None:
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
+    World(Phone(0), Phone(1)).start(1, "fedavg+wfa", aggregate=flower_strategies.FedAdam(eta=0.1), **places)
+    with pytest.raises(RunFolderError, match="FedYogi"):
+        World(Phone(0), Phone(1)).start(2, "fedavg+wfa", aggregate=flower_strategies.FedYogi(), **places)
+    with pytest.raises(RunFolderError, match=r"eta=0.2"):
+        World(Phone(0), Phone(1)).start(2, "fedavg+wfa", aggregate=flower_strategies.FedAdam(eta=0.2), **places)
+
+
 def test_a_client_that_joined_is_there_after_a_resume(tmp_path: Path) -> None:
     places = {"checkpoint_dir": tmp_path, "run_key": "mine", "clients_per_round": 3}
     world = World(Phone(0), Phone(1))

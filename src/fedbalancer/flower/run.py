@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedbalancer.files import readable
+from fedbalancer.flower.changes import spoken
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.layout import ModelLayout
@@ -32,7 +34,7 @@ class Run:
         self, strategy: Strategy, grid: Grid, arrays: ArrayRecord, num_rounds: int, timeout: float,
         train_config: ConfigRecord | None, evaluate_config: ConfigRecord | None, evaluate_fn: EvaluateFn | None,
     ) -> None:  # fmt: skip
-        self.strategy, self.num_rounds = strategy, num_rounds
+        self.strategy, self.num_rounds, self.train_config = strategy, num_rounds, dict(train_config or {})
         self.layout = ModelLayout.of(arrays)
         self.key = strategy.run_key if strategy.run_key is not None else f"run-{grid.run.run_id}"
         self.weights = self.layout.flat(arrays)
@@ -56,7 +58,11 @@ class Run:
 
     def manifest(self) -> dict[str, Any]:
         s = self.strategy
-        return manifest_of(s.task, s.method.name, s.seed, s.settings, self.num_rounds)
+        sent = {name: value.hex() if isinstance(value, bytes) else value for name, value in self.train_config.items()}
+        return manifest_of(
+            s.task, s.method.name, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
+            aggregate=spoken(s.method.aggregate),
+        )  # fmt: skip
 
     def go(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""
@@ -84,10 +90,14 @@ class Run:
                 self.engine.restore(remembered)
                 self.round = state.round
                 self._publish(state)
+                for change in self.record.changes:
+                    self.engine.say("setting changed", **asdict(change))
+                self.record.note_changes(state.round)
                 self.engine.say("resumed", round=state.round, clients=len(state.ledger.clients))
                 return server, state
         if self.record.resumed:
             self.record.folder.restore(_no_state(self.weights))
+            self.record.note_changes(0)
         self.engine.gather(self.strategy.min_clients)
         greetings = [greeting for _, greeting in sorted(self.engine.nodes.greetings.items())]
         server = self._server(self.engine.welcome(ledger_of(greetings), self.strategy.measure_network))

@@ -32,8 +32,9 @@ class Strategy:
     evaluated every `eval_every` rounds, by `evaluate_fn` of `start` or, with `federated_evaluate`, by the clients.
 
     The run goes into the folder `run_key` under `checkpoint_dir` (default: the user's cache folder); started again with
-    the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. Without a key
-    nothing stays on disk. `task` is what reports call the problem.
+    the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. With other
+    settings than before it is refused, unless `accept_changes`; then they are written down. Without a key nothing stays
+    on disk. `task` is what reports call the problem.
 
     `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`. If `measure_network`,
     deadlines follow what transport really takes. `waiting` says how often replies are asked for, and whose clock
@@ -56,6 +57,7 @@ class Strategy:
         federated_evaluate: bool = False,
         checkpoint_dir: Path | str | None = None,
         run_key: str | None = None,
+        accept_changes: bool = False,
         task: str = "flower",
         most_samples: int = 10**6,
         measure_network: bool = True,
@@ -75,6 +77,7 @@ class Strategy:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
         self.seed, self.min_clients, self.federated_evaluate = seed, min_clients, federated_evaluate
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
+        self.accept_changes = accept_changes
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 
     def summary(self) -> None:
@@ -98,7 +101,7 @@ class Strategy:
         self.summary()
         with ExitStack() as stack:
             run = Run(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-            record = RunRecorder(self._folder(stack, run), run.manifest())
+            record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
             try:
                 run.go(record)
             except FedBalancerError as error:
