@@ -12,13 +12,14 @@ from typing import Any
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
 from fedbalancer.flower.compat import ConfigRecord, Grid, RecordDict
+from fedbalancer.flower.evaluation import Pool, evaluation_of, pooled
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import joined, with_network
 from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE, HELLO, TRAIN, Instruction
 from fedbalancer.flower.overhead import Overheads
-from fedbalancer.flower.reading import busy_s, mean_evaluation
+from fedbalancer.flower.reading import busy_s
 from fedbalancer.flower.round import OpenRound
 from fedbalancer.methods import Method
 from fedbalancer.settings import Settings
@@ -32,7 +33,10 @@ from fedbalancer.types import (
 )
 
 _log = logging.getLogger("flwr.fedbalancer")
-OFFENCES = ("error", "invalid", "late reply", "missing", "no reply", "duplicate", "node not introduced")
+OFFENCES = (
+    "error", "invalid", "late reply", "missing", "no reply", "duplicate", "node not introduced", "evaluation failed",
+    "not among the metrics",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,14 +83,14 @@ class GridEngine:
         most_samples: int = 10**6,
         train_config: Mapping[str, Any] | None = None,
         evaluate_config: Mapping[str, Any] | None = None,
-        evaluate: Callable[[Weights], Evaluation] | None = None,
+        pool: Pool | None = None,
         log: Callable[..., None] | None = None,
     ) -> None:
         self.method, self.layout, self.settings, self.waiting = method, layout, settings, waiting
         self.run_key, self.policies = run_key, method.client.to_json() or ""
         self.overheads = overheads if overheads is not None else Overheads()
         self.train_config, self.evaluate_config = dict(train_config or {}), dict(evaluate_config or {})
-        self._evaluate = evaluate
+        self._pool = pool
         self._clock, self._sleep, self._tell = waiting.clock, waiting.sleep, log
         self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
@@ -244,11 +248,14 @@ class GridEngine:
     # The model on data
 
     def evaluate(self, weights: Weights) -> Evaluation:
-        """By the server's own function, or else on the clients' data, without those that take more than twice as long
-        as half of them: one that died must not cost two minutes."""
-        if self._evaluate is not None:
-            return self._evaluate(weights)
-        content = RecordDict({ARRAYS: self.layout.record(weights), CONFIG: ConfigRecord(self.evaluate_config)})
+        """On the clients' data."""
+        return evaluation_of(self.ask(weights, 0))
+
+    def ask(self, weights: Weights, round: int) -> dict[str, Any]:
+        """The clients' metrics as one, without those that take more than twice as long as half of them: one that died
+        must not cost two minutes."""
+        config = ConfigRecord({"server-round": round, **self.evaluate_config})
+        content = RecordDict({ARRAYS: self.layout.record(weights), CONFIG: config})
         free = [client for client in self.nodes.present() if client not in self.mailbox.busy()]
         self._answers = []
         sent = self.mailbox.send(EVALUATE, [Letter(self.nodes.node_of[c], c, content) for c in free], 0, EVALUATE_S)
@@ -258,7 +265,13 @@ class GridEngine:
             if limit_s == EVALUATE_S and 2 * len(self._answers) >= len(sent):
                 limit_s = min(max(2 * (self._clock() - began), SOON_S), EVALUATE_S)
             self._sleep(self.waiting.poll_s)
-        return mean_evaluation([answer.message for answer in self._answers])
+
+        def fault(client: str, why: str) -> None:
+            self.say("evaluation failed", client=client, round=round, why=why)
+
+        for client in sorted({one.client for one in sent} - {answer.sent.client for answer in self._answers}):
+            fault(client, "no reply in time")
+        return pooled(self._answers, fault, self._pool)
 
     # What outlives a crash
 

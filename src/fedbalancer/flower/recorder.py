@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -47,7 +46,7 @@ class RunRecorder:
             except RunFolderError:
                 self.folder.close()
                 raise
-            self.folder.update_manifest(status="running", why=None, rounds=manifest["rounds"])
+            self.folder.update_manifest(status="running", why=None, rounds=manifest.get("rounds"))
             self.folder.log("resumed")
         else:
             self.folder = RunFolder.create(path, manifest)
@@ -117,15 +116,6 @@ def manifest_of(
         device="real",
         **more,
     )
-
-
-def metric(record: Mapping[str, Any] | None, *names: str) -> float:
-    """The first number under one of these names, NaN if there is none."""
-    for name in names:
-        value = None if record is None else record.get(name)
-        if isinstance(value, int | float):
-            return float(value)
-    return math.nan
 
 
 def _ledger(clients: tuple[str, ...], columns: Mapping[str, Any]) -> Ledger:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,11 @@ import numpy as np
 from fedbalancer.files import readable
 from fedbalancer.flower.changes import spoken
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result
+from fedbalancer.flower.evaluation import WEIGHT, evaluation_of, unnamed
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
-from fedbalancer.flower.recorder import RunRecorder, manifest_of, metric
+from fedbalancer.flower.recorder import RunRecorder, manifest_of
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
@@ -40,6 +41,7 @@ class Run:
         self.weights = self.layout.flat(arrays)
         self.result = Result(arrays=arrays)
         self.evaluate_fn = evaluate_fn
+        self._told: set[str] = set()
         self.state: ServerState
         self.record: RunRecorder
         self.engine = GridEngine(
@@ -52,7 +54,7 @@ class Run:
             most_samples=strategy.most_samples,
             train_config=train_config,
             evaluate_config=evaluate_config,
-            evaluate=self._asked if evaluate_fn is not None else None,
+            pool=strategy.evaluate_metrics_aggr_fn,
             log=self._tell,
         )
 
@@ -138,23 +140,34 @@ class Run:
         self.result.arrays = self.layout.record(state.weights)
 
     def _evaluation(self, weights: Weights) -> Evaluation | None:
-        if self.evaluate_fn is None and not self.strategy.federated_evaluate:
+        """The model on the server's data, on the clients', or on both; our tables have the server's where there are
+        any."""
+        server = None
+        if self.evaluate_fn is not None:
+            server = self.evaluate_fn(self.round, self.layout.record(weights))
+            if server is not None:
+                self.result.evaluate_metrics_serverapp[self.round] = server
+        clients: Mapping[str, Any] = {}
+        if self.strategy.federated_evaluate:
+            clients = self.engine.ask(weights, self.round)
+            self.result.evaluate_metrics_clientapp[self.round] = MetricRecord(dict(clients))
+        if server is None and not self.strategy.federated_evaluate:
             return None
-        evaluation = self.engine.evaluate(weights)
-        if self.evaluate_fn is None:
-            found: dict[str, Any] = {"accuracy": evaluation.accuracy, "loss": evaluation.loss}
-            self.result.evaluate_metrics_clientapp[self.round] = MetricRecord(found)
-        self.engine.say("evaluated", round=self.round, accuracy=evaluation.accuracy, loss=evaluation.loss)
-        return evaluation
+        for place, found in (("server", server or {}), ("clients", clients)):
+            if found:
+                self.engine.say("evaluated", round=self.round, on=place, **self._numbers(found))
+        return evaluation_of(clients if server is None else server)
 
-    def _asked(self, weights: Weights) -> Evaluation:
-        """The user's own evaluation on the server."""
-        if self.evaluate_fn is None:
-            return Evaluation(math.nan, math.nan, 0)
-        found = self.evaluate_fn(self.round, self.layout.record(weights))
-        if found is not None:
-            self.result.evaluate_metrics_serverapp[self.round] = found
-        return Evaluation(metric(found, "accuracy", "acc"), metric(found, "loss"), 0)
+    def _numbers(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Accuracy and loss for the log, and the others by their names. What is in neither is said once."""
+        evaluation, lacking = evaluation_of(found), set(unnamed(found)) - self._told
+        self._told |= lacking
+        for name in sorted(lacking):
+            self.engine.say("not among the metrics", metric=name, found=", ".join(found) or "nothing",
+                            why=f"tables and reports have none; call it {name}")  # fmt: skip
+        others = {name: value for name, value in found.items() if name not in ("accuracy", "loss", WEIGHT)}
+        shown = {name: value for name, value in others.items() if isinstance(value, int | float)}
+        return {"accuracy": evaluation.accuracy, "loss": evaluation.loss, "others": shown}
 
     def _tell(self, event: str, **fields: Any) -> None:
         if hasattr(self, "record"):

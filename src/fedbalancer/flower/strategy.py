@@ -11,6 +11,7 @@ from typing import Any
 
 from fedbalancer.errors import BadSetting, FedBalancerError
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
+from fedbalancer.flower.evaluation import Pool
 from fedbalancer.flower.grid_engine import WAITING, Waiting
 from fedbalancer.flower.recorder import RunRecorder, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
@@ -29,7 +30,8 @@ class Strategy:
     `method` is a name or a `Method`. `clients_per_round`, `epochs`, `batch_size` and `learning_rate` are what clients
     train with; other `settings` are those of `--set` (an unknown key is an error). `aggregate` puts another policy, or
     one of Flower's own strategies, into the aggregation slot. The first round waits for `min_clients`. The model is
-    evaluated every `eval_every` rounds, by `evaluate_fn` of `start` or, with `federated_evaluate`, by the clients.
+    evaluated every `eval_every` rounds, by `evaluate_fn` of `start` and, with `federated_evaluate`, by the clients;
+    `evaluate_metrics_aggr_fn` makes their metrics one (default: means, weighted by samples).
 
     The run goes into the folder `run_key` under `checkpoint_dir` (default: the user's cache folder); started again with
     the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. With other
@@ -55,6 +57,7 @@ class Strategy:
         min_clients: int = 2,
         eval_every: int = 1,
         federated_evaluate: bool = False,
+        evaluate_metrics_aggr_fn: Pool | None = None,
         checkpoint_dir: Path | str | None = None,
         run_key: str | None = None,
         accept_changes: bool = False,
@@ -77,6 +80,7 @@ class Strategy:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
         self.seed, self.min_clients, self.federated_evaluate = seed, min_clients, federated_evaluate
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.accept_changes = accept_changes
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 
