@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,13 +113,17 @@ def test_a_client_that_joined_is_there_after_a_resume(tmp_path: Path) -> None:
     assert "c2" in pl.read_parquet(tmp_path / "mine" / "clients.parquet")["client"].to_list()
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedYogi", "FedAvgM", "FedMedian"])
+@pytest.mark.parametrize("name", [
+        "FedAvg", "FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum",
+        "Bulyan", "QFedAvg",
+    ])  # fmt: skip
 def test_a_strategy_of_flower_aggregates(name: str, tmp_path: Path) -> None:
     """The same rounds whether they ran through or were resumed: what the strategy remembers is in the checkpoint."""
-    kind = getattr(flower_strategies, name)
-    wanted = World(Phone(0), Phone(1)).start(4, "fedavg+wfa", aggregate=kind())
+    given = {"client_learning_rate": 0.05} if name == "QFedAvg" else {}
+    kind = partial(getattr(flower_strategies, name), **given)
+    wanted = World(Phone(0), Phone(1), Phone(2)).start(4, "fedavg+wfa", aggregate=kind())
     places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
-    phones = (Phone(0), Phone(1))
+    phones = (Phone(0), Phone(1), Phone(2))
     World(*phones).start(2, "fedavg+wfa", aggregate=kind(), **places)
     resumed = World(*phones).start(4, "fedavg+wfa", aggregate=kind(), **places)
     assert np.abs(weights_of(wanted)).max() > 0.05

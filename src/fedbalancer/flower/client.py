@@ -140,6 +140,7 @@ class LocalRound:
         losses: ArrayLike | None = None,
         seen: ArrayLike | None = None,
         epochs: float | None = None,
+        as_model: bool = False,
     ) -> Message:
         """The report: `arrays` is the trained model under the names it came with (or a list of arrays in that order),
         `losses` the loss of every sample that was seen when it was first seen (or of all samples, by their numbers).
@@ -147,17 +148,20 @@ class LocalRound:
         `seen` are the samples trained: by default those that `batches` handed out, or all selected ones for a training
         loop of your own, which also says how many `epochs` it did if not all. A client whose policy counts nothing of
         what it did (FedAvg: not all epochs were in time) says so, and is free for the next round.
+
+        `as_model` sends the trained model under the names that came in place of the update as one vector, for mods of
+        Flower that look at it (`LocalDpMod`).
         """
         live = self.live
         if not self._asked:
             live.trained_otherwise(epochs)
         if arrays is None or live.must_look or not live.counted(live.done):
-            return self.report(None)
+            return self.report(None, as_model)
         rows = np.unique((live.seen if self._asked else live.indices) if seen is None else np.asarray(seen))
         update = np.asarray(self._flat(arrays) - self.weights(), dtype=np.float32)
-        return self.report(Trained(self.client, update, rows, self._fresh(losses, rows)))
+        return self.report(Trained(self.client, update, rows, self._fresh(losses, rows)), as_model)
 
-    def report(self, trained: Trained | None) -> Message:
+    def report(self, trained: Trained | None, as_model: bool = False) -> Message:
         """The reply with what was trained, in the order of the model that was sent; None: nothing of it counts."""
         live = self.live
         released = live.finished(trained, self.layout.layout)
@@ -168,7 +172,16 @@ class LocalRound:
             self._keeper().save(SavedMemory(live.memory, saved=self._saved))
             return self._send(pack_stopped(self.client, self.order, measured))
         self._keeper().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
-        return self._send(pack_report(self.client, self.order, pack_update(released.sent), released.summary, measured))
+        arrays = self._model(released.sent) if as_model else pack_update(released.sent)
+        return self._send(pack_report(self.client, self.order, arrays, released.summary, measured))
+
+    def _model(self, sent: Weights | bytes) -> ArrayRecord:
+        """The trained model under the names that came."""
+        if isinstance(sent, bytes):
+            raise BadSetting(
+                f"method {self.instruction.method!r} compresses updates; mods of Flower cannot look at them"
+            )
+        return self.layout.record(np.asarray(self.weights() + sent, dtype=np.float32))
 
     def _send(self, content: RecordDict) -> Message:
         return reply_to(self.message, content, self.elapsed_s())

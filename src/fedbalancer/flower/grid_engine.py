@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fedbalancer.errors import MissingData
@@ -21,6 +19,7 @@ from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE, HELLO, TRAIN, In
 from fedbalancer.flower.overhead import Overheads
 from fedbalancer.flower.reading import busy_s
 from fedbalancer.flower.round import OpenRound
+from fedbalancer.flower.waiting import WAITING, Waiting
 from fedbalancer.methods import Method
 from fedbalancer.settings import Settings
 from fedbalancer.types import (
@@ -32,6 +31,8 @@ from fedbalancer.types import (
     Weights,
 )
 
+__all__ = ["WAITING", "GridEngine", "Waiting"]
+
 _log = logging.getLogger("flwr.fedbalancer")
 OFFENCES = (
     "error", "invalid", "late reply", "missing", "no reply", "duplicate", "node not introduced", "evaluation failed",
@@ -39,25 +40,6 @@ OFFENCES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """How the engine waits. `grace_s` is what a message lives beyond its deadline, `poll_s` how often replies are asked
-    for, `settle_s` how long a new round waits for clients that have yet to answer the last one (for enough of them, or
-    for `everybody`), `timeout_s` how long a round without a deadline may take, and how long the server waits for
-    anybody to be there. `clock` and `sleep` are the wall's and replies are pulled in the
-    `background`, unless a test brings its own time."""
-
-    poll_s: float = 0.25
-    grace_s: float = 5.0
-    settle_s: float = 4.0
-    timeout_s: float = 3600.0
-    everybody: bool = False
-    background: bool = True
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
-WAITING = Waiting()
 SHORTEST_S = 1e-6
 PATIENCE_S, LAST_LOOK_S = 1.0, 0.3
 """How long a pull is waited for before it goes on by itself, and how long at the deadline."""
@@ -116,7 +98,15 @@ class GridEngine:
                     f"{self.waiting.timeout_s:g} s; start more SuperNodes or lower min_clients"
                 )
             self._look()
+            self._check_greetings(least)
             self._sleep(self.waiting.poll_s)
+
+    def _check_greetings(self, least: int) -> None:
+        """Enough nodes are there, but too many of them cannot introduce themselves: waiting would not help."""
+        failed, there = self.nodes.hopeless(), len(self.nodes.connected)
+        if there >= least > there - len(failed):
+            node, why = next(iter(failed.items()))
+            raise MissingData(f"{len(failed)} of {there} nodes cannot introduce themselves; node {node}: {_line(why)}")
 
     def welcome(self, ledger: Ledger, measure_network: bool = True) -> Ledger:
         """The ledger for the next round: with rows for clients that joined, and with measured transport."""
@@ -252,19 +242,13 @@ class GridEngine:
         return evaluation_of(self.ask(weights, 0))
 
     def ask(self, weights: Weights, round: int) -> dict[str, Any]:
-        """The clients' metrics as one, without those that take more than twice as long as half of them: one that died
-        must not cost two minutes."""
+        """The clients' metrics as one."""
         config = ConfigRecord({"server-round": round, **self.evaluate_config})
         content = RecordDict({ARRAYS: self.layout.record(weights), CONFIG: config})
         free = [client for client in self.nodes.present() if client not in self.mailbox.busy()]
         self._answers = []
         sent = self.mailbox.send(EVALUATE, [Letter(self.nodes.node_of[c], c, content) for c in free], 0, EVALUATE_S)
-        began, limit_s = self._clock(), EVALUATE_S
-        while len(self._answers) < len(sent) and self._clock() - began < limit_s:
-            self._poll()
-            if limit_s == EVALUATE_S and 2 * len(self._answers) >= len(sent):
-                limit_s = min(max(2 * (self._clock() - began), SOON_S), EVALUATE_S)
-            self._sleep(self.waiting.poll_s)
+        self._wait_for_answers(len(sent))
 
         def fault(client: str, why: str) -> None:
             self.say("evaluation failed", client=client, round=round, why=why)
@@ -272,6 +256,15 @@ class GridEngine:
         for client in sorted({one.client for one in sent} - {answer.sent.client for answer in self._answers}):
             fault(client, "no reply in time")
         return pooled(self._answers, fault, self._pool)
+
+    def _wait_for_answers(self, count: int) -> None:
+        """Not for those that take more than twice as long as half of them: one that died must not cost two minutes."""
+        began, limit_s = self._clock(), EVALUATE_S
+        while len(self._answers) < count and self._clock() - began < limit_s:
+            self._poll()
+            if limit_s == EVALUATE_S and 2 * len(self._answers) >= count:
+                limit_s = min(max(2 * (self._clock() - began), SOON_S), EVALUATE_S)
+            self._sleep(self.waiting.poll_s)
 
     # What outlives a crash
 

@@ -13,6 +13,7 @@ from fedbalancer.files import readable
 from fedbalancer.flower.changes import spoken
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result
 from fedbalancer.flower.evaluation import WEIGHT, evaluation_of, unnamed
+from fedbalancer.flower.foreign import sent_with_orders
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
@@ -52,7 +53,7 @@ class Run:
             run_key=self.key,
             waiting=replace(strategy.waiting, timeout_s=timeout),
             most_samples=strategy.most_samples,
-            train_config=train_config,
+            train_config={**sent_with_orders(strategy.method.aggregate), **self.train_config},
             evaluate_config=evaluate_config,
             pool=strategy.evaluate_metrics_aggr_fn,
             log=self._tell,

@@ -12,6 +12,7 @@ from typing import Any
 from fedbalancer.errors import BadSetting, FedBalancerError
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.evaluation import Pool
+from fedbalancer.flower.foreign import with_aggregation
 from fedbalancer.flower.grid_engine import WAITING, Waiting
 from fedbalancer.flower.recorder import RunRecorder, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
@@ -74,7 +75,7 @@ class Strategy:
         in_brackets = spelt(method).layer if isinstance(method, str) else method.settings
         self.settings = resolve(given, settings or {}, in_brackets)
         made = method_of(method, self.settings) if isinstance(method, str) else method
-        self.method = made if aggregate is None else made.changed(aggregate=aggregator(aggregate))
+        self.method = made if aggregate is None else with_aggregation(made, aggregate)
         self.named = isinstance(method, str) and not self.settings.slots
         if min_clients < 1:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
@@ -122,12 +123,3 @@ class Strategy:
             return Path(stack.enter_context(TemporaryDirectory(prefix="fedbalancer-"))) / "run"
         base = self.checkpoint_dir if self.checkpoint_dir is not None else cache_folder() / "flower-runs"
         return folder_of(base, run.key)
-
-
-def aggregator(policy: Any) -> Any:
-    """A policy for the aggregation slot: our own as it is, one of Flower's strategies in an adapter."""
-    if not hasattr(policy, "aggregate_train"):
-        return policy
-    from fedbalancer.flower.aggregate import FlowerAggregator
-
-    return FlowerAggregator(policy)
