@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -32,7 +36,8 @@ def test_a_new_app_is_whole_and_its_own(cli: Cli, tmp_path: Path, framework: str
     config = tomllib.loads((made / "pyproject.toml").read_text())
     components = config["tool"]["flwr"]["app"]["components"]
     assert components == {"serverapp": "my_app_2.server_app:app", "clientapp": "my_app_2.client_app:app"}
-    assert ("torch" in config["project"]["dependencies"][0]) == (framework == "torch")
+    assert config["project"]["dependencies"] == []
+    assert ("torch,flower" in (made / "README.md").read_text()) == (framework == "torch")
     assert not any(word in text for text in snapshot(made).values() for word in (b"@NAME@", b"@PROJECT@", b"@EXTRAS@"))
     checked = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length", "120", "--select", "E,F,I,B", "."],
@@ -63,6 +68,57 @@ def test_flower_takes_an_app_of_any_name(tmp_path: Path, folder: str, package: s
     config = tomllib.loads((tmp_path / folder / "pyproject.toml").read_text())
     assert config["project"]["name"] == project
     assert {path.parent.name for path in written if path.suffix == ".py"} == {package or folder}
+
+
+@pytest.mark.parametrize("app", ["new", "examples/flower", "examples/flower_numpy", "examples/flower_sklearn"])
+def test_flower_can_install_what_an_app_says_that_it_needs(tmp_path: Path, app: str) -> None:
+    """What `flwr run .` does before a run, here without a package index, where fedbalancer is not."""
+    pytest.importorskip("uv", reason="uv is not installed")
+    if app == "new":
+        write_app(tmp_path / "app", "torch")
+    else:
+        shutil.copytree(Path(__file__).parents[2] / app, tmp_path / "app")
+    environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(tmp_path / "env"), "UV_CACHE_DIR": str(tmp_path / "uv")}
+    command = [sys.executable, "-m", "uv", "sync", "--offline", "--python", sys.executable, "--no-install-project"]
+    done = subprocess.run(
+        command, cwd=tmp_path / "app", env=environment, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(280)
+def test_flwr_run_as_it_is_typed(cli: Cli, tmp_path: Path) -> None:
+    """`flwr run .` in Flower's simulation, with the SuperLink that it starts by itself, and no flag of ours."""
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    pytest.importorskip("ray", reason="flwr[simulation] is not installed")
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 39091)) == 0:
+            pytest.skip("a local SuperLink of Flower is running already")
+    assert cli("flower", "new", "my_app", "--framework", "numpy").returncode == 0
+    environment = {
+        **os.environ, "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    try:
+        done = subprocess.run(
+            ["flwr", "run", ".", "--stream"],
+            cwd=tmp_path / "my_app", env=environment, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+    finally:
+        for process in processes_with(str(tmp_path / "home")):
+            os.kill(process, signal.SIGTERM)
+    run = tmp_path / "my_app" / "runs" / "first"
+    assert (run / "manifest.json").exists(), done.stdout[-3000:] + done.stderr[-3000:]
+    assert json.loads((run / "manifest.json").read_text())["status"] == "done"
+    rounds = pl.read_parquet(run / "rounds.parquet").filter(pl.col("round") >= 3)
+    assert rounds["completed"].sum() >= 0.95 * rounds["selected"].sum()
+
+
+def processes_with(text: str) -> list[int]:
+    """Processes that have a text in their command line: a SuperLink that nobody else can stop."""
+    lines = {file.parent.name: file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()}
+    return [int(process) for process, line in lines.items() if text.encode() in line]
 
 
 def test_an_empty_folder_is_filled_and_one_in_use_is_left_alone(cli: Cli, tmp_path: Path) -> None:
