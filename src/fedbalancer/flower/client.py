@@ -170,7 +170,7 @@ class LocalRound:
         )
         if released is None:
             self._keeper().save(SavedMemory(live.memory, saved=self._saved))
-            return self._send(pack_stopped(self.client, self.order, measured))
+            return self._send(pack_stopped(self.client, self.order, measured, live.batch_s() if live.done else None))
         self._keeper().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
         arrays = self._model(released.sent) if as_model else pack_update(released.sent)
         return self._send(pack_report(self.client, self.order, arrays, released.summary, measured))

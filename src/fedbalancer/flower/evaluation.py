@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedbalancer.flower.compat import Message, MetricRecord, RecordDict
+from fedbalancer.flower.compat import ConfigRecord, Message, MetricRecord, RecordDict
 from fedbalancer.flower.layout import Faulty
-from fedbalancer.flower.mailbox import Arrival
-from fedbalancer.types import Evaluation
+from fedbalancer.flower.mailbox import Arrival, Letter
+from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE
+from fedbalancer.types import Evaluation, Weights
 
+if TYPE_CHECKING:
+    from fedbalancer.flower.grid_engine import GridEngine
+
+EVALUATE_S, SOON_S = 120.0, 10.0
+"""How long the clients have to evaluate a model, and how long the second half at least once the first is in."""
 WEIGHT = "num-examples"
 MOST_SAMPLES = 10**6
 """What one client's evaluation counts for, at most."""
@@ -20,6 +26,36 @@ ACCURACY, LOSS = ("accuracy", "acc"), ("loss",)
 
 Pool = Callable[[list[RecordDict], str], MetricRecord]
 """(the clients' answers, the key of their weights) -> their metrics as one: Flower's `evaluate_metrics_aggr_fn`."""
+
+
+def asked(
+    engine: GridEngine, weights: Weights, round: int, config: Mapping[str, Any], pool: Pool | None = None
+) -> dict[str, Any]:
+    """The metrics of a model on the clients' data as one; clients that could not be asked are named in the log."""
+    numbered: dict[str, Any] = {"server-round": round, **config}
+    content = RecordDict({ARRAYS: engine.layout.record(weights), CONFIG: ConfigRecord(numbered)})
+    free = [client for client in engine.nodes.present() if client not in engine.mailbox.busy()]
+    engine.answers = []
+    sent = engine.mailbox.send(EVALUATE, [Letter(engine.nodes.node_of[c], c, content) for c in free], 0, EVALUATE_S)
+    _wait_for_answers(engine, len(sent))
+
+    def fault(client: str, why: str) -> None:
+        engine.say("evaluation failed", client=client, round=round, why=why)
+
+    for client in sorted({one.client for one in sent} - {answer.sent.client for answer in engine.answers}):
+        fault(client, "no reply in time")
+    return pooled(engine.answers, fault, pool)
+
+
+def _wait_for_answers(engine: GridEngine, count: int) -> None:
+    """Not for those that take more than twice as long as half of them: one that died must not cost two minutes."""
+    clock = engine.waiting.clock
+    began, limit_s = clock(), EVALUATE_S
+    while len(engine.answers) < count and clock() - began < limit_s:
+        engine.poll()
+        if limit_s == EVALUATE_S and 2 * len(engine.answers) >= count:
+            limit_s = min(max(2 * (clock() - began), SOON_S), EVALUATE_S)
+        engine.waiting.sleep(engine.waiting.poll_s)
 
 
 def pooled(answers: Sequence[Arrival], fault: Callable[[str, str], None], pool: Pool | None = None) -> dict[str, Any]:

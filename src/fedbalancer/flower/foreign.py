@@ -1,13 +1,11 @@
-"""What of Flower's own goes together with this strategy, and what is refused, by name and before anything runs."""
+"""Flower's own strategies in the aggregation slot: what goes together, and what is refused by name at the start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedbalancer.composition import Method
 from fedbalancer.errors import BadSetting
-from fedbalancer.flower.compat import Context, Message, mods_of
 
 MU_KEY = "proximal-mu"
 """Where Flower's FedProx tells its clients mu."""
@@ -19,9 +17,6 @@ NO_EFFECT = {
     "weighted_by_key": ("num-examples", "nothing: updates weigh by the samples trained"),
 }
 """Arguments of Flower's strategies that say what is said elsewhere here: their default, and where."""
-
-CLIPPING = ("fixedclipping_mod", "adaptiveclipping_mod")
-Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 
 def with_aggregation(method: Method, policy: Any) -> Method:
@@ -73,49 +68,6 @@ def _check_configuration(strategy: Any, name: str) -> None:
         value = getattr(strategy, argument, default)
         if value != default:
             raise BadSetting(f"{argument} = {value!r} of aggregate={name} would have no effect; here it is {place}")
-
-
-def check_app_mods(app: Any) -> None:
-    """Refuse mods on a whole `ClientApp` that fail on anything but a train message: the greeting is none."""
-    for mod in mods_of(app):
-        if (name := mod_name(mod)) in ("LocalDpMod", *CLIPPING):
-            raise BadSetting(
-                f"ClientApp(mods=[{name}]) also gets the server's first question, which has no arrays, and fails on "
-                f"it; put it where it belongs: @app.train(mods=[...]), or client_app(mods=[...])"
-            )
-
-
-def check_mods(mods: Sequence[Mod]) -> None:
-    """Refuse mods that need one of Flower's strategies on the server."""
-    for mod in mods:
-        if (name := mod_name(mod)) in CLIPPING:
-            raise BadSetting(
-                f"mods: {name} clips to a norm that only Flower's DifferentialPrivacyClientSide strategies send, which "
-                "do not go together with deadlines; LocalDpMod clips and adds noise by itself"
-            )
-
-
-def only_updates(mod: Mod) -> Mod:
-    """A mod that leaves replies without arrays alone: a client that stopped for its deadline sends none, and Flower's
-    mods take that for a mistake."""
-
-    def applied(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-        replies: list[Message] = []
-
-        def kept(message: Message, context: Context) -> Message:
-            replies.append(call_next(message, context))
-            return replies[-1]
-
-        found = mod(message, context, kept)
-        bare = replies and not replies[-1].has_error() and not replies[-1].content.array_records
-        return replies[-1] if bare else found
-
-    return applied
-
-
-def mod_name(mod: Any) -> str:
-    """The name of a mod: of a function its own, of an object that of its class."""
-    return str(getattr(mod, "__name__", type(mod).__name__))
 
 
 def _classes(strategy: Any) -> set[str]:

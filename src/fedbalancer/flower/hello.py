@@ -19,9 +19,9 @@ from fedbalancer.flower.compat import (
     RecordDict,
     reply_to,
 )
-from fedbalancer.flower.foreign import check_app_mods
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.memory import Keeper
+from fedbalancer.flower.mods import check_app_mods
 from fedbalancer.flower.orders import METRICS, OURS, VERSION, check_version, text
 
 CLIENT_ID, PARTITION = "client-id", "partition-id"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW, FEW = 5, 3
+ODD = 2.0
+"""An overhead so many times the next longest is left out: one message that took ages says nothing of the next."""
 JITTER_S = 3.0
 """SuperNodes ask for messages every three seconds, so that one measurement may be so much too lucky."""
 
@@ -23,10 +25,14 @@ class Overheads:
         self._seen.setdefault(client, deque(maxlen=WINDOW)).append(max(seconds, 0.0))
 
     def expected_s(self, client: str) -> float:
-        """The worst of late; after few measurements, that and the jitter of Flower's polling. By the mean, half of the
-        reports would come too late, and a round closes early anyway when all are in."""
-        seen = self._seen.get(client, ())
-        return max(seen, default=0.0) + (JITTER_S if 0 < len(seen) < FEW else 0.0)
+        """The worst of late, and half of how much they differ: the next may be worse. After few measurements, the worst
+        and the jitter of Flower's polling. By the mean, half of the reports would come too late, and a round closes
+        early anyway when all are in."""
+        seen = sorted(self._seen.get(client, ()))
+        if len(seen) < FEW:
+            return max(seen, default=0.0) + (JITTER_S if seen else 0.0)
+        usual = seen[:-1] if seen[-1] > ODD * seen[-2] else seen
+        return usual[-1] + (usual[-1] - usual[0]) / 2
 
     def budget_s(self, client: str, round: int, deadline_s: float) -> float:
         """What a client may take from its start to its report, so that this arrives in time."""

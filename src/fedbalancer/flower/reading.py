@@ -15,7 +15,7 @@ from fedbalancer.errors import BadSetting
 from fedbalancer.flower.compat import ArrayRecord, Message, RecordDict
 from fedbalancer.flower.layout import Faulty, ModelLayout, read_array
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, check_version, text
-from fedbalancer.flower.replies import MEASURED, PAYLOAD, STOPPED, SUMMARY, TRAINED, VECTOR, Measured, dashed
+from fedbalancer.flower.replies import BATCH_S, MEASURED, PAYLOAD, STOPPED, SUMMARY, TRAINED, VECTOR, Measured, dashed
 from fedbalancer.protocols import Compressor
 from fedbalancer.server.report_check import fault
 from fedbalancer.types import ClientReport, Order, Summary, Timings, Weights
@@ -98,6 +98,15 @@ def busy_s(message: Message, round_trip_s: float) -> float:
         if isinstance(value, int | float) and 0 <= value <= round_trip_s:
             return float(value)
     return round_trip_s
+
+
+def batch_s_of(message: Message, round_trip_s: float) -> float | None:
+    """The seconds per batch in a reply that does not count; None where they make no sense."""
+    for record in message.content.metric_records.values():
+        value = record.get(BATCH_S)
+        if isinstance(value, int | float) and 0 < value <= round_trip_s:
+            return float(value)
+    return None
 
 
 def _update(content: RecordDict, expected: Expected) -> Weights:

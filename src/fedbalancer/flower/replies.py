@@ -16,6 +16,7 @@ PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
 """The one array of an update, compressed or not: Flower fetches every array by a request of its own."""
 
 SUMMARY = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s")
+BATCH_S = "batch-s"
 MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
 
 
@@ -38,9 +39,10 @@ def pack_report(client: str, order: Order, arrays: ArrayRecord, summary: Summary
     return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics), OURS: _ours(client, order, TRAINED, "")})
 
 
-def pack_stopped(client: str, order: Order, measured: Measured) -> RecordDict:
-    """The word of a client that has nothing to report."""
+def pack_stopped(client: str, order: Order, measured: Measured, batch_s: float | None = None) -> RecordDict:
+    """The word of a client that has nothing to report but, if it trained at all, how long its batches took."""
     metrics: dict[str, Any] = {dashed(name): float(getattr(measured, name)) for name in MEASURED}
+    metrics |= {} if batch_s is None else {BATCH_S: batch_s}
     ours = _ours(client, order, STOPPED, measured.phase)
     return RecordDict({METRICS: MetricRecord(metrics), OURS: ours})
 

@@ -8,7 +8,7 @@ from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, RecordDict
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
 from fedbalancer.flower.orders import ARRAYS, CONFIG, OURS, TRAIN
-from fedbalancer.flower.reading import Expected, split_timings, unpack
+from fedbalancer.flower.reading import Expected, batch_s_of, split_timings, unpack
 from fedbalancer.types import ClientReport, Missing, RoundPlan, RoundResult, Weights
 
 if TYPE_CHECKING:
@@ -63,11 +63,13 @@ class OpenRound:
         if report is None:
             timings = split_timings(measured, arrival.seconds)
             self.missing[client] = Missing(client, measured.phase or "train", timings)
+            self.engine.speeds.heard(client, batch_s_of(message, arrival.seconds))
             self.engine.say("stopped at the deadline", client=client, round=self.plan.order.round)
         elif len(self.reports) < self.plan.quorum:
             self.reports[client] = report
         else:
             self.missing[client] = Missing(client, "late", report.timings, report.summary.trained)
+            self.engine.speeds.heard(client, report.summary.batch_s)
 
     def result(self, seconds: float, window_s: float) -> RoundResult:
         """What the server is told, in order of client id."""

@@ -12,7 +12,7 @@ import numpy as np
 from fedbalancer.files import readable
 from fedbalancer.flower.changes import spoken
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result
-from fedbalancer.flower.evaluation import WEIGHT, evaluation_of, unnamed
+from fedbalancer.flower.evaluation import WEIGHT, asked, evaluation_of, unnamed
 from fedbalancer.flower.foreign import sent_with_orders
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.layout import ModelLayout
@@ -55,7 +55,6 @@ class Run:
             most_samples=strategy.most_samples,
             train_config={**sent_with_orders(strategy.method.aggregate), **self.train_config},
             evaluate_config=evaluate_config,
-            pool=strategy.evaluate_metrics_aggr_fn,
             log=self._tell,
         )
 
@@ -69,16 +68,17 @@ class Run:
 
     def go(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""
-        self.record, self.round, self.failed = record, 0, 0
+        self.record, self.round = record, 0
         server, self.state = self._begin()
+        self.failed = self.engine.empty_rounds > 0
         self.engine.gather(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
         while self.state.round < self.num_rounds:
-            before = self.state = self._welcomed(self.state)
+            server = self._ready(server)
+            before = self.state
             # One round at a time: between two rounds the ledger may grow, which the loop knows nothing of.
             self.state, result = next(rounds(server, self.engine, before, lambda state: False))
             self.round = self.state.round
-            if not self.state.ledger.explored.any():
-                server = self._expecting_more(server)
+            server = self._learnt(server, result)
             self._keep(before, result, server.setup.ledger)
 
     def _begin(self) -> tuple[Server, ServerState]:
@@ -103,22 +103,58 @@ class Run:
             self.record.note_changes(0)
         self.engine.gather(self.strategy.min_clients)
         greetings = [greeting for _, greeting in sorted(self.engine.nodes.greetings.items())]
+        self.engine.speeds.met(greetings)
         server = self._server(self.engine.welcome(ledger_of(greetings), self.strategy.measure_network))
         state = server.init(self.weights)
         if (evaluation := self._evaluation(state.weights)) is not None:
             self.record.start(evaluation)
         return server, state
 
-    def _expecting_more(self, server: Server) -> Server:
-        """Until somebody has made it in time, T and all that hangs on it are worked out again from the transport seen
-        so far, with the guard's seconds for every round that failed: a first deadline that is too short for this
-        network and these devices would never be met."""
+    def _ready(self, server: Server) -> Server:
+        """Before a round: who is there, and what there is to learn from those who answered the last one too late."""
+        engine, assumed = self.engine, set(self.engine.speeds.assumed)
+        if self.strategy.measure_network and engine.ledger is not None:
+            engine.settle()
+        self.state = self._welcomed(self.state)
+        if self.failed and self.strategy.measure_network:
+            return self._expecting_more()
+        return self._expecting_otherwise(server, assumed - engine.speeds.assumed)
+
+    def _learnt(self, server: Server, result: RoundResult) -> Server:
+        """After a round: how fast those are who reported, and whether nobody did."""
+        engine, measures = self.engine, self.strategy.measure_network
+        assumed = set(engine.speeds.assumed)
+        self.failed = bool(result.plan.cohort) and not result.reports
+        engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
+        if measures:
+            self.state = replace(self.state, ledger=engine.speeds.taught(self.state.ledger, result.reports))
+        elif self.failed and not self.state.ledger.explored.any():
+            return self._expecting_more()
+        return self._expecting_otherwise(server, assumed - engine.speeds.assumed)
+
+    def _expecting_more(self) -> Server:
+        """After a round that nobody made, T and all that hangs on it are worked out again from what was seen so far,
+        with the guard's seconds for every such round: a deadline that is too short for this network and these devices
+        would never be met."""
         ledger = self.engine.welcome(self.state.ledger, self.strategy.measure_network)
-        self.failed += 1
-        guard_s = self.failed * self.strategy.settings.guard_s
+        guard_s = 0.0 if self.strategy.measure_network else self.engine.empty_rounds * self.strategy.settings.guard_s
         renewed = self._server(replace(ledger, network_s=ledger.network_s + guard_s))
         fresh = renewed.init(self.state.weights)
-        self.state = replace(self.state, ledger=ledger, clients=fresh.clients, deadline=fresh.deadline)
+        self.state = replace(self.state, ledger=ledger, deadline=fresh.deadline)
+        if not ledger.explored.any():
+            self.state = replace(self.state, clients=fresh.clients)
+        return renewed
+
+    def _expecting_otherwise(self, server: Server, measured: set[str]) -> Server:
+        """Where T hung on assumptions, it is worked out again with the measurements in their place."""
+        first, ledger = server.setup.ledger, self.state.ledger
+        rows = first.rows(tuple(sorted(measured & set(first.clients))))
+        if not len(rows):
+            return server
+        total_s, count = first.batch_s_sum.copy(), np.array(first.batch_s_count)
+        total_s[rows], count[rows] = ledger.batch_s_sum[rows], ledger.batch_s_count[rows]
+        renewed = self._server(replace(first, batch_s_sum=total_s, batch_s_count=count))
+        self.state = replace(self.state, deadline=renewed.init(self.state.weights).deadline)
         return renewed
 
     def _server(self, ledger: Ledger) -> Server:
@@ -150,7 +186,8 @@ class Run:
                 self.result.evaluate_metrics_serverapp[self.round] = server
         clients: Mapping[str, Any] = {}
         if self.strategy.federated_evaluate:
-            clients = self.engine.ask(weights, self.round)
+            pool = self.strategy.evaluate_metrics_aggr_fn
+            clients = asked(self.engine, weights, self.round, self.engine.evaluate_config, pool)
             self.result.evaluate_metrics_clientapp[self.round] = MetricRecord(dict(clients))
         if server is None and not self.strategy.federated_evaluate:
             return None

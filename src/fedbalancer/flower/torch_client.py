@@ -23,9 +23,9 @@ from fedbalancer.flower.compat import (
     RecordDict,
     reply_to,
 )
-from fedbalancer.flower.foreign import Mod, check_mods, only_updates
 from fedbalancer.flower.hello import introduce
 from fedbalancer.flower.layout import ModelLayout, arranged
+from fedbalancer.flower.mods import Mod, check_mods, only_updates
 from fedbalancer.flower.orders import ARRAYS, METRICS, round_of
 from fedbalancer.protocols import Draw
 from fedbalancer.task import Samples, check_samples
