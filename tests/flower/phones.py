@@ -35,6 +35,7 @@ class Phone:
         self.said_s = batch_s if said_s is None else said_s
         self.context = make_context(number + 2, **{"client-id": f"c{number}"})
         self.orders: list[Any] = []
+        self.metrics: dict[str, Any] = {}
         self.now = 0.0
 
     def __call__(self, message: Message, sent_s: float) -> list[tuple[float, Message]]:
@@ -70,7 +71,7 @@ class Phone:
             found[rows] = np.where(np.isnan(found[rows]), before, found[rows])
             error = self.x[rows] @ weights - self.y[rows]
             weights -= work.order.learning_rate * 2 * self.x[rows].T @ error / len(rows)
-        return work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found)
+        return work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found, metrics=self.metrics)
 
     def evaluate(self, message: Message) -> Message:
         loss = float(self.losses(message.content.array_records["arrays"]["w"].numpy()).mean())

@@ -14,7 +14,9 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from flower.phones import Phone, World
 from flwr.app import Error, Message, MetricRecord, RecordDict
 
+from fedbalancer.errors import FedBalancerError
 from fedbalancer.flower.evaluation import evaluation_of, unnamed
+from fedbalancer.flower.replies import own_metrics
 
 
 class Evaluating(Phone):
@@ -104,3 +106,33 @@ def test_the_users_own_function_makes_the_metrics_one() -> None:
 def test_accuracies_are_known_by_their_name(name: str) -> None:
     assert evaluation_of({"lossy_count": 7, name: 0.5}).accuracy == 0.5
     assert unnamed({"lossy_count": 7, name: 0.5, "accelerations": 1}) == ["loss"]
+
+
+def test_metrics_of_ones_own_travel_with_the_report() -> None:
+    phones = [Phone(0), Phone(1)]
+    phones[0].metrics, phones[1].metrics = {"f1": 0.2, "battery": 50}, {"f1": 0.9}
+    result = World(*phones).start(1, "fedavg+wfa")
+    found = result.train_metrics_clientapp[1]
+    assert found["f1"] == pytest.approx((30 * 0.2 + 40 * 0.9) / 70)
+    assert (found["battery"], found["completed"]) == (50, 2)
+
+    def best(contents: list[RecordDict], key: str) -> MetricRecord:
+        return MetricRecord({"f1": max(float(content["metrics"]["f1"]) for content in contents)})
+
+    assert World(*phones).start(1, "fedavg+wfa", train_metrics_aggr_fn=best).train_metrics_clientapp[1]["f1"] == 0.9
+
+
+def test_metrics_that_cannot_be_sent_are_told_to_their_author() -> None:
+    phone = Phone(0)
+    for metrics, said in (({"batch-s": 1.0}, "fedbalancer's own"), ({"f1": math.nan}, "finite")):
+        phone.metrics = metrics
+        with pytest.raises(FedBalancerError, match=said):
+            World(phone).start(1, "fedavg+wfa")
+
+
+def test_strange_metrics_of_a_client_are_left_out() -> None:
+    strange = {"inf": math.inf, "n" * 500: 1.0, "list": [1.0, 2.0], "good": 1.0} | {f"m{n}": 1.0 for n in range(200)}
+    found = own_metrics({"num-examples": 3, "epochs": 1.0, **strange})
+    assert len(found) == 100
+    assert found["good"] == 1.0
+    assert not {"inf", "list", "epochs", "n" * 500} & set(found)

@@ -11,6 +11,7 @@ from fedbalancer.flower.compat import ConfigRecord, Message, MetricRecord, Recor
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
 from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE
+from fedbalancer.flower.replies import WEIGHT
 from fedbalancer.types import Evaluation, Weights
 
 if TYPE_CHECKING:
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 EVALUATE_S, SOON_S = 120.0, 10.0
 """How long the clients have to evaluate a model, and how long the second half at least once the first is in."""
-WEIGHT = "num-examples"
 MOST_SAMPLES = 10**6
 """What one client's evaluation counts for, at most."""
 ACCURACY, LOSS = ("accuracy", "acc"), ("loss",)
 """Words by which the two metrics of our tables are known: `acc`, `eval_acc` and `test-accuracy` are an accuracy."""
 
 Pool = Callable[[list[RecordDict], str], MetricRecord]
-"""(the clients' answers, the key of their weights) -> their metrics as one: Flower's `evaluate_metrics_aggr_fn`."""
+"""(the clients' answers, the key of their weights) -> their metrics as one: Flower's `train_metrics_aggr_fn` and
+`evaluate_metrics_aggr_fn`."""
 
 
 def asked(

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
-from fedbalancer.flower.compat import Grid
+from fedbalancer.flower.compat import Grid, RecordDict
 from fedbalancer.flower.evaluation import asked, evaluation_of
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import joined, with_network
@@ -81,6 +81,7 @@ class GridEngine:
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[Arrival] = []
+        self.own_metrics: list[RecordDict] = []
 
     # Who is there
 
@@ -173,6 +174,7 @@ class GridEngine:
         self._round = None
         seconds = self._clock() - began
         self.accepted |= dict.fromkeys(current.reports, plan.order.round)
+        self.own_metrics = [current.metrics[client] for client in sorted(current.metrics)]
         result = current.result(seconds, self._window_s)
         self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
                  missing={missing.client: missing.why for missing in result.missing})  # fmt: skip

@@ -6,9 +6,12 @@ from collections import deque
 
 WINDOW, FEW = 5, 3
 ODD = 2.0
-"""An overhead so many times the next longest is left out: one message that took ages says nothing of the next."""
+"""An overhead so many times the next longest is left out once another has followed: it was a single message."""
 JITTER_S = 3.0
 """SuperNodes ask for messages every three seconds, so that one measurement may be so much too lucky."""
+
+WORSE = 0.25
+"""Share of the worst overhead that the next may be worse by: a machine that starts a process a message gets busier."""
 
 LEAST_SHARE = 0.1
 """Of its deadline, that a client always gets: one slow round trip must not lock it out for good."""
@@ -25,14 +28,17 @@ class Overheads:
         self._seen.setdefault(client, deque(maxlen=WINDOW)).append(max(seconds, 0.0))
 
     def expected_s(self, client: str) -> float:
-        """The worst of late, and half of how much they differ: the next may be worse. After few measurements, the worst
-        and the jitter of Flower's polling. By the mean, half of the reports would come too late, and a round closes
-        early anyway when all are in."""
-        seen = sorted(self._seen.get(client, ()))
-        if len(seen) < FEW:
-            return max(seen, default=0.0) + (JITTER_S if seen else 0.0)
-        usual = seen[:-1] if seen[-1] > ODD * seen[-2] else seen
-        return usual[-1] + (usual[-1] - usual[0]) / 2
+        """The worst of late and some more, because the next may be worse: half of how much they differ, a share of the
+        worst, or after few measurements the jitter of Flower's polling, whichever is most. By the mean, half of the
+        reports would come too late, and a round closes early anyway when all are in."""
+        seen = list(self._seen.get(client, ()))
+        if not seen:
+            return 0.0
+        usual = sorted(seen)
+        if len(seen) >= FEW and usual[-1] > ODD * usual[-2] and usual[-1] != seen[-1]:
+            usual.pop()
+        varies_s = JITTER_S if len(seen) < FEW else (usual[-1] - usual[0]) / 2
+        return usual[-1] + max(varies_s, WORSE * usual[-1])
 
     def budget_s(self, client: str, round: int, deadline_s: float) -> float:
         """What a client may take from its start to its report, so that this arrives in time."""

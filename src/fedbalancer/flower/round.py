@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, RecordDict
+from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
-from fedbalancer.flower.orders import ARRAYS, CONFIG, OURS, TRAIN
+from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, TRAIN
 from fedbalancer.flower.reading import Expected, batch_s_of, split_timings, unpack
+from fedbalancer.flower.replies import WEIGHT, own_metrics
 from fedbalancer.types import ClientReport, Missing, RoundPlan, RoundResult, Weights
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class OpenRound:
         self.engine, self.plan, self.weights = engine, plan, weights
         self.reports: dict[str, ClientReport] = {}
         self.missing: dict[str, Missing] = {}
+        self.metrics: dict[str, RecordDict] = {}
         self.up_bytes = 0
 
     @property
@@ -67,6 +69,8 @@ class OpenRound:
             self.engine.say("stopped at the deadline", client=client, round=self.plan.order.round)
         elif len(self.reports) < self.plan.quorum:
             self.reports[client] = report
+            own = own_metrics(message.content.metric_records[METRICS])
+            self.metrics[client] = RecordDict({METRICS: MetricRecord({WEIGHT: report.summary.trained, **own})})
         else:
             self.missing[client] = Missing(client, "late", report.timings, report.summary.trained)
             self.engine.speeds.heard(client, report.summary.batch_s)

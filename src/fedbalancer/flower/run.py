@@ -12,12 +12,13 @@ import numpy as np
 from fedbalancer.files import readable
 from fedbalancer.flower.changes import spoken
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result
-from fedbalancer.flower.evaluation import WEIGHT, asked, evaluation_of, unnamed
+from fedbalancer.flower.evaluation import asked, evaluation_of, unnamed, weighted_mean
 from fedbalancer.flower.foreign import sent_with_orders
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
 from fedbalancer.flower.recorder import RunRecorder, manifest_of
+from fedbalancer.flower.replies import WEIGHT
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
@@ -169,9 +170,15 @@ class Run:
         due = self.state.round % self.strategy.settings.eval_every == 0 or self.state.round == self.num_rounds
         evaluation = self._evaluation(self.state.weights) if due else None
         self._publish(self.state)
-        self.result.train_metrics_clientapp[self.state.round] = _metrics(result)
+        self.result.train_metrics_clientapp[self.state.round] = self._train_metrics(result)
         self.record.round(before, self.state, result, evaluation)
         self.record.checkpoint(self.state, first, self.engine.snapshot())
+
+    def _train_metrics(self, result: RoundResult) -> MetricRecord:
+        """What a round was like, and the clients' own metrics as one."""
+        own = self.engine.own_metrics
+        found = (self.strategy.train_metrics_aggr_fn or weighted_mean)(own, WEIGHT) if own else {}
+        return MetricRecord({**dict(found), **_metrics(result)})
 
     def _publish(self, state: ServerState) -> None:
         self.result.arrays = self.layout.record(state.weights)
@@ -214,16 +221,15 @@ class Run:
             self.strategy.log(event, **fields)
 
 
-def _metrics(result: RoundResult) -> MetricRecord:
+def _metrics(result: RoundResult) -> dict[str, Any]:
     order, reports = result.plan.order, result.reports
     counts = sum(report.summary.loss_count for report in reports)
     loss = sum(report.summary.loss_sum for report in reports) / counts if counts else math.nan
-    found: dict[str, Any] = {
+    return {
         "deadline_s": float(order.deadline_s), "seconds": result.seconds, "selected": len(result.plan.cohort),
         "completed": len(reports), "loss_threshold": order.loss_threshold, "train_loss": loss,
         "num-examples": int(sum(report.summary.trained for report in reports)),
     }  # fmt: skip
-    return MetricRecord(found)
 
 
 def _no_state(weights: Weights) -> ServerState:

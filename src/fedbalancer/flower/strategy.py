@@ -32,7 +32,8 @@ class Strategy:
     train with; other `settings` are those of `--set` (an unknown key is an error). `aggregate` puts another policy, or
     one of Flower's own strategies, into the aggregation slot. The first round waits for `min_clients`. The model is
     evaluated every `eval_every` rounds, by `evaluate_fn` of `start` and, with `federated_evaluate`, by the clients;
-    `evaluate_metrics_aggr_fn` makes their metrics one (default: means, weighted by samples).
+    `evaluate_metrics_aggr_fn` makes their metrics one (default: means, weighted by samples), `train_metrics_aggr_fn`
+    those that clients of your own send with their reports.
 
     The run goes into the folder `run_key` under `checkpoint_dir` (default: the user's cache folder); started again with
     the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. With other
@@ -58,6 +59,7 @@ class Strategy:
         min_clients: int = 2,
         eval_every: int = 1,
         federated_evaluate: bool = False,
+        train_metrics_aggr_fn: Pool | None = None,
         evaluate_metrics_aggr_fn: Pool | None = None,
         checkpoint_dir: Path | str | None = None,
         run_key: str | None = None,
@@ -81,7 +83,7 @@ class Strategy:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
         self.seed, self.min_clients, self.federated_evaluate = seed, min_clients, federated_evaluate
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
+        self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
         self.accept_changes = accept_changes
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
+from fedbalancer.client.sgd import MakeOptimizer
 from fedbalancer.client.tensors import stored
 from fedbalancer.client.torch_model import TorchModel
 from fedbalancer.flower.client import LocalRound, balanced
@@ -46,6 +47,7 @@ def client_app(
     method: Any = None,
     loss: str | Callable[[Any, Any], Any] = "cross_entropy",
     metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+    optimizer: MakeOptimizer | None = None,
     engine: str = "fast",
     device: str = "cpu",
     threads: int | None = None,
@@ -55,7 +57,8 @@ def client_app(
     """A `ClientApp` that trains `model()` on `data(context)`, a pair (features, labels) with one row per sample.
 
     Epochs, batch size, learning rate and method are the server's, sent with every order (`method` only for an object of
-    your own, given on both sides). The client stops itself at the deadline. `engine` is fast or plain, as in `run`.
+    your own, given on both sides). The client stops itself at the deadline. `optimizer` is a class of torch.optim, or a
+    partial of one, in place of plain SGD; the learning rate is the server's. `engine` is fast or plain, as in `run`.
     `test(context)` is what evaluate messages look at, by default the training data. `mods` are Flower's (`LocalDpMod`),
     around training; the model is then sent under its names, for them to see. `hold` makes this machine behave
     like a slower device: every batch is held to its seconds, and its download and upload are slept.
@@ -66,7 +69,10 @@ def client_app(
     @cache
     def ready() -> TorchModel:
         """The model of the app; made when it is first needed, because an app is imported more often than it trains."""
-        made = TorchModel(model, loss=loss, metric=metric, engine=engine, device=device, example=lambda: example[0])
+        made = TorchModel(
+            model, loss=loss, metric=metric, engine=engine, device=device, optimizer=optimizer,
+            example=lambda: example[0],
+        )  # fmt: skip
         if threads is not None:
             import torch
 
