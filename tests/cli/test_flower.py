@@ -13,8 +13,10 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
+from safetensors.numpy import save_file
 
 from fedbalancer.flower.template import write_app
 
@@ -154,6 +156,21 @@ def test_mistakes_are_told_in_a_line(cli: Cli, tmp_path: Path, arguments: list[s
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert snapshot(tmp_path) == before
+
+
+def test_forget_deletes_loss_lists_and_nothing_else(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    key = "0123456789abcdef" * 2
+    save_file({"losses": np.zeros(3)}, kept / f"{key}.safetensors", metadata={"key": key})
+    save_file({"model": np.zeros(3)}, kept / "mine.safetensors")
+    (kept / "damaged.safetensors").write_bytes(b"{")
+    monkeypatch.setenv("FEDBALANCER_CLIENT_FOLDER", str(kept))
+    done = cli("flower", "forget")
+    assert (done.returncode, done.stderr) == (0, f"1 loss lists deleted in {kept}\n")
+    assert set(snapshot(kept)) == {"mine.safetensors", "damaged.safetensors"}
+    assert "0 loss lists" in cli("flower", "forget", "nowhere").stderr
 
 
 @pytest.mark.timeout(280)

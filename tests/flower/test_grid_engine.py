@@ -147,6 +147,7 @@ def test_a_silent_client_costs_a_round_its_deadline_and_no_more() -> None:
         assert told["seconds"] <= told["deadline_s"] + 0.001
         assert told["completed"] <= 2
     assert {fields["client"] for fields in world.of("no reply")} == {"c2"}
+    assert "silent" in {fields["missing"].get("c2") for fields in world.of("round closed")}
 
 
 def test_a_client_with_work_left_is_not_asked_again() -> None:

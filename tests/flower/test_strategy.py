@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,29 @@ def test_a_run_that_died_ends_as_one_that_did_not(tmp_path: Path, dies: int) -> 
     assert weights_of(result) == pytest.approx(weights_of(wanted), abs=0)
     assert pl.read_parquet(tmp_path / "mine" / "rounds.parquet")["round"].to_list() == [1, 2, 3, 4, 5]
     assert bool(again.of("resumed")) == (dies > 1)
+
+
+def test_results_of_earlier_rounds_are_there_after_a_resume(tmp_path: Path) -> None:
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine", "federated_evaluate": True}
+    wanted = World(Phone(0), Phone(1)).start(4, "fedavg+wfa", federated_evaluate=True)
+    phones = (Phone(0), Phone(1))
+    World(*phones).start(2, "fedavg+wfa", **places)
+    result = World(*phones).start(4, "fedavg+wfa", **places)
+    assert list(result.train_metrics_clientapp) == list(wanted.train_metrics_clientapp) == [1, 2, 3, 4]
+    assert list(result.evaluate_metrics_clientapp) == [0, 1, 2, 3, 4]
+    for kind in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
+        for round, found in getattr(wanted, kind).items():
+            assert dict(getattr(result, kind)[round]) == pytest.approx(dict(found), nan_ok=True)
+
+
+def test_the_log_is_one_as_flowers_users_know_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="flwr.fedbalancer"):
+        World(Phone(0)).start(2, "fedavg+wfa", checkpoint_dir=tmp_path, run_key="mine")
+    said = [record.getMessage() for record in caplog.records]
+    wanted = ["[ROUND 1/2]", "[ROUND 2/2]", "Strategy execution finished", "Final results:", "\tGlobal Arrays:"]
+    found = [line for line in said if line.startswith(tuple(wanted))]
+    assert [line.startswith(start) for line, start in zip(found, wanted, strict=True)] == [True] * len(wanted)
+    assert json.loads((tmp_path / "mine" / "manifest.json").read_text())["versions"]["flwr"] == version("flwr")
 
 
 def test_a_run_that_is_done_is_not_run_again(tmp_path: Path) -> None:
@@ -109,7 +133,7 @@ def test_a_client_that_joined_is_there_after_a_resume(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         world.start(6, evaluate_fn=evaluate, **places)
     result = World(*world.phones, third).start(6, **places)
-    assert sorted(result.train_metrics_clientapp) == [4, 5, 6]
+    assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
     assert "c2" in pl.read_parquet(tmp_path / "mine" / "clients.parquet")["client"].to_list()
 
 

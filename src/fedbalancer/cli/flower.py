@@ -20,7 +20,10 @@ from fedbalancer.errors import BadSetting, MissingData
 if TYPE_CHECKING:
     from fedbalancer.flower.local import Federation
 
-flower = typer.Typer(help="FedBalancer on Flower: write a new app, try one on this machine.", no_args_is_help=True)
+flower = typer.Typer(
+    help="FedBalancer on Flower: write a new app, try one on this machine, clear what clients keep.",
+    no_args_is_help=True,
+)
 
 
 def new(
@@ -112,5 +115,33 @@ def _check_app(folder: Path) -> None:
         raise BadSetting(f"{path} has no [tool.flwr.app]; give the folder of a Flower app") from error
 
 
+def forget(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Default: where the clients of this user keep them.")
+    ] = None,
+) -> None:
+    """Delete the loss lists that Flower clients keep on this machine's disk.
+
+    A client without one is in its first round again. Nothing else in the folder is touched.
+
+    Example:
+
+        fedbalancer flower forget
+    """
+    if find_spec("flwr") is None:
+        raise MissingData("this needs flwr; install it: pip install 'fedbalancer[flower]'")
+    from fedbalancer.flower.memory import kept_files, memory_folder
+
+    place = folder if folder is not None else memory_folder()
+    files = kept_files(place) if place is not None else []
+    try:
+        for file in files:
+            file.unlink()
+    except OSError as error:
+        raise BadSetting(f"{error.filename} cannot be deleted: {error.strerror}") from error
+    typer.echo(f"{len(files)} loss lists deleted in {place}", err=True)
+
+
 flower.command("new")(with_clear_errors(new))
 flower.command("try")(with_clear_errors(try_))
+flower.command("forget")(with_clear_errors(forget))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def manifest_of(
     task: str, method: str, seed: int, settings: Settings, rounds: int, **more: Any
 ) -> dict[str, Any]:  # fmt: skip
     """The manifest of a run on Flower, with the fields that people look for in a simulated run's, and `more`."""
-    return new_manifest(
+    made = new_manifest(
         task={"name": task, "variant": "", "scale": "real"},
         method=method,
         seed=seed,
@@ -116,6 +117,7 @@ def manifest_of(
         device="real",
         **more,
     )
+    return made | {"versions": {**made["versions"], "flwr": version("flwr")}}
 
 
 def _ledger(clients: tuple[str, ...], columns: Mapping[str, Any]) -> Ledger:

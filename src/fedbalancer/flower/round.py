@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from fedbalancer.flower.grid_engine import GridEngine
 
 
+SILENT = "silent"
+"""Why a client is missing that has not answered when its round closes."""
+
+
 class OpenRound:
     """One round while it runs."""
 
@@ -80,7 +84,8 @@ class OpenRound:
         full = len(self.reports) >= self.plan.quorum
         for client in self.plan.cohort:
             if client not in self.reports and client not in self.missing:
-                self._miss(client, "late" if full else "train", "no reply when the round closed")
+                # Killed, asleep or slow: nobody knows, so it is not said to be late in training.
+                self._miss(client, "late" if full else SILENT, "no reply when the round closed")
         reports = tuple(self.reports[client] for client in sorted(self.reports))
         missing = tuple(self.missing[client] for client in sorted(self.missing))
         down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -27,6 +28,11 @@ from fedbalancer.types import Evaluation, Ledger, RoundResult, ServerState, Weig
 if TYPE_CHECKING:
     from fedbalancer.flower.strategy import Strategy
 
+RESULTS, METRICS_OF_ROUNDS = "results", (
+    "train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp",
+)  # fmt: skip
+"""Where the checkpoint has the metrics of earlier rounds, and what Flower's `Result` calls them."""
+_log = logging.getLogger("flwr.fedbalancer")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -74,6 +80,8 @@ class Run:
         self.failed = self.engine.empty_rounds > 0
         self.engine.gather(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
         while self.state.round < self.num_rounds:
+            _log.info("")
+            _log.info("[ROUND %d/%d]", self.state.round + 1, self.num_rounds)
             server = self._ready(server)
             before = self.state
             # One round at a time: between two rounds the ledger may grow, which the loop knows nothing of.
@@ -92,6 +100,7 @@ class Run:
             if restored is not None:
                 state, remembered = restored
                 self.engine.restore(remembered)
+                _retell(self.result, remembered.get(RESULTS, {}))
                 self.round = state.round
                 self._publish(state)
                 for change in self.record.changes:
@@ -172,7 +181,7 @@ class Run:
         self._publish(self.state)
         self.result.train_metrics_clientapp[self.state.round] = self._train_metrics(result)
         self.record.round(before, self.state, result, evaluation)
-        self.record.checkpoint(self.state, first, self.engine.snapshot())
+        self.record.checkpoint(self.state, first, self.engine.snapshot() | {RESULTS: _told(self.result)})
 
     def _train_metrics(self, result: RoundResult) -> MetricRecord:
         """What a round was like, and the clients' own metrics as one."""
@@ -230,6 +239,18 @@ def _metrics(result: RoundResult) -> dict[str, Any]:
         "completed": len(reports), "loss_threshold": order.loss_threshold, "train_loss": loss,
         "num-examples": int(sum(report.summary.trained for report in reports)),
     }  # fmt: skip
+
+
+def _told(result: Result) -> dict[str, dict[str, Any]]:
+    """The metrics of all rounds so far, for the checkpoint."""
+    return {kind: {str(n): dict(found) for n, found in getattr(result, kind).items()} for kind in METRICS_OF_ROUNDS}
+
+
+def _retell(result: Result, told: Mapping[str, Any]) -> None:
+    """The metrics of the rounds before a resume."""
+    for kind in METRICS_OF_ROUNDS:
+        rounds = told.get(kind, {})
+        getattr(result, kind).update({int(n): MetricRecord(dict(found)) for n, found in rounds.items()})
 
 
 def _no_state(weights: Weights) -> ServerState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -106,6 +107,7 @@ class Strategy:
         """Run so many rounds and return Flower's `Result`. The arguments are those of Flower's strategies; `timeout` is
         how long a round without a deadline may take, and how long the server waits for the first clients."""
         self.summary()
+        began = time.monotonic()
         with ExitStack() as stack:
             run = Run(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
             record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
@@ -118,6 +120,10 @@ class Strategy:
                 record.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", repr(error))
                 raise
             record.close("done", None, run.state.weights, run.layout.layout)
+        _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        _log.info("Final results:")
+        for line in str(run.result).splitlines():
+            _log.info("\t%s", line)
         return run.result
 
     def _folder(self, stack: ExitStack, run: Run) -> Path:
