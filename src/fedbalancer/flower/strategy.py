@@ -119,7 +119,7 @@ class Strategy:
             except BaseException as error:
                 record.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", repr(error))
                 raise
-            record.close("done", None, run.state.weights, run.layout.layout)
+            record.close("done", None, run.model(run.state), run.layout.layout)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         _log.info("Final results:")
         for line in str(run.result).splitlines():
