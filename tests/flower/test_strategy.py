@@ -110,6 +110,15 @@ def test_a_run_does_not_go_on_with_other_settings_unless_told(tmp_path: Path) ->
     World(*phones).start(4, "fedavg+wfa", **places, **changed)
 
 
+def test_larger_batches_are_expected_to_take_longer_until_they_were_measured(tmp_path: Path) -> None:
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
+    phones = (Phone(0), Phone(1))
+    World(*phones).start(1, "fedavg+wfa", **places)
+    phones[0].orders.clear()
+    World(*phones).start(3, "fedavg+wfa", **places, batch_size=20, accept_changes=True)
+    assert [told.batch_s for told in phones[0].orders] == pytest.approx([1.0, 0.5])
+
+
 def test_neither_does_it_with_another_aggregation_or_training_configuration(tmp_path: Path) -> None:
     places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
     World(Phone(0), Phone(1)).start(1, "fedavg+wfa", aggregate=flower_strategies.FedAdam(eta=0.1), **places)

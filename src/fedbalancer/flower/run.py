@@ -105,6 +105,9 @@ class Run:
                 self._publish(state)
                 for change in self.record.changes:
                     self.engine.say("setting changed", **asdict(change))
+                    if change.setting == "batch_size":
+                        ledger = self.engine.speeds.rescaled(state.ledger, change.now / change.before)
+                        state = replace(state, ledger=ledger)
                 self.record.note_changes(state.round)
                 self.engine.say("resumed", round=state.round, clients=len(state.ledger.clients))
                 return server, state

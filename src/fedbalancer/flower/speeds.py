@@ -28,6 +28,13 @@ class Speeds:
         if batch_s is not None:
             self._heard.append((client, batch_s))
 
+    def rescaled(self, ledger: Ledger, factor: float) -> Ledger:
+        """Batches have another size now: what was measured is an assumption, in proportion, until somebody has measured
+        again."""
+        self.assumed |= set(ledger.clients)
+        ones = np.ones(len(ledger.clients), dtype=np.int32)
+        return replace(ledger, batch_s_sum=factor * ledger.batch_s, batch_s_count=ones)
+
     def taught(self, ledger: Ledger, reports: Sequence[ClientReport] = ()) -> Ledger:
         """The ledger, in which the `reports` of a round are recorded, with all else that was measured: a measurement
         takes the place of an assumption, and those still assumed are as fast as the others."""
@@ -43,5 +50,6 @@ class Speeds:
             self.assumed.discard(client)
         rows = ledger.rows(tuple(sorted(self.assumed & set(ledger.clients))))
         known = np.setdiff1d(np.arange(len(ledger.clients)), rows)
-        total_s[rows], count[rows] = (total_s[known] / count[known]).mean(), 1
+        if len(known):
+            total_s[rows], count[rows] = (total_s[known] / count[known]).mean(), 1
         return replace(ledger, batch_s_sum=total_s, batch_s_count=count)
