@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -90,14 +92,19 @@ def test_flower_can_install_what_an_app_says_that_it_needs(tmp_path: Path, app: 
 
 @pytest.mark.soak
 @pytest.mark.timeout(280)
-def test_flwr_run_as_it_is_typed(cli: Cli, tmp_path: Path) -> None:
-    """`flwr run .` in Flower's simulation, with the SuperLink that it starts by itself, and no flag of ours."""
+@pytest.mark.parametrize("measures", [True, False], ids=["with batch_s", "without batch_s"])
+def test_flwr_run_as_it_is_typed(cli: Cli, tmp_path: Path, measures: bool) -> None:
+    """`flwr run .` in Flower's simulation, with the SuperLink that it starts by itself, and no flag of ours. From the
+    third round on reports count, whether the clients timed their batches before or not."""
     pytest.importorskip("flwr", reason="flwr is not installed")
     pytest.importorskip("ray", reason="flwr[simulation] is not installed")
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", 39091)) == 0:
             pytest.skip("a local SuperLink of Flower is running already")
     assert cli("flower", "new", "my_app", "--framework", "numpy").returncode == 0
+    if not measures:
+        client = tmp_path / "my_app" / "my_app" / "client_app.py"
+        client.write_text(client.read_text().replace(", batch_s=batch_s)", ")"))
     environment = {
         **os.environ, "FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -108,8 +115,11 @@ def test_flwr_run_as_it_is_typed(cli: Cli, tmp_path: Path) -> None:
             cwd=tmp_path / "my_app", env=environment, capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
     finally:
-        for process in processes_with(str(tmp_path / "home")):
-            os.kill(process, signal.SIGTERM)
+        while found := processes_with(str(tmp_path / "home")):  # the port is needed again
+            for process in found:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGTERM)
+            time.sleep(0.5)
     run = tmp_path / "my_app" / "runs" / "first"
     assert (run / "manifest.json").exists(), done.stdout[-3000:] + done.stderr[-3000:]
     assert json.loads((run / "manifest.json").read_text())["status"] == "done"
