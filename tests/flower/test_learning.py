@@ -55,7 +55,7 @@ def test_a_late_report_teaches_its_times() -> None:
     assert not any(fields["client"] == "c1" for fields in world.of("late reply"))
 
 
-@pytest.mark.parametrize("name", ["fedbalancer", "fedavg+1t"])
+@pytest.mark.parametrize("name", ["fedbalancer", "fedavg+2t"])
 def test_after_a_round_that_nobody_made_the_deadline_grows_until_somebody_does(name: str) -> None:
     """From the third round on all replies take 45 s more, and say nothing of it."""
 
@@ -81,9 +81,17 @@ def test_a_message_that_took_ages_once_does_not_cost_the_next_rounds() -> None:
         overheads.measured("ann", seconds)
     assert overheads.expected_s("ann") > 30.0
     overheads.measured("ann", 5.0)
-    assert overheads.expected_s("ann") == pytest.approx(6.25)
+    assert overheads.expected_s("ann") == pytest.approx(8.0)
     overheads.measured("ann", 28.0)
     assert overheads.expected_s("ann") > 30.0
+
+
+def test_quick_messages_leave_time_for_a_slower_one() -> None:
+    """In Flower's simulation the first took 40 s, the next a quarter of a second, and the one after those two."""
+    overheads = Overheads()
+    for seconds in (40.0, 0.25, 0.25, 0.25):
+        overheads.measured("ann", seconds)
+    assert 2.2 < overheads.expected_s("ann") < 10.0
 
 
 def test_what_is_assumed_and_what_failed_outlives_a_crash(tmp_path: Any) -> None:

@@ -28,17 +28,16 @@ class Overheads:
         self._seen.setdefault(client, deque(maxlen=WINDOW)).append(max(seconds, 0.0))
 
     def expected_s(self, client: str) -> float:
-        """The worst of late and some more, because the next may be worse: half of how much they differ, a share of the
-        worst, or after few measurements the jitter of Flower's polling, whichever is most. By the mean, half of the
-        reports would come too late, and a round closes early anyway when all are in."""
+        """The worst of late and some more, because the next may be worse: the jitter of Flower's polling, half of how
+        much they differ, or a share of the worst, whichever is most. By the mean, half of the reports would come too
+        late, and a round closes early anyway when all are in."""
         seen = list(self._seen.get(client, ()))
         if not seen:
             return 0.0
         usual = sorted(seen)
         if len(seen) >= FEW and usual[-1] > ODD * usual[-2] and usual[-1] != seen[-1]:
             usual.pop()
-        varies_s = JITTER_S if len(seen) < FEW else (usual[-1] - usual[0]) / 2
-        return usual[-1] + max(varies_s, WORSE * usual[-1])
+        return usual[-1] + max(JITTER_S, (usual[-1] - usual[0]) / 2, WORSE * usual[-1])
 
     def budget_s(self, client: str, round: int, deadline_s: float) -> float:
         """What a client may take from its start to its report, so that this arrives in time."""
