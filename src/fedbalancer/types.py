@@ -170,7 +170,8 @@ class ClientReport:
 @dataclass(frozen=True)
 class Missing:
     """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
-    passed), late (the quorum was full) or unavailable."""
+    passed), late (the quorum was full) or unavailable; of a real client also silent (no reply when the round closed),
+    error or invalid."""
 
     client: str
     why: str

@@ -21,24 +21,27 @@ Change = Callable[[Message], Any]
 
 
 class Phone:
-    """A client that answers `way_s` after it was asked, plus what its batches take."""
+    """A client that answers `way_s` after it was asked, plus what its batches take. In its greeting it says that they
+    take `said_s`, which may be wrong, or 0 for nothing."""
 
     def __init__(
         self, number: int, batch_s: float = 0.5, way_s: float = 2.0, change: Change | None = None,
-        evaluates: bool = True,
+        evaluates: bool = True, said_s: float | None = None,
     ) -> None:  # fmt: skip
         rng = np.random.default_rng(number)
         self.x = rng.normal(size=(30 + 10 * number, FEATURES))
         self.y = self.x @ np.arange(1, FEATURES + 1)
         self.batch_s, self.way_s, self.change, self.evaluates = batch_s, way_s, change, evaluates
+        self.said_s = batch_s if said_s is None else said_s
         self.context = make_context(number + 2, **{"client-id": f"c{number}"})
         self.orders: list[Any] = []
+        self.metrics: dict[str, Any] = {}
         self.now = 0.0
 
     def __call__(self, message: Message, sent_s: float) -> list[tuple[float, Message]]:
         self.now = 0.0
         if message.metadata.message_type == HELLO:
-            latencies = [self.batch_s] * 10
+            latencies = [self.said_s] * 10 if self.said_s else []
             reply = answer(message, self.context, len(self.y), lambda *_: latencies, clock=lambda: self.now)
             return [(sent_s + self.way_s, reply)]
         if message.metadata.message_type == EVALUATE:
@@ -68,7 +71,7 @@ class Phone:
             found[rows] = np.where(np.isnan(found[rows]), before, found[rows])
             error = self.x[rows] @ weights - self.y[rows]
             weights -= work.order.learning_rate * 2 * self.x[rows].T @ error / len(rows)
-        return work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found)
+        return work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found, metrics=self.metrics)
 
     def evaluate(self, message: Message) -> Message:
         loss = float(self.losses(message.content.array_records["arrays"]["w"].numpy()).mean())

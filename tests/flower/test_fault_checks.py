@@ -31,7 +31,7 @@ def judge(
     for made in (run, folder / "journal"):
         made.mkdir()
     outcomes = {client: "completed" for client in REPORTS if client not in ("bad", lost)} | {"bad": "invalid"}
-    outcomes |= {lost: "train"} if lost else {}
+    outcomes |= {lost: "silent"} if lost else {}
     rows = {"round": [1] * len(outcomes), "client": list(outcomes), "outcome": list(outcomes.values())}
     pl.DataFrame(rows).write_parquet(run / "clients.parquet")
     pl.DataFrame({"round": [1]}).write_parquet(run / "rounds.parquet")

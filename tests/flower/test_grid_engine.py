@@ -147,6 +147,7 @@ def test_a_silent_client_costs_a_round_its_deadline_and_no_more() -> None:
         assert told["seconds"] <= told["deadline_s"] + 0.001
         assert told["completed"] <= 2
     assert {fields["client"] for fields in world.of("no reply")} == {"c2"}
+    assert "silent" in {fields["missing"].get("c2") for fields in world.of("round closed")}
 
 
 def test_a_client_with_work_left_is_not_asked_again() -> None:
@@ -181,7 +182,8 @@ def test_the_transport_is_taken_off_the_budget() -> None:
     slow, near = Phone(0, way_s=6.0), Phone(1, way_s=0.5)
     World(slow, near).start(4, "fedavg+2t")
     for phone in (slow, near):
-        assert phone.orders[-1].budget_s == pytest.approx(phone.orders[-1].order.deadline_s - phone.way_s, abs=0.26)
+        told = phone.orders[-1]
+        assert told.budget_s == pytest.approx(told.order.deadline_s - phone.way_s - 3.0, abs=0.33)
 
 
 def test_a_client_that_joins_later_takes_part() -> None:

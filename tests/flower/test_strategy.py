@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,29 @@ def test_a_run_that_died_ends_as_one_that_did_not(tmp_path: Path, dies: int) -> 
     assert bool(again.of("resumed")) == (dies > 1)
 
 
+def test_results_of_earlier_rounds_are_there_after_a_resume(tmp_path: Path) -> None:
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine", "federated_evaluate": True}
+    wanted = World(Phone(0), Phone(1)).start(4, "fedavg+wfa", federated_evaluate=True)
+    phones = (Phone(0), Phone(1))
+    World(*phones).start(2, "fedavg+wfa", **places)
+    result = World(*phones).start(4, "fedavg+wfa", **places)
+    assert list(result.train_metrics_clientapp) == list(wanted.train_metrics_clientapp) == [1, 2, 3, 4]
+    assert list(result.evaluate_metrics_clientapp) == [0, 1, 2, 3, 4]
+    for kind in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
+        for round, found in getattr(wanted, kind).items():
+            assert dict(getattr(result, kind)[round]) == pytest.approx(dict(found), nan_ok=True)
+
+
+def test_the_log_is_one_as_flowers_users_know_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="flwr.fedbalancer"):
+        World(Phone(0)).start(2, "fedavg+wfa", checkpoint_dir=tmp_path, run_key="mine")
+    said = [record.getMessage() for record in caplog.records]
+    wanted = ["[ROUND 1/2]", "[ROUND 2/2]", "Strategy execution finished", "Final results:", "\tGlobal Arrays:"]
+    found = [line for line in said if line.startswith(tuple(wanted))]
+    assert [line.startswith(start) for line, start in zip(found, wanted, strict=True)] == [True] * len(wanted)
+    assert json.loads((tmp_path / "mine" / "manifest.json").read_text())["versions"]["flwr"] == version("flwr")
+
+
 def test_a_run_that_is_done_is_not_run_again(tmp_path: Path) -> None:
     world = World(Phone(0), Phone(1))
     places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
@@ -62,6 +87,45 @@ def test_a_key_of_another_method_is_refused(tmp_path: Path) -> None:
     World(Phone(0), Phone(1)).start(1, checkpoint_dir=tmp_path, run_key="mine")
     with pytest.raises(RunFolderError, match="fedavg"):
         World(Phone(0), Phone(1)).start(1, "fedavg+1t", checkpoint_dir=tmp_path, run_key="mine")
+
+
+def test_a_run_does_not_go_on_with_other_settings_unless_told(tmp_path: Path) -> None:
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
+    World(Phone(0), Phone(1)).start(1, "fedavg+wfa", **places)
+    changed = {"learning_rate": 0.5, "epochs": 2, "settings": {"p": 0.9}}
+    manifest = tmp_path / "mine" / "manifest.json"
+    before = json.loads(manifest.read_text())
+    with pytest.raises(RunFolderError, match=r"learning_rate 0.05, now 0.5") as refused:
+        World(Phone(0), Phone(1)).start(2, "fedavg+wfa", **places, **changed)
+    assert all(name in str(refused.value) for name in ("epochs 3, now 2", "p 1.0, now 0.9", "accept_changes"))
+    assert json.loads(manifest.read_text()) == before
+
+    phones = (Phone(0), Phone(1))
+    World(*phones).start(3, "fedavg+wfa", accept_changes=True, **places, **changed)
+    assert phones[0].orders[0].order.learning_rate == 0.5
+    after = json.loads(manifest.read_text())
+    assert after["settings"]["learning_rate"] == 0.5
+    assert {"after_round": 1, "setting": "epochs", "before": 3, "now": 2} in after["changes"]
+    assert (after["rounds"], len(after["changes"])) == (3, 3)
+    World(*phones).start(4, "fedavg+wfa", **places, **changed)
+
+
+def test_larger_batches_are_expected_to_take_longer_until_they_were_measured(tmp_path: Path) -> None:
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
+    phones = (Phone(0), Phone(1))
+    World(*phones).start(1, "fedavg+wfa", **places)
+    phones[0].orders.clear()
+    World(*phones).start(3, "fedavg+wfa", **places, batch_size=20, accept_changes=True)
+    assert [told.batch_s for told in phones[0].orders] == pytest.approx([1.0, 0.5])
+
+
+def test_neither_does_it_with_another_aggregation_or_training_configuration(tmp_path: Path) -> None:
+    places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
+    World(Phone(0), Phone(1)).start(1, "fedavg+wfa", aggregate=flower_strategies.FedAdam(eta=0.1), **places)
+    with pytest.raises(RunFolderError, match="FedYogi"):
+        World(Phone(0), Phone(1)).start(2, "fedavg+wfa", aggregate=flower_strategies.FedYogi(), **places)
+    with pytest.raises(RunFolderError, match=r"eta=0.2"):
+        World(Phone(0), Phone(1)).start(2, "fedavg+wfa", aggregate=flower_strategies.FedAdam(eta=0.2), **places)
 
 
 def test_a_client_that_joined_is_there_after_a_resume(tmp_path: Path) -> None:
@@ -78,17 +142,21 @@ def test_a_client_that_joined_is_there_after_a_resume(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         world.start(6, evaluate_fn=evaluate, **places)
     result = World(*world.phones, third).start(6, **places)
-    assert sorted(result.train_metrics_clientapp) == [4, 5, 6]
+    assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
     assert "c2" in pl.read_parquet(tmp_path / "mine" / "clients.parquet")["client"].to_list()
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedYogi", "FedAvgM", "FedMedian"])
+@pytest.mark.parametrize("name", [
+        "FedAvg", "FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "FedMedian", "FedTrimmedAvg", "Krum", "MultiKrum",
+        "Bulyan", "QFedAvg",
+    ])  # fmt: skip
 def test_a_strategy_of_flower_aggregates(name: str, tmp_path: Path) -> None:
     """The same rounds whether they ran through or were resumed: what the strategy remembers is in the checkpoint."""
-    kind = getattr(flower_strategies, name)
-    wanted = World(Phone(0), Phone(1)).start(4, "fedavg+wfa", aggregate=kind())
+    given = {"client_learning_rate": 0.05} if name == "QFedAvg" else {}
+    kind = partial(getattr(flower_strategies, name), **given)
+    wanted = World(Phone(0), Phone(1), Phone(2)).start(4, "fedavg+wfa", aggregate=kind())
     places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
-    phones = (Phone(0), Phone(1))
+    phones = (Phone(0), Phone(1), Phone(2))
     World(*phones).start(2, "fedavg+wfa", aggregate=kind(), **places)
     resumed = World(*phones).start(4, "fedavg+wfa", aggregate=kind(), **places)
     assert np.abs(weights_of(wanted)).max() > 0.05

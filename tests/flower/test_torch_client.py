@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from flower.fakegrid import Clock, FakeGrid, make_context
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedbalancer import Task
+from fedbalancer.client.batches import batches
 from fedbalancer.client.live import LiveRound
 from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.torch_model import TorchModel
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.devices.many import DeviceDraw
-from fedbalancer.errors import BadData
+from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.flower import Strategy, balanced, client_app
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.orders import Instruction
@@ -33,6 +35,10 @@ torch = pytest.importorskip("torch")
 
 def net() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+
+
+def linear() -> Any:
+    return torch.nn.Linear(5, 3)
 
 
 def samples(context: Any) -> Any:
@@ -58,11 +64,11 @@ class Nodes:
 
         self.grid = FakeGrid(self.clock, {context.node_id: node(context) for context in contexts})
 
-    def start(self, method: str, rounds: int, **options: Any) -> Any:
+    def start(self, method: str, rounds: int, initial: Any = net, **options: Any) -> Any:
         waiting = Waiting(clock=self.clock, sleep=self.clock.sleep, background=False)
         given = {"clients_per_round": 3, "epochs": 2, "batch_size": 8, "learning_rate": 0.1, "min_clients": 1}
         torch.manual_seed(0)
-        arrays = ArrayRecord(net().state_dict())
+        arrays = ArrayRecord(initial().state_dict())
         return arrays, Strategy(method, waiting=waiting, **(given | options)).start(self.grid, arrays, rounds)
 
 
@@ -87,6 +93,37 @@ def test_fedbalancer_learns_and_is_evaluated_by_the_clients() -> None:
     _, result = Nodes(3).start("fedbalancer", 6, federated_evaluate=True)
     found = [result.evaluate_metrics_clientapp[n]["accuracy"] for n in (0, 6)]
     assert found[1] > max(found[0], 0.8)
+
+
+@pytest.mark.parametrize("name", ["Adam", "SGD with momentum", "RMSprop"])
+def test_any_optimizer_of_torch_trains(name: str) -> None:
+    """One round of one client is what the same optimizer makes of the same batches in a loop of torch's own."""
+    kinds = {"SGD with momentum": partial(torch.optim.SGD, momentum=0.9)}
+    make = kinds.get(name) or getattr(torch.optim, name)
+    sent, result = Nodes(1, model=linear, optimizer=make).start("fedavg+wfa", 1, initial=linear)
+    x, y = (torch.as_tensor(part) for part in samples(make_context(2, **{"partition-id": 0})))
+    module = linear()
+    module.load_state_dict({key: torch.tensor(array.numpy()) for key, array in sent.items()})
+    optimizer = make(module.parameters(), lr=0.1)
+    work = ClientWork("client-0", np.arange(40), 10, 8, 0.1, 0.0, None, integer_seed(0, "train", 1, "client-0"))
+    for _, rows in batches(work):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(x[rows]), y[rows]).backward()
+        optimizer.step()
+    plain = Nodes(1, model=linear).start("fedavg+wfa", 1, initial=linear)[1]
+    for key, tensor in module.state_dict().items():
+        assert result.arrays[key].numpy() == pytest.approx(tensor.numpy(), abs=1e-5)
+        assert np.abs(result.arrays[key].numpy() - plain.arrays[key].numpy()).max() > 1e-3
+
+
+def test_an_optimizer_that_cannot_be_used_is_told() -> None:
+    for make, said in (
+        (torch.optim.LBFGS, "LBFGS"),
+        (lambda parameters, lr: None, "NoneType"),
+        (torch.nn.ReLU, "failed"),
+    ):
+        with pytest.raises(BadSetting, match=said):
+            Nodes(1, optimizer=make).start("fedavg+wfa", 1)
 
 
 def test_a_held_device_reports_its_own_speed() -> None:

@@ -10,7 +10,7 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,10 @@ from fedbalancer.errors import BadSetting, MissingData
 if TYPE_CHECKING:
     from fedbalancer.flower.local import Federation
 
-flower = typer.Typer(help="FedBalancer on Flower: write a new app, try one on this machine.", no_args_is_help=True)
+flower = typer.Typer(
+    help="FedBalancer on Flower: write a new app, try one on this machine, clear what clients keep.",
+    no_args_is_help=True,
+)
 
 
 def new(
@@ -51,25 +54,28 @@ def try_(
 ) -> None:
     """Run a Flower app on a SuperLink and SuperNodes of this machine, show its log, and stop them all.
 
-    No TLS, no authentication, and nothing is installed: the app runs with the packages of this Python. A relative
-    `folder` in the app's configuration is taken from DIR.
+    No TLS, no authentication, and nothing is installed: the app runs with the packages of this Python, in DIR: a run
+    folder or a final_model.pt that its server writes to a relative path stays there.
 
     Example:
 
         fedbalancer flower try my_app --nodes 3 -c "rounds=2"
     """
-    config = _app_config(folder)
+    _check_app(folder)
     if find_spec("flwr") is None:
         raise MissingData("this needs flwr; install it: pip install 'fedbalancer[flower]'")
     from fedbalancer.flower.local import Federation
 
     # As Ctrl-C does, so that the processes below end with this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with TemporaryDirectory(prefix="fedbalancer-flower-") as place, Federation(Path(place)) as federation:
+    with (
+        TemporaryDirectory(prefix="fedbalancer-flower-") as place,
+        Federation(Path(place), cwd=folder.resolve()) as federation,
+    ):
         federation.superlink()
         for number in range(nodes):
             federation.supernode(f"node-{number}", f"partition-id={number} num-partitions={nodes}")
-        _run(federation, folder, [*_own_folder(folder, config), *(run_config or [])])
+        _run(federation, folder, run_config or [])
 
 
 def _run(federation: Federation, folder: Path, run_config: list[str]) -> None:
@@ -96,26 +102,46 @@ def _status(federation: Federation) -> str:
         return "not started"
 
 
-def _app_config(folder: Path) -> dict[str, Any]:
-    """The configuration of the app in a folder."""
+def _check_app(folder: Path) -> None:
+    """Refuse a folder that holds no Flower app."""
     path = folder / "pyproject.toml"
     try:
-        app = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+        _ = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
     except FileNotFoundError as error:
         raise BadSetting(f"{folder} has no pyproject.toml; give the folder of a Flower app") from error
     except (OSError, ValueError) as error:
         raise BadSetting(f"{path} cannot be read: {error}") from error
     except KeyError as error:
         raise BadSetting(f"{path} has no [tool.flwr.app]; give the folder of a Flower app") from error
-    config = app.get("config", {})
-    return config if isinstance(config, dict) else {}
 
 
-def _own_folder(folder: Path, config: dict[str, Any]) -> list[str]:
-    """Runs belong beside the app, and not where its SuperLink happens to be."""
-    named = config.get("folder")
-    return [f"folder={json.dumps(str(folder.resolve() / named))}"] if isinstance(named, str) else []
+def forget(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Default: where the clients of this user keep them.")
+    ] = None,
+) -> None:
+    """Delete the loss lists that Flower clients keep on this machine's disk.
+
+    A client without one is in its first round again. Nothing else in the folder is touched.
+
+    Example:
+
+        fedbalancer flower forget
+    """
+    if find_spec("flwr") is None:
+        raise MissingData("this needs flwr; install it: pip install 'fedbalancer[flower]'")
+    from fedbalancer.flower.memory import kept_files, memory_folder
+
+    place = folder if folder is not None else memory_folder()
+    files = kept_files(place) if place is not None else []
+    try:
+        for file in files:
+            file.unlink()
+    except OSError as error:
+        raise BadSetting(f"{error.filename} cannot be deleted: {error.strerror}") from error
+    typer.echo(f"{len(files)} loss lists deleted in {place}", err=True)
 
 
 flower.command("new")(with_clear_errors(new))
 flower.command("try")(with_clear_errors(try_))
+flower.command("forget")(with_clear_errors(forget))

@@ -1,13 +1,14 @@
-"""Steps of plain mini-batch SGD by torch's own operations: the reference that any faster way has to agree with."""
+"""Steps of plain mini-batch SGD by torch's own operations, the reference that any faster way has to agree with, or of
+an optimizer of the user's choice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedbalancer.client.flat import FlatModule
 from fedbalancer.client.model_check import refused
-from fedbalancer.errors import BadData
+from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.types import ClientWork, Weights
 
 if TYPE_CHECKING:
@@ -34,12 +35,18 @@ class Steps(Protocol):
         """The outputs of the model in evaluation mode; to be called without gradients."""
 
 
-class PlainSteps:
-    """w <- w - lr * clip(grad f(w) + mu * (w - w_global)), f the mean loss of the mini-batch, one tensor at a time."""
+MakeOptimizer = Callable[..., Any]
+"""(parameters, lr=...) -> a `torch.optim.Optimizer`: such a class, or a partial of one."""
 
-    def __init__(self, flat: FlatModule, loss: Loss) -> None:
+
+class PlainSteps:
+    """w <- w - lr * clip(grad f(w) + mu * (w - w_global)), f the mean loss of the mini-batch, one tensor at a time;
+    with an `optimizer`, what that makes of the same gradients. It is made anew for every training."""
+
+    def __init__(self, flat: FlatModule, loss: Loss, optimizer: MakeOptimizer | None = None) -> None:
         self._flat = flat
         self._loss = loss
+        self._make = optimizer
         self._anchors: list[torch.Tensor] = []
 
     def begin(self, weights: Weights, work: ClientWork) -> None:
@@ -47,6 +54,8 @@ class PlainSteps:
         self._flat.module.train()
         self._weights, self._work = weights, work
         self._anchors = [parameter.detach().clone() for parameter in self._flat.parameters] if work.mu else []
+        make, parameters = self._make, self._flat.parameters
+        self._optimizer = None if make is None else made_optimizer(make, parameters, work.learning_rate)
 
     def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         import torch
@@ -62,10 +71,17 @@ class PlainSteps:
                     parameter.grad.add_(parameter - anchor, alpha=self._work.mu)
             if self._work.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, self._work.clip_norm)
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
+            self._move(parameters)
         return losses.detach()
+
+    def _move(self, parameters: list[torch.nn.Parameter]) -> None:
+        """The step itself, by the gradients that the parameters have."""
+        if self._optimizer is not None:
+            self._optimizer.step()
+            return
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
 
     def update(self) -> Weights:
         return self._flat.update(self._weights)
@@ -79,6 +95,21 @@ class PlainSteps:
         self._flat.module.eval()
         outputs: torch.Tensor = self._flat.module(features)
         return outputs
+
+
+def made_optimizer(make: MakeOptimizer, parameters: list[torch.nn.Parameter], learning_rate: float) -> Any:
+    """The user's optimizer for these parameters; one that cannot be used is told."""
+    import torch
+
+    try:
+        made = make(parameters, lr=learning_rate)
+    except (TypeError, ValueError) as error:
+        raise BadSetting(f"optimizer(parameters, lr={learning_rate:g}) failed: {error}") from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise BadSetting(f"optimizer must make a torch.optim.Optimizer, not {type(made).__name__}")
+    if isinstance(made, torch.optim.LBFGS):
+        raise BadSetting("optimizer LBFGS evaluates a batch several times a step, which no deadline can foresee")
+    return made
 
 
 def outputs_of(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.client.batches import epochs
 from fedbalancer.client.flat import FlatModule
-from fedbalancer.client.sgd import PlainSteps, Steps
+from fedbalancer.client.sgd import MakeOptimizer, PlainSteps, Steps
 from fedbalancer.client.tensors import batch_of, hits_of, per_sample_loss
 from fedbalancer.client.torch_device import checked_device
 from fedbalancer.errors import MissingData, TrainingDiverged, UnknownName
@@ -51,9 +51,11 @@ class TorchModel:
         metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
         engine: str = "fast",
         device: str = "cpu",
+        optimizer: MakeOptimizer | None = None,
         example: Callable[[], NDArray[Any]],
     ) -> None:
-        """`example` gives the features of a few samples, on which the fast engine tries the model's layers."""
+        """`example` gives the features of a few samples, on which the fast engine tries the model's layers. An
+        `optimizer` in place of plain SGD is made as `optimizer(parameters, lr=...)`, and runs on the plain engine."""
         try:
             import torch  # noqa: F401
         except ImportError as error:
@@ -61,7 +63,8 @@ class TorchModel:
         if engine not in ENGINES:
             raise UnknownName("engine", engine, ENGINES)
         self._device = checked_device(device)
-        self._engine = engine if device == "cpu" else "plain"
+        self._engine = engine if device == "cpu" and optimizer is None else "plain"
+        self._optimizer = optimizer
         self._example = example
         self._given_loss, self.loss = loss, per_sample_loss(loss)
         self._hits = hits_of(metric)
@@ -79,7 +82,7 @@ class TorchModel:
     @cached_property
     def _steps(self) -> Steps:
         if self.plan is None:
-            return PlainSteps(self.flat, self.loss)
+            return PlainSteps(self.flat, self.loss, self._optimizer)
         from fedbalancer.client.fast.steps import FastSteps
 
         return FastSteps(self.flat, self.loss, self.plan)

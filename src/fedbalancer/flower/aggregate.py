@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.flower.compat import Array, ArrayRecord, MetricRecord, RecordDict, made_reply, set_current
+from fedbalancer.flower.foreign import check_strategy
 from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
 
 WEIGHTS = "weights"
@@ -32,6 +33,9 @@ class FlowerAggregator:
 
     strategy: Any
     remembers: tuple[str, ...] = ("m_t", "v_t", "momentum_vector")
+
+    def __post_init__(self) -> None:
+        check_strategy(self.strategy)
 
     def init(self, setup: Setup) -> FlowerMemory:
         return FlowerMemory()

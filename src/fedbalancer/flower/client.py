@@ -13,7 +13,7 @@ What a client does in a round is `client/round.py`; this carries it: messages in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ from fedbalancer.flower.compat import Array, ArrayRecord, Context, Message, Reco
 from fedbalancer.flower.layout import Faulty, ModelLayout
 from fedbalancer.flower.memory import Keeper, SavedMemory
 from fedbalancer.flower.orders import ARRAYS, OURS, Instruction
-from fedbalancer.flower.replies import Measured, pack_report, pack_stopped, pack_update
+from fedbalancer.flower.replies import Measured, checked_metrics, pack_report, pack_stopped, pack_update
 from fedbalancer.types import ClientWork, FloatArray, IndexArray, Trained, Weights
 
 
@@ -140,6 +140,8 @@ class LocalRound:
         losses: ArrayLike | None = None,
         seen: ArrayLike | None = None,
         epochs: float | None = None,
+        metrics: Mapping[str, float] | None = None,
+        as_model: bool = False,
     ) -> Message:
         """The report: `arrays` is the trained model under the names it came with (or a list of arrays in that order),
         `losses` the loss of every sample that was seen when it was first seen (or of all samples, by their numbers).
@@ -147,17 +149,23 @@ class LocalRound:
         `seen` are the samples trained: by default those that `batches` handed out, or all selected ones for a training
         loop of your own, which also says how many `epochs` it did if not all. A client whose policy counts nothing of
         what it did (FedAvg: not all epochs were in time) says so, and is free for the next round.
+
+        `metrics` are numbers of your own; their means over the clients, weighted by samples, are in Flower's `Result`.
+        `as_model` sends the trained model under the names that came in place of the update as one vector, for mods of
+        Flower that look at it (`LocalDpMod`).
         """
-        live = self.live
+        live, own = self.live, checked_metrics(metrics)
         if not self._asked:
             live.trained_otherwise(epochs)
         if arrays is None or live.must_look or not live.counted(live.done):
             return self.report(None)
         rows = np.unique((live.seen if self._asked else live.indices) if seen is None else np.asarray(seen))
         update = np.asarray(self._flat(arrays) - self.weights(), dtype=np.float32)
-        return self.report(Trained(self.client, update, rows, self._fresh(losses, rows)))
+        return self.report(Trained(self.client, update, rows, self._fresh(losses, rows)), as_model, own)
 
-    def report(self, trained: Trained | None) -> Message:
+    def report(
+        self, trained: Trained | None, as_model: bool = False, metrics: Mapping[str, float] | None = None
+    ) -> Message:
         """The reply with what was trained, in the order of the model that was sent; None: nothing of it counts."""
         live = self.live
         released = live.finished(trained, self.layout.layout)
@@ -166,9 +174,18 @@ class LocalRound:
         )
         if released is None:
             self._keeper().save(SavedMemory(live.memory, saved=self._saved))
-            return self._send(pack_stopped(self.client, self.order, measured))
+            return self._send(pack_stopped(self.client, self.order, measured, live.batch_s() if live.done else None))
         self._keeper().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
-        return self._send(pack_report(self.client, self.order, pack_update(released.sent), released.summary, measured))
+        arrays = self._model(released.sent) if as_model else pack_update(released.sent)
+        return self._send(pack_report(self.client, self.order, arrays, released.summary, measured, metrics))
+
+    def _model(self, sent: Weights | bytes) -> ArrayRecord:
+        """The trained model under the names that came."""
+        if isinstance(sent, bytes):
+            raise BadSetting(
+                f"method {self.instruction.method!r} compresses updates; mods of Flower cannot look at them"
+            )
+        return self.layout.record(np.asarray(self.weights() + sent, dtype=np.float32))
 
     def _send(self, content: RecordDict) -> Message:
         return reply_to(self.message, content, self.elapsed_s())

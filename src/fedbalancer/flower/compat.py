@@ -44,6 +44,7 @@ __all__ = [
     "RecordDict",
     "Result",
     "made_reply",
+    "mods_of",
     "node_ids",
     "pull",
     "push",
@@ -97,6 +98,11 @@ def made_reply(content: RecordDict, node: int) -> Message:
         message_type="train",
     )
     return Message(content=content, metadata=metadata)  # type: ignore[call-overload, no-any-return] # not in its stubs
+
+
+def mods_of(app: ClientApp) -> list[Any]:
+    """The mods of a whole app, as far as this version tells them: those of single functions are not seen."""
+    return list(getattr(app, "_mods", []))
 
 
 def set_current(strategy: Any, arrays: ArrayRecord) -> None:

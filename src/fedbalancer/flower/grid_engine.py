@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
-from fedbalancer.flower.compat import ConfigRecord, Grid, RecordDict
+from fedbalancer.flower.compat import Grid, RecordDict
+from fedbalancer.flower.evaluation import asked, evaluation_of
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import joined, with_network
-from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox
+from fedbalancer.flower.mailbox import Arrival, Mailbox
 from fedbalancer.flower.nodes import Nodes
-from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE, HELLO, TRAIN, Instruction
+from fedbalancer.flower.orders import EVALUATE, HELLO, TRAIN, Instruction
 from fedbalancer.flower.overhead import Overheads
-from fedbalancer.flower.reading import busy_s, mean_evaluation
+from fedbalancer.flower.reading import batch_s_of, busy_s
 from fedbalancer.flower.round import OpenRound
+from fedbalancer.flower.speeds import Speeds
+from fedbalancer.flower.waiting import WAITING, Waiting
 from fedbalancer.methods import Method
 from fedbalancer.settings import Settings
 from fedbalancer.types import (
@@ -31,34 +32,18 @@ from fedbalancer.types import (
     Weights,
 )
 
+__all__ = ["WAITING", "GridEngine", "Waiting"]
+
 _log = logging.getLogger("flwr.fedbalancer")
-OFFENCES = ("error", "invalid", "late reply", "missing", "no reply", "duplicate", "node not introduced")
+OFFENCES = (
+    "error", "invalid", "late reply", "missing", "no reply", "duplicate", "node not introduced", "evaluation failed",
+    "not among the metrics",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """How the engine waits. `grace_s` is what a message lives beyond its deadline, `poll_s` how often replies are asked
-    for, `settle_s` how long a new round waits for clients that have yet to answer the last one (for enough of them, or
-    for `everybody`), `timeout_s` how long a round without a deadline may take, and how long the server waits for
-    anybody to be there. `clock` and `sleep` are the wall's and replies are pulled in the
-    `background`, unless a test brings its own time."""
-
-    poll_s: float = 0.25
-    grace_s: float = 5.0
-    settle_s: float = 4.0
-    timeout_s: float = 3600.0
-    everybody: bool = False
-    background: bool = True
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
-WAITING = Waiting()
 SHORTEST_S = 1e-6
 PATIENCE_S, LAST_LOOK_S = 1.0, 0.3
 """How long a pull is waited for before it goes on by itself, and how long at the deadline."""
-EVALUATE_S, SOON_S = 120.0, 10.0
-"""How long the clients have to evaluate a model, and how long the second half at least once the first is in."""
 LOGGED = 300
 """Characters of a text in the log: some of it comes from clients, who may send a book."""
 
@@ -79,14 +64,12 @@ class GridEngine:
         most_samples: int = 10**6,
         train_config: Mapping[str, Any] | None = None,
         evaluate_config: Mapping[str, Any] | None = None,
-        evaluate: Callable[[Weights], Evaluation] | None = None,
         log: Callable[..., None] | None = None,
     ) -> None:
         self.method, self.layout, self.settings, self.waiting = method, layout, settings, waiting
         self.run_key, self.policies = run_key, method.client.to_json() or ""
         self.overheads = overheads if overheads is not None else Overheads()
         self.train_config, self.evaluate_config = dict(train_config or {}), dict(evaluate_config or {})
-        self._evaluate = evaluate
         self._clock, self._sleep, self._tell = waiting.clock, waiting.sleep, log
         self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
@@ -94,9 +77,11 @@ class GridEngine:
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
-        self._window_s = 0.0
+        self.speeds, self.empty_rounds = Speeds(), 0
+        self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
-        self._answers: list[Arrival] = []
+        self.answers: list[Arrival] = []
+        self.own_metrics: list[RecordDict] = []
 
     # Who is there
 
@@ -112,20 +97,38 @@ class GridEngine:
                     f"{self.waiting.timeout_s:g} s; start more SuperNodes or lower min_clients"
                 )
             self._look()
+            self._check_greetings(least)
             self._sleep(self.waiting.poll_s)
 
+    def _check_greetings(self, least: int) -> None:
+        """Enough nodes are there, but too many of them cannot introduce themselves: waiting would not help."""
+        failed, there = self.nodes.hopeless(), len(self.nodes.connected)
+        if there >= least > there - len(failed):
+            node, why = next(iter(failed.items()))
+            raise MissingData(f"{len(failed)} of {there} nodes cannot introduce themselves; node {node}: {_line(why)}")
+
     def welcome(self, ledger: Ledger, measure_network: bool = True) -> Ledger:
-        """The ledger for the next round: with rows for clients that joined, and with measured transport."""
+        """The ledger for the next round: with rows for clients that joined, with what late replies taught, and with
+        measured transport, which counts the guard's seconds more for every round that nobody made."""
         self._look()
         grown = joined(ledger, [greeting for _, greeting in sorted(self.nodes.greetings.items())])
         for client in grown.clients[len(ledger.clients) :]:
             self.say("client joined", client=client)
-        self.ledger = with_network(grown, self.overheads.all_expected_s()) if measure_network else grown
+            self.speeds.met([self.nodes.greetings[client]])
+        guard_s = self.empty_rounds * self.settings.guard_s
+        expected_s = {client: seconds + guard_s for client, seconds in self.overheads.all_expected_s().items()}
+        self.ledger = self.speeds.taught(with_network(grown, expected_s)) if measure_network else grown
         return self.ledger
 
     def available(self, clock_s: float) -> IndexArray:
-        """Ledger rows of the clients that are there and have nothing left to answer. Waits a little for those that are
-        still busy, and as long as it takes for the first."""
+        """Ledger rows of the clients that are there and have nothing left to answer."""
+        if not self._settled:
+            self.settle()
+        self._settled = False
+        return self.known.rows(tuple(self._free()[0]))
+
+    def settle(self) -> None:
+        """Wait a little for clients that are still busy, and as long as it takes for the first."""
         began = self._clock()
         while True:
             self._look()
@@ -137,8 +140,7 @@ class GridEngine:
             if waited_s > self.waiting.timeout_s:
                 raise MissingData(f"no client has been free for {waited_s:.0f} s; are the SuperNodes running?")
             self._sleep(self.waiting.poll_s)
-        self._window_s = self._clock() - began
-        return self.known.rows(tuple(free))
+        self._window_s, self._settled = self._clock() - began, True
 
     def _free(self) -> tuple[list[str], list[str]]:
         there = [client for client in self.nodes.present() if client in self.known.position]
@@ -163,7 +165,7 @@ class GridEngine:
                  loss_threshold=plan.order.loss_threshold, quorum=plan.quorum)  # fmt: skip
         current.send(limit_s + self.waiting.grace_s)
         while True:
-            self._poll(limit_s - (self._clock() - began))
+            self.poll(limit_s - (self._clock() - began))
             past_s = self._clock() - began
             if current.is_over or past_s >= limit_s:
                 break
@@ -172,6 +174,7 @@ class GridEngine:
         self._round = None
         seconds = self._clock() - began
         self.accepted |= dict.fromkeys(current.reports, plan.order.round)
+        self.own_metrics = [current.metrics[client] for client in sorted(current.metrics)]
         result = current.result(seconds, self._window_s)
         self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
                  missing={missing.client: missing.why for missing in result.missing})  # fmt: skip
@@ -194,9 +197,9 @@ class GridEngine:
 
     def _look(self) -> None:
         self.nodes.refresh()
-        self._poll()
+        self.poll()
 
-    def _poll(self, left_s: float = PATIENCE_S) -> None:
+    def poll(self, left_s: float = PATIENCE_S) -> None:
         """Take what has come, each where it belongs; with `left_s` until the deadline, not much longer than that."""
         before = self.mailbox.counts["duplicate"]
         for arrival in self.mailbox.poll(min(max(left_s, LAST_LOOK_S), PATIENCE_S)):
@@ -204,7 +207,7 @@ class GridEngine:
                 self.nodes.take(arrival)
                 self._greeted(arrival)
             elif arrival.sent.kind == EVALUATE:
-                self._answers.append(arrival)
+                self.answers.append(arrival)
             elif self._round is not None and arrival.sent.round == self._round.plan.order.round:
                 self._round.take(arrival)
             else:
@@ -223,6 +226,7 @@ class GridEngine:
         client, message = arrival.sent.client, arrival.message
         if message.has_content():
             self.overheads.measured(client, arrival.seconds - busy_s(message, arrival.seconds))
+            self.speeds.heard(client, batch_s_of(message, arrival.seconds))
         what = "with a report" if message.has_content() else f"with error {message.error.code}"
         self.say("late reply", client=client, round=arrival.sent.round, seconds=round(arrival.seconds, 3), what=what)
 
@@ -244,32 +248,24 @@ class GridEngine:
     # The model on data
 
     def evaluate(self, weights: Weights) -> Evaluation:
-        """By the server's own function, or else on the clients' data, without those that take more than twice as long
-        as half of them: one that died must not cost two minutes."""
-        if self._evaluate is not None:
-            return self._evaluate(weights)
-        content = RecordDict({ARRAYS: self.layout.record(weights), CONFIG: ConfigRecord(self.evaluate_config)})
-        free = [client for client in self.nodes.present() if client not in self.mailbox.busy()]
-        self._answers = []
-        sent = self.mailbox.send(EVALUATE, [Letter(self.nodes.node_of[c], c, content) for c in free], 0, EVALUATE_S)
-        began, limit_s = self._clock(), EVALUATE_S
-        while len(self._answers) < len(sent) and self._clock() - began < limit_s:
-            self._poll()
-            if limit_s == EVALUATE_S and 2 * len(self._answers) >= len(sent):
-                limit_s = min(max(2 * (self._clock() - began), SOON_S), EVALUATE_S)
-            self._sleep(self.waiting.poll_s)
-        return mean_evaluation([answer.message for answer in self._answers])
+        """On the clients' data."""
+        return evaluation_of(asked(self, weights, 0, self.evaluate_config))
 
     # What outlives a crash
 
     def snapshot(self) -> dict[str, Any]:
         """What the engine must remember over a restart."""
-        return {"accepted": dict(self.accepted), "overheads": self.overheads.to_json()}
+        return {
+            "accepted": dict(self.accepted), "overheads": self.overheads.to_json(),
+            "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds,
+        }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take up a snapshot."""
         self.accepted = {str(client): int(round) for client, round in saved["accepted"].items()}
         self.overheads.load(saved["overheads"])
+        self.speeds.assumed = set(saved.get("assumed", ()))
+        self.empty_rounds = int(saved.get("empty_rounds", 0))
 
 
 def _line(text: str) -> str:

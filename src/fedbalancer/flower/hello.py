@@ -21,6 +21,7 @@ from fedbalancer.flower.compat import (
 )
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.memory import Keeper
+from fedbalancer.flower.mods import check_app_mods
 from fedbalancer.flower.orders import METRICS, OURS, VERSION, check_version, text
 
 CLIENT_ID, PARTITION = "client-id", "partition-id"
@@ -71,6 +72,7 @@ def introduce(
     """Let an app answer the server's first question. `size` tells the client's number of samples, `batch_s` times a few
     training batches (without it the server assumes the speed of the others, until the first report), `fingerprint`
     names the data, so that a loss list of other data is not taken for its own."""
+    check_app_mods(app)
 
     @app.query(ACTION)
     def hello(message: Message, context: Context) -> Message:

@@ -17,7 +17,7 @@ ASSUMED_BATCH_S = 0.1
 
 def ledger_of(greetings: Sequence[Greeting], others_batch_s: float | None = None) -> Ledger:
     """A ledger of these clients, as before the first round. One that gave no batch latencies counts with the mean of
-    the others once, so that its first report weighs as much as the assumption."""
+    the others, until something was measured (`speeds.py`)."""
     measured = [np.mean(greeting.batch_s) for greeting in greetings if greeting.batch_s]
     assumed = float(np.mean(measured)) if measured else others_batch_s or ASSUMED_BATCH_S
     latencies = [greeting.batch_s or (assumed,) for greeting in greetings]

@@ -31,10 +31,15 @@ class Federation:
 
     There is no TLS and no authentication here, and app dependencies are not installed: the apps run with the packages
     of this Python. `host` is where the SuperLink listens: loopback, unless the nodes are in networks of their own.
+    The apps' relative paths are taken from `cwd`, by default `folder`.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, host: str = "127.0.0.1") -> None:
-        self.folder = Path(folder)
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str] | None = None, host: str = "127.0.0.1",
+        cwd: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.folder = Path(folder).resolve()
+        self.cwd = self.folder if cwd is None else cwd
         self.folder.mkdir(parents=True, exist_ok=True)
         self.host, self.port = host, free_port()
         home = self.folder / "home"
@@ -94,7 +99,7 @@ class Federation:
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                env={**self.environment, **(environment or {})}, cwd=self.folder, start_new_session=True,
+                env={**self.environment, **(environment or {})}, cwd=self.cwd, start_new_session=True,
             )  # fmt: skip
 
     def log(self, name: str) -> str:

@@ -69,6 +69,28 @@ class SavedMemory:
         return cls(now, pending if pending_round else None, pending_round, saved)
 
 
+def memory_folder(named: str = "") -> Path | None:
+    """Where the loss lists of this device lie, unless `named`: as the environment says, or the user's cache folder.
+    None if none are kept."""
+    named = named or os.environ.get(FOLDER, "")
+    if named == "off":
+        return None
+    return Path(named).expanduser() if named else cache_folder() / "flower"
+
+
+def kept_files(folder: Path) -> list[Path]:
+    """The loss lists in a folder: our files, by what they say of themselves, and nobody else's."""
+    found = []
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safetensors.safe_open(file, "numpy") as opened:
+                ours = (opened.metadata() or {}).get("key") == file.stem
+        except (OSError, safetensors.SafetensorError):
+            continue
+        found += [file] if ours else []
+    return found
+
+
 @dataclass(frozen=True)
 class Keeper:
     """Where one client's memory of one run and one set of data is kept."""
@@ -86,11 +108,8 @@ class Keeper:
 
     @property
     def file(self) -> Path | None:
-        named = str(self.context.node_config.get(FOLDER_KEY, "") or os.environ.get(FOLDER, ""))
-        if named == "off":
-            return None
-        folder = Path(named).expanduser() if named else cache_folder() / "flower"
-        return folder / f"{self.key}.safetensors"
+        folder = memory_folder(str(self.context.node_config.get(FOLDER_KEY, "")))
+        return None if folder is None else folder / f"{self.key}.safetensors"
 
     def load(self) -> SavedMemory:
         """The newer of the two memories; an empty one where there is none."""

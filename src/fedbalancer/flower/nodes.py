@@ -12,6 +12,9 @@ from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox
 from fedbalancer.flower.orders import HELLO
 
+PATIENCE = 3
+"""Failed greetings after which no other is expected of a node."""
+
 Say = Callable[..., None]
 """(event, **what there is to tell): the engine's log."""
 
@@ -30,6 +33,7 @@ class Nodes:
         self.connected: set[int] = set()
         self.node_of: dict[str, int] = {}
         self.greetings: dict[str, Greeting] = {}
+        self._failed: dict[int, list[str]] = {}
 
     def refresh(self) -> None:
         """Look who is there, and ask who they are of all nodes that have not said."""
@@ -56,7 +60,9 @@ class Nodes:
             greeting = hello.read(arrival.message, arrival.seconds, self._most)
         except Faulty as problem:
             self._say("node not introduced", node=node, why=str(problem))
+            self._failed.setdefault(node, []).append(str(problem))
             return
+        self._failed.pop(node, None)
         before = self.node_of.get(greeting.client)
         if before is not None and before != node:
             if before in self.connected:
@@ -69,3 +75,8 @@ class Nodes:
     def present(self) -> dict[str, int]:
         """The clients that can be reached now, and where."""
         return {client: node for client, node in sorted(self.node_of.items()) if node in self.connected}
+
+    def hopeless(self) -> dict[int, str]:
+        """The nodes that are there and have failed to say who they are as often as they were asked, three times and
+        more: what they said last."""
+        return {n: why[-1] for n, why in sorted(self._failed.items()) if n in self.connected and len(why) >= PATIENCE}

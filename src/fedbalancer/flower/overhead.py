@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW, FEW = 5, 3
+ODD = 2.0
+"""An overhead so many times the next longest is left out once another has followed: it was a single message."""
 JITTER_S = 3.0
 """SuperNodes ask for messages every three seconds, so that one measurement may be so much too lucky."""
+
+WORSE = 0.25
+"""Share of the worst overhead that the next may be worse by: a machine that starts a process a message gets busier."""
 
 LEAST_SHARE = 0.1
 """Of its deadline, that a client always gets: one slow round trip must not lock it out for good."""
@@ -23,10 +28,16 @@ class Overheads:
         self._seen.setdefault(client, deque(maxlen=WINDOW)).append(max(seconds, 0.0))
 
     def expected_s(self, client: str) -> float:
-        """The worst of late; after few measurements, that and the jitter of Flower's polling. By the mean, half of the
-        reports would come too late, and a round closes early anyway when all are in."""
-        seen = self._seen.get(client, ())
-        return max(seen, default=0.0) + (JITTER_S if 0 < len(seen) < FEW else 0.0)
+        """The worst of late and some more, because the next may be worse: the jitter of Flower's polling, half of how
+        much they differ, or a share of the worst, whichever is most. By the mean, half of the reports would come too
+        late, and a round closes early anyway when all are in."""
+        seen = list(self._seen.get(client, ()))
+        if not seen:
+            return 0.0
+        usual = sorted(seen)
+        if len(seen) >= FEW and usual[-1] > ODD * usual[-2] and usual[-1] != seen[-1]:
+            usual.pop()
+        return usual[-1] + max(JITTER_S, (usual[-1] - usual[0]) / 2, WORSE * usual[-1])
 
     def budget_s(self, client: str, round: int, deadline_s: float) -> float:
         """What a client may take from its start to its report, so that this arrives in time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ from fedbalancer.errors import BadSetting
 from fedbalancer.flower.compat import ArrayRecord, Message, RecordDict
 from fedbalancer.flower.layout import Faulty, ModelLayout, read_array
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, check_version, text
-from fedbalancer.flower.replies import MEASURED, PAYLOAD, STOPPED, SUMMARY, TRAINED, VECTOR, Measured, dashed
+from fedbalancer.flower.replies import BATCH_S, MEASURED, PAYLOAD, STOPPED, SUMMARY, TRAINED, VECTOR, Measured, dashed
 from fedbalancer.protocols import Compressor
 from fedbalancer.server.report_check import fault
-from fedbalancer.types import ClientReport, Evaluation, Order, Summary, Timings, Weights
+from fedbalancer.types import ClientReport, Order, Summary, Timings, Weights
 
 BIGGEST_CHANGE = 1e9
 """Of one parameter in one round; more is a number that is finite only by accident."""
@@ -26,8 +26,6 @@ BIGGEST_STATISTIC = 1e50
 """Of a client's losses: sums over clients and their squares must stay finite, too."""
 
 _SLACK_S = 5.0
-MOST_SAMPLES = 10**6
-"""What one client's evaluation counts for, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +100,15 @@ def busy_s(message: Message, round_trip_s: float) -> float:
     return round_trip_s
 
 
+def batch_s_of(message: Message, round_trip_s: float) -> float | None:
+    """The seconds per batch in a reply that does not count; None where they make no sense."""
+    for record in message.content.metric_records.values():
+        value = record.get(BATCH_S)
+        if isinstance(value, int | float) and 0 < value <= round_trip_s:
+            return float(value)
+    return None
+
+
 def _update(content: RecordDict, expected: Expected) -> Weights:
     arrays = content.array_records.get(ARRAYS)
     if arrays is None:
@@ -141,21 +148,3 @@ def _number(metrics: Mapping[str, Any], name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise Faulty(f"{name} {value!r}, which must be a finite number")
     return float(value)
-
-
-def mean_evaluation(answers: Sequence[Message]) -> Evaluation:
-    """The clients' evaluations as one, each by its samples; answers that hold no finite numbers are left out."""
-    rows = [row for answer in answers if not answer.has_error() and (row := _row(answer)) is not None]
-    table = np.array(rows).reshape(-1, 3)
-    weights = np.clip(table[:, 0], 0, MOST_SAMPLES)
-    if weights.sum() <= 0:
-        return Evaluation(math.nan, math.nan, 0)
-    accuracy, loss = np.average(table[:, 1:], axis=0, weights=weights).tolist()
-    return Evaluation(accuracy, loss, int(weights.sum()))
-
-
-def _row(answer: Message) -> list[float] | None:
-    found = {name: value for record in answer.content.metric_records.values() for name, value in record.items()}
-    values = [found.get(name) for name in ("num-examples", "accuracy", "loss")]
-    numbers = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
-    return numbers if len(numbers) == len(values) else None

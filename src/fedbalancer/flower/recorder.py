@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.flower.changes import CHANGEABLE, Change, check_same
 from fedbalancer.positions import Positions
 from fedbalancer.settings import Settings
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
@@ -35,16 +36,31 @@ def folder_of(base: Path | str, run_key: str) -> Path:
 class RunRecorder:
     """What a run leaves behind while it runs. `saved` is the ledger of the last checkpoint, and of the beginning."""
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, manifest: Mapping[str, Any], accept_changes: bool = False) -> None:
+        self._now = manifest
+        self.changes: list[Change] = []
         self.resumed = (path / MANIFEST).exists()
         if self.resumed:
             self.folder = RunFolder.open(path, PREVIOUS_S)
-            _check_same(self.folder.manifest, manifest)
-            self.folder.update_manifest(status="running", why=None)
+            try:
+                self.changes = check_same(self.folder.manifest, manifest, accept_changes)
+            except RunFolderError:
+                self.folder.close()
+                raise
+            self.folder.update_manifest(status="running", why=None, rounds=manifest.get("rounds"))
             self.folder.log("resumed")
         else:
             self.folder = RunFolder.create(path, manifest)
             self.folder.log("started", method=manifest["method"])
+
+    def note_changes(self, round: int) -> None:
+        """Write down what is not as it was, before the first round that is trained with it."""
+        if not self.changes:
+            return
+        noted = [{"after_round": round, **asdict(change)} for change in self.changes]
+        fields = {field: self._now[field] for field in CHANGEABLE if field in self._now}
+        self.folder.update_manifest(**fields, changes=[*self.folder.manifest.get("changes", []), *noted])
+        self.changes = []
 
     def ledgers(self) -> tuple[Ledger, Ledger] | None:
         """The ledger of the beginning and that of the last checkpoint; None if there is none."""
@@ -87,9 +103,11 @@ class RunRecorder:
         self.folder.close()
 
 
-def manifest_of(task: str, method: str, seed: int, settings: Settings, rounds: int) -> dict[str, Any]:
-    """The manifest of a run on Flower, with the fields that people look for in a simulated run's."""
-    return new_manifest(
+def manifest_of(
+    task: str, method: str, seed: int, settings: Settings, rounds: int, **more: Any
+) -> dict[str, Any]:  # fmt: skip
+    """The manifest of a run on Flower, with the fields that people look for in a simulated run's, and `more`."""
+    made = new_manifest(
         task={"name": task, "variant": "", "scale": "real"},
         method=method,
         seed=seed,
@@ -97,27 +115,11 @@ def manifest_of(task: str, method: str, seed: int, settings: Settings, rounds: i
         rounds=rounds,
         engine="flower",
         device="real",
+        **more,
     )
-
-
-def metric(record: Mapping[str, Any] | None, *names: str) -> float:
-    """The first number under one of these names, NaN if there is none."""
-    for name in names:
-        value = None if record is None else record.get(name)
-        if isinstance(value, int | float):
-            return float(value)
-    return math.nan
+    return made | {"versions": {**made["versions"], "flwr": version("flwr")}}
 
 
 def _ledger(clients: tuple[str, ...], columns: Mapping[str, Any]) -> Ledger:
     started = Ledger.start(clients, columns["size"], columns["network_s"], columns["batch_s_sum"][:, None])
     return replace(started, position=Positions(clients), batch_s_count=columns["batch_s_count"])
-
-
-def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for field in ("engine", "method", "seed"):
-        if before.get(field) != now.get(field):
-            raise RunFolderError(
-                f"the run to go on with has {field} {before.get(field)!r}, this one {now.get(field)!r}; "
-                "choose another run_key"
-            )

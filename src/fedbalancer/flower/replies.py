@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, VERSION
 from fedbalancer.types import Order, Summary, Weights
@@ -16,6 +19,8 @@ PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
 """The one array of an update, compressed or not: Flower fetches every array by a request of its own."""
 
 SUMMARY = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s")
+BATCH_S, WEIGHT = "batch-s", "num-examples"
+MOST_METRICS, LONGEST_NAME = 100, 100
 MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
 
 
@@ -30,17 +35,40 @@ class Measured:
     phase: str = ""
 
 
-def pack_report(client: str, order: Order, arrays: ArrayRecord, summary: Summary, measured: Measured) -> RecordDict:
-    """A report as Flower's records."""
-    metrics: dict[str, Any] = {"num-examples": summary.trained}
+def pack_report(
+    client: str, order: Order, arrays: ArrayRecord, summary: Summary, measured: Measured,
+    more: Mapping[str, float] | None = None,
+) -> RecordDict:  # fmt: skip
+    """A report as Flower's records, with `more` metrics of the user's."""
+    metrics: dict[str, Any] = {WEIGHT: summary.trained}
     metrics |= {dashed(name): float(getattr(summary, name)) for name in SUMMARY}
     metrics |= {dashed(name): float(getattr(measured, name)) for name in MEASURED}
+    metrics |= more or {}
     return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics), OURS: _ours(client, order, TRAINED, "")})
 
 
-def pack_stopped(client: str, order: Order, measured: Measured) -> RecordDict:
-    """The word of a client that has nothing to report."""
+def checked_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
+    """Metrics of the user's own, if they can be sent: their names must not be ours."""
+    found = dict(metrics or {})
+    for name, value in found.items():
+        if name in OUR_METRICS:
+            raise BadSetting(f"metrics: {name!r} is a name of fedbalancer's own; choose another")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise BadData(f"metrics: {name} = {value!r} must be a finite number")
+    return found
+
+
+def own_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What a reply has beside our metrics: finite numbers under names of a sensible length, and not too many."""
+    found = {name: value for name, value in metrics.items() if name not in OUR_METRICS and len(name) <= LONGEST_NAME}
+    numbers = {name: value for name, value in found.items() if isinstance(value, int | float) and math.isfinite(value)}
+    return dict(list(numbers.items())[:MOST_METRICS])
+
+
+def pack_stopped(client: str, order: Order, measured: Measured, batch_s: float | None = None) -> RecordDict:
+    """The word of a client that has nothing to report but, if it trained at all, how long its batches took."""
     metrics: dict[str, Any] = {dashed(name): float(getattr(measured, name)) for name in MEASURED}
+    metrics |= {} if batch_s is None else {BATCH_S: batch_s}
     ours = _ours(client, order, STOPPED, measured.phase)
     return RecordDict({METRICS: MetricRecord(metrics), OURS: ours})
 
@@ -54,6 +82,9 @@ def pack_update(sent: Weights | bytes) -> ArrayRecord:
 
 def dashed(name: str) -> str:
     return name.replace("_", "-")
+
+
+OUR_METRICS = frozenset({WEIGHT, *map(dashed, SUMMARY), *map(dashed, MEASURED)})
 
 
 def _ours(client: str, order: Order, outcome: str, phase: str) -> ConfigRecord:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, RecordDict
+from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
-from fedbalancer.flower.orders import ARRAYS, CONFIG, OURS, TRAIN
-from fedbalancer.flower.reading import Expected, split_timings, unpack
+from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, TRAIN
+from fedbalancer.flower.reading import Expected, batch_s_of, split_timings, unpack
+from fedbalancer.flower.replies import WEIGHT, own_metrics
 from fedbalancer.types import ClientReport, Missing, RoundPlan, RoundResult, Weights
 
 if TYPE_CHECKING:
     from fedbalancer.flower.grid_engine import GridEngine
+
+
+SILENT = "silent"
+"""Why a client is missing that has not answered when its round closes."""
 
 
 class OpenRound:
@@ -22,6 +27,7 @@ class OpenRound:
         self.engine, self.plan, self.weights = engine, plan, weights
         self.reports: dict[str, ClientReport] = {}
         self.missing: dict[str, Missing] = {}
+        self.metrics: dict[str, RecordDict] = {}
         self.up_bytes = 0
 
     @property
@@ -63,18 +69,23 @@ class OpenRound:
         if report is None:
             timings = split_timings(measured, arrival.seconds)
             self.missing[client] = Missing(client, measured.phase or "train", timings)
+            self.engine.speeds.heard(client, batch_s_of(message, arrival.seconds))
             self.engine.say("stopped at the deadline", client=client, round=self.plan.order.round)
         elif len(self.reports) < self.plan.quorum:
             self.reports[client] = report
+            own = own_metrics(message.content.metric_records[METRICS])
+            self.metrics[client] = RecordDict({METRICS: MetricRecord({WEIGHT: report.summary.trained, **own})})
         else:
             self.missing[client] = Missing(client, "late", report.timings, report.summary.trained)
+            self.engine.speeds.heard(client, report.summary.batch_s)
 
     def result(self, seconds: float, window_s: float) -> RoundResult:
         """What the server is told, in order of client id."""
         full = len(self.reports) >= self.plan.quorum
         for client in self.plan.cohort:
             if client not in self.reports and client not in self.missing:
-                self._miss(client, "late" if full else "train", "no reply when the round closed")
+                # Killed, asleep or slow: nobody knows, so it is not said to be late in training.
+                self._miss(client, "late" if full else SILENT, "no reply when the round closed")
         reports = tuple(self.reports[client] for client in sorted(self.reports))
         missing = tuple(self.missing[client] for client in sorted(self.missing))
         down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)

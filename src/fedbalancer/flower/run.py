@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedbalancer.files import readable
+from fedbalancer.flower.changes import spoken
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result
+from fedbalancer.flower.evaluation import asked, evaluation_of, unnamed, weighted_mean
+from fedbalancer.flower.foreign import sent_with_orders
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
-from fedbalancer.flower.recorder import RunRecorder, manifest_of, metric
+from fedbalancer.flower.recorder import RunRecorder, manifest_of
+from fedbalancer.flower.replies import WEIGHT
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
@@ -22,6 +28,11 @@ from fedbalancer.types import Evaluation, Ledger, RoundResult, ServerState, Weig
 if TYPE_CHECKING:
     from fedbalancer.flower.strategy import Strategy
 
+RESULTS, METRICS_OF_ROUNDS = "results", (
+    "train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp",
+)  # fmt: skip
+"""Where the checkpoint has the metrics of earlier rounds, and what Flower's `Result` calls them."""
+_log = logging.getLogger("flwr.fedbalancer")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -32,12 +43,13 @@ class Run:
         self, strategy: Strategy, grid: Grid, arrays: ArrayRecord, num_rounds: int, timeout: float,
         train_config: ConfigRecord | None, evaluate_config: ConfigRecord | None, evaluate_fn: EvaluateFn | None,
     ) -> None:  # fmt: skip
-        self.strategy, self.num_rounds = strategy, num_rounds
+        self.strategy, self.num_rounds, self.train_config = strategy, num_rounds, dict(train_config or {})
         self.layout = ModelLayout.of(arrays)
         self.key = strategy.run_key if strategy.run_key is not None else f"run-{grid.run.run_id}"
         self.weights = self.layout.flat(arrays)
         self.result = Result(arrays=arrays)
         self.evaluate_fn = evaluate_fn
+        self._told: set[str] = set()
         self.state: ServerState
         self.record: RunRecorder
         self.engine = GridEngine(
@@ -48,28 +60,34 @@ class Run:
             run_key=self.key,
             waiting=replace(strategy.waiting, timeout_s=timeout),
             most_samples=strategy.most_samples,
-            train_config=train_config,
+            train_config={**sent_with_orders(strategy.method.aggregate), **self.train_config},
             evaluate_config=evaluate_config,
-            evaluate=self._asked if evaluate_fn is not None else None,
             log=self._tell,
         )
 
     def manifest(self) -> dict[str, Any]:
         s = self.strategy
-        return manifest_of(s.task, s.method.name, s.seed, s.settings, self.num_rounds)
+        sent = {name: value.hex() if isinstance(value, bytes) else value for name, value in self.train_config.items()}
+        return manifest_of(
+            s.task, s.method.name, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
+            aggregate=spoken(s.method.aggregate),
+        )  # fmt: skip
 
     def go(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""
-        self.record, self.round, self.failed = record, 0, 0
+        self.record, self.round = record, 0
         server, self.state = self._begin()
+        self.failed = self.engine.empty_rounds > 0
         self.engine.gather(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
         while self.state.round < self.num_rounds:
-            before = self.state = self._welcomed(self.state)
+            _log.info("")
+            _log.info("[ROUND %d/%d]", self.state.round + 1, self.num_rounds)
+            server = self._ready(server)
+            before = self.state
             # One round at a time: between two rounds the ledger may grow, which the loop knows nothing of.
             self.state, result = next(rounds(server, self.engine, before, lambda state: False))
             self.round = self.state.round
-            if not self.state.ledger.explored.any():
-                server = self._expecting_more(server)
+            server = self._learnt(server, result)
             self._keep(before, result, server.setup.ledger)
 
     def _begin(self) -> tuple[Server, ServerState]:
@@ -82,30 +100,74 @@ class Run:
             if restored is not None:
                 state, remembered = restored
                 self.engine.restore(remembered)
+                _retell(self.result, remembered.get(RESULTS, {}))
                 self.round = state.round
                 self._publish(state)
+                for change in self.record.changes:
+                    self.engine.say("setting changed", **asdict(change))
+                    if change.setting == "batch_size":
+                        ledger = self.engine.speeds.rescaled(state.ledger, change.now / change.before)
+                        state = replace(state, ledger=ledger)
+                self.record.note_changes(state.round)
                 self.engine.say("resumed", round=state.round, clients=len(state.ledger.clients))
                 return server, state
         if self.record.resumed:
             self.record.folder.restore(_no_state(self.weights))
+            self.record.note_changes(0)
         self.engine.gather(self.strategy.min_clients)
         greetings = [greeting for _, greeting in sorted(self.engine.nodes.greetings.items())]
+        self.engine.speeds.met(greetings)
         server = self._server(self.engine.welcome(ledger_of(greetings), self.strategy.measure_network))
         state = server.init(self.weights)
         if (evaluation := self._evaluation(self.model(state))) is not None:
             self.record.start(evaluation)
         return server, state
 
-    def _expecting_more(self, server: Server) -> Server:
-        """Until somebody has made it in time, T and all that hangs on it are worked out again from the transport seen
-        so far, with the guard's seconds for every round that failed: a first deadline that is too short for this
-        network and these devices would never be met."""
+    def _ready(self, server: Server) -> Server:
+        """Before a round: who is there, and what there is to learn from those who answered the last one too late."""
+        engine, assumed = self.engine, set(self.engine.speeds.assumed)
+        if self.strategy.measure_network and engine.ledger is not None:
+            engine.settle()
+        self.state = self._welcomed(self.state)
+        if self.failed and self.strategy.measure_network:
+            return self._expecting_more()
+        return self._expecting_otherwise(server, assumed - engine.speeds.assumed)
+
+    def _learnt(self, server: Server, result: RoundResult) -> Server:
+        """After a round: how fast those are who reported, and whether nobody did."""
+        engine, measures = self.engine, self.strategy.measure_network
+        assumed = set(engine.speeds.assumed)
+        self.failed = bool(result.plan.cohort) and not result.reports
+        engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
+        if measures:
+            self.state = replace(self.state, ledger=engine.speeds.taught(self.state.ledger, result.reports))
+        elif self.failed and not self.state.ledger.explored.any():
+            return self._expecting_more()
+        return self._expecting_otherwise(server, assumed - engine.speeds.assumed)
+
+    def _expecting_more(self) -> Server:
+        """After a round that nobody made, T and all that hangs on it are worked out again from what was seen so far,
+        with the guard's seconds for every such round: a deadline that is too short for this network and these devices
+        would never be met."""
         ledger = self.engine.welcome(self.state.ledger, self.strategy.measure_network)
-        self.failed += 1
-        guard_s = self.failed * self.strategy.settings.guard_s
+        guard_s = 0.0 if self.strategy.measure_network else self.engine.empty_rounds * self.strategy.settings.guard_s
         renewed = self._server(replace(ledger, network_s=ledger.network_s + guard_s))
         fresh = renewed.init(self.state.weights)
-        self.state = replace(self.state, ledger=ledger, clients=fresh.clients, deadline=fresh.deadline)
+        self.state = replace(self.state, ledger=ledger, deadline=fresh.deadline)
+        if not ledger.explored.any():
+            self.state = replace(self.state, clients=fresh.clients)
+        return renewed
+
+    def _expecting_otherwise(self, server: Server, measured: set[str]) -> Server:
+        """Where T hung on assumptions, it is worked out again with the measurements in their place."""
+        first, ledger = server.setup.ledger, self.state.ledger
+        rows = first.rows(tuple(sorted(measured & set(first.clients))))
+        if not len(rows):
+            return server
+        total_s, count = first.batch_s_sum.copy(), np.array(first.batch_s_count)
+        total_s[rows], count[rows] = ledger.batch_s_sum[rows], ledger.batch_s_count[rows]
+        renewed = self._server(replace(first, batch_s_sum=total_s, batch_s_count=count))
+        self.state = replace(self.state, deadline=renewed.init(self.state.weights).deadline)
         return renewed
 
     def _server(self, ledger: Ledger) -> Server:
@@ -120,9 +182,15 @@ class Run:
         due = self.state.round % self.strategy.settings.eval_every == 0 or self.state.round == self.num_rounds
         evaluation = self._evaluation(self.model(self.state)) if due else None
         self._publish(self.state)
-        self.result.train_metrics_clientapp[self.state.round] = _metrics(result)
+        self.result.train_metrics_clientapp[self.state.round] = self._train_metrics(result)
         self.record.round(before, self.state, result, evaluation)
-        self.record.checkpoint(self.state, first, self.engine.snapshot())
+        self.record.checkpoint(self.state, first, self.engine.snapshot() | {RESULTS: _told(self.result)})
+
+    def _train_metrics(self, result: RoundResult) -> MetricRecord:
+        """What a round was like, and the clients' own metrics as one."""
+        own = self.engine.own_metrics
+        found = (self.strategy.train_metrics_aggr_fn or weighted_mean)(own, WEIGHT) if own else {}
+        return MetricRecord({**dict(found), **_metrics(result)})
 
     def model(self, state: ServerState) -> Weights:
         """The model to evaluate and to hand out."""
@@ -132,23 +200,35 @@ class Run:
         self.result.arrays = self.layout.record(self.model(state))
 
     def _evaluation(self, weights: Weights) -> Evaluation | None:
-        if self.evaluate_fn is None and not self.strategy.federated_evaluate:
+        """The model on the server's data, on the clients', or on both; our tables have the server's where there are
+        any."""
+        server = None
+        if self.evaluate_fn is not None:
+            server = self.evaluate_fn(self.round, self.layout.record(weights))
+            if server is not None:
+                self.result.evaluate_metrics_serverapp[self.round] = server
+        clients: Mapping[str, Any] = {}
+        if self.strategy.federated_evaluate:
+            pool = self.strategy.evaluate_metrics_aggr_fn
+            clients = asked(self.engine, weights, self.round, self.engine.evaluate_config, pool)
+            self.result.evaluate_metrics_clientapp[self.round] = MetricRecord(dict(clients))
+        if server is None and not self.strategy.federated_evaluate:
             return None
-        evaluation = self.engine.evaluate(weights)
-        if self.evaluate_fn is None:
-            found: dict[str, Any] = {"accuracy": evaluation.accuracy, "loss": evaluation.loss}
-            self.result.evaluate_metrics_clientapp[self.round] = MetricRecord(found)
-        self.engine.say("evaluated", round=self.round, accuracy=evaluation.accuracy, loss=evaluation.loss)
-        return evaluation
+        for place, found in (("server", server or {}), ("clients", clients)):
+            if found:
+                self.engine.say("evaluated", round=self.round, on=place, **self._numbers(found))
+        return evaluation_of(clients if server is None else server)
 
-    def _asked(self, weights: Weights) -> Evaluation:
-        """The user's own evaluation on the server."""
-        if self.evaluate_fn is None:
-            return Evaluation(math.nan, math.nan, 0)
-        found = self.evaluate_fn(self.round, self.layout.record(weights))
-        if found is not None:
-            self.result.evaluate_metrics_serverapp[self.round] = found
-        return Evaluation(metric(found, "accuracy", "acc"), metric(found, "loss"), 0)
+    def _numbers(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """Accuracy and loss for the log, and the others by their names. What is in neither is said once."""
+        evaluation, lacking = evaluation_of(found), set(unnamed(found)) - self._told
+        self._told |= lacking
+        for name in sorted(lacking):
+            self.engine.say("not among the metrics", metric=name, found=", ".join(found) or "nothing",
+                            why=f"tables and reports have none; call it {name}")  # fmt: skip
+        others = {name: value for name, value in found.items() if name not in ("accuracy", "loss", WEIGHT)}
+        shown = {name: value for name, value in others.items() if isinstance(value, int | float)}
+        return {"accuracy": evaluation.accuracy, "loss": evaluation.loss, "others": shown}
 
     def _tell(self, event: str, **fields: Any) -> None:
         if hasattr(self, "record"):
@@ -157,16 +237,27 @@ class Run:
             self.strategy.log(event, **fields)
 
 
-def _metrics(result: RoundResult) -> MetricRecord:
+def _metrics(result: RoundResult) -> dict[str, Any]:
     order, reports = result.plan.order, result.reports
     counts = sum(report.summary.loss_count for report in reports)
     loss = sum(report.summary.loss_sum for report in reports) / counts if counts else math.nan
-    found: dict[str, Any] = {
+    return {
         "deadline_s": float(order.deadline_s), "seconds": result.seconds, "selected": len(result.plan.cohort),
         "completed": len(reports), "loss_threshold": order.loss_threshold, "train_loss": loss,
         "num-examples": int(sum(report.summary.trained for report in reports)),
     }  # fmt: skip
-    return MetricRecord(found)
+
+
+def _told(result: Result) -> dict[str, dict[str, Any]]:
+    """The metrics of all rounds so far, for the checkpoint."""
+    return {kind: {str(n): dict(found) for n, found in getattr(result, kind).items()} for kind in METRICS_OF_ROUNDS}
+
+
+def _retell(result: Result, told: Mapping[str, Any]) -> None:
+    """The metrics of the rounds before a resume."""
+    for kind in METRICS_OF_ROUNDS:
+        rounds = told.get(kind, {})
+        getattr(result, kind).update({int(n): MetricRecord(dict(found)) for n, found in rounds.items()})
 
 
 def _no_state(weights: Weights) -> ServerState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 from fedbalancer.errors import BadSetting, FedBalancerError
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
+from fedbalancer.flower.evaluation import Pool
+from fedbalancer.flower.foreign import with_aggregation
 from fedbalancer.flower.grid_engine import WAITING, Waiting
 from fedbalancer.flower.recorder import RunRecorder, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
@@ -29,11 +32,14 @@ class Strategy:
     `method` is a name or a `Method`. `clients_per_round`, `epochs`, `batch_size` and `learning_rate` are what clients
     train with; other `settings` are those of `--set` (an unknown key is an error). `aggregate` puts another policy, or
     one of Flower's own strategies, into the aggregation slot. The first round waits for `min_clients`. The model is
-    evaluated every `eval_every` rounds, by `evaluate_fn` of `start` or, with `federated_evaluate`, by the clients.
+    evaluated every `eval_every` rounds, by `evaluate_fn` of `start` and, with `federated_evaluate`, by the clients;
+    `evaluate_metrics_aggr_fn` makes their metrics one (default: means, weighted by samples), `train_metrics_aggr_fn`
+    those that clients of your own send with their reports.
 
     The run goes into the folder `run_key` under `checkpoint_dir` (default: the user's cache folder); started again with
-    the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. Without a key
-    nothing stays on disk. `task` is what reports call the problem.
+    the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. With other
+    settings than before it is refused, unless `accept_changes`; then they are written down. Without a key nothing stays
+    on disk. `task` is what reports call the problem.
 
     `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`. If `measure_network`,
     deadlines follow what transport really takes. `waiting` says how often replies are asked for, and whose clock
@@ -54,8 +60,11 @@ class Strategy:
         min_clients: int = 2,
         eval_every: int = 1,
         federated_evaluate: bool = False,
+        train_metrics_aggr_fn: Pool | None = None,
+        evaluate_metrics_aggr_fn: Pool | None = None,
         checkpoint_dir: Path | str | None = None,
         run_key: str | None = None,
+        accept_changes: bool = False,
         task: str = "flower",
         most_samples: int = 10**6,
         measure_network: bool = True,
@@ -69,12 +78,14 @@ class Strategy:
         in_brackets = spelt(method).layer if isinstance(method, str) else method.settings
         self.settings = resolve(given, settings or {}, in_brackets)
         made = method_of(method, self.settings) if isinstance(method, str) else method
-        self.method = made if aggregate is None else made.changed(aggregate=aggregator(aggregate))
+        self.method = made if aggregate is None else with_aggregation(made, aggregate)
         self.named = isinstance(method, str) and not self.settings.slots
         if min_clients < 1:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
         self.seed, self.min_clients, self.federated_evaluate = seed, min_clients, federated_evaluate
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
+        self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
+        self.accept_changes = accept_changes
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 
     def summary(self) -> None:
@@ -96,9 +107,10 @@ class Strategy:
         """Run so many rounds and return Flower's `Result`. The arguments are those of Flower's strategies; `timeout` is
         how long a round without a deadline may take, and how long the server waits for the first clients."""
         self.summary()
+        began = time.monotonic()
         with ExitStack() as stack:
             run = Run(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-            record = RunRecorder(self._folder(stack, run), run.manifest())
+            record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
             try:
                 run.go(record)
             except FedBalancerError as error:
@@ -108,6 +120,10 @@ class Strategy:
                 record.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", repr(error))
                 raise
             record.close("done", None, run.model(run.state), run.layout.layout)
+        _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        _log.info("Final results:")
+        for line in str(run.result).splitlines():
+            _log.info("\t%s", line)
         return run.result
 
     def _folder(self, stack: ExitStack, run: Run) -> Path:
@@ -115,12 +131,3 @@ class Strategy:
             return Path(stack.enter_context(TemporaryDirectory(prefix="fedbalancer-"))) / "run"
         base = self.checkpoint_dir if self.checkpoint_dir is not None else cache_folder() / "flower-runs"
         return folder_of(base, run.key)
-
-
-def aggregator(policy: Any) -> Any:
-    """A policy for the aggregation slot: our own as it is, one of Flower's strategies in an adapter."""
-    if not hasattr(policy, "aggregate_train"):
-        return policy
-    from fedbalancer.flower.aggregate import FlowerAggregator
-
-    return FlowerAggregator(policy)

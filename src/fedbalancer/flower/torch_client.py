@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
+from fedbalancer.client.sgd import MakeOptimizer
 from fedbalancer.client.tensors import stored
 from fedbalancer.client.torch_model import TorchModel
 from fedbalancer.flower.client import LocalRound, balanced
@@ -25,6 +26,7 @@ from fedbalancer.flower.compat import (
 )
 from fedbalancer.flower.hello import introduce
 from fedbalancer.flower.layout import ModelLayout, arranged
+from fedbalancer.flower.mods import Mod, check_mods, only_updates
 from fedbalancer.flower.orders import ARRAYS, METRICS, round_of
 from fedbalancer.protocols import Draw
 from fedbalancer.task import Samples, check_samples
@@ -45,24 +47,32 @@ def client_app(
     method: Any = None,
     loss: str | Callable[[Any, Any], Any] = "cross_entropy",
     metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+    optimizer: MakeOptimizer | None = None,
     engine: str = "fast",
     device: str = "cpu",
     threads: int | None = None,
+    mods: Sequence[Mod] = (),
     hold: Hold | None = None,
 ) -> ClientApp:
     """A `ClientApp` that trains `model()` on `data(context)`, a pair (features, labels) with one row per sample.
 
     Epochs, batch size, learning rate and method are the server's, sent with every order (`method` only for an object of
-    your own, given on both sides). The client stops itself at the deadline. `engine` is fast or plain, as in `run`.
-    `test(context)` is what evaluate messages look at, by default the training data. `hold` makes this machine behave
+    your own, given on both sides). The client stops itself at the deadline. `optimizer` is a class of torch.optim, or a
+    partial of one, in place of plain SGD; the learning rate is the server's. `engine` is fast or plain, as in `run`.
+    `test(context)` is what evaluate messages look at, by default the training data. `mods` are Flower's (`LocalDpMod`),
+    around training; the model is then sent under its names, for them to see. `hold` makes this machine behave
     like a slower device: every batch is held to its seconds, and its download and upload are slept.
     """
+    check_mods(mods)
     app = ClientApp()
 
     @cache
     def ready() -> TorchModel:
         """The model of the app; made when it is first needed, because an app is imported more often than it trains."""
-        made = TorchModel(model, loss=loss, metric=metric, engine=engine, device=device, example=lambda: example[0])
+        made = TorchModel(
+            model, loss=loss, metric=metric, engine=engine, device=device, optimizer=optimizer,
+            example=lambda: example[0],
+        )  # fmt: skip
         if threads is not None:
             import torch
 
@@ -89,7 +99,7 @@ def client_app(
 
     introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(_samples(data, context)))
 
-    @app.train()
+    @app.train(mods=[only_updates(mod) for mod in mods])
     def train(message: Message, context: Context) -> Message:
         samples, made = samples_and_model(context)  # before the clock starts: to load torch is part of getting there
         draw = _draw(hold, message, context)
@@ -99,7 +109,7 @@ def client_app(
         work = balanced(
             message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method, clock=clock
         )
-        reply = work.report(_trained(work, made, samples))
+        reply = work.report(_trained(work, made, samples), as_model=bool(mods))
         if draw is not None:
             time.sleep(draw.upload_s)
         return reply

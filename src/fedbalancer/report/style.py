@@ -62,6 +62,7 @@ OUTCOMES = {
     "upload": ("too late in upload", PINK),
     "late": ("after the quorum", SKY),
     "unavailable": ("unavailable", GREY),
+    "silent": ("no reply in time", BLUE),
     "error": ("its app failed", VIOLET),
     "invalid": ("reply refused", BROWN),
 }

@@ -95,7 +95,7 @@ class Evidence:
 
     def arrived(self, client: str, round: int) -> bool:
         """Whether anything of a client was there, good or bad, before the round closed or soon after."""
-        return self.outcome.get((round, client)) != "train" or any(
+        return self.outcome.get((round, client)) != "silent" or any(
             text.startswith(LATE) for text in self.named(client, round)
         )
 

@@ -1,10 +1,12 @@
 """A new Flower app with FedBalancer in it, written from the templates beside this file.
 
-They end in .txt because they are no modules of ours: `@NAME@` becomes the name of the user's package.
+They end in .txt because they are no modules of ours: `@NAME@` becomes the name of the user's package, `@PROJECT@` that
+of the project, which Flower wants without underscores.
 """
 
 from __future__ import annotations
 
+import keyword
 import re
 import sys
 from importlib.resources import files
@@ -18,7 +20,9 @@ EXTRAS = {"torch": "torch,flower", "numpy": "flower"}
 """The frameworks that there is a client for, and what their app has to install."""
 
 AT_THE_TOP = ("pyproject.toml", "README.md")
-TAKEN = {"fedbalancer", "flwr", "numpy", "test", "torch"} | sys.stdlib_module_names
+TAKEN = {"fedbalancer", "flwr", "numpy", "test", "torch", *keyword.kwlist} | sys.stdlib_module_names
+LONGEST_PROJECT = 32
+"""Characters of a project's name that Flower takes."""
 
 
 def package_name(folder: Path) -> str:
@@ -26,8 +30,11 @@ def package_name(folder: Path) -> str:
 
     >>> package_name(Path("apps/My first-app"))
     'my_first_app'
+    >>> package_name(Path("2nd.App"))
+    'app_2nd_app'
     """
-    name = re.sub(r"\W+", "_", folder.resolve().name.lower(), flags=re.ASCII).strip("_")
+    name = re.sub(r"[\W_]+", "_", folder.resolve().name.lower(), flags=re.ASCII).strip("_")
+    name = f"app_{name}" if name[:1].isdigit() else name
     if not name.isidentifier() or name in TAKEN:
         raise BadSetting(
             f"{folder}: its name becomes that of a Python package, and {name!r} cannot be one; "
@@ -36,16 +43,28 @@ def package_name(folder: Path) -> str:
     return name
 
 
+def project_name(package: str) -> str:
+    """The name of a package as that of a project: Flower takes letters, digits and hyphens, and not many.
+
+    >>> project_name("my_first_app")
+    'my-first-app'
+    """
+    return package.replace("_", "-")[:LONGEST_PROJECT].rstrip("-")
+
+
 def app_files(name: str, framework: str) -> dict[str, str]:
     """What a new app consists of: relative path -> text."""
     if framework not in EXTRAS:
         raise UnknownName("framework", framework, EXTRAS)
     here = files(__package__)
+    words = {"@NAME@": name, "@PROJECT@": project_name(name), "@EXTRAS@": EXTRAS[framework]}
     found = {f"{name}/__init__.py": ""}
     for part in ("app", framework):
         for source in sorted((here / part).iterdir(), key=_name):
             file = source.name.removesuffix(".txt")
-            text = source.read_text(encoding="utf-8").replace("@NAME@", name).replace("@EXTRAS@", EXTRAS[framework])
+            text = source.read_text(encoding="utf-8")
+            for word, meant in words.items():
+                text = text.replace(word, meant)
             found[file if file in AT_THE_TOP else f"{name}/{file}"] = text
     return found
 

@@ -1,0 +1,132 @@
+"""A model on data: the clients' numbers as one, under whatever names they have."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedbalancer.flower.compat import ConfigRecord, Message, MetricRecord, RecordDict
+from fedbalancer.flower.layout import Faulty
+from fedbalancer.flower.mailbox import Arrival, Letter
+from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE
+from fedbalancer.flower.replies import WEIGHT
+from fedbalancer.types import Evaluation, Weights
+
+if TYPE_CHECKING:
+    from fedbalancer.flower.grid_engine import GridEngine
+
+EVALUATE_S, SOON_S = 120.0, 10.0
+"""How long the clients have to evaluate a model, and how long the second half at least once the first is in."""
+MOST_SAMPLES = 10**6
+"""What one client's evaluation counts for, at most."""
+ACCURACY, LOSS = ("accuracy", "acc"), ("loss",)
+"""Words by which the two metrics of our tables are known: `acc`, `eval_acc` and `test-accuracy` are an accuracy."""
+
+Pool = Callable[[list[RecordDict], str], MetricRecord]
+"""(the clients' answers, the key of their weights) -> their metrics as one: Flower's `train_metrics_aggr_fn` and
+`evaluate_metrics_aggr_fn`."""
+
+
+def asked(
+    engine: GridEngine, weights: Weights, round: int, config: Mapping[str, Any], pool: Pool | None = None
+) -> dict[str, Any]:
+    """The metrics of a model on the clients' data as one; clients that could not be asked are named in the log."""
+    numbered: dict[str, Any] = {"server-round": round, **config}
+    content = RecordDict({ARRAYS: engine.layout.record(weights), CONFIG: ConfigRecord(numbered)})
+    free = [client for client in engine.nodes.present() if client not in engine.mailbox.busy()]
+    engine.answers = []
+    sent = engine.mailbox.send(EVALUATE, [Letter(engine.nodes.node_of[c], c, content) for c in free], 0, EVALUATE_S)
+    _wait_for_answers(engine, len(sent))
+
+    def fault(client: str, why: str) -> None:
+        engine.say("evaluation failed", client=client, round=round, why=why)
+
+    for client in sorted({one.client for one in sent} - {answer.sent.client for answer in engine.answers}):
+        fault(client, "no reply in time")
+    return pooled(engine.answers, fault, pool)
+
+
+def _wait_for_answers(engine: GridEngine, count: int) -> None:
+    """Not for those that take more than twice as long as half of them: one that died must not cost two minutes."""
+    clock = engine.waiting.clock
+    began, limit_s = clock(), EVALUATE_S
+    while len(engine.answers) < count and clock() - began < limit_s:
+        engine.poll()
+        if limit_s == EVALUATE_S and 2 * len(engine.answers) >= count:
+            limit_s = min(max(2 * (clock() - began), SOON_S), EVALUATE_S)
+        engine.waiting.sleep(engine.waiting.poll_s)
+
+
+def pooled(answers: Sequence[Arrival], fault: Callable[[str, str], None], pool: Pool | None = None) -> dict[str, Any]:
+    """The metrics of the clients that answered as one, and the number of samples; `fault` is told of every client whose
+    answer cannot be used, and why."""
+    usable = []
+    for answer in answers:
+        try:
+            usable.append(_checked(answer.message))
+        except Faulty as problem:
+            fault(answer.sent.client, str(problem))
+    if not usable:
+        return {}
+    found = dict((pool or weighted_mean)(usable, WEIGHT))
+    return found | {WEIGHT: int(sum(_metrics(content)[WEIGHT] for content in usable))}
+
+
+def weighted_mean(contents: list[RecordDict], key: str) -> MetricRecord:
+    """Every metric that is one number, weighted by samples, over the clients that have it."""
+    sums: dict[str, list[float]] = {}
+    for content in contents:
+        metrics = _metrics(content)
+        weight = min(float(metrics[key]), MOST_SAMPLES)
+        for name, value in metrics.items():
+            if name != key and isinstance(value, int | float):
+                total = sums.setdefault(name, [0.0, 0.0])
+                total[0] += weight * value
+                total[1] += weight
+    return MetricRecord({name: total / weight for name, (total, weight) in sums.items()})
+
+
+def evaluation_of(found: Mapping[str, Any]) -> Evaluation:
+    """The two numbers of our tables; NaN for one that none of the names stands for."""
+    return Evaluation(_number(found, ACCURACY), _number(found, LOSS), int(found.get(WEIGHT, 0)))
+
+
+def unnamed(found: Mapping[str, Any]) -> list[str]:
+    """Which of the two numbers is not among these metrics."""
+    return [words[0] for words in (ACCURACY, LOSS) if _name(found, words) is None]
+
+
+def _number(found: Mapping[str, Any], words: tuple[str, ...]) -> float:
+    name = _name(found, words)
+    return math.nan if name is None else float(found[name])
+
+
+def _name(found: Mapping[str, Any], words: tuple[str, ...]) -> str | None:
+    """The metric that is called so, or else the first with such a word in its name."""
+    numbers = [name for name, value in found.items() if isinstance(value, int | float)]
+    exact = [word for word in words if word in numbers]
+    return next(iter([*exact, *(name for name in numbers if set(_words(name)) & set(words))]), None)
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
+
+
+def _metrics(content: RecordDict) -> dict[str, Any]:
+    return {name: value for record in content.metric_records.values() for name, value in record.items()}
+
+
+def _checked(message: Message) -> RecordDict:
+    """What a client answered, if it can be used."""
+    if message.has_error():
+        raise Faulty(f"error {message.error.code}: {message.error.reason}")
+    metrics = _metrics(message.content)
+    count = metrics.get(WEIGHT)
+    if not isinstance(count, int | float) or not 0 < count < math.inf:
+        raise Faulty(f"{WEIGHT} {count!r}, which must be a number over 0: it is the weight of the client's metrics")
+    strange = [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
+    if strange:
+        raise Faulty(f"{strange[0]} {metrics[strange[0]]}, which is not a finite number")
+    return message.content

@@ -1,0 +1,74 @@
+"""Flower's own strategies in the aggregation slot: what goes together, and what is refused by name at the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedbalancer.composition import Method
+from fedbalancer.errors import BadSetting
+
+MU_KEY = "proximal-mu"
+"""Where Flower's FedProx tells its clients mu."""
+
+NO_EFFECT = {
+    "fraction_train": (1.0, "clients_per_round"),
+    "min_train_nodes": (2, "clients_per_round"),
+    "min_available_nodes": (2, "min_clients"),
+    "weighted_by_key": ("num-examples", "nothing: updates weigh by the samples trained"),
+}
+"""Arguments of Flower's strategies that say what is said elsewhere here: their default, and where."""
+
+
+def with_aggregation(method: Method, policy: Any) -> Method:
+    """The method with another aggregation: a policy of ours as it is, one of Flower's strategies in an adapter."""
+    if not hasattr(policy, "aggregate_train"):
+        return method.changed(aggregate=policy)
+    from fedbalancer.flower.aggregate import FlowerAggregator
+
+    name = type(policy).__name__
+    _check_configuration(policy, name)
+    changed = method.changed(aggregate=FlowerAggregator(policy))
+    if "FedProx" not in _classes(policy):
+        return changed
+    mu = float(policy.proximal_mu)
+    if method.client.mu not in (0.0, mu):
+        raise BadSetting(f"{name} has mu {mu:g} and the method {method.name} {method.client.mu:g}; choose one of them")
+    return changed.changed(mu=mu)
+
+
+def sent_with_orders(policy: Any) -> dict[str, float]:
+    """What a strategy of Flower tells its clients beside the model."""
+    strategy: Any = getattr(policy, "strategy", None)
+    return {MU_KEY: float(strategy.proximal_mu)} if "FedProx" in _classes(strategy) else {}
+
+
+def check_strategy(strategy: Any) -> None:
+    """Refuse a strategy that would not do here what it says."""
+    name = type(strategy).__name__
+    for known in _classes(strategy):
+        if known.startswith("DifferentialPrivacy"):
+            raise BadSetting(
+                f"aggregate={name}: its noise is worked out for num_sampled_clients equal replies, and a round that "
+                "closes at its deadline has fewer, of unequal weight: the guarantee would not hold. LocalDpMod on the "
+                "clients protects their updates (docs/flower.md, Privacy)"
+            )
+        if known.startswith("FedXgb"):
+            raise BadSetting(f"aggregate={name}: it collects trees, and this trains vectors of weights")
+
+
+def _check_configuration(strategy: Any, name: str) -> None:
+    """Only a strategy's `aggregate_train` is called: one that does more elsewhere is told."""
+    home = next(kind for kind in type(strategy).__mro__ if "configure_train" in vars(kind))
+    if not home.__module__.startswith("flwr."):
+        raise BadSetting(
+            f"aggregate={name}: its own configure_train would not be called; say what it sends in train_config, and "
+            f"give aggregate=FlowerAggregator({name}(...)) if its aggregate_train is all that you want"
+        )
+    for argument, (default, place) in NO_EFFECT.items():
+        value = getattr(strategy, argument, default)
+        if value != default:
+            raise BadSetting(f"{argument} = {value!r} of aggregate={name} would have no effect; here it is {place}")
+
+
+def _classes(strategy: Any) -> set[str]:
+    return {kind.__name__ for kind in type(strategy).__mro__ if kind.__module__.startswith("flwr.")}

@@ -1,0 +1,138 @@
+"""Evaluation says what it found, by whatever name, and who could not be asked."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from flower.phones import Phone, World
+from flwr.app import Error, Message, MetricRecord, RecordDict
+
+from fedbalancer.errors import FedBalancerError
+from fedbalancer.flower.evaluation import evaluation_of, unnamed
+from fedbalancer.flower.replies import own_metrics
+
+
+class Evaluating(Phone):
+    """A client that answers evaluate messages with these metrics, or with an error."""
+
+    def __init__(self, number: int, answers: dict[str, Any] | str) -> None:
+        super().__init__(number)
+        self.answers, self.configs = answers, []
+
+    def evaluate(self, message: Message) -> Message:
+        self.configs.append(dict(message.content.config_records["config"]))
+        if isinstance(self.answers, str):
+            return Message(Error(2, self.answers), reply_to=message)
+        return Message(RecordDict({"metrics": MetricRecord(self.answers)}), reply_to=message)
+
+
+def test_metrics_of_any_name_are_pooled_and_in_the_table(tmp_path: Path) -> None:
+    """The names of Flower's own quickstart."""
+    first = Evaluating(0, {"num-examples": 30, "eval_loss": 1.0, "eval_acc": 0.2, "f1": 0.5})
+    second = Evaluating(1, {"num-examples": 10, "eval_loss": 3.0, "eval_acc": 0.6})
+    world = World(first, second)
+    result = world.start(1, "fedavg+wfa", federated_evaluate=True, checkpoint_dir=tmp_path, run_key="mine")
+    assert dict(result.evaluate_metrics_clientapp[1]) == pytest.approx(
+        {"eval_loss": 1.5, "eval_acc": 0.3, "f1": 0.5, "num-examples": 40}
+    )
+    row = pl.read_parquet(tmp_path / "mine" / "evals.parquet").row(-1, named=True)
+    assert (row["accuracy"], row["loss"]) == (pytest.approx(0.3), pytest.approx(1.5))
+    assert not world.of("not among the metrics")
+    assert [config["server-round"] for config in first.configs] == [0, 1]
+
+
+def test_a_metric_that_has_no_name_of_ours_is_said_once() -> None:
+    world = World(Evaluating(0, {"num-examples": 3, "rmse": 1.0}))
+    result = world.start(2, "fedavg+wfa", federated_evaluate=True)
+    assert result.evaluate_metrics_clientapp[2]["rmse"] == 1.0
+    assert sorted(fields["metric"] for fields in world.of("not among the metrics")) == ["accuracy", "loss"]
+    assert "rmse" in world.of("not among the metrics")[0]["found"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ("it raised", "error 2: it raised"),
+        ({"accuracy": 0.5, "loss": 1.0}, "num-examples None"),
+        ({"num-examples": 3, "accuracy": 0.5, "loss": math.nan}, "loss nan"),
+        ({"num-examples": -3, "accuracy": 0.5, "loss": 1.0}, "num-examples -3"),
+    ],
+)
+def test_a_client_whose_answer_cannot_be_used_is_named(answers: Any, said: str) -> None:
+    world = World(Evaluating(0, {"num-examples": 3, "accuracy": 0.5, "loss": 1.0}), Evaluating(1, answers))
+    result = world.start(1, "fedavg+wfa", federated_evaluate=True)
+    assert {fields["client"] for fields in world.of("evaluation failed")} == {"c1"}
+    assert said in world.of("evaluation failed")[0]["why"]
+    assert result.evaluate_metrics_clientapp[1]["num-examples"] == 3
+
+
+def test_a_client_that_does_not_answer_is_named() -> None:
+    world = World(Phone(0), Phone(1), Phone(2, evaluates=False))
+    world.start(1, "fedavg+wfa", federated_evaluate=True, clients_per_round=2)
+    assert {(fields["client"], fields["why"]) for fields in world.of("evaluation failed")} == {
+        ("c2", "no reply in time")
+    }
+
+
+def test_the_server_and_the_clients_may_both_evaluate(tmp_path: Path) -> None:
+    world = World(Evaluating(0, {"num-examples": 3, "accuracy": 0.5, "loss": 1.0}))
+    result = world.start(
+        1, "fedavg+wfa", evaluate_fn=lambda round, arrays: MetricRecord({"test_accuracy": 0.75, "test_loss": 2.0}),
+        federated_evaluate=True, checkpoint_dir=tmp_path, run_key="mine",
+    )  # fmt: skip
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
+    assert result.evaluate_metrics_serverapp[1]["test_accuracy"] == 0.75
+    assert pl.read_parquet(tmp_path / "mine" / "evals.parquet")["accuracy"].to_list() == [0.75, 0.75]
+    assert [fields["on"] for fields in world.of("evaluated")] == ["server", "clients"] * 2
+
+
+def test_the_users_own_function_makes_the_metrics_one() -> None:
+    def worst(contents: list[RecordDict], key: str) -> MetricRecord:
+        return MetricRecord({"accuracy": min(float(content["metrics"]["accuracy"]) for content in contents)})
+
+    phones = [Evaluating(n, {"num-examples": 3, "accuracy": 0.5 + n / 10, "loss": 1.0}) for n in range(2)]
+    result = World(*phones).start(1, "fedavg+wfa", federated_evaluate=True, evaluate_metrics_aggr_fn=worst)
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["accuracy", "acc", "eval_acc", "test-accuracy", "valAccuracy", "central.acc"])
+def test_accuracies_are_known_by_their_name(name: str) -> None:
+    assert evaluation_of({"lossy_count": 7, name: 0.5}).accuracy == 0.5
+    assert unnamed({"lossy_count": 7, name: 0.5, "accelerations": 1}) == ["loss"]
+
+
+def test_metrics_of_ones_own_travel_with_the_report() -> None:
+    phones = [Phone(0), Phone(1)]
+    phones[0].metrics, phones[1].metrics = {"f1": 0.2, "battery": 50}, {"f1": 0.9}
+    result = World(*phones).start(1, "fedavg+wfa")
+    found = result.train_metrics_clientapp[1]
+    assert found["f1"] == pytest.approx((30 * 0.2 + 40 * 0.9) / 70)
+    assert (found["battery"], found["completed"]) == (50, 2)
+
+    def best(contents: list[RecordDict], key: str) -> MetricRecord:
+        return MetricRecord({"f1": max(float(content["metrics"]["f1"]) for content in contents)})
+
+    assert World(*phones).start(1, "fedavg+wfa", train_metrics_aggr_fn=best).train_metrics_clientapp[1]["f1"] == 0.9
+
+
+def test_metrics_that_cannot_be_sent_are_told_to_their_author() -> None:
+    phone = Phone(0)
+    for metrics, said in (({"batch-s": 1.0}, "fedbalancer's own"), ({"f1": math.nan}, "finite")):
+        phone.metrics = metrics
+        with pytest.raises(FedBalancerError, match=said):
+            World(phone).start(1, "fedavg+wfa")
+
+
+def test_strange_metrics_of_a_client_are_left_out() -> None:
+    strange = {"inf": math.inf, "n" * 500: 1.0, "list": [1.0, 2.0], "good": 1.0} | {f"m{n}": 1.0 for n in range(200)}
+    found = own_metrics({"num-examples": 3, "epochs": 1.0, **strange})
+    assert len(found) == 100
+    assert found["good"] == 1.0
+    assert not {"inf", "list", "epochs", "n" * 500} & set(found)
