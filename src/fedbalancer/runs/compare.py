@@ -26,6 +26,7 @@ from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool, Listen
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.spec import RunOptions, RunSpec
+from fedbalancer.runs.trust import code_of, remember
 from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, schema_of, status_of
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.contents import make_folder
@@ -115,6 +116,8 @@ def run_comparison(
     side_by_side, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
     if out is not None:
+        if not resumed:
+            remember(code_of(plan.base, plan.methods))
         make_folder(out)
         plan.file.write(out)
     there = {spec.key for spec in plan.specs if resumed and out and status_of(run_folder(out, spec)) == "done"}

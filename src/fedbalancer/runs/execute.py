@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,6 +16,7 @@ from fedbalancer.runs.rounds import Progress, Recorder, RunLoop, one_thread
 from fedbalancer.runs.simulation import build, resolve_spec
 from fedbalancer.runs.spec import RunOptions, RunSpec, from_manifest
 from fedbalancer.runs.tracked import tracked
+from fedbalancer.runs.trust import EVERYTHING, check_trusted, code_of, remember
 from fedbalancer.store import MemoryRecorder, RunFolder
 from fedbalancer.task import Task
 from fedbalancer.types import Weights
@@ -82,6 +83,8 @@ def run(
     """
     spec = RunSpec(task=task, method=method, seed=seed, budget_s=budget_s, timing_only=timing_only, **options)
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
+    if out is not None:
+        remember(code_of(spec))
     with ExecutorCache(resources) as executors:
         return execute(spec, Path(out) if out is not None else None, overwrite=overwrite, executors=executors)
 
@@ -121,17 +124,22 @@ def resume(
     budget_s: float | None = None,
     target: float | None = None,
     track: Sequence[Any] = (),
+    trust: bool = False,
     progress: Tell = lambda _: None,
     stopped: Stop = lambda: False,
 ) -> RunResult:
     """Go on with a run from its last checkpoint; a run that is done is returned as it is, unless a new `budget_s`
     (with a `target` accuracy to stop at) carries it further. `engine` and `device` are the run's own, unless told. A
-    `task` or `method` of your own has to be given again."""
+    `task` or `method` of your own has to be given again. Code that the folder names is run only if you started a run
+    with it before, or `trust` the folder."""
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
     with ExecutorCache(resources) as executors:
         asked = {"engine": engine, "device": device, "budget_s": budget_s, "target": target}
         changes = {name: value for name, value in asked.items() if value is not None}
-        return carry_on(Path(out), executors, changes, task=task, method=method, progress=progress, stopped=stopped)
+        return carry_on(
+            Path(out), executors, changes, task=task, method=method, trusted=EVERYTHING if trust else (),
+            progress=progress, stopped=stopped,
+        )  # fmt: skip
 
 
 def carry_on(
@@ -141,12 +149,15 @@ def carry_on(
     *,
     task: Task | None = None,
     method: Method | None = None,
+    trusted: Collection[str] | None = (),
     progress: Tell = lambda _: None,
     stopped: Stop = lambda: False,
 ) -> RunResult:
-    """Go on with the run in a folder after these changes to its spec."""
+    """Go on with the run in a folder after these changes to its spec. Of the code that the folder names (`code_of`),
+    only what is `trusted`, or was started here before, is run."""
     with RunFolder.open(out) as folder:
         spec = replace(from_manifest(folder.manifest, task, method), **changes)
+        check_trusted(code_of(spec), trusted)
         executors.check(spec)
         folder.update_manifest(**spec.described(), status="running", why=None)
         folder.log("resumed", **changes)

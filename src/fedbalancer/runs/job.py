@@ -20,6 +20,7 @@ from fedbalancer.runs.execute import RunResult, carry_on, execute, go
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.rounds import Progress
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.runs.trust import code_of
 from fedbalancer.store import MemoryRecorder, status_of
 from fedbalancer.task import Task
 
@@ -117,4 +118,7 @@ def _run_or_resume(job: Job, here: _Here, progress: Callable[[Progress], None]) 
         )
     changes = {"engine": spec.engine, "device": spec.device, **job.changes}
     method = spec.method if not isinstance(spec.method, str) else None
-    return carry_on(job.place, executors, changes, task=here.task, method=method, progress=progress, stopped=stopped)
+    return carry_on(
+        job.place, executors, changes, task=here.task, method=method, trusted=code_of(spec), progress=progress,
+        stopped=stopped,
+    )  # fmt: skip
