@@ -130,8 +130,8 @@ class _Room:
             )
         if self._taken_bytes > self._most_bytes:
             raise BadData(
-                f"{self.archive} unpacks to more than {MOST_TIMES} times its size, as only a bomb does; if you know it, "
-                "unpack it yourself and give the folder"
+                f"{self.archive} unpacks to more than {MOST_TIMES} times its size, as only a bomb does; if you know "
+                "it, unpack it yourself and give the folder"
             )
 
 
