@@ -29,7 +29,7 @@ from fedbalancer.runs.spec import RunOptions, RunSpec
 from fedbalancer.runs.trust import code_of, remember
 from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, schema_of, status_of
 from fedbalancer.store.comparison import TARGETS
-from fedbalancer.store.contents import make_folder
+from fedbalancer.store.contents import make_folder, refuse_links
 from fedbalancer.task import Task
 
 DEFAULT_METHODS = (
@@ -119,6 +119,7 @@ def run_comparison(
         if not resumed:
             remember(code_of(plan.base, plan.methods))
         make_folder(out)
+        refuse_links(out, SHARED_RESULTS, *plan.method_names)
         plan.file.write(out)
     there = {spec.key for spec in plan.specs if resumed and out and status_of(run_folder(out, spec)) == "done"}
     for key in there:

@@ -9,6 +9,7 @@ import shutil
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,23 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be made: {error}; choose another --out") from error
+
+
+def refuse_links(folder: Path, *names: str) -> None:
+    """Raise `RunFolderError` if one of these, or anything in one that is a folder, is a symbolic link: what is written
+    there would replace or remove something elsewhere, and we never make any. The folder itself may be one."""
+    for name in names:
+        within = [os.path.join(at, each) for at, folders, files in os.walk(folder / name) for each in folders + files]
+        for path in (folder / name, *map(Path, within)):
+            if path.is_symlink():
+                raise RunFolderError(
+                    f"{path} is a symbolic link to {os.readlink(path)}; put what is meant in its place"
+                )
+
+
+def refuse_links_of_run(path: Path) -> None:
+    """The same for all that a run writes."""
+    refuse_links(path, LOCK, CHECKPOINT, *RESULTS)
 
 
 def remove_run(path: Path) -> None:

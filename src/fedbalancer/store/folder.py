@@ -32,6 +32,7 @@ from fedbalancer.store.contents import (
     drop_torn_line,
     make_folder,
     read_manifest,
+    refuse_links_of_run,
     remove_run,
 )
 from fedbalancer.store.journal import Journal, open_at
@@ -55,6 +56,7 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any], patience_s: float = 0.0) -> None:
+        refuse_links_of_run(path)
         self.path = path
         self.manifest: Mapping[str, Any] = manifest
         self._lock = FolderLock(path, patience_s)
