@@ -108,7 +108,9 @@ def execute(
         return go(spec, task, MemoryRecorder(), executors, progress, stopped)
     with RunFolder.create(out, spec.manifest(task, settings), overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
-        return go(spec, task, folder, executors, progress, stopped)
+        result = go(spec, task, folder, executors, progress, stopped)
+        folder.update_manifest(kernels=spec.kernels())  # now it is known which of them there were
+        return result
 
 
 def resume(

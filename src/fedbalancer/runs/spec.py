@@ -141,9 +141,13 @@ class RunSpec:
         return new_manifest(
             task={**known, "source": _if_named(self.task)},
             settings=settings.model_dump(mode="json"),
-            kernels=description(self.engine if self.device == "cpu" and not self.timing_only else "none"),
+            kernels=self.kernels(),
             **self.described(),
         )
+
+    def kernels(self) -> dict[str, str]:
+        """The processor and, by its name, what does the work of every kernel, as far as it is known by now."""
+        return description(self.engine if self.device == "cpu" and not self.timing_only else "none")
 
     def described(self) -> dict[str, Any]:
         """The fields of the manifest that are the spec's: the whole of it, and what people look for first."""
