@@ -9,9 +9,8 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO
+from typing import Any
 
 from fedbalancer.errors import BadData
 
@@ -23,7 +22,7 @@ MOST_TIMES = 200
 a bomb has to be above, as its file is small."""
 _LITTER = "__MACOSX"
 _CHUNK_BYTES = 2**20
-_STREAMS: tuple[tuple[tuple[str, ...], Callable[[Path], IO[bytes]]], ...] = (
+_STREAMS: tuple[tuple[tuple[str, ...], Any], ...] = (
     ((".gz", ".tgz"), gzip.open),
     ((".bz2",), bz2.open),
     ((".xz", ".txz"), lzma.open),
