@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
+from fedbalancer.client.fast import kernels
 from fedbalancer.engine.executors import Resources
 from fedbalancer.engine.executors.shared_memory import SharedValue
 from fedbalancer.errors import FedBalancerError
@@ -76,9 +77,10 @@ def start(given: SharedValue, news: Any, stop: Any) -> None:
     given.close()
 
 
-def carry_out(packed_job: bytes) -> JobEvent:
-    """One job, in this process, to its end."""
+def carry_out(packed_job: bytes, decided: Mapping[str, str | None] | None = None) -> JobEvent:
+    """One job, in this process, to its end, with the kernels that the driver has."""
     assert _here is not None
+    kernels.hold_to(decided)
     here, job = _here, cloudpickle.loads(packed_job)
     if here.stop.is_set():
         return JobEvent(job.key, "stopped", why="not started")

@@ -16,6 +16,7 @@ import cloudpickle
 from fedbalancer.engine.executors import Resources
 from fedbalancer.engine.executors.shared_memory import SharedValue
 from fedbalancer.processes import DIED, TRIES, process_context
+from fedbalancer.runs.executor_cache import kernels_for
 from fedbalancer.runs.job import OWN_TASK, Job, JobEvent, carry_out, start
 from fedbalancer.task import Task
 
@@ -88,7 +89,7 @@ class JobPool:
         with suppress(BrokenProcessPool):
             for job in jobs:
                 light = replace(job, spec=replace(job.spec, task=OWN_TASK)) if self._own_task else job
-                futures.append(self._pool.submit(carry_out, cloudpickle.dumps(light)))
+                futures.append(self._pool.submit(carry_out, cloudpickle.dumps(light), kernels_for(job.spec)))
         return futures
 
     def _end(self) -> None:
