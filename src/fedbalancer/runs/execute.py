@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from fedbalancer.engine.executors import Resources
-from fedbalancer.errors import FedBalancerError
+from fedbalancer.errors import FedBalancerError, RunFolderError
 from fedbalancer.methods import Method
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.rounds import Progress, Recorder, RunLoop, one_thread
@@ -172,19 +174,46 @@ def go(
     """The run itself, with its end written down whatever it is."""
     recorder = tracked(recorder, executors.resources.track, lambda: spec.manifest(task, resolve_spec(spec, task)[0]))
     try:
-        with one_thread(spec.timing_only):
-            simulation = build(spec, task, executors.executor(spec, task))
-            loop = RunLoop(simulation, recorder, progress)
-            finished = loop.go(stopped)
+        return _to_its_end(spec, task, recorder, executors, progress, stopped)
     except FedBalancerError as error:
-        recorder.finish("failed", str(error))
+        _note_end(recorder, "failed", str(error))
         raise
     except KeyboardInterrupt:
-        recorder.finish("stopped", "interrupted")
+        _note_end(recorder, "stopped", "interrupted")
         raise
+    except OSError as error:
+        _note_end(recorder, "failed", f"{type(error).__name__}: {error}")
+        raise RunFolderError(_broken_off(error, recorder.path)) from error
     except BaseException as error:
-        recorder.finish("failed", f"{type(error).__name__}: {error}")
+        _note_end(recorder, "failed", f"{type(error).__name__}: {error}")
         raise
+
+
+def _note_end(recorder: Recorder, status: str, why: str) -> None:
+    """Write down that a run ended badly, if that is still possible: what ended it may be the disk."""
+    with suppress(OSError):
+        recorder.finish(status, why)
+
+
+def _broken_off(error: OSError, folder: Path | None) -> str:
+    """In words: a disk that is full, read-only, broken or gone, and what can be done."""
+    if folder is None:
+        return f"the run broke off: {error}"
+    if not folder.is_dir():
+        return f"the run broke off: {error}; its folder {folder} is gone, so it has to start again"
+    return (
+        f"the run broke off: {error}; its checkpoints are whole: once {folder} can be written again, go on with: "
+        f"fedbalancer resume {shlex.quote(str(folder))}"
+    )
+
+
+def _to_its_end(
+    spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache, progress: Tell, stopped: Stop
+) -> RunResult:
+    with one_thread(spec.timing_only):
+        simulation = build(spec, task, executors.executor(spec, task))
+        loop = RunLoop(simulation, recorder, progress)
+        finished = loop.go(stopped)
     status, why = ("done", None) if finished else ("stopped", "interrupted")
     recorder.finish(status, why, loop.state.weights, simulation.executor.layout)
     found = {**recorder.frames(), "population": recorder.population()}

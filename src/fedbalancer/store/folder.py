@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -196,7 +197,8 @@ class RunFolder:
         """Write down how the run ended: the model where there are weights with a layout, the tables, the status."""
         if weights is not None and layout:
             write_bytes(self.path / MODEL, safetensors.numpy.save(layout.split(weights)))
-        self.write_tables()
+        with nullcontext() if status == "done" else suppress(OSError):  # a bad end is noted even if the disk is full
+            self.write_tables()
         self.update_manifest(status=status, why=why, files=checksums(self.path, SEALED))
         self.log(status, why=why)
 
