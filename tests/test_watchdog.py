@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -39,6 +40,12 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
         process.communicate()
 
 
+def signalled(process: subprocess.Popen[str], number: int, event: int) -> None:
+    """Send a signal, and return when it has arrived."""
+    process.send_signal(number)
+    os.waitpid(process.pid, event)
+
+
 def looks(dog: Watchdog, count: int, *asked: list[int]) -> list[int]:
     killed: list[int] = []
     for _ in range(count):
@@ -51,11 +58,11 @@ def test_one_that_is_stopped_is_killed_after_so_many_looks(processes: list[subpr
     sleeping, working = (process.pid for process in processes)
     dog = Watchdog()
     assert looks(dog, 5, [sleeping, working]) == []
-    processes[0].send_signal(signal.SIGSTOP)
+    signalled(processes[0], signal.SIGSTOP, os.WUNTRACED)
     assert looks(dog, 2, [sleeping, working]) == []
-    processes[0].send_signal(signal.SIGCONT)
+    signalled(processes[0], signal.SIGCONT, os.WCONTINUED)
     assert looks(dog, 3, [sleeping, working]) == [], "it was stopped for a while only"
-    processes[0].send_signal(signal.SIGSTOP)
+    signalled(processes[0], signal.SIGSTOP, os.WUNTRACED)
     assert looks(dog, 3, [sleeping, working]) == [sleeping]
     assert processes[0].wait(60) == -signal.SIGKILL
     assert looks(dog, 2, [sleeping, 2**22 + 5]) == [], "who is gone is not missed"

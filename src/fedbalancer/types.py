@@ -170,7 +170,7 @@ class ClientReport:
 @dataclass(frozen=True)
 class Missing:
     """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
-    passed), late (the quorum was full) or unavailable."""
+    passed), late (the quorum was full), unavailable, or invalid (what it sent was not believed)."""
 
     client: str
     why: str
