@@ -11,6 +11,7 @@ from typing import Any
 
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
+from fedbalancer.flower.bench import Bench
 from fedbalancer.flower.compat import ConfigRecord, Grid, RecordDict
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import joined, with_network
@@ -32,7 +33,10 @@ from fedbalancer.types import (
 )
 
 _log = logging.getLogger("flwr.fedbalancer")
-OFFENCES = ("error", "invalid", "late reply", "missing", "no reply", "duplicate", "node not introduced")
+OFFENCES = (
+    "error", "invalid", "late reply", "missing", "no reply", "duplicate", "node not introduced", "id claimed twice",
+    "sits out",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class GridEngine:
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
+        self.bench = Bench()
         self._window_s = 0.0
         self._round: OpenRound | None = None
         self._answers: list[Arrival] = []
@@ -141,7 +146,7 @@ class GridEngine:
         return self.known.rows(tuple(free))
 
     def _free(self) -> tuple[list[str], list[str]]:
-        there = [client for client in self.nodes.present() if client in self.known.position]
+        there = self.bench.without(client for client in self.nodes.present() if client in self.known.position)
         busy = self.mailbox.busy()
         return [client for client in there if client not in busy], [client for client in there if client in busy]
 
@@ -173,6 +178,8 @@ class GridEngine:
         seconds = self._clock() - began
         self.accepted |= dict.fromkeys(current.reports, plan.order.round)
         result = current.result(seconds, self._window_s)
+        for client, until in self.bench.note(result).items():
+            self.say("sits out", client=client, round=plan.order.round, until=until)
         self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
                  missing={missing.client: missing.why for missing in result.missing})  # fmt: skip
         return result
@@ -200,6 +207,7 @@ class GridEngine:
         """Take what has come, each where it belongs; with `left_s` until the deadline, not much longer than that."""
         before = self.mailbox.counts["duplicate"]
         for arrival in self.mailbox.poll(min(max(left_s, LAST_LOOK_S), PATIENCE_S)):
+            self.nodes.silent.discard(arrival.sent.node)
             if arrival.sent.kind == HELLO:
                 self.nodes.take(arrival)
                 self._greeted(arrival)
@@ -216,6 +224,7 @@ class GridEngine:
             if sent.kind == TRAIN:  # it was busy for its budget at most, so this is the least that transport took
                 self.overheads.measured(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
+                self.nodes.silent.add(sent.node)
         self.mailbox.expired.clear()
 
     def _too_late(self, arrival: Arrival) -> None:
@@ -264,12 +273,13 @@ class GridEngine:
 
     def snapshot(self) -> dict[str, Any]:
         """What the engine must remember over a restart."""
-        return {"accepted": dict(self.accepted), "overheads": self.overheads.to_json()}
+        return {"accepted": dict(self.accepted), "overheads": self.overheads.to_json(), "bench": self.bench.to_json()}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take up a snapshot."""
         self.accepted = {str(client): int(round) for client, round in saved["accepted"].items()}
         self.overheads.load(saved["overheads"])
+        self.bench.load(saved.get("bench", {}))
 
 
 def _line(text: str) -> str:
