@@ -215,6 +215,7 @@ def _to_its_end(
         loop = RunLoop(simulation, recorder, progress)
         finished = loop.go(stopped)
     status, why = ("done", None) if finished else ("stopped", "interrupted")
-    recorder.finish(status, why, loop.state.weights, simulation.executor.layout)
+    model = simulation.server.model(loop.state)
+    recorder.finish(status, why, model, simulation.executor.layout)
     found = {**recorder.frames(), "population": recorder.population()}
-    return RunResult(status=status, folder=recorder.path, weights=loop.state.weights, **found)  # type: ignore[arg-type]
+    return RunResult(status=status, folder=recorder.path, weights=model, **found)  # type: ignore[arg-type]
