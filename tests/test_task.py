@@ -3,6 +3,7 @@ runs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,22 @@ def test_what_a_type_trains_as_is_what_torch_is_given(kind: str) -> None:
         check_alike({"one": (array, array), "other": (same[0], same[1])})
         with pytest.raises(BadData, match=ALIKE):
             check_alike({"one": (array, array), "other": (other[0], other[1])})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clients": {0: images(8), "1": images(8)}}, "client 0 is named by int; ids are text: use '0'"),
+        ({"clients": {("a",): images(8)}}, "is named by tuple"),
+        ({"model_bytes": -5}, "model_bytes = -5 must be a whole number"),
+        ({"model_bytes": 0}, "model_bytes = 0 must be"),
+        ({"model_bytes": 1e9}, "model_bytes = 1000000000.0 must be"),
+    ],
+)
+def test_odd_ids_and_sizes_are_refused(changes: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"clients": {"a": images(8)}, "test": images(8), "model": model}
+    with pytest.raises(BadData, match=re.escape(words)):
+        Task(**{**given, **changes})
 
 
 def test_single_values_are_no_samples() -> None:

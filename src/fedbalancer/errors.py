@@ -6,6 +6,7 @@
     ├── BadData          a task whose data cannot be trained on
     ├── MissingData      data or an optional package that is not installed
     ├── RunFolderError   a run folder that is in the way, absent or damaged
+    ├── UntrustedCode    a run folder that names code which its user has not started here
     └── TrainingDiverged a loss or an update that is not a finite number
 
 The command line prints the message of any of these on one line and exits with code 2, without a traceback.
@@ -49,6 +50,10 @@ class MissingData(FedBalancerError):
 
 class RunFolderError(FedBalancerError):
     """A run folder in the way, missing or damaged."""
+
+
+class UntrustedCode(FedBalancerError):
+    """Code that a run folder names, and that nobody has said to trust."""
 
 
 class TrainingDiverged(FedBalancerError):

@@ -1,10 +1,11 @@
-"""plan -> run -> observe, until stop. Knows only a server and an engine."""
+"""plan -> run -> observe, until stop. Knows only a server and an engine, and what to believe of what it brings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from fedbalancer.protocols import Engine
+from fedbalancer.server.report_check import believed
 from fedbalancer.server.server import Server
 from fedbalancer.types import RoundResult, ServerState
 
@@ -15,6 +16,6 @@ def rounds(
     """Run rounds from `state` on; yields the state after each round and what happened in it."""
     while not stop(state):
         plan = server.plan(state, engine.available(state.clock_s))
-        result = engine.run(plan, state.weights, state.clock_s)
+        result = believed(engine.run(plan, state.weights, state.clock_s), state)
         state = server.observe(state, result)
         yield state, result

@@ -67,6 +67,13 @@ class Task:
     def __post_init__(self) -> None:
         if not self.clients:
             raise BadData(f"task {self.name!r} has no clients; give at least one as an id and (features, labels)")
+        for client in self.clients:
+            if not isinstance(client, str):
+                raise BadData(
+                    f"client {client!r} is named by {type(client).__name__}; ids are text: use {str(client)!r}"
+                )
+        if self.model_bytes is not None and not (isinstance(self.model_bytes, int) and self.model_bytes >= 1):
+            raise BadData(f"model_bytes = {self.model_bytes!r} must be a whole number of bytes, at least 1")
         parts: dict[str, Samples] = {}
         if isinstance(self.clients, MadeOnDemand):
             for client, size in self.clients.sizes.items():

@@ -170,8 +170,8 @@ class ClientReport:
 @dataclass(frozen=True)
 class Missing:
     """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
-    passed), late (the quorum was full) or unavailable; of a real client also silent (no reply when the round closed),
-    error or invalid."""
+    passed), late (the quorum was full), unavailable, or invalid (what it sent was not believed); of a real client also
+    silent (no reply when the round closed) or error."""
 
     client: str
     why: str

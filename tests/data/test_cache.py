@@ -122,7 +122,7 @@ def dying(real):
     return call
 
 os.fsync, Path.rename = dying(os.fsync), dying(Path.rename)
-for step in range(1, 8):
+for step in range(1, 12):
     left, child = step, os.fork()
     if child == 0:
         cached("t", {"step": step}, lambda: Prepared({"x": np.full((4, 2), 1), "y": np.arange(4)}, {"value": 1}))
@@ -134,16 +134,23 @@ for step in range(1, 8):
 @pytest.mark.skipif(sys.platform == "win32", reason="fork is POSIX")
 def test_killed_at_every_step_of_writing(folders: tuple[Path, Path]) -> None:
     """A process that dies before its n-th fsync or rename never leaves something half that counts as an entry. The
-    steps are two arrays, the document, its folder, the rename and the folder above."""
+    steps are two arrays, the document, its folder, the rename, the folder above, and two of each checksum's note."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", DYING], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["9"] * 6 + ["0"], done.stderr
-    for step in range(1, 8):
+    assert done.stdout.split() == ["9"] * 10 + ["0"], done.stderr
+    for step in range(1, 12):
         calls: list[int] = []
         found = cached("t", {"step": step}, maker(calls))
         assert calls == ([1] if step < 6 else []), "used before it was whole, or not used although it was"
         assert np.array_equal(found.arrays["x"], np.full((4, 2), 1))
     assert leftovers(folders[1]) == []
+
+
+def flip(file: Path, place: int) -> None:
+    """Another value of the same length."""
+    data = bytearray(file.read_bytes())
+    data[place] ^= 1
+    file.write_bytes(data)
 
 
 def damage(folder: Path, how: str) -> None:
@@ -157,6 +164,10 @@ def damage(folder: Path, how: str) -> None:
     elif how == "header spoilt":
         size = (folder / "x.npy").stat().st_size
         (folder / "x.npy").write_bytes(b"?" * size)
+    elif how == "bytes flipped":
+        flip(folder / "x.npy", -3)
+    elif how == "meta flipped":
+        flip(folder / "meta.json", (folder / "meta.json").read_bytes().index(b'"value": ') + len(b'"value": '))
     elif how == "meta missing":
         (folder / "meta.json").unlink()
     elif how == "meta cut":
@@ -171,8 +182,8 @@ def damage(folder: Path, how: str) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        "array missing", "array cut", "array empty", "header spoilt", "meta missing", "meta cut",
-        "meta of another kind", "not a folder",
+        "array missing", "array cut", "array empty", "header spoilt", "bytes flipped", "meta flipped", "meta missing",
+        "meta cut",        "meta of another kind", "not a folder",
     ],
 )  # fmt: skip
 def test_a_damaged_entry_is_made_again(folders: tuple[Path, Path], how: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
+from flower.fakegrid import make_context
 from flower.phones import FEATURES, Phone, World, weights_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
@@ -211,6 +212,69 @@ def test_a_client_that_restarts_on_another_node_is_the_same_client() -> None:
     world.start(8, "fedavg+wfa", evaluate_fn=evaluate)
     assert len(world.phones[1].orders) > 4
     assert not world.of("client joined")
+
+
+def test_of_two_that_claim_one_id_the_first_keeps_it() -> None:
+    thief = Phone(5)
+    thief.context = make_context(60, **{"client-id": "c1"})
+    world = World(Phone(0), Phone(1))
+
+    def evaluate(round: int, record: ArrayRecord) -> MetricRecord:
+        if round == 2:
+            world.grid.nodes[60] = thief
+        return MetricRecord({"loss": 1.0})
+
+    world.start(8, "fedavg+wfa", evaluate_fn=evaluate)
+    assert thief.orders == []
+    assert len(world.phones[1].orders) == 8
+    assert world.of("id claimed twice")[0] == {"client": "c1", "node": 60, "before": 3}
+
+
+def test_one_that_sends_rubbish_sits_out_longer_every_time() -> None:
+    bad = Phone(1, change=lambda reply: altered(reply, metrics=metrics(num_examples=-1)))
+    world = World(Phone(0), bad, Phone(2))
+    world.start(20, "fedavg+wfa")
+    assert [event["round"] for event in world.of("invalid")] == [1, 3, 6, 11, 20]
+    assert [event["until"] for event in world.of("sits out")][:4] == [2, 5, 10, 19]
+    assert len(world.phones[0].orders) == 20
+    silent = World(Phone(0), Phone(1, change=lambda reply: None), Phone(2))
+    silent.start(3, "fedavg+1t")
+    assert not silent.of("sits out"), "who says nothing has sent nothing wrong"
+
+
+def test_nobody_else_there_everybody_takes_part() -> None:
+    world = World(Phone(0, change=lambda reply: altered(reply, metrics=metrics(num_examples=-1))))
+    world.start(5, "fedavg+wfa")
+    assert len(world.of("invalid")) == 5
+
+
+def test_what_a_client_claims_of_itself_puts_off_no_deadline() -> None:
+    """1e6 samples of an hour a batch: found with it, deadlines of 12,600,016 s."""
+    honest = [Phone(number) for number in range(4)]
+    liar = Phone(9, batch_s=3600.0)
+    liar.y = np.zeros(10**6)
+    liar.x = np.zeros((10**6, FEATURES))
+    deadlines = []
+    for phones in (honest, [*honest, liar]):
+        world = World(*phones)
+        world.start(1, "fedbalancer", evaluate_fn=lambda round, record: MetricRecord({"loss": 1.0}))
+        deadlines.append(world.of("round")[0]["deadline_s"])
+    assert deadlines[1] < 30 * deadlines[0] < 10**4
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"over_count": 1e4}, "over_count 10000, which is at most"),
+        ({"over_sumsq": 1e40}, "over_sumsq 1e+40"),
+        ({"loss_high": 1e40}, "loss_high 1e+40"),
+    ],
+)
+def test_a_statistic_that_cannot_be_is_named(values: dict[str, float], words: str) -> None:
+    world = World(Phone(0), Phone(1, change=lambda reply: altered(reply, metrics=metrics(**values))))
+    world.start(1, "fedavg+wfa")
+    (event,) = world.of("invalid")
+    assert (event["client"], words in event["why"]) == ("c1", True)
 
 
 def test_nobody_there_is_told_and_ends() -> None:

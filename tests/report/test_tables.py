@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from dataclasses import replace
 
 import polars as pl
 from rich.console import Console
@@ -30,6 +32,13 @@ def small(**more: object) -> Comparison:
     ]
     runs += [run("oort", 0, 10.0, 0.5), run("oort", 1, 3.0, 0.5, "failed")]
     return score(runs, {0: 100.0, 1: 100.0}, rule="paper", task="har", variant="synthetic", rounds=50, **more)  # type: ignore[arg-type]
+
+
+def test_nothing_in_the_tables_is_html() -> None:
+    comparison = replace(small(), task="<img src=x onerror=alert(1)>", notes=("</td><script>x</script>",))
+    text = markdown_table(comparison)
+    assert not re.search("<[a-z/!?]", text)
+    assert "&lt;img src=x" in text
 
 
 def test_the_markdown_table_has_a_row_per_method_with_the_best_in_bold() -> None:

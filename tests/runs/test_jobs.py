@@ -13,6 +13,7 @@ from runs import tinytask
 
 import fedbalancer as fb
 from fedbalancer.engine.executors import Resources
+from fedbalancer.errors import RunFolderError
 from fedbalancer.processes import DIED
 from fedbalancer.runs.compare import run_comparison
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool
@@ -63,6 +64,45 @@ def test_a_run_that_kills_every_process_fails_in_words(tmp_path: Path) -> None:
     with JobPool(task, 1, Resources()) as pool:
         last = pool.run([job], lambda event: None, lambda: False)
     assert last[job.key] == JobEvent(job.key, "failed", why=DIED)
+
+
+def test_a_process_may_die_as_often_as_it_likes_while_its_run_comes_further(tmp_path: Path) -> None:
+    """It dies after every second round, more often than would be forgiven if nothing was gained."""
+    deaths = tmp_path / "deaths"
+
+    def count(scores: Any, labels: Any) -> Any:
+        saved = sorted(path.name for path in (tmp_path / "run" / "checkpoint").glob("step-*"))
+        reached = int(saved[-1].removeprefix("step-")) if saved else 0
+        died = deaths.read_text().split() if deaths.exists() else []
+        if reached >= 2 * (len(died) + 1):
+            deaths.write_text(" ".join([*died, str(reached)]))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return tinytask.plain_loss(scores, labels)
+
+    settings = {"checkpoint_s": 0.0}
+    spec = RunSpec(task=tinytask.load(loss=count), method="fedavg+1t", rounds=12, settings=settings, engine="plain")
+    job = Job(spec, tmp_path / "run")
+    with JobPool(spec.load_task(), 1, Resources()) as pool:
+        last = pool.run([job], lambda event: None, lambda: False)
+    assert last[job.key].kind == "done"
+    assert len(deaths.read_text().split()) > 3
+    fb.run(tinytask.load(loss=tinytask.plain_loss), "fedavg+1t", rounds=12, settings=settings, engine="plain",
+           out=tmp_path / "alone")  # fmt: skip
+    assert contents(tmp_path / "run") == contents(tmp_path / "alone")
+
+
+def test_a_comparison_has_one_writer_and_the_other_is_told(tmp_path: Path) -> None:
+    plan = ComparisonPlan.make(RunSpec(task=tinytask.load(), rounds=2), ["fedavg+1t"], 1, extend=1.0)
+    refused: list[str] = []
+
+    def listen(event: JobEvent) -> None:
+        with pytest.raises(RunFolderError, match="another process is writing there") as error:
+            run_comparison(plan, tmp_path / "out", resumed=True, jobs=1)
+        refused.append(str(error.value))
+
+    assert not run_comparison(plan, tmp_path / "out", jobs=1, listen=listen).failed
+    assert refused
+    assert not run_comparison(plan, tmp_path / "out", resumed=True, jobs=1).failed, "and afterwards it is free"
 
 
 @pytest.mark.parametrize(("jobs", "workers"), [(1, None), (2, 2), (None, 1)])

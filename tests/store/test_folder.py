@@ -45,6 +45,7 @@ def test_create_writes_a_manifest(tmp_path: Path) -> None:
     with RunFolder.create(path, {"seed": 3, "deadline_s": math.inf}) as folder:
         assert folder.manifest["status"] == "running"
     manifest = json.loads((path / "manifest.json").read_bytes())
+    assert len(manifest.pop("sha256")) == 64
     assert manifest == {"format": "fedbalancer run 1", "seed": 3, "deadline_s": "inf", "status": "running", "why": None}
 
 

@@ -58,8 +58,3 @@ app.add_typer(data, name="data")
 app.command("testbed")(with_clear_errors(bed))
 app.add_typer(paper, name="paper")
 app.add_typer(flower, name="flower")
-
-
-def main() -> None:
-    """Entry point of the `fedbalancer` script."""
-    app()

@@ -1,4 +1,4 @@
-"""A user's mistake is one line on stderr and exit code 2; never a traceback."""
+"""A user's mistake, or a disk's, is one line on stderr and exit code 2, Ctrl-C is code 130; never a traceback."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import ParamSpec
 import typer
 
 from fedbalancer.errors import FedBalancerError
+from fedbalancer.processes import EXIT_INTERRUPTED
 
 P = ParamSpec("P")
 EXIT_USER_ERROR = 2
@@ -26,5 +27,11 @@ def with_clear_errors(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(EXIT_USER_ERROR) from error
         except BrokenPipeError as error:
             raise typer.Exit(1) from error
+        except OSError as error:  # a disk that is full, read-only or gone
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(EXIT_USER_ERROR) from error
+        except KeyboardInterrupt as error:
+            typer.echo("stopped", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from error
 
     return inner

@@ -1,7 +1,8 @@
-"""`fedbalancer resume`: go on with a run or a comparison."""
+"""`fedbalancer resume`: go on with a run or a comparison; code of others that its folder names is asked about first."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ def resume(
     device: options.SameDevice = None,
     jobs: options.Jobs = None,
     track: options.Track = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Run the code that the folder names without asking.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Go on with a run or a comparison that was stopped or killed; it ends in the same bytes as one left alone.
@@ -35,10 +37,13 @@ def resume(
     from fedbalancer.runs.compare import run_comparison
     from fedbalancer.runs.execute import resume as resume_run
     from fedbalancer.runs.plan import ComparisonPlan
+    from fedbalancer.runs.trust import EVERYTHING, leave_out_working_folder
     from fedbalancer.store import COMPARISON
 
+    leave_out_working_folder()
+    trust = trust or _asked(folder)
     if (folder / COMPARISON).is_file():
-        plan = ComparisonPlan.read(folder, engine=engine, device=device)
+        plan = ComparisonPlan.read(folder, EVERYTHING if trust else (), engine=engine, device=device)
         resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track or ()))
         with StopFlag() as stop, comparison_display(plan.method_names, plan.seeds) as listen:
             result = run_comparison(
@@ -49,6 +54,26 @@ def resume(
     with StopFlag() as stop, run_display(str(folder)) as progress:
         single = resume_run(
             folder, workers=workers, executor=executor, address=address, engine=engine, device=device,
-            track=track or (), progress=progress, stopped=stop,
+            track=track or (), trust=trust, progress=progress, stopped=stop,
         )  # fmt: skip
     run_command.finish(single, folder, as_json)
+
+
+def _asked(folder: Path) -> bool:
+    """Whether the user, shown what code going on would import, says to run it. Where nobody can answer: no."""
+    from fedbalancer.runs.spec import RunSpec, from_manifest
+    from fedbalancer.runs.trust import code_of, untrusted
+    from fedbalancer.store import COMPARISON, ComparisonFile, read_manifest
+
+    if (folder / COMPARISON).is_file():
+        file = ComparisonFile.read(folder)
+        code = code_of(RunSpec.from_json(file.spec), file.methods)
+    else:
+        code = code_of(from_manifest(read_manifest(folder)))
+    unknown = untrusted(code)
+    if not unknown or not sys.stdin.isatty():
+        return False
+    typer.echo("Going on would run code that this folder names, and that was not started from here:", err=True)
+    for each in unknown:
+        typer.echo(f"  {each}", err=True)
+    return typer.confirm("Run it?", default=False, err=True)

@@ -63,6 +63,7 @@ def run(
     from fedbalancer.runs.executor_cache import ExecutorCache
     from fedbalancer.runs.simulation import resolve_spec
     from fedbalancer.runs.spec import RunSpec
+    from fedbalancer.runs.trust import code_of, remember
 
     settings = options.overrides(config, set_)
     (name,) = options.methods_of(config, method, "method", ["fedbalancer"])
@@ -78,6 +79,7 @@ def run(
         announce(prepared, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
     say_prepared(prepared, seconds)
     title = f"{folder_name(task)} {spec.method_name} seed {seed}"
+    remember(code_of(spec))
     with StopFlag() as stop, executors, run_display(title) as progress:
         result = execute(
             spec, folder, task=prepared, overwrite=overwrite, executors=executors, progress=progress, stopped=stop

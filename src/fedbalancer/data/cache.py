@@ -2,7 +2,8 @@
 
 A cache entry is a folder named by the checksum of its sources and settings. It is written under another name, reaches
 the disk, and is renamed when it is whole, so that a half-written one is never used. Of several processes that need
-the same entry one makes it while the others wait. An entry of which a file is missing or cut off is made again.
+the same entry one makes it while the others wait. An entry of which a file is missing, cut off or no longer what was
+written is made again; files are read through for that when their size or times have changed, not every time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.data.checksums import checksum, digest
 from fedbalancer.errors import BadSetting
 from fedbalancer.files import sync_directory, write_synced
 from fedbalancer.places import CACHE, cache_folder
@@ -46,8 +48,8 @@ def cached(task: str, key: Mapping[str, Any], make: Callable[[], Prepared]) -> P
 
     `key` holds all that the result depends on: checksums of the sources, and settings.
     """
-    digest = hashlib.sha256(json.dumps([_VERSION, key], sort_keys=True).encode()).hexdigest()[:24]
-    folder = cache_folder() / "prepared" / f"{task}-{digest}"
+    name = hashlib.sha256(json.dumps([_VERSION, key], sort_keys=True).encode()).hexdigest()[:24]
+    folder = cache_folder() / "prepared" / f"{task}-{name}"
     found = _read(folder)
     if found is not None:
         return found
@@ -105,8 +107,10 @@ def _write(folder: Path, prepared: Prepared) -> None:
         for name, array in prepared.arrays.items():
             _save(temporary / f"{name}.npy", array)
         sizes = {name: (temporary / f"{name}.npy").stat().st_size for name in sorted(prepared.arrays)}
-        document = json.dumps({"arrays": sizes, "meta": prepared.meta})
-        write_synced(temporary / _META, document.encode())
+        digests = {name: digest(temporary / f"{name}.npy") for name in sizes}
+        meta = json.loads(json.dumps(prepared.meta))  # as it will be read: its keys are text
+        document = {"arrays": sizes, "sha256": digests, "meta": meta, "meta_sha256": _sha256(meta)}
+        write_synced(temporary / _META, json.dumps(document).encode())
         sync_directory(temporary)
         _set_aside(folder, temporary)
         temporary.rename(folder)
@@ -142,7 +146,15 @@ def _read(folder: Path) -> Prepared | None:
         files = {name: (folder / f"{name}.npy", size) for name, size in document["arrays"].items()}
         if any(path.stat().st_size != size for path, size in files.values()):
             return None
+        if any(checksum(path) != document["sha256"][name] for name, (path, _) in files.items()):
+            return None
+        if _sha256(document["meta"]) != document["meta_sha256"]:
+            return None
         arrays = {name: np.load(path, mmap_mode="r", allow_pickle=False) for name, (path, _) in files.items()}
         return Prepared(arrays, document["meta"])
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
+
+
+def _sha256(meta: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()

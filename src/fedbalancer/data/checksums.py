@@ -23,15 +23,16 @@ def checksum(path: Path) -> str:
         known = note.read_text(encoding="ascii", errors="replace")
     if re.fullmatch("[0-9a-f]{64}", known):
         return known
-    parts = [(file.relative_to(path).as_posix(), _digest(file)) for file in files]
-    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest() if is_folder else parts[0][1]
+    parts = [(file.relative_to(path).as_posix(), digest(file)) for file in files]
+    found = hashlib.sha256(json.dumps(parts).encode()).hexdigest() if is_folder else parts[0][1]
     with suppress(OSError):  # then it is computed again next time
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_text(note, digest)
-    return digest
+        write_text(note, found)
+    return found
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """SHA-256 of a file as it is now."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
+from fedbalancer.flower.bench import Bench
 from fedbalancer.flower.compat import Grid, RecordDict
 from fedbalancer.flower.evaluation import asked, evaluation_of
 from fedbalancer.flower.layout import ModelLayout
@@ -37,7 +38,7 @@ __all__ = ["WAITING", "GridEngine", "Waiting"]
 _log = logging.getLogger("flwr.fedbalancer")
 OFFENCES = (
     "error", "invalid", "late reply", "missing", "no reply", "duplicate", "node not introduced", "evaluation failed",
-    "not among the metrics",
+    "not among the metrics", "id claimed twice", "sits out",
 )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ class GridEngine:
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
-        self.speeds, self.empty_rounds = Speeds(), 0
+        self.speeds, self.empty_rounds, self.bench = Speeds(), 0, Bench()
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[Arrival] = []
@@ -143,7 +144,7 @@ class GridEngine:
         self._window_s, self._settled = self._clock() - began, True
 
     def _free(self) -> tuple[list[str], list[str]]:
-        there = [client for client in self.nodes.present() if client in self.known.position]
+        there = self.bench.without(client for client in self.nodes.present() if client in self.known.position)
         busy = self.mailbox.busy()
         return [client for client in there if client not in busy], [client for client in there if client in busy]
 
@@ -176,6 +177,8 @@ class GridEngine:
         self.accepted |= dict.fromkeys(current.reports, plan.order.round)
         self.own_metrics = [current.metrics[client] for client in sorted(current.metrics)]
         result = current.result(seconds, self._window_s)
+        for client, until in self.bench.note(result).items():
+            self.say("sits out", client=client, round=plan.order.round, until=until)
         self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
                  missing={missing.client: missing.why for missing in result.missing})  # fmt: skip
         return result
@@ -203,6 +206,7 @@ class GridEngine:
         """Take what has come, each where it belongs; with `left_s` until the deadline, not much longer than that."""
         before = self.mailbox.counts["duplicate"]
         for arrival in self.mailbox.poll(min(max(left_s, LAST_LOOK_S), PATIENCE_S)):
+            self.nodes.silent.discard(arrival.sent.node)
             if arrival.sent.kind == HELLO:
                 self.nodes.take(arrival)
                 self._greeted(arrival)
@@ -219,6 +223,7 @@ class GridEngine:
             if sent.kind == TRAIN:  # it was busy for its budget at most, so this is the least that transport took
                 self.overheads.measured(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
+                self.nodes.silent.add(sent.node)
         self.mailbox.expired.clear()
 
     def _too_late(self, arrival: Arrival) -> None:
@@ -256,7 +261,7 @@ class GridEngine:
     def snapshot(self) -> dict[str, Any]:
         """What the engine must remember over a restart."""
         return {
-            "accepted": dict(self.accepted), "overheads": self.overheads.to_json(),
+            "accepted": dict(self.accepted), "overheads": self.overheads.to_json(), "bench": self.bench.to_json(),
             "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds,
         }  # fmt: skip
 
@@ -266,6 +271,7 @@ class GridEngine:
         self.overheads.load(saved["overheads"])
         self.speeds.assumed = set(saved.get("assumed", ()))
         self.empty_rounds = int(saved.get("empty_rounds", 0))
+        self.bench.load(saved.get("bench", {}))
 
 
 def _line(text: str) -> str:

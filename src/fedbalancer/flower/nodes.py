@@ -1,5 +1,6 @@
 """Which client sits on which node. A client is known by the id that it reports, never by its node's: that one changes
-when a node without authentication restarts."""
+when a node without authentication restarts. Of two nodes that claim one id the first keeps it, for as long as it is
+connected and answers; who must not be able to take an id over when its node is gone needs authenticated nodes."""
 
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ class Nodes:
         self.node_of: dict[str, int] = {}
         self.greetings: dict[str, Greeting] = {}
         self._failed: dict[int, list[str]] = {}
+        self.silent: set[int] = set()
 
     def refresh(self) -> None:
         """Look who is there, and ask who they are of all nodes that have not said."""
@@ -65,8 +67,9 @@ class Nodes:
         self._failed.pop(node, None)
         before = self.node_of.get(greeting.client)
         if before is not None and before != node:
-            if before in self.connected:
-                self._say("client on a new node", client=greeting.client, node=node, before=before)
+            if before in self.connected and before not in self.silent:
+                self._say("id claimed twice", client=greeting.client, node=node, before=before)
+                return
             self._mailbox.forget(before)
         self.node_of[greeting.client] = node
         self.greetings[greeting.client] = greeting

@@ -77,7 +77,7 @@ def _report(
     summary = Summary(**values, trained=int(trained))
     update = _update(content, expected)
     report = ClientReport(expected.client, update, float(trained), measured.epochs, summary, timings)
-    if problem := fault(report, expected.weights):
+    if problem := fault(report, expected.weights, expected.size):
         raise Faulty(problem)
     if np.abs(update).max(initial=0.0) > BIGGEST_CHANGE:
         raise Faulty(f"a change of {np.abs(update).max():g} in one parameter")

@@ -78,8 +78,10 @@ def write_report(
     from fedbalancer.report.page import page_html
     from fedbalancer.report.single import run_markdown, run_summary
     from fedbalancer.report.tables import markdown_table
+    from fedbalancer.store.contents import refuse_links
 
     folder = Path(folder)
+    refuse_links(folder, "figures")
     results = load(folder)
     checked_rule(rule or results.rule, "end" if rule is None else stamp)
     checked_targets(results.targets if targets is None else targets)

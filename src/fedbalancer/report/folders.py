@@ -20,6 +20,7 @@ from fedbalancer.report.participation import SELECTIONS, TIMES, selections, time
 from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, RoundRow, schema_of
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
+from fedbalancer.store.seals import damaged, is_unchanged
 
 EVALS, _OF_ROUND = schema_of(EvalRow), schema_of(RoundRow)
 POPULATION = {**schema_of(PopulationRow), "selected": int}
@@ -189,7 +190,7 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS | MORE, defaults=dict.fromkeys(MORE))
     rounds = _derived(rounds)
     outcomes, outcomes_problem = _read_parquet(folder / "clients.parquet", OUTCOMES, _outcomes)
-    problems = [text for text in (evals_problem, rounds_problem, outcomes_problem) if text]
+    problems = [text for text in (evals_problem, rounds_problem, outcomes_problem) if text] or _unlike(folder, manifest)
     if problems and status == "done":
         status = "damaged"
     end_s = float(rounds["end_s"].max()) if rounds.height else None  # type: ignore[arg-type]
@@ -257,8 +258,14 @@ def _read_parquet(
             name: pl.lit(value) for name, value in (defaults or {}).items() if name in schema and name not in known
         }
         return rows.with_columns(**lacking).select(list(schema)).collect().cast(dict(schema)), ""  # type: ignore[arg-type]
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
+
+
+def _unlike(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """What is not as it was when the run ended, in words."""
+    changed = [] if is_unchanged(manifest) else ["manifest.json was changed since it was written"]
+    return [*changed, *(f"{name} does not match its checksum" for name in damaged(folder, manifest))]
 
 
 def _derived(rounds: pl.DataFrame) -> pl.DataFrame:
@@ -276,7 +283,7 @@ def _population(folder: Path, rounds: pl.DataFrame) -> pl.DataFrame | None:
         population = pl.read_parquet(folder / "population.parquet", glob=False)
         clients = pl.scan_parquet(folder / "clients.parquet", glob=False)
         return with_selections(population, rounds, clients).cast(POPULATION)  # type: ignore[arg-type]
-    except (OSError, pl.exceptions.PolarsError):
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
 
 

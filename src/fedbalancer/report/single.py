@@ -9,6 +9,7 @@ import polars as pl
 from fedbalancer.report.axes import clock_name
 from fedbalancer.report.folders import Results, StoredRun
 from fedbalancer.report.style import seconds
+from fedbalancer.report.tables import plain_markdown
 
 
 def run_summary(results: Results) -> dict[str, Any]:
@@ -58,4 +59,4 @@ def _not_done(run: StoredRun) -> str:
 
 def _cell(value: Any) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return plain_markdown(text)

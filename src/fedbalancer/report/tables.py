@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,9 @@ __all__ = [
 def markdown_table(comparison: Comparison) -> str:
     """The tables as Markdown, the best of each column in bold, with what a reader must know above and below them."""
     caption = caption_lines(comparison)
-    parts = [caption[0], _grid(HEADER, table_rows(comparison)), "\n".join(caption[1:])]
-    parts += ["\n".join(f"- {note}" for note in comparison.notes)]
+    above, *below = map(without_html, caption)
+    parts = [above, _grid(HEADER, table_rows(comparison)), "\n".join(below)]
+    parts += ["\n".join(f"- {without_html(note)}" for note in comparison.notes)]
     for sheet in further_sheets(comparison):
         parts += [f"## {sheet.title}", sheet.about, _grid(sheet.header, sheet.rows)]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -129,6 +131,20 @@ def _rich(sheet: Sheet) -> Table:
     return table
 
 
+def without_html(text: str) -> str:
+    """A text of others, such as a task's name, with nothing in it that Markdown would take for HTML.
+
+    >>> without_html("< 1.2 of <b>")
+    '< 1.2 of &lt;b>'
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
+
+
+def plain_markdown(text: str) -> str:
+    """The same for a cell: no other column or line either."""
+    return without_html(text).replace("|", "\\|").replace("\n", " ")
+
+
 def _markdown(cell: Cell) -> str:
-    text = cell.text.replace("|", "\\|")
+    text = plain_markdown(cell.text)
     return f"**{text}**" if cell.best else text

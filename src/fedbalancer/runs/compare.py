@@ -26,9 +26,11 @@ from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool, Listen
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.spec import RunOptions, RunSpec
+from fedbalancer.runs.trust import code_of, remember
 from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, schema_of, status_of
 from fedbalancer.store.comparison import TARGETS
-from fedbalancer.store.contents import make_folder
+from fedbalancer.store.contents import make_folder, refuse_links
+from fedbalancer.store.lock import LOCK, FolderLock
 from fedbalancer.task import Task
 
 DEFAULT_METHODS = (
@@ -114,9 +116,41 @@ def run_comparison(
         check_free(out, overwrite, COMPARISON)
     side_by_side, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
-    if out is not None:
-        make_folder(out)
-        plan.file.write(out)
+    with _alone_in(out, plan):
+        if out is not None:
+            if not resumed:
+                check_free(out, overwrite, COMPARISON)  # again, now that we are alone
+                remember(code_of(plan.base, plan.methods))
+            plan.file.write(out)
+        return _run(plan, out, side_by_side, each, overwrite, resumed, listen, stopped)
+
+
+@contextmanager
+def _alone_in(out: Path | None, plan: ComparisonPlan) -> Iterator[None]:
+    """The folder of a comparison, made if need be, for this process alone; None is in memory."""
+    if out is None:
+        yield
+        return
+    make_folder(out)
+    refuse_links(out, LOCK, SHARED_RESULTS, *plan.method_names)
+    lock = FolderLock(out)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _run(
+    plan: ComparisonPlan,
+    out: Path | None,
+    side_by_side: int,
+    each: Resources,
+    overwrite: bool,
+    resumed: bool,
+    listen: Listen,
+    stopped: Callable[[], bool],
+) -> ComparisonRun:
+    """The comparison itself: all runs to their budget, then those further that have not reached the target."""
     there = {spec.key for spec in plan.specs if resumed and out and status_of(run_folder(out, spec)) == "done"}
     for key in there:
         listen(JobEvent(key, "found"))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from fedbalancer.engine.executors import Resources
-from fedbalancer.errors import FedBalancerError
+from fedbalancer.errors import FedBalancerError, RunFolderError
 from fedbalancer.methods import Method
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.rounds import Progress, Recorder, RunLoop, one_thread
 from fedbalancer.runs.simulation import build, resolve_spec
 from fedbalancer.runs.spec import RunOptions, RunSpec, from_manifest
 from fedbalancer.runs.tracked import tracked
+from fedbalancer.runs.trust import EVERYTHING, check_trusted, code_of, remember
 from fedbalancer.store import MemoryRecorder, RunFolder
 from fedbalancer.task import Task
 from fedbalancer.types import Weights
@@ -82,6 +85,8 @@ def run(
     """
     spec = RunSpec(task=task, method=method, seed=seed, budget_s=budget_s, timing_only=timing_only, **options)
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
+    if out is not None:
+        remember(code_of(spec))
     with ExecutorCache(resources) as executors:
         return execute(spec, Path(out) if out is not None else None, overwrite=overwrite, executors=executors)
 
@@ -105,7 +110,9 @@ def execute(
         return go(spec, task, MemoryRecorder(), executors, progress, stopped)
     with RunFolder.create(out, spec.manifest(task, settings), overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
-        return go(spec, task, folder, executors, progress, stopped)
+        result = go(spec, task, folder, executors, progress, stopped)
+        folder.update_manifest(kernels=spec.kernels())  # now it is known which of them there were
+        return result
 
 
 def resume(
@@ -121,17 +128,22 @@ def resume(
     budget_s: float | None = None,
     target: float | None = None,
     track: Sequence[Any] = (),
+    trust: bool = False,
     progress: Tell = lambda _: None,
     stopped: Stop = lambda: False,
 ) -> RunResult:
     """Go on with a run from its last checkpoint; a run that is done is returned as it is, unless a new `budget_s`
     (with a `target` accuracy to stop at) carries it further. `engine` and `device` are the run's own, unless told. A
-    `task` or `method` of your own has to be given again."""
+    `task` or `method` of your own has to be given again. Code that the folder names is run only if you started a run
+    with it before, or `trust` the folder."""
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
     with ExecutorCache(resources) as executors:
         asked = {"engine": engine, "device": device, "budget_s": budget_s, "target": target}
         changes = {name: value for name, value in asked.items() if value is not None}
-        return carry_on(Path(out), executors, changes, task=task, method=method, progress=progress, stopped=stopped)
+        return carry_on(
+            Path(out), executors, changes, task=task, method=method, trusted=EVERYTHING if trust else (),
+            progress=progress, stopped=stopped,
+        )  # fmt: skip
 
 
 def carry_on(
@@ -141,12 +153,15 @@ def carry_on(
     *,
     task: Task | None = None,
     method: Method | None = None,
+    trusted: Collection[str] | None = (),
     progress: Tell = lambda _: None,
     stopped: Stop = lambda: False,
 ) -> RunResult:
-    """Go on with the run in a folder after these changes to its spec."""
+    """Go on with the run in a folder after these changes to its spec. Of the code that the folder names (`code_of`),
+    only what is `trusted`, or was started here before, is run."""
     with RunFolder.open(out) as folder:
         spec = replace(from_manifest(folder.manifest, task, method), **changes)
+        check_trusted(code_of(spec), trusted)
         executors.check(spec)
         folder.update_manifest(**spec.described(), status="running", why=None)
         folder.log("resumed", **changes)
@@ -159,19 +174,46 @@ def go(
     """The run itself, with its end written down whatever it is."""
     recorder = tracked(recorder, executors.resources.track, lambda: spec.manifest(task, resolve_spec(spec, task)[0]))
     try:
-        with one_thread(spec.timing_only):
-            simulation = build(spec, task, executors.executor(spec, task))
-            loop = RunLoop(simulation, recorder, progress)
-            finished = loop.go(stopped)
+        return _to_its_end(spec, task, recorder, executors, progress, stopped)
     except FedBalancerError as error:
-        recorder.finish("failed", str(error))
+        _note_end(recorder, "failed", str(error))
         raise
     except KeyboardInterrupt:
-        recorder.finish("stopped", "interrupted")
+        _note_end(recorder, "stopped", "interrupted")
         raise
+    except OSError as error:
+        _note_end(recorder, "failed", f"{type(error).__name__}: {error}")
+        raise RunFolderError(_broken_off(error, recorder.path)) from error
     except BaseException as error:
-        recorder.finish("failed", f"{type(error).__name__}: {error}")
+        _note_end(recorder, "failed", f"{type(error).__name__}: {error}")
         raise
+
+
+def _note_end(recorder: Recorder, status: str, why: str) -> None:
+    """Write down that a run ended badly, if that is still possible: what ended it may be the disk."""
+    with suppress(OSError):
+        recorder.finish(status, why)
+
+
+def _broken_off(error: OSError, folder: Path | None) -> str:
+    """In words: a disk that is full, read-only, broken or gone, and what can be done."""
+    if folder is None:
+        return f"the run broke off: {error}"
+    if not folder.is_dir():
+        return f"the run broke off: {error}; its folder {folder} is gone, so it has to start again"
+    return (
+        f"the run broke off: {error}; its checkpoints are whole: once {folder} can be written again, go on with: "
+        f"fedbalancer resume {shlex.quote(str(folder))}"
+    )
+
+
+def _to_its_end(
+    spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache, progress: Tell, stopped: Stop
+) -> RunResult:
+    with one_thread(spec.timing_only):
+        simulation = build(spec, task, executors.executor(spec, task))
+        loop = RunLoop(simulation, recorder, progress)
+        finished = loop.go(stopped)
     status, why = ("done", None) if finished else ("stopped", "interrupted")
     model = simulation.server.model(loop.state)
     recorder.finish(status, why, model, simulation.executor.layout)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 
+from fedbalancer.client.fast import kernels
 from fedbalancer.client.timing_only import TimingOnly
 from fedbalancer.engine.executors import InlineExecutor, Resources
 from fedbalancer.engine.executors.remembering import RememberingExecutor
@@ -71,22 +73,31 @@ class TrainerMaker:
     """Makes the trainer of a run. Sent to a worker, it takes a task of the user's own along; one with a name is loaded
     there again."""
 
-    def __init__(self, spec: RunSpec, task: Task | None = None) -> None:
+    def __init__(
+        self, spec: RunSpec, task: Task | None = None, decided: Mapping[str, str | None] | None = None
+    ) -> None:
         own = None if isinstance(spec.task, str) else task
         self._spec = replace(_way_to_train(spec), task=own if own is not None else spec.task)
-        self._task = task
+        self._task, self._decided = task, decided
 
     def __call__(self) -> Trainer:
+        if self._decided is not None:
+            kernels.hold_to(self._decided)
         task = self._task if self._task is not None else self._spec.load_task()
         return trainer_for(task, self._spec.engine, self._spec.device)
 
-    def __reduce__(self) -> tuple[type[TrainerMaker], tuple[RunSpec]]:
-        return TrainerMaker, (self._spec,)
+    def __reduce__(self) -> tuple[type[TrainerMaker], tuple[RunSpec, None, dict[str, str | None] | None]]:
+        return TrainerMaker, (self._spec, None, kernels_for(self._spec))
 
 
 def _way_to_train(spec: RunSpec) -> RunSpec:
     """The spec without all that makes no difference to a trainer."""
     return replace(spec, method="", seed=0, settings={}, rounds=None, budget_s=None, target=None, timing_only=False)
+
+
+def kernels_for(spec: RunSpec) -> dict[str, str | None] | None:
+    """Which kernels all processes that carry out a run are to use; None if it uses none."""
+    return kernels.decision() if spec.engine == "fast" and spec.device == "cpu" and not spec.timing_only else None
 
 
 def trainer_for(task: Task, engine: str = "fast", device: str = "cpu") -> Trainer:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
+from fedbalancer.client.fast import kernels
 from fedbalancer.engine.executors import Resources
 from fedbalancer.engine.executors.shared_memory import SharedValue
 from fedbalancer.errors import FedBalancerError
@@ -20,6 +21,7 @@ from fedbalancer.runs.execute import RunResult, carry_on, execute, go
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.rounds import Progress
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.runs.trust import code_of
 from fedbalancer.store import MemoryRecorder, status_of
 from fedbalancer.task import Task
 
@@ -75,9 +77,10 @@ def start(given: SharedValue, news: Any, stop: Any) -> None:
     given.close()
 
 
-def carry_out(packed_job: bytes) -> JobEvent:
-    """One job, in this process, to its end."""
+def carry_out(packed_job: bytes, decided: Mapping[str, str | None] | None = None) -> JobEvent:
+    """One job, in this process, to its end, with the kernels that the driver has."""
     assert _here is not None
+    kernels.hold_to(decided)
     here, job = _here, cloudpickle.loads(packed_job)
     if here.stop.is_set():
         return JobEvent(job.key, "stopped", why="not started")
@@ -117,4 +120,7 @@ def _run_or_resume(job: Job, here: _Here, progress: Callable[[Progress], None]) 
         )
     changes = {"engine": spec.engine, "device": spec.device, **job.changes}
     method = spec.method if not isinstance(spec.method, str) else None
-    return carry_on(job.place, executors, changes, task=here.task, method=method, progress=progress, stopped=stopped)
+    return carry_on(
+        job.place, executors, changes, task=here.task, method=method, trusted=code_of(spec), progress=progress,
+        stopped=stopped,
+    )  # fmt: skip

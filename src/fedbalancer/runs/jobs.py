@@ -16,8 +16,10 @@ import cloudpickle
 from fedbalancer.engine.executors import Resources
 from fedbalancer.engine.executors.shared_memory import SharedValue
 from fedbalancer.processes import DIED, TRIES, process_context
+from fedbalancer.runs.executor_cache import kernels_for
 from fedbalancer.runs.job import OWN_TASK, Job, JobEvent, carry_out, start
 from fedbalancer.task import Task
+from fedbalancer.watchdog import Watchdog
 
 __all__ = ["Job", "JobEvent", "JobPool"]
 
@@ -40,17 +42,22 @@ class JobPool:
         self._news: Any = None
         self._stop: Any = None
         self._pool: ProcessPoolExecutor | None = None
+        self._watchdog = Watchdog()
 
     def run(self, jobs: Sequence[Job], listen: Listen, stopped: Callable[[], bool]) -> dict[tuple[str, int], JobEvent]:
         """Run all jobs; returns the last event of each. Asked to stop, it lets running jobs save themselves and starts
-        no others. If a process dies, the jobs that it took along are done again, from where they had saved."""
+        no others. If a process dies, the jobs that it took along are done again, from where they had saved; they fail
+        if that happens several times in a row and no job comes further."""
         last: dict[tuple[str, int], JobEvent] = {}
-        for _ in range(TRIES):
-            for event in self._ended([job for job in jobs if job.key not in last], listen, stopped):
+        reached, in_vain = _Reached(listen), 0
+        while in_vain < TRIES:
+            before = (len(last), reached.rounds)
+            for event in self._ended([job for job in jobs if job.key not in last], reached, stopped):
                 last[event.key] = event
                 listen(event)
             if len(last) == len(jobs) or stopped():
                 break
+            in_vain = in_vain + 1 if (len(last), reached.rounds) == before else 0
             self._end()
         for job in jobs:
             if job.key not in last:
@@ -77,6 +84,8 @@ class JobPool:
                     yield future.result()
             if stopped() and not self._stop.is_set():
                 self._stop.set()
+            if self._pool is not None:
+                self._watchdog.look(list(self._pool._processes or ()))
 
     def _submitted(self, jobs: Sequence[Job]) -> list[Future[JobEvent]]:
         if self._pool is None:  # a process that is killed may leave a queue locked: so new processes have new ones
@@ -88,13 +97,31 @@ class JobPool:
         with suppress(BrokenProcessPool):
             for job in jobs:
                 light = replace(job, spec=replace(job.spec, task=OWN_TASK)) if self._own_task else job
-                futures.append(self._pool.submit(carry_out, cloudpickle.dumps(light)))
+                futures.append(self._pool.submit(carry_out, cloudpickle.dumps(light), kernels_for(job.spec)))
         return futures
 
     def _end(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._pool = None
+
+
+class _Reached:
+    """Hands news on, and keeps in mind how far each job has come."""
+
+    def __init__(self, listen: Listen) -> None:
+        self._listen = listen
+        self._furthest: dict[tuple[str, int], int] = {}
+
+    def __call__(self, event: JobEvent) -> None:
+        if event.progress is not None:
+            self._furthest[event.key] = max(event.progress.round, self._furthest.get(event.key, 0))
+        self._listen(event)
+
+    @property
+    def rounds(self) -> int:
+        """Of all jobs."""
+        return sum(self._furthest.values())
 
 
 def _drain(news: Any) -> Iterator[JobEvent]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from fedbalancer.report.rule import GRID, Rule, checked_rule
 from fedbalancer.report.scores import checked_targets
 from fedbalancer.runs.simulation import resolve_spec, timed_clock_s
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.runs.trust import check_trusted, code_of
 from fedbalancer.spelling import one_name
 from fedbalancer.store import ComparisonFile
 from fedbalancer.store.comparison import TARGETS
@@ -67,11 +68,13 @@ class ComparisonPlan:
         )  # fmt: skip
 
     @classmethod
-    def read(cls, folder: Path, **changes: str | None) -> ComparisonPlan:
-        """The plan of the comparison in a folder, with those of the changes to its runs that are not None."""
+    def read(cls, folder: Path, trusted: Collection[str] | None = (), **changes: str | None) -> ComparisonPlan:
+        """The plan of the comparison in a folder, with those of the changes to its runs that are not None. Of the code
+        that the folder names (`code_of`), only what is `trusted`, or was started here before, is run."""
         written = ComparisonFile.read(folder)
         asked = {name: value for name, value in changes.items() if value is not None}
         base = RunSpec.from_json({**written.spec, **asked})
+        check_trusted(code_of(base, written.methods), trusted)
         return cls.make(base, written.methods, written.seeds, written.extend, written.rule, written.targets)
 
     @property

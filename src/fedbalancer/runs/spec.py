@@ -128,7 +128,12 @@ class RunSpec:
                 "this was started from Python with a task or methods of its own, so it can go on only there: a run "
                 "with fedbalancer.resume(folder, task=..., method=...), a comparison from its start"
             )
-        return cls(**found)
+        _check_absolute(found["task"])
+        try:
+            dict(found.get("settings") or {})
+            return cls(**found)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise RunFolderError(f"this run has options of the wrong kind: {error}") from error
 
     def manifest(self, task: Task, settings: Settings) -> dict[str, Any]:
         """What the run folder says about this run before it starts."""
@@ -136,9 +141,13 @@ class RunSpec:
         return new_manifest(
             task={**known, "source": _if_named(self.task)},
             settings=settings.model_dump(mode="json"),
-            kernels=description(self.engine if self.device == "cpu" and not self.timing_only else "none"),
+            kernels=self.kernels(),
             **self.described(),
         )
+
+    def kernels(self) -> dict[str, str]:
+        """The processor and, by its name, what does the work of every kernel, as far as it is known by now."""
+        return description(self.engine if self.device == "cpu" and not self.timing_only else "none")
 
     def described(self) -> dict[str, Any]:
         """The fields of the manifest that are the spec's: the whole of it, and what people look for first."""
@@ -159,6 +168,14 @@ def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method:
 
 def _if_named(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _check_absolute(task: Any) -> None:
+    """Refuse a task file whose place depends on where one is: a folder from elsewhere could mean any file."""
+    if isinstance(task, str) and task.endswith(".toml") and not Path(task).is_absolute():
+        raise RunFolderError(
+            f"this run names its task file {task!r} without its folder, so it cannot go on; run it again"
+        )
 
 
 def _renewed(old: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import shutil
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedbalancer.errors import RunFolderError
 from fedbalancer.files import TEMPORARY_SUFFIX, clean_temporaries
 from fedbalancer.store.comparison import COMPARISON
 from fedbalancer.store.lock import LOCK
+from fedbalancer.store.seals import SEAL, is_unchanged
 
 FORMAT = "fedbalancer run 1"
 """What the manifest of a run says under "format"; other programs write files of the same name."""
@@ -25,7 +27,9 @@ BED = "bed.json"
 KINDS = {BED: "a test bed", COMPARISON: "a comparison", MANIFEST: "a run"}
 """The file by which each kind of folder is known."""
 POPULATION = "population.parquet"
-RESULTS = ("rounds.parquet", "evals.parquet", "clients.parquet", POPULATION, MODEL, LOG)
+SEALED = ("rounds.parquet", "evals.parquet", "clients.parquet", POPULATION, MODEL)
+"""Files whose checksums the manifest has when a run has ended."""
+RESULTS = (*SEALED, LOG)
 
 
 def new_manifest(**fields: Any) -> dict[str, Any]:
@@ -53,6 +57,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise RunFolderError(f'{file} is not the manifest of a run: it needs the field "format": "{FORMAT}"')
+    if not is_unchanged(manifest):
+        raise RunFolderError(
+            f'{file} was damaged or changed since it was written; undo that or, if it is meant, take out its "{SEAL}"'
+        )
     return manifest
 
 
@@ -85,6 +93,21 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be made: {error}; choose another --out") from error
+
+
+def refuse_links(folder: Path, *names: str) -> None:
+    """Raise `RunFolderError` if one of these, or anything in one that is a folder, is a symbolic link: what is written
+    there would replace or remove something elsewhere, and we never make any. The folder itself may be one."""
+    for name in names:
+        within = (Path(at, each) for at, folders, files in os.walk(folder / name) for each in folders + files)
+        for path in chain([folder / name], within):
+            if path.is_symlink():
+                raise RunFolderError(f"{path} is a symbolic link to {os.readlink(path)}; put the thing itself there")
+
+
+def refuse_links_of_run(path: Path) -> None:
+    """The same for all that a run writes."""
+    refuse_links(path, LOCK, CHECKPOINT, *RESULTS)
 
 
 def remove_run(path: Path) -> None:

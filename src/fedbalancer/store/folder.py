@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from fedbalancer.errors import RunFolderError
 from fedbalancer.files import clean_temporaries, readable, write_bytes, write_json
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.codec import Arrays, decode_state, encode_state, from_jsonable, to_jsonable
@@ -28,16 +30,19 @@ from fedbalancer.store.contents import (
     MANIFEST,
     MODEL,
     POPULATION,
+    SEALED,
     check_free,
     drop_torn_line,
     make_folder,
     read_manifest,
+    refuse_links_of_run,
     remove_run,
 )
 from fedbalancer.store.journal import Journal, open_at
 from fedbalancer.store.lock import FolderLock
 from fedbalancer.store.recorder import Restored
 from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, RoundRow
+from fedbalancer.store.seals import FILES, check_identity, checksums, damaged, identity, sealed
 from fedbalancer.store.tables import RunTables, population_table
 from fedbalancer.types import Layout, ServerState, Weights
 
@@ -55,8 +60,10 @@ class RunFolder:
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any], patience_s: float = 0.0) -> None:
+        refuse_links_of_run(path)
         self.path = path
         self.manifest: Mapping[str, Any] = manifest
+        self._as_opened = manifest
         self._lock = FolderLock(path, patience_s)
         self._checkpoints = Checkpoints(path / CHECKPOINT)
         self._journal: Journal | None = None
@@ -96,7 +103,10 @@ class RunFolder:
 
     def update_manifest(self, **fields: Any) -> None:
         """Set fields of manifest.json, such as the status (running, done, failed or stopped) and why it is that."""
-        self.manifest = {**self.manifest, **readable(fields)}
+        manifest = {**self.manifest, **fields}
+        if manifest.get("status") == "running":  # its files are about to change
+            manifest.pop(FILES, None)
+        self.manifest = sealed(manifest)
         write_json(self.path / MANIFEST, self.manifest)
 
     def log(self, event: str, **fields: Any) -> None:
@@ -125,6 +135,7 @@ class RunFolder:
         server, server_arrays = encode_state(state)
         blob = {
             "journal": {"size": journal.size, "sha256": journal.sha256},
+            "run": identity(self.manifest),
             "server": server,
             "engine": to_jsonable(engine_json or {}),
         }
@@ -142,6 +153,7 @@ class RunFolder:
             self._open_journal(0, None)
             return None
         blob, arrays = loaded
+        check_identity(blob.get("run", {}), self.manifest, self.path / MANIFEST)
         state = decode_state(blob["server"], _under(_SERVER, arrays), template)
         self._open_journal(**blob["journal"])
         return state, from_jsonable(blob["engine"]), _under(_ENGINE, arrays)
@@ -171,7 +183,13 @@ class RunFolder:
         """The clients at the first end of the run; None before it."""
         import polars as pl
 
-        return pl.read_parquet(self.path / POPULATION, glob=False) if self.has_population else None
+        if not self.has_population:
+            return None
+        if POPULATION in damaged(self.path, self._as_opened):
+            raise RunFolderError(
+                f"{self.path / POPULATION} is damaged: it does not match its checksum; use --overwrite"
+            )
+        return pl.read_parquet(self.path / POPULATION, glob=False)
 
     def finish(
         self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None
@@ -179,8 +197,9 @@ class RunFolder:
         """Write down how the run ended: the model where there are weights with a layout, the tables, the status."""
         if weights is not None and layout:
             write_bytes(self.path / MODEL, safetensors.numpy.save(layout.split(weights)))
-        self.write_tables()
-        self.update_manifest(status=status, why=why)
+        with nullcontext() if status == "done" else suppress(OSError):  # a bad end is noted even if the disk is full
+            self.write_tables()
+        self.update_manifest(status=status, why=why, files=checksums(self.path, SEALED))
         self.log(status, why=why)
 
     def close(self) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import RunFolderError
 from fedbalancer.files import readable, write_json
-from fedbalancer.runs.compare import shared_results
-from fedbalancer.store.contents import make_folder
-from fedbalancer.store.lock import FolderLock
+from fedbalancer.runs.compare import SHARED_RESULTS, shared_results
+from fedbalancer.store.contents import make_folder, refuse_links
+from fedbalancer.store.lock import LOCK, FolderLock
 from fedbalancer.sweep.driver import Driver, Listen, trial_processes
 from fedbalancer.sweep.plan import SweepPlan
 from fedbalancer.sweep.results import Sweep, write_results
@@ -36,6 +36,7 @@ def run_sweep(
     with_optuna()
     side_by_side, each = Resources(workers=1).shared_out(max(plan.trials, len(plan.seeds)), jobs)
     make_folder(out)
+    refuse_links(out, LOCK, STORAGE, SHARED_RESULTS, "runs", "figures")
     lock = FolderLock(out)
     try:
         _claim(plan, out, overwrite)

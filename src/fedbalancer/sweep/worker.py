@@ -16,6 +16,7 @@ from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.job import curve_of
 from fedbalancer.runs.rounds import Progress
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.runs.trust import code_of
 from fedbalancer.store import status_of
 
 
@@ -88,4 +89,4 @@ def _run_or_resume(work: Work, place: int, spec: RunSpec, folder: Path, here: _H
     stopped = here.stops[work.slot].is_set
     if status_of(folder) == "absent":
         return execute(spec, folder, executors=here.executors, progress=progress, stopped=stopped)
-    return carry_on(folder, here.executors, {}, progress=progress, stopped=stopped)
+    return carry_on(folder, here.executors, {}, trusted=code_of(spec), progress=progress, stopped=stopped)

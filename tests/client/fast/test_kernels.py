@@ -55,7 +55,7 @@ def test_four_processes_at_once_all_get_the_kernel_and_leave_one_file(tmp_path: 
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: ask(tmp_path), range(4)))
     assert answers == ["True None"] * 4
-    assert [path.suffix for path in (tmp_path / "kernels").iterdir()] == [".so"]
+    assert sorted(path.suffix for path in (tmp_path / "kernels").iterdir()) == [".sha256", ".so"]
 
 
 @needs_compiler
@@ -65,11 +65,35 @@ def test_a_kernel_is_compiled_once_and_again_for_another_compiler_or_a_damaged_f
     assert count(cc) == 1
     assert ask(cache, CC=f"{cc} -DOTHER=1") == "True None"
     assert count(cc) == 2
-    assert len(list((cache / "kernels").iterdir())) == 2
-    for file in (cache / "kernels").iterdir():
+    assert len(list((cache / "kernels").glob("*.so"))) == 2
+    for file in (cache / "kernels").glob("*.so"):
         file.write_bytes(b"cut off")
     assert ask(cache, CC=cc) == "True None"
     assert count(cc) == 3
+
+
+@needs_compiler
+@pytest.mark.parametrize("kept", [0.25, 0.5, 0.9, 0.99])
+def test_a_kernel_that_was_cut_off_is_made_again_before_it_is_loaded(tmp_path: Path, kept: float) -> None:
+    assert ask(tmp_path) == "True None"
+    (file,) = (tmp_path / "kernels").glob("*.so")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(kept * len(whole))])
+    assert ask(tmp_path) == "True None"
+    assert file.read_bytes() == whole
+
+
+@needs_compiler
+def test_a_process_holds_to_what_the_first_one_decided(tmp_path: Path) -> None:
+    hold = "from fedbalancer.client.fast import kernels; kernels.hold_to({'conv': %r}); " + ASK
+    assert ask(tmp_path, hold % "no licence") == "False no licence"
+    assert not (tmp_path / "kernels").exists(), "what the others cannot have is not even tried"
+    caught = (
+        f"from fedbalancer.errors import FedBalancerError\ntry:\n    {hold % None}\nexcept FedBalancerError as error:"
+    )
+    broken = compiler(tmp_path / "cc", 'case "$*" in *" -E "*) exit 0;; esac; exit 1')
+    assert "try again" in ask(tmp_path / "none", f"{caught}\n    print(error)", CC=broken)
+    assert ask(tmp_path, hold % None) == "True None"
 
 
 @needs_compiler

@@ -18,7 +18,7 @@ ASK = (
 
 def test_the_files_named_are_those_that_are_loaded() -> None:
     found = provenance.description("fast")
-    assert set(found) == {"processor", "conv", "dense", "lstm", "words"}
+    assert set(found) == {"processor", "conv", "dense", "lstm", "row", "words"}
     for name in ("conv", "dense", "lstm", "words"):
         library = kernels.load(name)
         if library is None:

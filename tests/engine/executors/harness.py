@@ -37,10 +37,10 @@ def check_equal(executor: Any, trainer: Any, count: int) -> None:
 
 
 class Killer:
-    """Kills, with SIGKILL, the process whose id appears in `folder`."""
+    """Sends a signal to the process whose id appears in `folder`, of which it is expected to end sooner or later."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "pid"
+    def __init__(self, folder: Path, number: int = signal.SIGKILL) -> None:
+        self._path, self._number = folder / "pid", number
         self._thread = threading.Thread(target=self._wait_and_kill, daemon=True)
         self._thread.start()
 
@@ -51,7 +51,7 @@ class Killer:
 
     def _wait_and_kill(self) -> None:
         wait_until(lambda: self._path.is_file() and self._path.read_text() != "")
-        os.kill(int(self._path.read_text()), signal.SIGKILL)
+        os.kill(int(self._path.read_text()), self._number)
         wait_until(lambda: not alive(int(self._path.read_text())))
 
 

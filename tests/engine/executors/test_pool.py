@@ -17,6 +17,7 @@ from engine.executors.harness import Killer, alive, check_all_end, check_equal, 
 from engine.executors.trainers import MANY, Large, work, works
 from plain_trainer import Plain
 
+from fedbalancer import watchdog
 from fedbalancer.engine.executors import InlineExecutor, PoolExecutor, shared_memory
 from fedbalancer.errors import BadData, FedBalancerError, TrainingDiverged
 
@@ -76,6 +77,19 @@ def test_a_worker_killed_in_mid_round_is_replaced_and_its_work_done_again(
     killer = Killer(tmp_path)
     trained = pool_of_two.train(weights, everybody)
     assert not alive(killer.victim())
+    assert same(trained, InlineExecutor(Large(tmp_path)).train(weights, everybody))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_worker_that_was_stopped_for_good_is_replaced(
+    pool_of_two: PoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "STOPPED_LOOKS", 2)
+    weights = pool_of_two.initial_weights(0)
+    everybody = [work("victim", batches=9), *works(6)]
+    stopper = Killer(tmp_path, signal.SIGSTOP)
+    trained = pool_of_two.train(weights, everybody)
+    assert not alive(stopper.victim())
     assert same(trained, InlineExecutor(Large(tmp_path)).train(weights, everybody))
 
 

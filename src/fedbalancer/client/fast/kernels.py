@@ -2,7 +2,9 @@
 
 A compiled kernel is kept in the cache folder under the checksum of all that it depends on: its source, the flags, the
 compiler and what the processor can do (both as the compiler's own macros tell it). It is written whole, so that many
-processes may make it at once. Where nothing can be compiled everything else works, with torch's operations.
+processes may make it at once, with its checksum beside it: a damaged one is made again. Where nothing can be compiled
+everything else works, with torch's operations; but all processes of a run hold to one decision, as sums end in other
+digits there.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedbalancer.errors import BadSetting
-from fedbalancer.files import write_bytes
+from fedbalancer.errors import BadSetting, FedBalancerError
+from fedbalancer.files import write_bytes, write_text
 from fedbalancer.places import cache_folder
 
 SWITCH = "FEDBALANCER_KERNELS"
@@ -48,17 +52,52 @@ def why_not(name: str) -> str | None:
     return _found(name)[1]
 
 
-@cache
+def decision() -> dict[str, str | None]:
+    """For every kernel why this process has none (None: it has), for all other processes of a run to hold to."""
+    names = [source.stem for source in sorted(Path(__file__).parent.glob("*.c"))]
+    with ThreadPoolExecutor() as threads:  # compilers are processes of their own
+        return dict(zip(names, threads.map(why_not, names), strict=True))
+
+
+def hold_to(decided: Mapping[str, str | None] | None) -> None:
+    """Do without the kernels that the first process of a run has not, and insist on those that it has."""
+    _held.clear()
+    _held.update(decided or {})
+
+
+def known(name: str) -> str | None:
+    """Why there is no kernel, as far as the processes of this run have found out; nothing is compiled to tell."""
+    return _held.get(name) or _tried.get(name, (None, None))[1]
+
+
+_held: dict[str, str | None] = {}
+_tried: dict[str, tuple[ctypes.CDLL | None, str | None]] = {}
+
+
 def _found(name: str) -> tuple[ctypes.CDLL | None, str | None]:
-    try:
-        return _library(Path(__file__).with_name(f"{name}.c")), None
-    except NoKernel as error:
-        return None, str(error)
+    if _held.get(name) is not None:
+        return None, _held[name]
+    library, why = _own(name)
+    if library is None and name in _held:
+        raise FedBalancerError(
+            f"the process that started this run has the kernel {name}, but this one cannot have it ({why}), and torch "
+            f"would end in other digits; try again, or set {SWITCH}=off for all"
+        )
+    return library, why
+
+
+def _own(name: str) -> tuple[ctypes.CDLL | None, str | None]:
+    if name not in _tried:
+        try:
+            _tried[name] = _library(Path(__file__).with_name(f"{name}.c")), None
+        except NoKernel as error:
+            _tried[name] = None, str(error)
+    return _tried[name]
 
 
 def _library(source: Path) -> ctypes.CDLL:
     path = place(source)
-    if _is_ours(path):
+    if _is_ours(path) and _is_whole(path):
         with suppress(NoKernel):  # a damaged file is made again
             return _opened(path)
     with TemporaryDirectory(prefix="fedbalancer-", ignore_cleanup_errors=True) as folder:
@@ -67,6 +106,7 @@ def _library(source: Path) -> ctypes.CDLL:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, made.read_bytes())
+            write_text(_seal(path), _digest(made))
         except OSError:  # a cache that cannot be written: made again by every process
             path = made
         return _opened(path)
@@ -127,6 +167,22 @@ def _is_ours(path: Path) -> bool:
     except OSError:
         return False
     return sys.platform == "win32" or owner in (0, os.getuid())
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file is what the compiler made: to load one that was cut off may end the process."""
+    try:
+        return _seal(path).read_text(encoding="ascii", errors="replace") == _digest(path)
+    except OSError:
+        return False
+
+
+def _seal(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _opened(path: Path) -> ctypes.CDLL:

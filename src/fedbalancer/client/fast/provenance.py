@@ -37,7 +37,8 @@ def description(engine: str) -> dict[str, str]:
     found = {"processor": processor()}
     for source in sorted(Path(__file__).parent.glob("*.c")) if engine == "fast" else ():
         try:
-            found[source.stem] = kernels.place(source).name
+            why = kernels.known(source.stem)
+            found[source.stem] = kernels.place(source).name if why is None else f"torch ({why})"
         except kernels.NoKernel as error:
             found[source.stem] = f"torch ({error})"
     return found

@@ -16,6 +16,7 @@ from fedbalancer.engine.executors.worker import Answer, Worker
 from fedbalancer.processes import become_worker, process_context
 from fedbalancer.protocols import Trainer
 from fedbalancer.types import Weights
+from fedbalancer.watchdog import LOOK_EVERY_S, Watchdog
 
 
 class PoolExecutor(DistributedExecutor):
@@ -29,6 +30,7 @@ class PoolExecutor(DistributedExecutor):
         self._make_trainer = SharedValue(make_trainer)
         self._processes: dict[int, Any] = {}
         self._pipes: dict[int, Any] = {}
+        self._watchdog = Watchdog()
         super().__init__(workers, sizes)
 
     def close(self) -> None:
@@ -68,7 +70,11 @@ class PoolExecutor(DistributedExecutor):
             pass  # it has died, which `_answers` will tell
 
     def _answers(self, timeout_s: float | None) -> list[tuple[int, Answer | None]]:
-        ready = connection.wait(list(self._pipes.values()), timeout_s)
+        ready = connection.wait(list(self._pipes.values()), LOOK_EVERY_S if timeout_s is None else timeout_s)
+        while not ready and timeout_s is None:
+            pids = {worker: process.pid for worker, process in self._processes.items()}
+            self._watchdog.look(pids.values(), [pids[worker] for worker in self._busy])  # who is killed has answered
+            ready = connection.wait(list(self._pipes.values()), LOOK_EVERY_S)
         return [(worker, _answer(pipe)) for worker, pipe in list(self._pipes.items()) if pipe in ready]
 
 

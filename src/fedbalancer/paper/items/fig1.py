@@ -32,6 +32,7 @@ from fedbalancer.runs.execute import RunResult, carry_on, execute
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.runs.rounds import Progress
+from fedbalancer.runs.trust import code_of
 from fedbalancer.store import status_of
 from fedbalancer.task import Samples, Task
 from fedbalancer.types import FloatArray, Weights
@@ -128,7 +129,9 @@ class _Watched:
             )  # fmt: skip
         else:
             changes = {"rounds": number}
-            result = carry_on(place, self.executors, changes, task=self._task, progress=tell, stopped=stopped)
+            result = carry_on(
+                place, self.executors, changes, task=self._task, trusted=code_of(spec), progress=tell, stopped=stopped
+            )
         if result.status == "stopped":
             raise Stopped
         return result

@@ -93,6 +93,11 @@ def load_toml(path: Path, users: int | None = None, variant: str | None = None) 
     return replace(task, clients=dict(islice(task.clients.items(), users)))
 
 
+def model_name(path: Path) -> str:
+    """The model that a task file names: one of ours, or "package.module:function". Nothing of it is imported."""
+    return str(_document(path)["model"].get("name"))
+
+
 def _document(path: Path) -> dict[str, Any]:
     """The file, with nothing in it that is not known."""
     try:

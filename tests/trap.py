@@ -1,0 +1,27 @@
+"""A trap in the interpreter itself, which no code of ours can go around: every name that an unpickler looks up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+_caught: list[str] | None = None
+
+
+def _trap(event: str, arguments: tuple[object, ...]) -> None:
+    if _caught is not None and event == "pickle.find_class":
+        _caught.append(f"{arguments[0]}.{arguments[1]}")
+
+
+sys.addaudithook(_trap)
+
+
+@pytest.fixture
+def caught() -> Iterator[list[str]]:
+    """What was looked up by any unpickler in this process, while the test runs."""
+    global _caught  # noqa: PLW0603 - a hook of the interpreter cannot be taken out again
+    _caught = []
+    yield _caught
+    _caught = None
