@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound, received
+from fedbalancer.client.round import ClientRound, received, understood
 from fedbalancer.devices import AlwaysOn, DeviceDraws, many
 from fedbalancer.engine.attempts import Attempts, RoundClock, attempted, close_round
 from fedbalancer.engine.memory import Memories
@@ -107,7 +107,8 @@ class SimulatedEngine:
         )
         down_bytes = self.down_bytes * len(rows)
         up_bytes = self.up_bytes * int(attempts.makes_it.sum())
-        return RoundResult(plan, tuple(reports), missing, seconds, self.window_s, down_bytes, up_bytes)
+        read = understood(reports, self.policies.summary, order)
+        return RoundResult(plan, read, missing, seconds, self.window_s, down_bytes, up_bytes)
 
     def evaluate(self, weights: Weights) -> Evaluation:
         return self.executor.evaluate(weights)

@@ -16,6 +16,7 @@ PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
 """The one array of an update, compressed or not: Flower fetches every array by a request of its own."""
 
 SUMMARY = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s")
+RELEASED = "released"
 MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
 
 
@@ -35,6 +36,8 @@ def pack_report(client: str, order: Order, arrays: ArrayRecord, summary: Summary
     metrics: dict[str, Any] = {"num-examples": summary.trained}
     metrics |= {dashed(name): float(getattr(summary, name)) for name in SUMMARY}
     metrics |= {dashed(name): float(getattr(measured, name)) for name in MEASURED}
+    if summary.released:
+        metrics[RELEASED] = list(summary.released)
     return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics), OURS: _ours(client, order, TRAINED, "")})
 
 
