@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import polars as pl
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
@@ -12,6 +15,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 
 from fedbalancer.errors import BadSetting
 from fedbalancer.flower import Strategy
+from fedbalancer.privacy import most_releases
 
 PRIVATE = "fedbalancer[forward_pass=every,summary=histogram(noise_multiplier=0,clip=100)]"
 
@@ -48,3 +52,16 @@ def test_a_histogram_that_cannot_be_is_named_and_left_out(released: list[float] 
 def test_a_sum_that_only_cryptography_could_hide_is_refused() -> None:
     with pytest.raises(BadSetting, match="secure aggregation"):
         Strategy("fedbalancer[summary=secagg-histogram]")
+
+
+def test_who_has_spent_its_budget_is_asked_no_more_also_after_a_crash(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    method = "fedbalancer[summary=histogram(noise_multiplier=7,clip=100)]"
+    asked = {"settings": {"epsilon_budget": 1.0}, "checkpoint_dir": tmp_path, "run_key": "private"}
+    World(Phone(0), Phone(1)).start(2, method, **asked)  # two of the four rounds that the budget allows
+    world = World(Phone(0), Phone(1))
+    world.start(50, method, **asked)
+    spent = pl.read_parquet(tmp_path / "private" / "privacy.parquet")
+    most = most_releases(7, 1.0)
+    assert set(spent["releases"]) == {most}
+    assert [len(phone.orders) for phone in world.phones] == [most - 2, most - 2]

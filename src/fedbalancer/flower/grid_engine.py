@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedbalancer.client.summary import release_of
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
 from fedbalancer.flower.compat import ConfigRecord, Grid, RecordDict
@@ -21,6 +22,8 @@ from fedbalancer.flower.overhead import Overheads
 from fedbalancer.flower.reading import busy_s, mean_evaluation
 from fedbalancer.flower.round import OpenRound
 from fedbalancer.methods import Method
+from fedbalancer.privacy import spending_of
+from fedbalancer.privacy.spending import RELEASES
 from fedbalancer.settings import Settings
 from fedbalancer.types import (
     Evaluation,
@@ -91,6 +94,8 @@ class GridEngine:
         self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
         self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples)
+        noise_multiplier = release_of(method.client).noise_multiplier
+        self.spending = spending_of(noise_multiplier, settings.epsilon_budget, settings.privacy_delta, ["unavailable"])
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
@@ -141,9 +146,12 @@ class GridEngine:
         return self.known.rows(tuple(free))
 
     def _free(self) -> tuple[list[str], list[str]]:
-        there = [client for client in self.nodes.present() if client in self.known.position]
+        there = [client for client in self.nodes.present() if client in self.known.position and self._may(client)]
         busy = self.mailbox.busy()
         return [client for client in there if client not in busy], [client for client in there if client in busy]
+
+    def _may(self, client: str) -> bool:
+        return self.spending is None or self.spending.may(client)
 
     @property
     def known(self) -> Ledger:
@@ -173,6 +181,8 @@ class GridEngine:
         seconds = self._clock() - began
         self.accepted |= dict.fromkeys(current.reports, plan.order.round)
         result = current.result(seconds, self._window_s)
+        if self.spending is not None:
+            self.spending.note(result)
         self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
                  missing={missing.client: missing.why for missing in result.missing})  # fmt: skip
         return result
@@ -264,12 +274,15 @@ class GridEngine:
 
     def snapshot(self) -> dict[str, Any]:
         """What the engine must remember over a restart."""
-        return {"accepted": dict(self.accepted), "overheads": self.overheads.to_json()}
+        saved = {"accepted": dict(self.accepted), "overheads": self.overheads.to_json()}
+        return saved if self.spending is None else saved | {RELEASES: dict(self.spending.releases)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take up a snapshot."""
         self.accepted = {str(client): int(round) for client, round in saved["accepted"].items()}
         self.overheads.load(saved["overheads"])
+        if self.spending is not None:
+            self.spending.load(saved[RELEASES])
 
 
 def _line(text: str) -> str:

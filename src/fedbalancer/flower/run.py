@@ -17,6 +17,7 @@ from fedbalancer.flower.recorder import RunRecorder, manifest_of, metric
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
+from fedbalancer.store.privacy import described_privacy, privacy_rows
 from fedbalancer.types import Evaluation, Ledger, RoundResult, ServerState, Weights
 
 if TYPE_CHECKING:
@@ -56,14 +57,19 @@ class Run:
 
     def manifest(self) -> dict[str, Any]:
         s = self.strategy
-        return manifest_of(s.task, s.method.name, s.seed, s.settings, self.num_rounds)
+        known = manifest_of(s.task, s.method.name, s.seed, s.settings, self.num_rounds)
+        return known | {"privacy": described_privacy(s.method, s.settings)}
 
     def go(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""
         self.record, self.round, self.failed = record, 0, 0
         server, self.state = self._begin()
         self.engine.gather(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
+        spending = self.engine.spending
         while self.state.round < self.num_rounds:
+            if spending is not None and spending.is_over(self.state.ledger.clients):
+                self.engine.say("every client has spent its epsilon_budget", round=self.state.round)
+                break
             before = self.state = self._welcomed(self.state)
             # One round at a time: between two rounds the ledger may grow, which the loop knows nothing of.
             self.state, result = next(rounds(server, self.engine, before, lambda state: False))
@@ -123,6 +129,10 @@ class Run:
         self.result.train_metrics_clientapp[self.state.round] = _metrics(result)
         self.record.round(before, self.state, result, evaluation)
         self.record.checkpoint(self.state, first, self.engine.snapshot())
+        if (spending := self.engine.spending) is not None:
+            method, settings = self.strategy.method, self.strategy.settings
+            rows = privacy_rows(method, settings, self.state.ledger.clients, spending.releases)
+            self.record.folder.record_privacy(rows)
 
     def _publish(self, state: ServerState) -> None:
         self.result.arrays = self.layout.record(state.weights)

@@ -17,6 +17,7 @@ from fedbalancer.runs.simulation import build, resolve_spec
 from fedbalancer.runs.spec import RunOptions, RunSpec, from_manifest
 from fedbalancer.runs.tracked import tracked
 from fedbalancer.store import MemoryRecorder, RunFolder
+from fedbalancer.store.privacy import described_privacy, privacy_rows
 from fedbalancer.task import Task
 from fedbalancer.types import Weights
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class RunResult:
     """A run that ended: `status` is done or stopped. Frames have the columns of the tables in the run folder; the
-    population is of when the run first came to its end, and None before."""
+    population is of when the run first came to its end, and None before; `privacy` has every client's epsilon where
+    there is noise on what it tells."""
 
     status: str
     folder: Path | None
@@ -36,6 +38,7 @@ class RunResult:
     clients: pl.DataFrame
     weights: Weights
     population: pl.DataFrame | None = None
+    privacy: pl.DataFrame | None = None
 
     @property
     def accuracy(self) -> float:
@@ -43,6 +46,8 @@ class RunResult:
         return float(self.evals["accuracy"][-1]) if len(self.evals) else math.nan
 
 
+SPENT = "every client has spent its epsilon_budget"
+"""Why a run is done before its rounds or its time are over."""
 Tell = Callable[[Progress], None]
 """Told after every round how far the run has come."""
 Stop = Callable[[], bool]
@@ -99,11 +104,12 @@ def execute(
     """Run a spec into a new folder, or in memory; this process trains, unless `executors` say otherwise."""
     executors = executors if executors is not None else ExecutorCache()
     task = executors.load_task(spec, task)
-    settings, _ = resolve_spec(spec, task)
+    settings, method = resolve_spec(spec, task)
     executors.check(spec)
     if out is None:
         return go(spec, task, MemoryRecorder(), executors, progress, stopped)
-    with RunFolder.create(out, spec.manifest(task, settings), overwrite=overwrite) as folder:
+    manifest = {**spec.manifest(task, settings), "privacy": described_privacy(method, settings)}
+    with RunFolder.create(out, manifest, overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
         return go(spec, task, folder, executors, progress, stopped)
 
@@ -172,7 +178,10 @@ def go(
     except BaseException as error:
         recorder.finish("failed", f"{type(error).__name__}: {error}")
         raise
-    status, why = ("done", None) if finished else ("stopped", "interrupted")
+    status, why = ("done", SPENT if loop.is_spent else None) if finished else ("stopped", "interrupted")
+    if (spending := simulation.engine.spending) is not None:
+        clients = loop.state.ledger.clients
+        recorder.record_privacy(privacy_rows(simulation.method, simulation.settings, clients, spending.releases))
     recorder.finish(status, why, loop.state.weights, simulation.executor.layout)
-    found = {**recorder.frames(), "population": recorder.population()}
+    found = {**recorder.frames(), "population": recorder.population(), "privacy": recorder.privacy()}
     return RunResult(status=status, folder=recorder.path, weights=loop.state.weights, **found)  # type: ignore[arg-type]

@@ -24,8 +24,8 @@ MANIFEST, LOG, MODEL, CHECKPOINT = "manifest.json", "log.jsonl", "model.safetens
 BED = "bed.json"
 KINDS = {BED: "a test bed", COMPARISON: "a comparison", MANIFEST: "a run"}
 """The file by which each kind of folder is known."""
-POPULATION = "population.parquet"
-RESULTS = ("rounds.parquet", "evals.parquet", "clients.parquet", POPULATION, MODEL, LOG)
+POPULATION, PRIVACY = "population.parquet", "privacy.parquet"
+RESULTS = ("rounds.parquet", "evals.parquet", "clients.parquet", POPULATION, PRIVACY, MODEL, LOG)
 
 
 def new_manifest(**fields: Any) -> dict[str, Any]:
