@@ -54,6 +54,13 @@ def test_a_sum_that_only_cryptography_could_hide_is_refused() -> None:
         Strategy("fedbalancer[summary=secagg-histogram]")
 
 
+def test_noise_on_the_model_that_clients_could_compute_is_refused() -> None:
+    central = "fedbalancer.privacy.central:PrivateMean"
+    with pytest.raises(BadSetting, match="told"):
+        Strategy(f"fedavg+1t[aggregate={central}]")
+    Strategy(f"fedavg+1t[aggregate={central}(draws='system')]")
+
+
 def test_who_has_spent_its_budget_is_asked_no_more_also_after_a_crash(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting")
     method = "fedbalancer[summary=histogram(noise_multiplier=7,clip=100)]"

@@ -38,7 +38,7 @@ def test_epsilon_stands_with_unit_delta_and_what_it_is_about(tmp_path: Path) -> 
     assert said in table
     assert "Privacy of the metadata" in page
     assert "Not covered are the updates of the model" in page
-    assert "<td>1.68</td><td>1.07</td><td>9</td><td>1e-05</td>" in page
+    assert "<td>1.68</td><td>1.07</td><td>9</td><td>1e-05</td><td>∞</td>" in page
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,14 @@ def test_what_is_infinite_or_unknown_is_said_so(tmp_path: Path, change: Any, row
     summary, _, _ = texts(run_with(tmp_path / "run", TOLD | change, rows))
     assert words in summary["privacy"]
     assert "metadata only" in summary["privacy"]
+
+
+def test_noise_on_the_model_has_its_own_epsilon_and_both_have_one(tmp_path: Path) -> None:
+    rows = {**ROWS, "model_epsilon": [2.0, 0.0, 3.0], "whole_epsilon": [2.5, 0.0, 3.7]}
+    summary, _, _ = texts(run_with(tmp_path / "run", {**TOLD, "model_noise_multiplier": 4.0}, rows))
+    assert (
+        "model: epsilon at most 3 for one client, together with the metadata 3.7 for one sample" in summary["privacy"]
+    )
 
 
 @pytest.mark.parametrize("told", [None, 3, {}, {**TOLD, "noise_multiplier": "much"}])

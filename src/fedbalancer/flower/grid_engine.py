@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedbalancer.client.summary import release_of
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
 from fedbalancer.flower.compat import ConfigRecord, Grid, RecordDict
@@ -22,9 +21,9 @@ from fedbalancer.flower.overhead import Overheads
 from fedbalancer.flower.reading import busy_s, mean_evaluation
 from fedbalancer.flower.round import OpenRound
 from fedbalancer.methods import Method
-from fedbalancer.privacy import spending_of
 from fedbalancer.privacy.spending import RELEASES
 from fedbalancer.settings import Settings
+from fedbalancer.store.privacy import spending_for
 from fedbalancer.types import (
     Evaluation,
     IndexArray,
@@ -94,8 +93,7 @@ class GridEngine:
         self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
         self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples)
-        noise_multiplier = release_of(method.client).noise_multiplier
-        self.spending = spending_of(noise_multiplier, settings.epsilon_budget, settings.privacy_delta, ["unavailable"])
+        self.spending = spending_for(method, settings, ["unavailable"])
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()

@@ -76,6 +76,11 @@ class Strategy:
                 f"summary {type(self.method.summary).__name__} needs secure aggregation of what clients say of their "
                 "losses, and Flower has it for model updates only; take Histogram"
             )
+        if getattr(self.method.aggregate, "noise_is_known", False):
+            raise BadSetting(
+                f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
+                "is told; say draws='system'"
+            )
         if min_clients < 1:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
         self.seed, self.min_clients, self.federated_evaluate = seed, min_clients, federated_evaluate

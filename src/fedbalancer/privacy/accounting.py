@@ -38,6 +38,18 @@ def noise_for(epsilon: float, releases: int, delta: float = DELTA) -> float:
     return float(with_dp_accounting().get_sigma_gaussian(epsilon, delta)) * math.sqrt(releases)
 
 
+def composed(*noise_multipliers: float) -> float:
+    """The noise of one release that gives away as much as several of different noise together.
+
+    >>> composed(3.0, 4.0), composed(2.0, math.inf), composed(0.0, 1.0)
+    (2.4, 2.0, 0.0)
+    """
+    if 0 in noise_multipliers:
+        return 0.0
+    told = math.fsum(each**-2 for each in noise_multipliers)
+    return 1 / math.sqrt(told) if told else math.inf
+
+
 def most_releases(noise_multiplier: float, epsilon: float, delta: float = DELTA) -> int:
     """How many releases stay within epsilon; `UNBOUNDED` where there is no end."""
     if epsilon_of(noise_multiplier, UNBOUNDED, delta) <= epsilon:

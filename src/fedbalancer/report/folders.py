@@ -40,7 +40,9 @@ MORE = {
 COSTS = ("sample_passes", "device_s", "down_bytes", "up_bytes")
 """What a round costs, by the columns of rounds.parquet."""
 TRAFFIC = {name: _OF_ROUND[name] for name in ("start_s", "end_s", *COSTS)}
-PRIVACY = {name: schema_of(PrivacyRow)[name] for name in ("client", "releases", "epsilon")}
+PRIVACY = {
+    name: schema_of(PrivacyRow)[name] for name in ("client", "releases", "epsilon", "model_epsilon", "whole_epsilon")
+}
 OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 
 
@@ -207,7 +209,7 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     clients = folder / "clients.parquet"  # of an older version it may lack what these ask for: then there is nothing
     chosen, _ = _read_parquet(clients, SELECTIONS, lambda rows: selections(rows, people))
     spent, _ = _read_parquet(clients, TIMES, lambda rows: times(rows, rounds, people))
-    told, _ = _read_parquet(folder / "privacy.parquet", PRIVACY)
+    told, _ = _read_parquet(folder / "privacy.parquet", PRIVACY, defaults=PrivacyRow._field_defaults)
     return StoredRun(curve, why, rounds, outcomes, chosen, spent, manifest, told)
 
 

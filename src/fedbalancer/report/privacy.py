@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -21,7 +21,8 @@ ABOUT = (
 @dataclass(frozen=True)
 class Given:
     """What one method gave away. `epsilon` is that of the client with most releases, over all its runs (infinite
-    without noise, None where it is not known, and then `why`), `median` that of the client in the middle."""
+    without noise, None where it is not known, and then `why`), `median` that of the client in the middle. Where noise
+    is added to the model, `model` is its epsilon for one client, and `whole` that of model and metadata together."""
 
     method: str
     mechanism: str
@@ -31,10 +32,21 @@ class Given:
     median: float | None = None
     releases: int | None = None
     why: str = ""
+    model: float | None = None
+    whole: float | None = None
 
     @property
     def sentence(self) -> str:
         """In words."""
+        if self.model is None or self.whole is None:
+            return self._metadata
+        return (
+            f"{self._metadata}; model: epsilon at most {_text(self.model)} for one client, together with the metadata "
+            f"{_text(self.whole)} for one {self.unit}, to all who see them but not the updates"
+        )
+
+    @property
+    def _metadata(self) -> str:
         if self.epsilon is None:
             return f"{self.mechanism}: epsilon not known, {self.why} (metadata only)"
         if math.isinf(self.epsilon):
@@ -52,10 +64,14 @@ class Given:
         return [
             self.method, self.mechanism, self.unit, _text(self.epsilon) if self.epsilon is not None else self.why,
             _text(self.median), "–" if self.releases is None else str(self.releases), f"{self.delta:g}",
+            _text(math.inf if self.model is None else self.model),
         ]  # fmt: skip
 
 
-HEADER = ["Method", "Mechanism", "Hides one", "Epsilon, most", "Epsilon, median client", "Reports, most", "Delta"]
+HEADER = [
+    "Method", "Mechanism", "Hides one", "Epsilon, most", "Epsilon, median client", "Reports, most", "Delta",
+    "Epsilon of the model",
+]  # fmt: skip
 
 
 def given_away(results: Results) -> Iterator[Given]:
@@ -79,18 +95,24 @@ def markdown_privacy(results: Results) -> str:
 
 def _given(method: str, runs: list[StoredRun]) -> Given:
     told: Mapping[str, Any] = runs[0].manifest["privacy"]
-    known = (method, str(told["mechanism"]), str(told["unit"]), float(told["delta"]))
+    known = Given(method, str(told["mechanism"]), str(told["unit"]), float(told["delta"]), None)
     noise_multiplier = float(told["noise_multiplier"])
-    if noise_multiplier == 0 or math.isinf(noise_multiplier):
-        return Given(*known, epsilon=0.0 if noise_multiplier else math.inf)
     rows = pl.concat([run.privacy for run in runs])
+    if told.get("model_noise_multiplier") is not None:
+        known = replace(known, model=_most(rows, "model_epsilon"), whole=_most(rows, "whole_epsilon"))
+    if noise_multiplier == 0 or math.isinf(noise_multiplier):
+        return replace(known, epsilon=0.0 if noise_multiplier else math.inf)
     if not rows.height:
-        return Given(*known, None, why="nothing has been counted yet")
-    most = int(rows["releases"].max())  # type: ignore[arg-type]
+        return replace(known, why="nothing has been counted yet")
+    known = replace(known, releases=int(rows["releases"].max()))  # type: ignore[arg-type]
     if rows["epsilon"].null_count():
-        return Given(*known, None, None, most, why="dp-accounting was not installed")
-    epsilon, median = rows["epsilon"].max(), rows["epsilon"].median()
-    return Given(*known, float(epsilon), float(median), most)  # type: ignore[arg-type]
+        return replace(known, why="dp-accounting was not installed")
+    return replace(known, epsilon=_most(rows, "epsilon"), median=float(rows["epsilon"].median()))  # type: ignore[arg-type]
+
+
+def _most(rows: pl.DataFrame, column: str) -> float | None:
+    """The highest epsilon in a column; None if one is not known, or there is none."""
+    return None if not rows.height or rows[column].null_count() else float(rows[column].max())  # type: ignore[arg-type]
 
 
 def _text(epsilon: float | None) -> str:

@@ -132,7 +132,9 @@ class PopulationRow(NamedTuple):
 
 class PrivacyRow(NamedTuple):
     """A row of privacy.parquet: how often a client has told of its losses, and the epsilon of that for one `unit`
-    (sample, loss or client) at `delta`: of the metadata only. None where it could not be computed."""
+    (sample, loss or client) at `delta`: of the metadata only. `model_epsilon` is that of the models for one client, and
+    `whole_epsilon` of both together for one `unit`; infinite unless noise is added to the model. None where it could
+    not be computed."""
 
     client: str
     releases: int
@@ -140,6 +142,8 @@ class PrivacyRow(NamedTuple):
     delta: float
     unit: str
     mechanism: str
+    model_epsilon: float | None = None
+    whole_epsilon: float | None = None
 
 
 Row: TypeAlias = RoundRow | EvalRow | ClientRow | PopulationRow | PrivacyRow
