@@ -32,7 +32,7 @@ class TrackedThreshold:
 
     share: float = 0.5
     start: float = 1.0
-    step: float = 0.1
+    step: float = 0.05
     most: float = 5.0
 
     def __post_init__(self) -> None:
