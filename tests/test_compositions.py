@@ -29,8 +29,11 @@ from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.server.aggregate import (
     QFFL,
+    ExtrapolatedMomentum,
     FedAdagrad,
     FedAdam,
+    FedExP,
+    FedNova,
     FedYogi,
     Krum,
     MajorityVote,
@@ -39,8 +42,9 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
     WeightedMean,
 )
-from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, WaitForShare
+from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
+from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.tasks import load_task
@@ -48,14 +52,15 @@ from fedbalancer.tasks import load_task
 ROUNDS, USERS = 3, 12
 TASK = load_task("synthetic", users=USERS)
 CHOICES: dict[str, list[Any]] = {
-    "clients": [Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS()],
+    "clients": [Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS(), ByLoss()],
     "samples": [EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples()],
-    "deadline": [FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports()],
+    "deadline": [FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports(), UsefulWork()],
     "work": [AllOrNothing(), WholeEpochs(), WholeBatches()],
     "aggregate": [
         WeightedMean(), QFFL(), ServerMomentum(), FedAdam(), FedYogi(), FedAdagrad(), Median(), TrimmedMean(), Krum(),
-        MajorityVote(),
+        MajorityVote(), FedExP(), FedNova(), ExtrapolatedMomentum(),
     ],
+    "deliver": [LastModel(), AveragedModel()],
     "threshold": [NoThreshold(), InterpolatedThreshold()],
     "pace": [ConstantPace(), RatioControl(w=1)],
     "summary": [LossStatistics(0.01), Silent()],
@@ -66,7 +71,7 @@ CHOICES: dict[str, list[Any]] = {
     "forward_pass": ["first", "every"],
     "epoch_batches": [None, 1],
 }  # fmt: skip
-STEERED_BY_LOSSES = (OverThresholdUtility, Oort, PowerOfChoice, QFFL, InterpolatedThreshold, RatioControl)
+STEERED_BY_LOSSES = (OverThresholdUtility, Oort, PowerOfChoice, ByLoss, QFFL, InterpolatedThreshold, RatioControl)
 
 
 def must_be_refused(slots: dict[str, Any]) -> bool:

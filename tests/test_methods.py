@@ -26,6 +26,8 @@ from fedbalancer.server.aggregate import (
     QFFL,
     FedAdagrad,
     FedAdam,
+    FedExP,
+    FedNova,
     FedYogi,
     Krum,
     MajorityVote,
@@ -36,6 +38,7 @@ from fedbalancer.server.aggregate import (
 )
 from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, WaitForShare
+from fedbalancer.server.deliver import AveragedModel
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -164,6 +167,9 @@ class TestSettingsReachTheSlots:
             "+fedadam": {"aggregate": FedAdam(0.2, 0.8, 0.9, 0.1)},
             "+fedyogi": {"aggregate": FedYogi(0.2, 0.8, 0.9, 0.1)},
             "+fedadagrad": {"aggregate": FedAdagrad(0.2, 0.1)},
+            "+fedexp": {"aggregate": FedExP()},
+            "+fednova": {"aggregate": FedNova()},
+            "+averaged": {"deliver": AveragedModel()},
             "+median": {"aggregate": Median()},
             "+trimmedmean": {"aggregate": TrimmedMean(0.1)},
             "+krum": {"aggregate": Krum(0.3, 2)},

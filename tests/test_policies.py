@@ -61,6 +61,7 @@ USES: dict[str, Callable[[Any, ServerState], Any]] = {
     "deadline": lambda policy, state: policy.plan(SETUP, state, np.array([0, 1, 5])),
     "work": lambda policy, _: policy.batches(float, 7.5, 3, 4),
     "aggregate": lambda policy, state: policy.aggregate(SETUP, state, REPORTS),
+    "deliver": lambda policy, state: policy.after(SETUP, state, np.array([3.0, 4.0], dtype=np.float32)),
     "threshold": lambda policy, state: policy.threshold(SETUP, state),
     "pace": lambda policy, state: policy.observe(SETUP, state, RESULT),
     "summary": lambda policy, _: policy.summarize(
@@ -102,6 +103,8 @@ def test_is_deterministic_and_changes_no_argument(slot: str, policy: Any) -> Non
 
 def observed(slot: str, policy: Any, state: ServerState, result: RoundResult) -> Any:
     """What the policy remembers after the result; an aggregator is only asked where there is something to average."""
+    if slot == "deliver":
+        return policy.after(SETUP, state, state.weights)
     if slot != "aggregate":
         return policy.observe(SETUP, state, result)
     return policy.aggregate(SETUP, state, result.reports)[1] if result.reports else state.aggregate

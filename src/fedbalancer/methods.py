@@ -30,6 +30,8 @@ from fedbalancer.server.aggregate import (
     QFFL,
     FedAdagrad,
     FedAdam,
+    FedExP,
+    FedNova,
     FedYogi,
     Krum,
     MajorityVote,
@@ -39,6 +41,7 @@ from fedbalancer.server.aggregate import (
 )
 from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, WaitForShare
+from fedbalancer.server.deliver import AveragedModel
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -173,6 +176,9 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         "Adagrad on the server",
         lambda m, s: m.changed(aggregate=FedAdagrad(s.server_eta, s.server_tau)),
     ),
+    "+fedexp": ("FedExP: longer steps where clients disagree", lambda m, s: m.changed(aggregate=FedExP())),
+    "+fednova": ("FedNova: updates count per step behind them", lambda m, s: m.changed(aggregate=FedNova())),
+    "+averaged": ("the average of the last models is handed out", lambda m, s: m.changed(deliver=AveragedModel())),
     "+median": ("the median of every parameter", lambda m, s: m.changed(aggregate=Median())),
     "+trimmedmean": ("the mean without extremes", lambda m, s: m.changed(aggregate=TrimmedMean(s.trim_share))),
     "+krum": (

@@ -99,6 +99,17 @@ class Aggregator(Protocol):
 
 
 @runtime_checkable
+class DeliveryPolicy(Protocol):
+    """Which model is evaluated and handed out; clients always train from the weights of the last round."""
+
+    def init(self, setup: Setup) -> Any: ...
+    def after(self, setup: Setup, state: ServerState, weights: Weights) -> Any:
+        """What the policy remembers when a round has made these weights; `state` is from before it."""
+
+    def model(self, state: ServerState) -> Weights: ...
+
+
+@runtime_checkable
 class SampleSelector(Protocol):
     """What a client trains on."""
 

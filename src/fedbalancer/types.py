@@ -314,7 +314,7 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """All that the server remembers: saving it is the checkpoint. The last five fields belong to the policies of
+    """All that the server remembers: saving it is the checkpoint. The last six fields belong to the policies of
     those slots: each is a frozen dataclass of plain values and arrays, or None for a policy that remembers nothing."""
 
     round: int
@@ -326,6 +326,7 @@ class ServerState:
     pace: Any = None
     deadline: Any = None
     aggregate: Any = None
+    deliver: Any = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -123,3 +123,15 @@ def test_markdown_has_a_table_for_every_board_and_no_row_breaks_it(tmp_path: Pat
     assert "And 1 settings in brackets" in text
     assert "<img" not in text
     assert {line.replace("\\|", "").count("|") for line in lines} == {4, 6}
+
+
+def test_the_best_settings_of_the_grid_are_entries_where_they_were_run(tmp_path: Path) -> None:
+    results = write_results(tmp_path / "results")
+    best = results / "table1" / "best.parquet"
+    pl.DataFrame(schema={"task": pl.String}).write_parquet(best)
+    assert len(read_entries(results)) == 14
+    pl.DataFrame(rows("har", {"fedbalancer-S": (2.4, 1.8, 3.0)})).write_parquet(best)
+    (found,) = [entry for entry in read_entries(results) if entry.method == "fedbalancer-S"]
+    assert (found.ratio, found.link) == (2.4, "table1/table1.html")
+    (board, *_) = boards(read_entries(results))
+    assert "fedbalancer-S" in [row.method for row in board.rows]

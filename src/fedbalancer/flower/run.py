@@ -98,7 +98,7 @@ class Run:
         greetings = [greeting for _, greeting in sorted(self.engine.nodes.greetings.items())]
         server = self._server(self.engine.welcome(ledger_of(greetings), self.strategy.measure_network))
         state = server.init(self.weights)
-        if (evaluation := self._evaluation(state.weights)) is not None:
+        if (evaluation := self._evaluation(self.model(state))) is not None:
             self.record.start(evaluation)
         return server, state
 
@@ -124,7 +124,7 @@ class Run:
     def _keep(self, before: ServerState, result: RoundResult, first: Ledger) -> None:
         """Evaluate, record and save a round."""
         due = self.state.round % self.strategy.settings.eval_every == 0 or self.state.round == self.num_rounds
-        evaluation = self._evaluation(self.state.weights) if due else None
+        evaluation = self._evaluation(self.model(self.state)) if due else None
         self._publish(self.state)
         self.result.train_metrics_clientapp[self.state.round] = _metrics(result)
         self.record.round(before, self.state, result, evaluation)
@@ -134,8 +134,12 @@ class Run:
             rows = privacy_rows(method, settings, self.state.ledger.clients, spending.releases)
             self.record.folder.record_privacy(rows)
 
+    def model(self, state: ServerState) -> Weights:
+        """The model to evaluate and to hand out."""
+        return self.strategy.method.server.deliver.model(state)
+
     def _publish(self, state: ServerState) -> None:
-        self.result.arrays = self.layout.record(state.weights)
+        self.result.arrays = self.layout.record(self.model(state))
 
     def _evaluation(self, weights: Weights) -> Evaluation | None:
         if self.evaluate_fn is None and not self.strategy.federated_evaluate:

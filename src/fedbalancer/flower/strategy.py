@@ -117,7 +117,7 @@ class Strategy:
             except BaseException as error:
                 record.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", repr(error))
                 raise
-            record.close("done", None, run.state.weights, run.layout.layout)
+            record.close("done", None, run.model(run.state), run.layout.layout)
         return run.result
 
     def _folder(self, stack: ExitStack, run: Run) -> Path:

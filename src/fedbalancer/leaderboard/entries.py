@@ -14,7 +14,7 @@ import polars as pl
 
 from fedbalancer.errors import RunFolderError
 
-METHODS, ITEM, OWN, ENTRY = "methods.parquet", "item.json", "own", "entry.json"
+METHODS, BEST, ITEM, OWN, ENTRY = "methods.parquet", "best.parquet", "item.json", "own", "entry.json"
 MAIN = "table1"
 """The item whose methods stand in the tables of tasks x methods; the others are in the list."""
 NEEDED = ("task", "method")
@@ -93,7 +93,9 @@ def _of_item(folder: Path, file: Path) -> list[Entry]:
     page = file.with_name(f"{item}.html")
     link = quote((page if page.is_file() else file.parent).relative_to(folder).as_posix())
     parts = about.get("parts")
-    return [_entry(row, item=item, link=link, whose="", measured=_day(parts, str(row["task"]))) for row in _rows(file)]
+    best = file.with_name(BEST)  # FedBalancer-A and -S, where the settings of Table 2 were run
+    rows = _rows(file) + (_rows(best) if best.is_file() and pl.read_parquet_schema(best).keys() >= set(NEEDED) else [])
+    return [_entry(row, item=item, link=link, whose="", measured=_day(parts, str(row["task"]))) for row in rows]
 
 
 def _of_user(folder: Path, file: Path) -> list[Entry]:

@@ -182,6 +182,7 @@ def go(
     if (spending := simulation.engine.spending) is not None:
         clients = loop.state.ledger.clients
         recorder.record_privacy(privacy_rows(simulation.method, simulation.settings, clients, spending.releases))
-    recorder.finish(status, why, loop.state.weights, simulation.executor.layout)
+    model = simulation.server.model(loop.state)
+    recorder.finish(status, why, model, simulation.executor.layout)
     found = {**recorder.frames(), "population": recorder.population(), "privacy": recorder.privacy()}
-    return RunResult(status=status, folder=recorder.path, weights=loop.state.weights, **found)  # type: ignore[arg-type]
+    return RunResult(status=status, folder=recorder.path, weights=model, **found)  # type: ignore[arg-type]

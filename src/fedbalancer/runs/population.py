@@ -18,7 +18,7 @@ def population_of(simulation: Simulation, state: ServerState) -> list[Population
     known = isinstance(devices, Phones)
     classes = devices.device_classes(ledger.clients) if known else [""] * len(ledger.clients)  # type: ignore[attr-defined]
     chosen = _chosen(ledger.clients, simulation.settings.eval_clients, simulation.spec.seed)
-    evaluations = simulation.executor.evaluate_clients(state.weights, chosen)
+    evaluations = simulation.executor.evaluate_clients(simulation.server.model(state), chosen)
     found = {client: each.accuracy for client, each in zip(chosen, evaluations, strict=True)}
     return [
         PopulationRow(client, samples, device, state.clock_s, _known(found.get(client)))

@@ -116,7 +116,7 @@ class RunLoop:
     def _evaluation(self, state: ServerState) -> Evaluation:
         """Of the model in a state; a model that is asked for again, as after a lost round, is evaluated once."""
         if self.evaluated is None or self.evaluated[0] is not state.weights:
-            found = self.simulation.engine.evaluate(state.weights)
+            found = self.simulation.engine.evaluate(self.simulation.server.model(state))
             _check_finite(found, state.round)
             self.evaluated = state.weights, found
         return self.evaluated[1]

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from fedbalancer.protocols import Aggregator, ClientSelector, DeadlinePolicy, PacePolicy, ThresholdPolicy
+from fedbalancer.protocols import (
+    Aggregator,
+    ClientSelector,
+    DeadlinePolicy,
+    DeliveryPolicy,
+    PacePolicy,
+    ThresholdPolicy,
+)
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.deadline import WaitForShare
+from fedbalancer.server.deliver import LastModel
 from fedbalancer.server.pace import ConstantPace
 from fedbalancer.server.threshold import NoThreshold
 
@@ -22,6 +30,7 @@ class ServerPolicies:
     threshold: ThresholdPolicy = field(default_factory=NoThreshold)
     pace: PacePolicy = field(default_factory=ConstantPace)
     aggregate: Aggregator = field(default_factory=WeightedMean)
+    deliver: DeliveryPolicy = field(default_factory=LastModel)
     epoch_batches: int | None = None
 
 

@@ -10,7 +10,7 @@ from fedbalancer.server.report_check import fault
 from fedbalancer.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
 
 OBSERVING_SLOTS = ("clients", "threshold", "pace", "deadline")
-STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate")
+STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate", "deliver")
 
 
 @dataclass(frozen=True)
@@ -56,4 +56,10 @@ class Server:
             weights, aggregate = self.policies.aggregate.aggregate(self.setup, known, result.reports)
         slots = {slot: getattr(self.policies, slot).observe(self.setup, known, result) for slot in OBSERVING_SLOTS}
         clock_s = state.clock_s + result.window_s + result.seconds
-        return replace(known, round=state.round + 1, clock_s=clock_s, weights=weights, aggregate=aggregate, **slots)
+        deliver = self.policies.deliver.after(self.setup, state, weights) if result.reports else state.deliver
+        made = {"weights": weights, "aggregate": aggregate, "deliver": deliver}
+        return replace(known, round=state.round + 1, clock_s=clock_s, **made, **slots)
+
+    def model(self, state: ServerState) -> Weights:
+        """The model to evaluate and to hand out."""
+        return self.policies.deliver.model(state)

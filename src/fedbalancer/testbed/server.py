@@ -139,7 +139,7 @@ def _recorded(run: BedRun, record: RunRecorder) -> None:
     except BaseException as error:
         record.close("failed", str(error) if isinstance(error, FedBalancerError) else repr(error))
         raise
-    record.close("done", None, run.state.weights, run.layout.layout)
+    record.close("done", None, run.model(run.state), run.layout.layout)
 
 
 def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: float) -> BedRun:

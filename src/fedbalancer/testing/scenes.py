@@ -58,7 +58,7 @@ def scenes(checked: Checked, slot: str, rounds: int = SHORT) -> Iterator[Scene]:
         for _ in range(length):
             scene = Scene(setup, state, _round(setup, state))
             yield scene
-            if slot != "aggregate":  # its next state comes with the weights
+            if slot not in ("aggregate", "deliver"):  # their next states come with the weights
                 known = replace(state, ledger=state.ledger.record(scene.result))
                 own = checked.call("observe", setup, known, scene.result)
                 checked.require(

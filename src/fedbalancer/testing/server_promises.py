@@ -90,10 +90,25 @@ def check_aggregate(checked: Checked) -> None:
                 checked.require(same(found, again), "aggregates to other weights if the reports come in another order")
 
 
+def check_deliver(checked: Checked) -> None:
+    """Finite float32 weights of the same shape, before the first round and after any."""
+    for scene in scenes(checked, "deliver"):
+        own = checked.call("after", scene.setup, scene.state, scene.state.weights + np.float32(1))
+        same_kind = type(own) is type(scene.state.deliver)
+        checked.require(
+            same_kind, f"keeps {type(own).__name__} but made {type(scene.state.deliver).__name__} in init()"
+        )
+        model, shape = checked.call("model", scene.state), scene.state.weights.shape
+        array = isinstance(model, np.ndarray) and model.dtype == np.float32 and model.shape == shape
+        checked.require(array, f"hands out {kind(model)}; it must be an array of float32 of shape {shape}")
+        checked.require(bool(np.isfinite(model).all()), "hands out weights that are not finite")
+
+
 SERVER_PROMISES: dict[str, Callable[[Checked], None]] = {
     "clients": check_clients,
     "threshold": check_threshold,
     "pace": check_pace,
     "deadline": check_deadline,
     "aggregate": check_aggregate,
+    "deliver": check_deliver,
 }

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from builders import Unchanged, make_report, make_setup, make_state
 
-from fedbalancer.server.aggregate import FedAdagrad, FedAdam, FedYogi, ServerMomentum
+from fedbalancer.server.aggregate import ExtrapolatedMomentum, FedAdagrad, FedAdam, FedExP, FedYogi, ServerMomentum
 from fedbalancer.testing import check_policy
 
-OPTIMISERS = [FedAdam(), FedYogi(), FedAdagrad(), ServerMomentum()]
+OPTIMISERS = [FedAdam(), FedYogi(), FedAdagrad(), ServerMomentum(), ExtrapolatedMomentum()]
 REPORTS = [make_report("a", [1.0, -3.0], 3.0), make_report("b", [2.0, -5.0], 1.0)]
 
 
@@ -46,3 +46,14 @@ def test_adagrad_steps_shrink() -> None:
         state = replace(state, weights=weights, aggregate=own)
     assert moved == sorted(moved, reverse=True)
     assert moved[0] > moved[-1]
+
+
+def test_extrapolated_momentum_without_memory_is_fedexp_and_with_it_goes_on() -> None:
+    state = make_state(aggregate=ExtrapolatedMomentum(0.0).init(make_setup()))
+    reports = [make_report("a", [1.0, 0.0], 1.0), make_report("b", [0.0, 1.0], 1.0), make_report("c", [0.0, -1.0], 1.0)]
+    alone, _ = ExtrapolatedMomentum(beta=0.0).aggregate(make_setup(), state, reports)
+    assert np.array_equal(alone, FedExP().aggregate(make_setup(), state, reports)[0])
+    policy = ExtrapolatedMomentum()
+    weights, own = policy.aggregate(make_setup(), state, REPORTS)
+    again, _ = policy.aggregate(make_setup(), replace(state, weights=weights, aggregate=own), REPORTS)
+    assert (again - weights).tolist() == (1.5 * weights).tolist()

@@ -5,9 +5,19 @@ from typing import Any
 
 from fedbalancer.server.deadline.fixed import FixedDeadline
 from fedbalancer.server.deadline.peak import PeakDeadline, interpolated, peak_deadline
+from fedbalancer.server.deadline.useful import UsefulWork, useful_deadline
 from fedbalancer.server.deadline.waiting import FirstReports, WaitForShare
 
-__all__ = ["FirstReports", "FixedDeadline", "PeakDeadline", "WaitForShare", "interpolated", "peak_deadline"]
+__all__ = [
+    "FirstReports",
+    "FixedDeadline",
+    "PeakDeadline",
+    "UsefulWork",
+    "WaitForShare",
+    "interpolated",
+    "peak_deadline",
+    "useful_deadline",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,34 @@
+"""FedNova: updates of unequal work count by their direction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedbalancer.protocols import Stateless
+from fedbalancer.server.aggregate.mean import mean_update
+from fedbalancer.types import ClientReport, ServerState, Setup, Weights, batches_per_epoch
+
+
+def local_steps(setup: Setup, report: ClientReport) -> float:
+    """How many batches are behind a report: those of its samples, as often as it went over them."""
+    per_epoch = batches_per_epoch(report.summary.trained, setup.batch_size, setup.epoch_batches)
+    return float(max(report.epochs, 1.0) * max(per_epoch, 1))
+
+
+@dataclass(frozen=True)
+class FedNova(Stateless):
+    """x += (sum p t) (sum p D / t), with p the clients' weights and t their local steps (Wang et al., "Tackling the
+    Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020): who does more steps no
+    longer pulls harder for it. Its normalisation for plain local SGD; a proximal term is not taken into account."""
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
+        steps = {report.client: local_steps(setup, report) for report in reports}
+        total = sum(report.weight for report in reports)
+        effective = sum(report.weight / total * steps[report.client] for report in reports)
+        scaled = [
+            replace(report, update=report.update * np.float32(effective / steps[report.client])) for report in reports
+        ]
+        return (state.weights + mean_update(scaled)).astype(np.float32), None
