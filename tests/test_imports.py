@@ -16,7 +16,7 @@ LAYERS = (
     ("errors", "files", "places", "positions", "processes", "watchdog"),
     ("settings", "task", "types"),
     ("protocols", "randomness"),
-    ("data", "devices", "slots"),
+    ("data", "devices", "privacy", "slots"),
     ("spelling", "tasks"),
     ("client", "server"),
     ("composition", "known", "loop"),

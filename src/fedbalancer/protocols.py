@@ -133,7 +133,12 @@ class WorkPolicy(Protocol):
 
 @runtime_checkable
 class Summarizer(Protocol):
-    """What a client releases; noise is added here, on the client."""
+    """What a client releases; noise is added here, on the client.
+
+    A summary may have a half on the server, `read(summaries, order)`, that makes statistics of what the clients of a
+    round `released`, after `fault(released)` found nothing wrong with it; and say by `release(fresh)` what an
+    accountant has to know of it.
+    """
 
     def summarize(
         self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator

@@ -64,6 +64,10 @@ class Settings(BaseModel):
     dss: Share = Field(0.05, description="deadline step size (Alg. 3)")
     p: Annotated[float, Field(ge=0.5, le=1)] = Field(1.0, description="share of samples over the threshold (Alg. 1)")
     noise_factor: Annotated[float, Field(ge=0, le=10**6)] = Field(0.0, description="deviation of the noise on losses")
+    epsilon_budget: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="no client is asked again whose metadata would go beyond this epsilon"
+    )
+    privacy_delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="delta of all epsilons")
     loss_history: Literal["round", "cumulative"] = Field("round", description="rounds whose losses set the threshold")
     utility_samples: Literal["selected", "all"] = Field("selected", description="samples that the ratio control sums")
     forward_pass: Literal["first", "every"] = Field("first", description="when the loss list is made by a full pass")

@@ -123,7 +123,8 @@ class Summary:
     """What a client releases about its losses and its speed; never anything per sample.
 
     `loss_sum` and `loss_count` are over the samples that Algorithm 3 looks at (the selected ones, or all of them as
-    an option); `over_count` and `over_sumsq` are over the samples at or above the loss threshold.
+    an option); `over_count` and `over_sumsq` are over the samples at or above the loss threshold. `released` is what a
+    summary of another form sends in their place, for its half on the server to read.
     """
 
     loss_low: float
@@ -134,6 +135,7 @@ class Summary:
     over_sumsq: float
     trained: int
     batch_s: float
+    released: tuple[float, ...] = ()
 
     @property
     def loss_mean(self) -> float:

@@ -25,6 +25,8 @@ def test_every_method_can_be_told(name: str) -> None:
 
 def test_every_known_policy_is_used_by_some_method() -> None:
     names = [*BASES, *(f"{base}{name}" for base in ("prox+1t", "fedbalancer") for name in MODIFIERS)]
+    tracked = "threshold=TrackedThreshold,pace=ConstantPace,summary=fraction-tracker"
+    names += ["fedbalancer[summary=histogram]", "prox+1t[summary=secagg-histogram]", f"fedbalancer-clients[{tracked}]"]
     used: dict[str, set[str]] = {slot: set() for slot in KNOWN}
     for name in names:
         try:
@@ -33,7 +35,7 @@ def test_every_known_policy_is_used_by_some_method() -> None:
             continue
         for slot in KNOWN:
             used[slot].add(type(getattr(made, slot)).__name__)
-    assert used == {slot: set(known) for slot, known in KNOWN.items()}
+    assert used == {slot: {policy.__name__ for policy in known.values()} for slot, known in KNOWN.items()}
 
 
 def test_a_policy_of_ones_own_cannot_be_told_by_name() -> None:

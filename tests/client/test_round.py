@@ -17,7 +17,9 @@ from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound, received
 from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch
+from fedbalancer.client.summary import Histogram
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
+from fedbalancer.errors import BadSetting
 from fedbalancer.randomness import stream
 from fedbalancer.types import Layout, Trained
 
@@ -52,6 +54,24 @@ class TestLooking:
         for forward_pass, looks in (("first", False), ("every", True)):
             policies = {"samples": OverThreshold(), "forward_pass": forward_pass}
             assert round_of(known, policies, loss_threshold=1.0).must_look is looks
+
+    def test_a_guarantee_about_samples_asks_for_a_look_in_every_round_and_speaks_of_that(self) -> None:
+        """The losses of a training hang on one another: one sample would change more than its own."""
+        policies = {"summary": Histogram(0.0), "forward_pass": "every"}
+        round = round_of(ClientMemory(LOSSES, 1.0, 1), policies)
+        assert round.must_look
+        looked, fresh = np.full(SIZE, 4.9), Trained("ann", np.zeros(0, np.float32), np.arange(SIZE), LOSSES)
+        round.look(looked)
+        told = round.released(fresh, 1.0, Layout(), np.random.default_rng(0)).summary.released
+        assert told[-1] == sum(told) == SIZE
+        assert not round_of(ClientMemory(LOSSES, 1.0, 1), {"summary": Histogram(0.0)}).must_look
+
+    def test_a_look_that_saw_nothing_is_no_ground_for_such_a_guarantee(self) -> None:
+        round = round_of(policies={"summary": Histogram(), "forward_pass": "every"})
+        round.look(np.full(SIZE, math.nan), keep=False)
+        trained = Trained("ann", np.zeros(0, np.float32), np.arange(SIZE), LOSSES)
+        with pytest.raises(BadSetting, match="model that was sent"):
+            round.released(trained, 1.0, Layout(), np.random.default_rng(0))
 
     @pytest.mark.parametrize(
         ("forward_pass", "threshold", "charged"),

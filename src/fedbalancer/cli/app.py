@@ -16,6 +16,7 @@ from fedbalancer.cli.flower import flower
 from fedbalancer.cli.leaderboard import leaderboard
 from fedbalancer.cli.list import list_
 from fedbalancer.cli.paper import paper
+from fedbalancer.cli.privacy import privacy
 from fedbalancer.cli.report import report
 from fedbalancer.cli.resume import resume
 from fedbalancer.cli.run import run
@@ -58,3 +59,4 @@ app.add_typer(data, name="data")
 app.command("testbed")(with_clear_errors(bed))
 app.add_typer(paper, name="paper")
 app.add_typer(flower, name="flower")
+app.add_typer(privacy, name="privacy")

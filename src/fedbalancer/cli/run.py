@@ -32,6 +32,10 @@ def run(
     rounds: options.Rounds = None,
     budget: Annotated[float | None, typer.Option(help="Simulated seconds to run for, instead of rounds.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/TASK-METHOD-seed-N).")] = None,
+    epsilon_budget: Annotated[
+        float | None,
+        typer.Option(help="Ask no client again whose metadata would go beyond it (`fedbalancer privacy plan`)."),
+    ] = None,
     overwrite: options.Overwrite = False,
     workers: options.Workers = None,
     executor: options.Executor = None,
@@ -66,6 +70,8 @@ def run(
     from fedbalancer.runs.trust import code_of, remember
 
     settings = options.overrides(config, set_)
+    if epsilon_budget is not None:
+        settings["epsilon_budget"] = epsilon_budget
     (name,) = options.methods_of(config, method, "method", ["fedbalancer"])
     spec = RunSpec(
         task=task, method=name, seed=seed, scale=scale, users=users, variant=variant, settings=settings,

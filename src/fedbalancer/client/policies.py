@@ -17,7 +17,7 @@ from fedbalancer.client.compress import (
     Subsample,
 )
 from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
-from fedbalancer.client.summary import LossStatistics, Silent
+from fedbalancer.client.summary import FractionTracker, Histogram, LossStatistics, SecAggHistogram, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting
 from fedbalancer.protocols import Compressor, SampleSelector, Summarizer, WorkPolicy
@@ -25,7 +25,11 @@ from fedbalancer.protocols import Compressor, SampleSelector, Summarizer, WorkPo
 KNOWN: dict[str, Mapping[str, type]] = {
     "samples": {c.__name__: c for c in (EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples)},
     "work": {c.__name__: c for c in (AllOrNothing, WholeBatches, WholeEpochs)},
-    "summary": {c.__name__: c for c in (LossStatistics, Silent)},
+    "summary": {
+        **{c.__name__: c for c in (FractionTracker, Histogram, LossStatistics, SecAggHistogram, Silent)},
+        "gaussian": LossStatistics, "histogram": Histogram, "secagg-histogram": SecAggHistogram,
+        "fraction-tracker": FractionTracker,
+    },
     "compress": {
         c.__name__: c
         for c in (GradientDropping, LowRank, NoCompression, Quantised, RandomMask, SignSGD, Subsample)
@@ -78,4 +82,7 @@ def _made(slot: str, told: dict[str, Any]) -> Any:
     name = told.pop("policy")
     if name not in KNOWN[slot]:
         raise BadSetting(f"the server asks for {slot} = {name!r}, which this client does not know")
-    return KNOWN[slot][name](**told)
+    policy = KNOWN[slot][name]
+    if getattr(policy, "needs_secure_aggregation", False):
+        raise BadSetting(f"the server asks for {slot} = {name!r}, but there is nothing here that hides what is sent")
+    return policy(**told)

@@ -8,7 +8,7 @@ here and nowhere else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,11 +16,13 @@ import numpy as np
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.memory import ClientMemory, updated_losses
 from fedbalancer.client.policies import ClientPolicies
+from fedbalancer.client.summary import looks_every_round
 from fedbalancer.errors import BadSetting
-from fedbalancer.protocols import Compressor
+from fedbalancer.protocols import Compressor, Summarizer
 from fedbalancer.randomness import integer_seed, stream
 from fedbalancer.types import (
     FORWARD_PASS_EPOCHS,
+    ClientReport,
     ClientWork,
     FloatArray,
     IndexArray,
@@ -60,7 +62,10 @@ class ClientRound:
         self.policies, self.order, self.client, self.size, self.memory = policies, order, client, size, memory
         self._expected_batch_s = batch_s
         self._has_looked = False
-        self._indices = self._selected(None if policies.forward_pass == "every" else memory.losses)
+        self._looked: FloatArray | None = None
+        asked_anyway = looks_every_round(policies)
+        known = None if policies.forward_pass == "every" else memory.losses
+        self._indices = None if asked_anyway else self._selected(known)
 
     # What to train on
 
@@ -78,7 +83,7 @@ class ClientRound:
     def look(self, losses: FloatArray, keep: bool = True) -> None:
         """Select by the losses of all samples, which are the client's list from now on if it shall `keep` them."""
         self.memory = replace(self.memory, losses=losses) if keep else self.memory
-        self._has_looked = True
+        self._has_looked, self._looked = True, losses
         self._indices = self._selected(losses)
         if self._indices is None:
             raise BadSetting(f"{type(self.policies.samples).__name__} selects nothing from a whole list of losses")
@@ -155,9 +160,19 @@ class ClientRound:
         """The report of a training. `noise` is where the noise on the statistics comes from: a device draws it where
         nobody else can."""
         losses = updated_losses(self.memory.losses, self.size, trained.seen, trained.losses)
-        summary = self.policies.summary.summarize(losses, trained.seen, batch_s, self.order, noise)
+        told = self._of_received_model() if looks_every_round(self.policies) else losses
+        summary = self.policies.summary.summarize(told, trained.seen, batch_s, self.order, noise)
         sent, residual = self._encoded(trained.update, layout)
         return Released(sent, summary, self.memory.reported(losses, residual))
+
+    def _of_received_model(self) -> FloatArray:
+        """The losses that a summary may speak of whose guarantee is about samples."""
+        if self._looked is None or np.isnan(self._looked).any():
+            raise BadSetting(
+                f"summary {type(self.policies.summary).__name__} with forward_pass = every speaks of the losses of all "
+                "samples under the model that was sent: give them, or a function that makes them"
+            )
+        return self._looked
 
     def _encoded(self, update: Weights, layout: Layout) -> tuple[Weights | bytes, Weights | None]:
         if isinstance(self.policies.compress, NoCompression) or not len(update):
@@ -175,6 +190,15 @@ class ClientRound:
 def received(sent: Weights | bytes, compress: Compressor, layout: Layout, order: Order, client: str) -> Weights:
     """The update as the server takes it from what a client sent."""
     return compress.decode(sent, layout, compress_seed(order, client)) if isinstance(sent, bytes) else sent
+
+
+def understood(reports: Sequence[ClientReport], summary: Summarizer, order: Order) -> tuple[ClientReport, ...]:
+    """The reports of a round with the statistics that the server's half of the summary reads from them together."""
+    read = getattr(summary, "read", None)
+    if read is None or not reports:
+        return tuple(reports)
+    found = read([report.summary for report in reports], order)
+    return tuple(replace(report, summary=each) for report, each in zip(reports, found, strict=True))
 
 
 def compress_seed(order: Order, client: str) -> int:

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound, received
+from fedbalancer.client.round import ClientRound, received, understood
 from fedbalancer.devices import AlwaysOn, DeviceDraws, many
 from fedbalancer.engine.attempts import Attempts, RoundClock, attempted, close_round
 from fedbalancer.engine.memory import Memories
 from fedbalancer.errors import TrainingDiverged
+from fedbalancer.privacy.spending import RELEASES, Spending
 from fedbalancer.protocols import Availability, DeviceModel, Executor
 from fedbalancer.randomness import stream
 from fedbalancer.types import (
@@ -36,6 +37,8 @@ from fedbalancer.types import (
     Weights,
 )
 
+SENT_NOTHING = ("download", "forward", "train", "unavailable")
+"""Where the deadline passed for clients that have not begun to send. One cut off in its upload may have said all."""
 LOST_ROUND_S = 1.0
 """What a round takes in which nothing happened and selecting took no time: the clock must not stand still."""
 
@@ -54,9 +57,11 @@ class SimulatedEngine:
         up_bytes: int | None = None,
         encoded_bytes: int | None = None,
         window_s: float = 20.0,
+        spending: Spending | None = None,
     ) -> None:
         """`model_bytes` travel to a client, `up_bytes` back (unless told, as many), for which an update is encoded as
-        `encoded_bytes` (unless told, as these); `window_s` is what the selection of clients takes before every round.
+        `encoded_bytes` (unless told, as these); `window_s` is what the selection of clients takes before every round;
+        `spending` counts what clients release, and who may be asked again.
         """
         self.policies = policies
         self.ledger = ledger
@@ -67,6 +72,7 @@ class SimulatedEngine:
         self.up_bytes = model_bytes if up_bytes is None else up_bytes
         self._encoded_bytes = self.up_bytes if encoded_bytes is None else encoded_bytes
         self.window_s = window_s
+        self.spending = spending
         self.memory = Memories(ledger)
 
     @cached_property
@@ -74,10 +80,14 @@ class SimulatedEngine:
         return np.arange(len(self.ledger.clients))
 
     def available(self, clock_s: float) -> IndexArray:
-        """Who is there at the end of the selection window."""
+        """Who is there at the end of the selection window, and may be asked."""
+        there = self._there(clock_s + self.window_s)
+        return there if self.spending is None else self.spending.allowed(self.ledger, there)
+
+    def _there(self, at_s: float) -> IndexArray:
         if isinstance(self.availability, AlwaysOn):  # a million questions with one answer
             return self._everybody
-        return np.flatnonzero(many.are_available(self.availability, self.ledger.clients, clock_s + self.window_s))
+        return np.flatnonzero(many.are_available(self.availability, self.ledger.clients, at_s))
 
     def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
         """One round: its outcome first, then the training of the clients that made it."""
@@ -107,18 +117,27 @@ class SimulatedEngine:
         )
         down_bytes = self.down_bytes * len(rows)
         up_bytes = self.up_bytes * int(attempts.makes_it.sum())
-        return RoundResult(plan, tuple(reports), missing, seconds, self.window_s, down_bytes, up_bytes)
+        read = understood(reports, self.policies.summary, order)
+        result = RoundResult(plan, read, missing, seconds, self.window_s, down_bytes, up_bytes)
+        if self.spending is not None:
+            self.spending.note(result)
+        return result
 
     def evaluate(self, weights: Weights) -> Evaluation:
         return self.executor.evaluate(weights)
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the engine must remember over a restart, as arrays."""
-        return self.memory.to_arrays()
+        arrays = self.memory.to_arrays()
+        if self.spending is not None:
+            arrays[RELEASES] = self.spending.to_array(self.ledger.clients)
+        return arrays
 
     def restore(self, arrays: dict[str, Any]) -> None:
         """Take up a snapshot."""
         self.memory.load(arrays)
+        if self.spending is not None:
+            self.spending.load(dict(zip(self.ledger.clients, arrays[RELEASES].tolist(), strict=True)))
 
     def _client(self, order: Order, client: str, row: int) -> ClientRound:
         return ClientRound(self.policies, order, client, int(self.ledger.size[row]), self.memory.of(row))

@@ -23,7 +23,9 @@ from fedbalancer.flower.round import OpenRound
 from fedbalancer.flower.speeds import Speeds
 from fedbalancer.flower.waiting import WAITING, Waiting
 from fedbalancer.methods import Method
+from fedbalancer.privacy.spending import RELEASES
 from fedbalancer.settings import Settings
+from fedbalancer.store.privacy import spending_for
 from fedbalancer.types import (
     Evaluation,
     IndexArray,
@@ -75,6 +77,7 @@ class GridEngine:
         self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
         self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples)
+        self.spending = spending_for(method, settings, ["unavailable"])
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
@@ -144,9 +147,13 @@ class GridEngine:
         self._window_s, self._settled = self._clock() - began, True
 
     def _free(self) -> tuple[list[str], list[str]]:
-        there = self.bench.without(client for client in self.nodes.present() if client in self.known.position)
+        present = (client for client in self.nodes.present() if client in self.known.position and self._may(client))
+        there = self.bench.without(present)
         busy = self.mailbox.busy()
         return [client for client in there if client not in busy], [client for client in there if client in busy]
+
+    def _may(self, client: str) -> bool:
+        return self.spending is None or self.spending.may(client)
 
     @property
     def known(self) -> Ledger:
@@ -179,6 +186,8 @@ class GridEngine:
         result = current.result(seconds, self._window_s)
         for client, until in self.bench.note(result).items():
             self.say("sits out", client=client, round=plan.order.round, until=until)
+        if self.spending is not None:
+            self.spending.note(result)
         self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
                  missing={missing.client: missing.why for missing in result.missing})  # fmt: skip
         return result
@@ -260,10 +269,11 @@ class GridEngine:
 
     def snapshot(self) -> dict[str, Any]:
         """What the engine must remember over a restart."""
-        return {
+        saved = {
             "accepted": dict(self.accepted), "overheads": self.overheads.to_json(), "bench": self.bench.to_json(),
             "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds,
         }  # fmt: skip
+        return saved if self.spending is None else saved | {RELEASES: dict(self.spending.releases)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take up a snapshot."""
@@ -272,6 +282,8 @@ class GridEngine:
         self.speeds.assumed = set(saved.get("assumed", ()))
         self.empty_rounds = int(saved.get("empty_rounds", 0))
         self.bench.load(saved.get("bench", {}))
+        if self.spending is not None:
+            self.spending.load(saved[RELEASES])
 
 
 def _line(text: str) -> str:

@@ -15,8 +15,19 @@ from fedbalancer.errors import BadSetting
 from fedbalancer.flower.compat import ArrayRecord, Message, RecordDict
 from fedbalancer.flower.layout import Faulty, ModelLayout, read_array
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, check_version, text
-from fedbalancer.flower.replies import BATCH_S, MEASURED, PAYLOAD, STOPPED, SUMMARY, TRAINED, VECTOR, Measured, dashed
-from fedbalancer.protocols import Compressor
+from fedbalancer.flower.replies import (
+    BATCH_S,
+    MEASURED,
+    PAYLOAD,
+    RELEASED,
+    STOPPED,
+    SUMMARY,
+    TRAINED,
+    VECTOR,
+    Measured,
+    dashed,
+)
+from fedbalancer.protocols import Compressor, Summarizer
 from fedbalancer.server.report_check import fault
 from fedbalancer.types import ClientReport, Order, Summary, Timings, Weights
 
@@ -38,6 +49,7 @@ class Expected:
     weights: Weights
     layout: ModelLayout
     compress: Compressor
+    summary: Summarizer | None = None
 
 
 def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[ClientReport | None, Measured]:
@@ -74,7 +86,7 @@ def _report(
     if values["batch_s"] > round_trip_s + _SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
         raise Faulty(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
     timings = split_timings(measured, round_trip_s)
-    summary = Summary(**values, trained=int(trained))
+    summary = Summary(**values, trained=int(trained), released=_released(metrics, expected.summary))
     update = _update(content, expected)
     report = ClientReport(expected.client, update, float(trained), measured.epochs, summary, timings)
     if problem := fault(report, expected.weights, expected.size):
@@ -82,6 +94,22 @@ def _report(
     if np.abs(update).max(initial=0.0) > BIGGEST_CHANGE:
         raise Faulty(f"a change of {np.abs(update).max():g} in one parameter")
     return report
+
+
+def _released(metrics: Mapping[str, Any], summary: Summarizer | None) -> tuple[float, ...]:
+    """What the server's half of the summary will read; nothing where it has none."""
+    check = getattr(summary, "fault", None)
+    if check is None:
+        return ()
+    found = metrics.get(RELEASED)
+    if not isinstance(found, list) or not all(isinstance(value, int | float) for value in found):
+        raise Faulty(f"no numbers under {RELEASED!r}")
+    values = tuple(map(float, found))
+    if problem := check(values):
+        raise Faulty(problem)
+    if max(map(abs, values)) > BIGGEST_STATISTIC:
+        raise Faulty(f"{max(map(abs, values)):g} among the numbers under {RELEASED!r}")
+    return values
 
 
 def split_timings(measured: Measured, round_trip_s: float) -> Timings:

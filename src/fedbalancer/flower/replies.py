@@ -21,6 +21,7 @@ PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
 SUMMARY = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s")
 BATCH_S, WEIGHT = "batch-s", "num-examples"
 MOST_METRICS, LONGEST_NAME = 100, 100
+RELEASED = "released"
 MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
 
 
@@ -44,6 +45,8 @@ def pack_report(
     metrics |= {dashed(name): float(getattr(summary, name)) for name in SUMMARY}
     metrics |= {dashed(name): float(getattr(measured, name)) for name in MEASURED}
     metrics |= more or {}
+    if summary.released:
+        metrics[RELEASED] = list(summary.released)
     return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics), OURS: _ours(client, order, TRAINED, "")})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedbalancer.client.round import understood
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
@@ -86,7 +87,8 @@ class OpenRound:
             if client not in self.reports and client not in self.missing:
                 # Killed, asleep or slow: nobody knows, so it is not said to be late in training.
                 self._miss(client, "late" if full else SILENT, "no reply when the round closed")
-        reports = tuple(self.reports[client] for client in sorted(self.reports))
+        arrived = [self.reports[client] for client in sorted(self.reports)]
+        reports = understood(arrived, self.engine.method.client.summary, self.plan.order)
         missing = tuple(self.missing[client] for client in sorted(self.missing))
         down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)
         return RoundResult(self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes)
@@ -94,7 +96,8 @@ class OpenRound:
     def _expected(self, client: str) -> Expected:
         engine = self.engine
         size = int(engine.known.size[engine.known.position[client]])
-        return Expected(client, size, self.plan.order, self.weights, engine.layout, engine.method.client.compress)
+        ours = engine.method.client
+        return Expected(client, size, self.plan.order, self.weights, engine.layout, ours.compress, ours.summary)
 
     def _miss(self, client: str, why: str, text: str, event: str = "missing") -> None:
         self.missing[client] = Missing(client, why)

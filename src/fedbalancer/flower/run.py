@@ -23,6 +23,7 @@ from fedbalancer.flower.replies import WEIGHT
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
+from fedbalancer.store.privacy import described_privacy, privacy_rows
 from fedbalancer.types import Evaluation, Ledger, RoundResult, ServerState, Weights
 
 if TYPE_CHECKING:
@@ -68,10 +69,11 @@ class Run:
     def manifest(self) -> dict[str, Any]:
         s = self.strategy
         sent = {name: value.hex() if isinstance(value, bytes) else value for name, value in self.train_config.items()}
-        return manifest_of(
+        known = manifest_of(
             s.task, s.method.name, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
             aggregate=spoken(s.method.aggregate),
         )  # fmt: skip
+        return known | {"privacy": described_privacy(s.method, s.settings)}
 
     def go(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""
@@ -79,7 +81,11 @@ class Run:
         server, self.state = self._begin()
         self.failed = self.engine.empty_rounds > 0
         self.engine.gather(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
+        spending = self.engine.spending
         while self.state.round < self.num_rounds:
+            if spending is not None and spending.is_over(self.state.ledger.clients):
+                self.engine.say("every client has spent its epsilon_budget", round=self.state.round)
+                break
             _log.info("")
             _log.info("[ROUND %d/%d]", self.state.round + 1, self.num_rounds)
             server = self._ready(server)
@@ -185,6 +191,10 @@ class Run:
         self.result.train_metrics_clientapp[self.state.round] = self._train_metrics(result)
         self.record.round(before, self.state, result, evaluation)
         self.record.checkpoint(self.state, first, self.engine.snapshot() | {RESULTS: _told(self.result)})
+        if (spending := self.engine.spending) is not None:
+            method, settings = self.strategy.method, self.strategy.settings
+            rows = privacy_rows(method, settings, self.state.ledger.clients, spending.releases)
+            self.record.folder.record_privacy(rows)
 
     def _train_metrics(self, result: RoundResult) -> MetricRecord:
         """What a round was like, and the clients' own metrics as one."""

@@ -80,6 +80,16 @@ class Strategy:
         made = method_of(method, self.settings) if isinstance(method, str) else method
         self.method = made if aggregate is None else with_aggregation(made, aggregate)
         self.named = isinstance(method, str) and not self.settings.slots
+        if getattr(self.method.summary, "needs_secure_aggregation", False):
+            raise BadSetting(
+                f"summary {type(self.method.summary).__name__} needs secure aggregation of what clients say of their "
+                "losses, and Flower has it for model updates only; take Histogram"
+            )
+        if getattr(self.method.aggregate, "noise_is_known", False):
+            raise BadSetting(
+                f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
+                "is told; say draws='system'"
+            )
         if min_clients < 1:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
         self.seed, self.min_clients, self.federated_evaluate = seed, min_clients, federated_evaluate

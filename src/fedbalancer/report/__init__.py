@@ -76,6 +76,7 @@ def write_report(
     from fedbalancer.report.axes import by_clock
     from fedbalancer.report.figures import write_figures
     from fedbalancer.report.page import page_html
+    from fedbalancer.report.privacy import markdown_privacy
     from fedbalancer.report.single import run_markdown, run_summary
     from fedbalancer.report.tables import markdown_table
     from fedbalancer.store.contents import refuse_links
@@ -95,6 +96,7 @@ def write_report(
     )
     write_json(report.summary, run_summary(results) if comparison is None else comparison.to_json())
     table = run_markdown(results) if comparison is None else by_clock(results, markdown_table(comparison))
-    write_text(report.table, table)
+    private = "" if comparison is None else markdown_privacy(results)
+    write_text(report.table, f"{table}\n{private}" if private else table)
     write_text(report.page, page_html(results, comparison))
     return report

@@ -17,7 +17,7 @@ import polars as pl
 from fedbalancer.errors import RunFolderError
 from fedbalancer.report.fairness import with_selections
 from fedbalancer.report.participation import SELECTIONS, TIMES, selections, times
-from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, RoundRow, schema_of
+from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, PrivacyRow, RoundRow, schema_of
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
 from fedbalancer.store.seals import damaged, is_unchanged
@@ -41,6 +41,9 @@ MORE = {
 COSTS = ("sample_passes", "device_s", "down_bytes", "up_bytes")
 """What a round costs, by the columns of rounds.parquet."""
 TRAFFIC = {name: _OF_ROUND[name] for name in ("start_s", "end_s", *COSTS)}
+PRIVACY = {
+    name: schema_of(PrivacyRow)[name] for name in ("client", "releases", "epsilon", "model_epsilon", "whole_epsilon")
+}
 OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 
 
@@ -109,6 +112,7 @@ class StoredRun:
     selections: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SELECTIONS))
     times: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=TIMES))
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    privacy: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PRIVACY))
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +210,8 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     clients = folder / "clients.parquet"  # of an older version it may lack what these ask for: then there is nothing
     chosen, _ = _read_parquet(clients, SELECTIONS, lambda rows: selections(rows, people))
     spent, _ = _read_parquet(clients, TIMES, lambda rows: times(rows, rounds, people))
-    return StoredRun(curve, why, rounds, outcomes, chosen, spent, manifest)
+    told, _ = _read_parquet(folder / "privacy.parquet", PRIVACY, defaults=PrivacyRow._field_defaults)
+    return StoredRun(curve, why, rounds, outcomes, chosen, spent, manifest, told)
 
 
 def _as_results(folder: Path, run: StoredRun) -> Results:

@@ -16,6 +16,9 @@ from fedbalancer.report.charts import data_of
 from fedbalancer.report.commands import commands
 from fedbalancer.report.folders import Results
 from fedbalancer.report.headline import headline
+from fedbalancer.report.privacy import ABOUT as PRIVACY_ABOUT
+from fedbalancer.report.privacy import HEADER as PRIVACY_HEADER
+from fedbalancer.report.privacy import given_away
 from fedbalancer.report.run_charts import charts
 from fedbalancer.report.scores import Comparison
 from fedbalancer.report.single import run_headline, run_summary
@@ -46,6 +49,9 @@ def page_html(results: Results, comparison: Comparison | None, live: Live | None
         unfinished=sum(run.curve.status != "done" for run in results.runs),
         problems=[*_unfinished(results), *(comparison.notes if comparison else ())],
         charts=drawn,
+        privacy=list(given_away(results)),
+        privacy_header=PRIVACY_HEADER,
+        privacy_about=PRIVACY_ABOUT,
         settings=list(_settings_tables(results)),
         origin=_origin(results),
         commands=list(commands(results)),

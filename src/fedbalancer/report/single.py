@@ -8,6 +8,7 @@ import polars as pl
 
 from fedbalancer.report.axes import clock_name
 from fedbalancer.report.folders import Results, StoredRun
+from fedbalancer.report.privacy import given_away
 from fedbalancer.report.style import seconds
 from fedbalancer.report.tables import plain_markdown
 
@@ -17,6 +18,7 @@ def run_summary(results: Results) -> dict[str, Any]:
     run = results.runs[0]
     evals = run.curve.evals.filter(pl.col("accuracy").is_not_null() & pl.col("accuracy").is_finite()).sort("clock_s")
     last = evals.row(-1, named=True) if evals.height else {}
+    given = list(given_away(results))
     best: Any = evals["accuracy"].max()
     return {
         "task": results.task,
@@ -32,6 +34,7 @@ def run_summary(results: Results) -> dict[str, Any]:
         "accuracy": last.get("accuracy"),
         "loss": last.get("loss"),
         "best_accuracy": best,
+        **({"epsilon": given[0].epsilon, "privacy": given[0].sentence} if given else {}),
     }
 
 

@@ -20,6 +20,7 @@ from fedbalancer.runs.spec import RunOptions, RunSpec, from_manifest
 from fedbalancer.runs.tracked import tracked
 from fedbalancer.runs.trust import EVERYTHING, check_trusted, code_of, remember
 from fedbalancer.store import MemoryRecorder, RunFolder
+from fedbalancer.store.privacy import described_privacy, privacy_rows
 from fedbalancer.task import Task
 from fedbalancer.types import Weights
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class RunResult:
     """A run that ended: `status` is done or stopped. Frames have the columns of the tables in the run folder; the
-    population is of when the run first came to its end, and None before."""
+    population is of when the run first came to its end, and None before; `privacy` has every client's epsilon where
+    there is noise on what it tells."""
 
     status: str
     folder: Path | None
@@ -39,6 +41,7 @@ class RunResult:
     clients: pl.DataFrame
     weights: Weights
     population: pl.DataFrame | None = None
+    privacy: pl.DataFrame | None = None
 
     @property
     def accuracy(self) -> float:
@@ -46,6 +49,8 @@ class RunResult:
         return float(self.evals["accuracy"][-1]) if len(self.evals) else math.nan
 
 
+SPENT = "every client has spent its epsilon_budget"
+"""Why a run is done before its rounds or its time are over."""
 Tell = Callable[[Progress], None]
 """Told after every round how far the run has come."""
 Stop = Callable[[], bool]
@@ -104,11 +109,12 @@ def execute(
     """Run a spec into a new folder, or in memory; this process trains, unless `executors` say otherwise."""
     executors = executors if executors is not None else ExecutorCache()
     task = executors.load_task(spec, task)
-    settings, _ = resolve_spec(spec, task)
+    settings, method = resolve_spec(spec, task)
     executors.check(spec)
     if out is None:
         return go(spec, task, MemoryRecorder(), executors, progress, stopped)
-    with RunFolder.create(out, spec.manifest(task, settings), overwrite=overwrite) as folder:
+    manifest = {**spec.manifest(task, settings), "privacy": described_privacy(method, settings)}
+    with RunFolder.create(out, manifest, overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
         result = go(spec, task, folder, executors, progress, stopped)
         folder.update_manifest(kernels=spec.kernels())  # now it is known which of them there were
@@ -214,8 +220,11 @@ def _to_its_end(
         simulation = build(spec, task, executors.executor(spec, task))
         loop = RunLoop(simulation, recorder, progress)
         finished = loop.go(stopped)
-    status, why = ("done", None) if finished else ("stopped", "interrupted")
+    status, why = ("done", SPENT if loop.is_spent else None) if finished else ("stopped", "interrupted")
+    if (spending := simulation.engine.spending) is not None:
+        clients = loop.state.ledger.clients
+        recorder.record_privacy(privacy_rows(simulation.method, simulation.settings, clients, spending.releases))
     model = simulation.server.model(loop.state)
     recorder.finish(status, why, model, simulation.executor.layout)
-    found = {**recorder.frames(), "population": recorder.population()}
+    found = {**recorder.frames(), "population": recorder.population(), "privacy": recorder.privacy()}
     return RunResult(status=status, folder=recorder.path, weights=model, **found)  # type: ignore[arg-type]

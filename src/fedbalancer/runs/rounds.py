@@ -84,7 +84,15 @@ class RunLoop:
         spec = self.spec
         if with_target and spec.target is not None and self.reached.is_at(spec.target):
             return True
+        if self.is_spent:
+            return True
         return state.clock_s >= spec.budget_s if spec.budget_s is not None else state.round >= self.rounds
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the privacy budget leaves nobody to ask."""
+        spending = self.simulation.engine.spending
+        return spending is not None and spending.is_over(self.state.ledger.clients)
 
     def _first_evals(self) -> list[EvalRow]:
         """The evaluations before the first round."""

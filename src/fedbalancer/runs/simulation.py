@@ -11,6 +11,7 @@ import numpy as np
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.devices import AlwaysOn, Network, Phones, many, read_traces, resolve_latency
 from fedbalancer.engine import SimulatedEngine
+from fedbalancer.engine.simulated import SENT_NOTHING
 from fedbalancer.errors import BadSetting
 from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.methods import Method, method, setup_of
@@ -19,6 +20,7 @@ from fedbalancer.runs.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.server.server import Server
 from fedbalancer.settings import Settings, resolve
+from fedbalancer.store.privacy import spending_for
 from fedbalancer.task import Task
 from fedbalancer.types import Layout, Ledger
 
@@ -48,6 +50,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
                 f"task {task.name!r} has {len(task.sizes)} clients, so 1 to {len(task.sizes)} are allowed"
             )
         settings = settings.model_copy(update={"clients_per_round": len(task.sizes)})
+    spending_for(chosen, settings, SENT_NOTHING)  # a budget that allows nothing is refused before anything starts
     return settings, chosen
 
 
@@ -85,6 +88,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         up_bytes=up_bytes,
         encoded_bytes=encoded_bytes,
         window_s=settings.window_s,
+        spending=spending_for(chosen, settings, SENT_NOTHING),
     )
     server = Server(chosen.server, setup_of(chosen, ledger, settings, spec.seed))
     return Simulation(spec, task, settings, chosen, server, engine, work_done_by)

@@ -4,7 +4,7 @@ from fedbalancer.store.comparison import COMPARISON, ComparisonFile
 from fedbalancer.store.contents import check_free, new_manifest, read_manifest, status_of
 from fedbalancer.store.folder import RunFolder
 from fedbalancer.store.recorder import MemoryRecorder
-from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, RoundRow, schema_of
+from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow, schema_of
 
 __all__ = [
     "COMPARISON",
@@ -13,6 +13,7 @@ __all__ = [
     "EvalRow",
     "MemoryRecorder",
     "PopulationRow",
+    "PrivacyRow",
     "RoundRow",
     "RunFolder",
     "check_free",

@@ -1,7 +1,7 @@
 """A run folder: everything a run leaves behind, and all it needs to go on after it was killed.
 
     manifest.json  rounds.parquet  evals.parquet  clients.parquet  population.parquet  model.safetensors  log.jsonl
-    checkpoint/
+    checkpoint/  privacy.parquet (where there is noise on what clients tell)
 
 A run that is killed at any moment and resumed ends in the same bytes as one that was left alone.
 """
@@ -30,6 +30,7 @@ from fedbalancer.store.contents import (
     MANIFEST,
     MODEL,
     POPULATION,
+    PRIVACY,
     SEALED,
     check_free,
     drop_torn_line,
@@ -41,9 +42,9 @@ from fedbalancer.store.contents import (
 from fedbalancer.store.journal import Journal, open_at
 from fedbalancer.store.lock import FolderLock
 from fedbalancer.store.recorder import Restored
-from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, RoundRow
+from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow
 from fedbalancer.store.seals import FILES, check_identity, checksums, damaged, identity, sealed
-from fedbalancer.store.tables import RunTables, population_table
+from fedbalancer.store.tables import RunTables, population_table, privacy_table
 from fedbalancer.types import Layout, ServerState, Weights
 
 if TYPE_CHECKING:
@@ -179,6 +180,10 @@ class RunFolder:
         """Write population.parquet, a row per client."""
         write_bytes(self.path / POPULATION, population_table(rows).parquet())
 
+    def record_privacy(self, rows: Sequence[PrivacyRow]) -> None:
+        """Write privacy.parquet, a row per client."""
+        write_bytes(self.path / PRIVACY, privacy_table(rows).parquet())
+
     def population(self) -> pl.DataFrame | None:
         """The clients at the first end of the run; None before it."""
         import polars as pl
@@ -190,6 +195,12 @@ class RunFolder:
                 f"{self.path / POPULATION} is damaged: it does not match its checksum; use --overwrite"
             )
         return pl.read_parquet(self.path / POPULATION, glob=False)
+
+    def privacy(self) -> pl.DataFrame | None:
+        """What the clients gave away; None where nothing counts it."""
+        import polars as pl
+
+        return pl.read_parquet(self.path / PRIVACY, glob=False) if (self.path / PRIVACY).is_file() else None
 
     def finish(
         self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None

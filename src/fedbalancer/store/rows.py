@@ -1,4 +1,4 @@
-"""The rows of a run's four tables. The fields of each kind of row are the columns of its table: nothing else lists
+"""The rows of a run's tables. The fields of each kind of row are the columns of its table: nothing else lists
 them, whether rows are made, written or read."""
 
 from __future__ import annotations
@@ -130,7 +130,23 @@ class PopulationRow(NamedTuple):
     accuracy: float | None
 
 
-Row: TypeAlias = RoundRow | EvalRow | ClientRow | PopulationRow
+class PrivacyRow(NamedTuple):
+    """A row of privacy.parquet: how often a client has told of its losses, and the epsilon of that for one `unit`
+    (sample, loss or client) at `delta`: of the metadata only. `model_epsilon` is that of the models for one client, and
+    `whole_epsilon` of both together for one `unit`; infinite unless noise is added to the model. None where it could
+    not be computed."""
+
+    client: str
+    releases: int
+    epsilon: float | None
+    delta: float
+    unit: str
+    mechanism: str
+    model_epsilon: float | None = None
+    whole_epsilon: float | None = None
+
+
+Row: TypeAlias = RoundRow | EvalRow | ClientRow | PopulationRow | PrivacyRow
 
 
 def schema_of(kind: type[Row]) -> dict[str, type]:

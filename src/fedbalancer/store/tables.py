@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, RoundRow, Row, nullable_in, schema_of
+from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow, Row, nullable_in, schema_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -110,7 +110,16 @@ class RunTables:
 
 def population_table(rows: Iterable[PopulationRow]) -> Table:
     """The table of a run's clients."""
-    table = Table(PopulationRow)
+    return _filled(PopulationRow, rows)
+
+
+def privacy_table(rows: Iterable[PrivacyRow]) -> Table:
+    """The table of what a run's clients gave away."""
+    return _filled(PrivacyRow, rows)
+
+
+def _filled(kind: type[Row], rows: Iterable[Row]) -> Table:
+    table = Table(kind)
     for row in rows:
         table.append(table.plain(row).values())
     return table

@@ -56,7 +56,9 @@ def check_summary(checked: Checked) -> None:
                 seen = np.flatnonzero(~np.isnan(losses))
                 made = checked.call("summarize", losses, seen, 0.7, asked, stream(size, "noise"))
                 checked.require(isinstance(made, Summary), f"releases {kind(made)}; it must be a Summary")
-                for field in fields(Summary):
+                listed = isinstance(made.released, tuple) and all(map(math.isfinite, made.released))
+                checked.require(listed, f"releases {made.released!r}; it must be a tuple of finite numbers")
+                for field in (each for each in fields(Summary) if each.name != "released"):
                     value = getattr(made, field.name)
                     finite = is_real(value) and math.isfinite(value)
                     checked.require(finite, f"releases {field.name} = {value!r}; it must be a finite number")

@@ -1,6 +1,19 @@
 """What a client tells about its losses and its speed."""
 
+from fedbalancer.client.summary.fraction_tracker import FractionTracker
 from fedbalancer.client.summary.gaussian import LossStatistics
+from fedbalancer.client.summary.histogram import Histogram
+from fedbalancer.client.summary.release import Release, looks_every_round, release_of
+from fedbalancer.client.summary.secagg_histogram import SecAggHistogram
 from fedbalancer.client.summary.silent import Silent
 
-__all__ = ["LossStatistics", "Silent"]
+__all__ = [
+    "FractionTracker",
+    "Histogram",
+    "LossStatistics",
+    "Release",
+    "SecAggHistogram",
+    "Silent",
+    "looks_every_round",
+    "release_of",
+]

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.client.summary.release import NOTHING_TOLD, Release
 from fedbalancer.types import FloatArray, IndexArray, Order, Summary
 
 
@@ -16,6 +17,9 @@ class Silent:
     that steer by losses are refused beside it."""
 
     releases_losses: ClassVar[bool] = False
+
+    def release(self, fresh: bool) -> Release:
+        return Release("silent", NOTHING_TOLD, "client")
 
     def summarize(
         self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator

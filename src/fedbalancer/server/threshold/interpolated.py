@@ -55,11 +55,12 @@ class InterpolatedThreshold:
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> LossRange:
         past: LossRange = state.threshold
         started = past.started or result.plan.order.loss_threshold > 0
-        if not result.reports:
+        # A summary may keep silent in a round with too few reports.
+        told = [report.summary for report in result.reports if report.summary.loss_count > 0]
+        if not told:
             return LossRange(past.low, past.high, past.reports, started)
-        low = min(report.summary.loss_low for report in result.reports)
-        total = math.fsum(report.summary.loss_high for report in result.reports)
-        count = len(result.reports)
+        low, count = min(each.loss_low for each in told), len(told)
+        total = math.fsum(each.loss_high for each in told)
         if self.history == "cumulative" and past.reports:
             low, total, count = min(low, past.low), total + past.high * past.reports, count + past.reports
         return LossRange(low, total / count, count, started)

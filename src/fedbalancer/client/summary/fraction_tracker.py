@@ -1,0 +1,59 @@
+"""One noisy number of a client: which share of its losses is over the threshold that it was sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedbalancer.client.summary.histogram import EPSILON_8_OVER_140
+from fedbalancer.client.summary.release import Release
+from fedbalancer.types import FloatArray, IndexArray, Order, Summary
+
+
+@dataclass(frozen=True)
+class FractionTracker:
+    """The share of a client's losses at or above the threshold, plus N(0, `noise_multiplier`): a number from 0 to 1, so
+    that all of a client's data can move it by 1 at most. It hides the client, not only one of its samples.
+
+    After Andrew et al., "Differentially Private Learning with Adaptive Clipping" (2021), whose clients send one bit:
+    the server moves a value until the wished share of what it is compared to lies under it. Its half is the threshold
+    policy `TrackedThreshold`. (Theirs adds the noise to the sum, on a server that is trusted; ours on the client.)
+    Nothing else is told of the losses, so all that steers by them is refused beside it.
+    """
+
+    releases_losses: ClassVar[bool] = False
+    releases_fraction: ClassVar[bool] = True
+    of_received_model: ClassVar[bool] = True
+
+    noise_multiplier: float = EPSILON_8_OVER_140
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise_multiplier < math.inf:
+            raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be a finite number from 0 on")
+
+    def release(self, fresh: bool) -> Release:
+        return Release("fraction-tracker", self.noise_multiplier, "client")
+
+    def summarize(
+        self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> Summary:
+        known = losses[~np.isnan(losses)]
+        share = float((known >= order.loss_threshold).mean()) if len(known) else 1.0
+        noisy = share + rng.normal(0.0, self.noise_multiplier) if self.noise_multiplier > 0 else share
+        return Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, len(seen), batch_s, (float(noisy),))
+
+    def fault(self, released: Sequence[float]) -> str | None:
+        """What is wrong with what a client released, if anything is."""
+        if len(released) != 1 or not math.isfinite(released[0]):
+            return f"{len(released)} numbers, where one finite share is expected"
+        return None
+
+    def refuses(self, method: Any) -> str | None:
+        """Whether nobody would listen."""
+        if not getattr(method.threshold, "needs_fractions", False):
+            return "FractionTracker releases a share that only the threshold policy TrackedThreshold reads"
+        return None

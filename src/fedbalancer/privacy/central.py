@@ -1,0 +1,62 @@
+"""Central differential privacy of the model: clipped updates, and noise on their mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedbalancer.protocols import Stateless
+from fedbalancer.randomness import stream
+from fedbalancer.types import ClientReport, ServerState, Setup, Weights
+
+
+@dataclass(frozen=True)
+class PrivateMean(Stateless):
+    """Every update is cut to the length `clip_norm`; their sum plus N(0, `noise_multiplier` x `clip_norm`) in every
+    parameter, over the number of clients that a round asks for (a count of those that came would tell of them), is the
+    step. One client more or less moves the sum by `clip_norm` at most, so this hides a client from all who see the
+    models, but not from the server, which sees the updates (McMahan et al., "Learning Differentially Private Recurrent
+    Language Models", 2018). All clients weigh the same.
+
+    `draws` says where noise comes from: the run's "seed", for simulations that repeat, or the "system", as any run with
+    real clients needs: they are told the seed.
+    """
+
+    clip_norm: float = 1.0
+    noise_multiplier: float = 1.0
+    draws: Literal["seed", "system"] = "seed"
+
+    def __post_init__(self) -> None:
+        if not (0 < self.clip_norm < math.inf and 0 < self.noise_multiplier < math.inf):
+            raise ValueError(
+                f"clip_norm = {self.clip_norm} and noise_multiplier = {self.noise_multiplier} must be finite and over 0"
+            )
+        if self.draws not in ("seed", "system"):
+            raise ValueError(f"draws = {self.draws!r} must be seed or system")
+
+    @property
+    def model_noise_multiplier(self) -> float:
+        """What an accountant has to know."""
+        return self.noise_multiplier
+
+    @property
+    def noise_is_known(self) -> bool:
+        """Whether all who know the seed can take the noise off."""
+        return self.draws == "seed"
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
+        total = np.zeros(state.weights.shape, dtype=np.float64)
+        for report in sorted(reports, key=lambda report: report.client):
+            update = report.update.astype(np.float64)
+            total += update * min(1.0, self.clip_norm / max(float(np.linalg.norm(update)), 1e-12))
+        total += self._generator(setup, state).normal(0.0, self.noise_multiplier * self.clip_norm, size=total.shape)
+        return (state.weights + total / setup.clients_per_round).astype(np.float32), None
+
+    def _generator(self, setup: Setup, state: ServerState) -> np.random.Generator:
+        if self.noise_is_known:
+            return stream(setup.seed, "model noise", state.round + 1)
+        return np.random.default_rng()

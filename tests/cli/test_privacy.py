@@ -1,0 +1,45 @@
+"""`fedbalancer privacy` as a real process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli.conftest import Cli
+
+from fedbalancer.methods import method
+from fedbalancer.privacy import epsilon_of
+
+pytest.importorskip("dp_accounting")
+
+
+def test_the_noise_for_an_epsilon_and_methods_to_paste(cli: Cli) -> None:
+    done = cli("privacy", "plan", "--epsilon", "8", "--rounds", "140", "--json")
+    found = json.loads(done.stdout)
+    assert epsilon_of(found["noise_multiplier"], 140) == pytest.approx(8, rel=1e-6)
+    for way in found["mechanisms"]:
+        made = method(way["method"])
+        release = made.summary.release(made.client.forward_pass == "every")
+        assert (release.mechanism, release.unit) == (way["mechanism"], way["unit"])
+        assert 7.9 < epsilon_of(release.noise_multiplier, 140) <= 8
+
+
+def test_the_reverse_says_epsilon_or_rounds_in_words(cli: Cli) -> None:
+    epsilon = cli("privacy", "plan", "--noise", "7.15", "--rounds", "140")
+    assert "epsilon 7.935 at delta 1e-05 (metadata only)" in epsilon.stdout
+    rounds = cli("privacy", "plan", "--noise", "7.15", "--epsilon", "8", "--json")
+    assert json.loads(rounds.stdout)["rounds"] == 141
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((), "give two of"), (("--epsilon", "8"), "give two of"), (("--epsilon", "-1", "--rounds", "5"), "--epsilon -1"),
+     (("--epsilon", "8", "--rounds", "0"), "--rounds 0"), (("--noise", "0", "--rounds", "5"), "--noise 0"),
+     (("--epsilon", "8", "--rounds", "5", "--delta", "2"), "delta = 2"),
+     (("--epsilon", "8", "--rounds", "5", "--clip", "0"), "--clip 0")],
+)  # fmt: skip
+def test_mistakes_are_one_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    done = cli("privacy", "plan", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,113 @@
+"""The noisy histogram: what one sample can change, and how the statistics are read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import Unchanged, make_order
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbalancer.client.summary import Histogram
+from fedbalancer.client.summary.bins import cleaned
+from fedbalancer.testing import check_policy
+from fedbalancer.types import FloatArray, Summary
+
+EXACT = Histogram(noise_multiplier=0.0)
+lists = st.lists(st.floats(0, 1e6), max_size=30)
+
+
+def released(policy: Histogram, losses: FloatArray, seed: int = 0, **order: Any) -> Summary:
+    seen = np.arange(len(losses))
+    with Unchanged(losses, seen):
+        return policy.summarize(losses, seen, 0.7, make_order(**order), np.random.default_rng(seed))
+
+
+def test_keeps_the_contract() -> None:
+    assert check_policy(Histogram()) == "summary"
+
+
+@given(lists, st.floats(0, 1e6))
+def test_a_sample_more_moves_the_release_by_a_distance_of_one_whatever_its_loss(losses: list[float], x: float) -> None:
+    before, after = (np.array(released(EXACT, np.array(each)).released) for each in (losses, [*losses, x]))
+    assert np.linalg.norm(after - before) == 1.0
+    assert before.sum() == len(losses)
+
+
+def test_nothing_but_the_noisy_counts_speaks_of_the_losses() -> None:
+    found = released(Histogram(1.0), np.array([1.0, 4.0, 0.2]))
+    assert replace(found, released=()) == Summary(0, 0, 0, 0, 0, 0, trained=3, batch_s=0.7)
+
+
+def test_noise_is_normal_with_the_given_deviation_in_every_bin() -> None:
+    losses, rng, order = np.array([0.3, 2.0]), np.random.default_rng(1), make_order()
+    policy = Histogram(noise_multiplier=3.0)
+    drawn = np.array([policy.summarize(losses, np.arange(2), 1.0, order, rng).released for _ in range(3000)])
+    noise = drawn - np.array(released(EXACT, losses).released)
+    assert np.abs(noise.mean(axis=0)).max() < 4.5 * 3.0 / math.sqrt(3000)
+    assert noise.std(axis=0) == pytest.approx(np.full(64, 3.0), rel=0.07)
+
+
+def test_samples_never_looked_at_count_nowhere() -> None:
+    assert sum(released(EXACT, np.array([1.0, math.nan, 3.0])).released) == 2
+
+
+def test_without_noise_the_statistics_are_those_of_the_losses_as_far_as_bins_tell() -> None:
+    rng = np.random.default_rng(0)
+    clients = [rng.gamma(2.0, 0.4, size=300) for _ in range(20)]
+    order = make_order(loss_threshold=0.5)
+    read = EXACT.read([released(EXACT, losses) for losses in clients], order)
+    everything = np.concatenate(clients)
+    assert len({(each.loss_low, each.loss_high) for each in read}) == 1
+    assert read[0].loss_low == pytest.approx(np.quantile(everything, 0.05), abs=0.02)
+    assert read[0].loss_high == pytest.approx(np.quantile(everything, 0.8), abs=0.03)
+    for losses, each in zip(clients, read, strict=True):
+        over = losses[losses >= 0.5]
+        assert each.loss_count == pytest.approx(300)
+        assert each.loss_mean == pytest.approx(losses.mean(), rel=0.02)
+        assert each.over_count == pytest.approx(len(over), rel=0.05, abs=5)
+        assert each.over_sumsq == pytest.approx((over**2).sum(), rel=0.05)
+        assert each.released == ()
+
+
+def test_statistics_read_from_pure_noise_are_numbers_in_their_ranges() -> None:
+    policy = Histogram(noise_multiplier=50.0)
+    read = policy.read([released(policy, np.array([1.0]), seed) for seed in range(5)], make_order(loss_threshold=9.0))
+    for each in read:
+        assert 0 <= each.loss_low <= each.loss_high <= 5
+        assert each.loss_count >= 1
+        assert each.loss_sum >= 0
+        assert 0 <= each.over_count <= each.loss_count
+        assert 0 <= each.over_sumsq <= 25 * each.over_count
+
+
+@given(st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=40))
+def test_cleaned_counts_are_not_negative_and_keep_their_total(noisy: list[float]) -> None:
+    found = cleaned(np.array(noisy))
+    assert (found >= 0).all()
+    assert found.sum() == pytest.approx(max(sum(noisy), 1.0), rel=1e-6, abs=1e-6)
+
+
+def test_the_sums_of_a_round_have_the_mean_of_the_pooled_histogram() -> None:
+    """The noise of single clients, cut at zero, would make every loss look high."""
+    policy, rng = Histogram(noise_multiplier=7.0), np.random.default_rng(0)
+    clients = [rng.gamma(1.0, 0.5, size=500) for _ in range(100)]
+    read = policy.read([released(policy, losses, seed) for seed, losses in enumerate(clients)], make_order())
+    mean = sum(each.loss_sum for each in read) / sum(each.loss_count for each in read)
+    assert mean == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("wrong", [{"noise_multiplier": -1.0}, {"clip": 0.0}, {"bins": 1}, {"low_quantile": 0.9}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Histogram(**wrong)
+
+
+def test_what_does_not_fit_is_said() -> None:
+    assert Histogram().fault([0.0] * 64) is None
+    assert "64" in str(Histogram().fault([0.0] * 63))
+    assert "finite" in str(Histogram().fault([math.nan] * 64))

@@ -1,0 +1,74 @@
+"""Private summaries over Flower: the noisy histogram travels, is checked, and is read on the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+
+from flower.phones import Phone, World, weights_of
+from flwr.app import Message, MetricRecord, RecordDict
+
+from fedbalancer.errors import BadSetting
+from fedbalancer.flower import Strategy
+from fedbalancer.privacy import most_releases
+
+PRIVATE = "fedbalancer[forward_pass=every,summary=histogram(noise_multiplier=0,clip=100)]"
+
+
+def test_clients_send_counts_and_the_server_reads_losses() -> None:
+    sent: list[dict[str, object]] = []
+
+    def kept(reply: Message) -> Message:
+        sent.append(dict(reply.content.metric_records["metrics"]))
+        return reply
+
+    result = World(Phone(0, change=kept), Phone(1), Phone(2)).start(8, PRIVATE)
+    assert weights_of(result) == pytest.approx(np.arange(1, 5), abs=0.3)
+    assert all(sum(each["released"]) == 30 and each["loss-sum"] == 0 for each in sent)  # type: ignore[call-overload]
+    assert 0 < result.train_metrics_clientapp[1]["train_loss"] < 100
+
+
+@pytest.mark.parametrize("released", [None, [1.0], [float("nan")] * 64, [1e60] * 64])
+def test_a_histogram_that_cannot_be_is_named_and_left_out(released: list[float] | None) -> None:
+    def changed(reply: Message) -> Message:
+        found = dict(reply.content.metric_records["metrics"])
+        found.pop("released")
+        metrics = MetricRecord({**found, **({"released": released} if released else {})})
+        records = {name: reply.content[name] for name in reply.content}
+        other = Message(RecordDict({**records, "metrics": metrics}), reply_to=reply)
+        other.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+        return other
+
+    world = World(Phone(0), Phone(1), Phone(2, change=changed))
+    world.start(2, PRIVATE)
+    assert {fields["client"] for fields in world.of("invalid")} == {"c2"}
+
+
+def test_a_sum_that_only_cryptography_could_hide_is_refused() -> None:
+    with pytest.raises(BadSetting, match="secure aggregation"):
+        Strategy("fedbalancer[summary=secagg-histogram]")
+
+
+def test_noise_on_the_model_that_clients_could_compute_is_refused() -> None:
+    central = "fedbalancer.privacy.central:PrivateMean"
+    with pytest.raises(BadSetting, match="told"):
+        Strategy(f"fedavg+1t[aggregate={central}]")
+    Strategy(f"fedavg+1t[aggregate={central}(draws='system')]")
+
+
+def test_who_has_spent_its_budget_is_asked_no_more_also_after_a_crash(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    method = "fedbalancer[summary=histogram(noise_multiplier=7,clip=100)]"
+    asked = {"settings": {"epsilon_budget": 1.0}, "checkpoint_dir": tmp_path, "run_key": "private"}
+    World(Phone(0), Phone(1)).start(2, method, **asked)  # two of the four rounds that the budget allows
+    world = World(Phone(0), Phone(1))
+    world.start(50, method, **asked)
+    spent = pl.read_parquet(tmp_path / "private" / "privacy.parquet")
+    most = most_releases(7, 1.0)
+    assert set(spent["releases"]) == {most}
+    assert [len(phone.orders) for phone in world.phones] == [most - 2, most - 2]
