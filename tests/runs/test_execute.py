@@ -77,7 +77,7 @@ def test_the_manifest_says_which_kernels_and_for_which_processor(tmp_path: Path)
         return found
 
     fast = kernels("fast")
-    assert set(fast) == {"processor", "conv", "dense", "lstm", "words"}
+    assert set(fast) == {"processor", "conv", "dense", "lstm", "row", "words"}
     assert fast["processor"] == provenance.processor()
     for options in ({"engine": "plain"}, {"timing_only": True}):
         assert kernels("-".join(options), **options) == {"processor": fast["processor"]}
