@@ -24,6 +24,7 @@ from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.methods import BASES, MODIFIERS, SLOTS, load_policy, method
 from fedbalancer.server.aggregate import (
     QFFL,
+    ExtrapolatedMomentum,
     FedAdagrad,
     FedAdam,
     FedExP,
@@ -36,9 +37,9 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
     WeightedMean,
 )
-from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, WaitForShare
-from fedbalancer.server.deliver import AveragedModel
+from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
+from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -53,9 +54,10 @@ TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "sampleselection": (Uniform(), HighestLoss(), FixedDeadline(1), WholeEpochs()),
     "oort": (Oort(), EverySample(), FirstReports(), AllOrNothing()),
     "fedbalancer": (OverThresholdUtility(), OverThreshold(1.0), PeakDeadline(), WholeEpochs()),
+    "tempo": (ByLoss(), OverThreshold(1.0), UsefulWork(), WholeBatches()),
     "oortbalancer": (OverThresholdUtility(alpha=2.0), OverThresholdBatch(1.0), PeakDeadline(), WholeEpochs()),
 }
-BALANCERS = {"fedbalancer", "oortbalancer"}
+BALANCERS = {"fedbalancer", "oortbalancer", "tempo"}
 
 
 class TestTable:
@@ -63,7 +65,10 @@ class TestTable:
     def test_each_method_is_its_row(self, name: str) -> None:
         made = method(name)
         assert (made.clients, made.samples, made.deadline, made.work) == TABLE[name]
-        assert (made.aggregate, made.compress, made.name) == (WeightedMean(), NoCompression(), name)
+        ours = name == "tempo"
+        assert made.aggregate == (ExtrapolatedMomentum() if ours else WeightedMean())
+        assert made.deliver == (AveragedModel() if ours else LastModel())
+        assert (made.compress, made.name) == (NoCompression(), name)
 
     def test_every_base_is_in_the_table(self) -> None:
         assert set(TABLE) == set(BASES)
@@ -77,7 +82,8 @@ class TestTable:
             made = method(name)
             adaptive = name in BALANCERS
             assert made.threshold == (InterpolatedThreshold() if adaptive else NoThreshold())
-            assert made.pace == (RatioControl(20, 0.05, 0.05) if adaptive else ConstantPace())
+            window = 5 if name == "tempo" else 20
+            assert made.pace == (RatioControl(window, 0.05, 0.05) if adaptive else ConstantPace())
 
     @pytest.mark.parametrize("name", BASES)
     def test_each_registered_method_has_a_description_and_takes_every_modifier_that_makes_sense(
@@ -108,7 +114,8 @@ class TestTable:
         s = resolve({"prox_mu": 0.1, "fedbalancer_mu": 0.2})
         mu = {name: method(name, s).mu for name in TABLE}
         assert mu == dict.fromkeys(TABLE, 0.0) | {
-            "prox+1t": 0.1, "prox+2t": 0.1, "sampleselection": 0.1, "fedbalancer": 0.2, "oortbalancer": 0.2
+            "prox+1t": 0.1, "prox+2t": 0.1, "sampleselection": 0.1, "fedbalancer": 0.2, "oortbalancer": 0.2,
+            "tempo": 0.2,
         }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from fedbalancer.known import policy
 from fedbalancer.protocols import DeadlinePolicy
 from fedbalancer.server.aggregate import (
     QFFL,
+    ExtrapolatedMomentum,
     FedAdagrad,
     FedAdam,
     FedExP,
@@ -39,8 +40,8 @@ from fedbalancer.server.aggregate import (
     ServerMomentum,
     TrimmedMean,
 )
-from fedbalancer.server.clients import FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, WaitForShare
+from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
@@ -82,6 +83,22 @@ def _fedbalancer(s: Settings) -> Method:
         mu=s.fedbalancer_mu,
         forward_pass=s.forward_pass,
     )
+
+
+def _tempo(s: Settings) -> Method:
+    """FedBalancer's samples and threshold; all else is ours. What its parts do is in docs/methods/tempo.md."""
+    return _fedbalancer(s).changed(
+        clients=ByLoss(),
+        deadline=UsefulWork(),
+        work=WholeBatches(),
+        pace=RatioControl(TEMPO_WINDOW, s.lss, s.dss),
+        aggregate=ExtrapolatedMomentum(),
+        deliver=AveragedModel(),
+    )
+
+
+TEMPO_WINDOW = 5
+"""Rounds between the looks of tempo's threshold control: its rounds are short."""
 
 
 def _clients(s: Settings) -> OverThresholdUtility:
@@ -136,6 +153,7 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "sampleselection": ("highest losses, big clients cut at P80", _sample_selection),
     "oort": ("Oort: clients by utility and speed, one batch an epoch", _oort),
     "fedbalancer": ("sample selection and adaptive deadlines", _fedbalancer),
+    "tempo": ("ours: short rounds by useful work, momentum, averaged", _tempo),
     "oortbalancer": ("FedBalancer on Oort's one batch an epoch", _oortbalancer),
 }
 

@@ -52,6 +52,7 @@ KNOWN = {
     "oort": Look(ORANGE, "solid"),
     "oortbalancer": Look(ORANGE, "dash"),
     "fedbalancer": Look(RED, "solid", 3.2),
+    "tempo": Look(VIOLET, "solid", 3.2),
 }
 OUTCOMES = {
     "completed": ("completed", GREEN),

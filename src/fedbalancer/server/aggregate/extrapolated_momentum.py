@@ -15,9 +15,9 @@ from fedbalancer.types import ClientReport, ServerState, Setup, Weights
 
 @dataclass(frozen=True)
 class ExtrapolatedMomentum:
-    """Ours: v = beta v + eta D, x += v, with D the mean update and eta FedExP's extrapolation. Short rounds bring short,
-    noisy updates: momentum carries them over rounds, and where clients disagree their mean is not taken for so little.
-    """
+    """Ours: v = beta v + eta D, x += v, with D the mean update and eta FedExP's extrapolation. Short rounds bring
+    short, noisy updates: momentum carries them over rounds, and where clients disagree their mean is not taken for so
+    little."""
 
     beta: float = 0.5
 
