@@ -19,7 +19,7 @@ ASK = (
 def test_the_files_named_are_those_that_are_loaded() -> None:
     found = provenance.description("fast")
     assert set(found) == {"processor", "conv", "dense", "lstm", "row", "words"}
-    for name in ("conv", "dense", "lstm", "words"):
+    for name in ("conv", "dense", "lstm", "row", "words"):
         library = kernels.load(name)
         if library is None:
             assert found[name] == f"torch ({kernels.why_not(name)})"

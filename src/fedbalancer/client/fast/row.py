@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedbalancer.client.fast import conv, kernels, products
 from fedbalancer.client.fast.conv import ConvBlock
-from fedbalancer.client.fast.pointers import pointer
+from fedbalancer.client.fast.pointers import pointer, strided
 
 _P, _I = ctypes.c_void_p, ctypes.c_ssize_t
 
@@ -112,7 +112,7 @@ class Row:
         key = rows, bool(self._share)
         memory = self._memories.get(key)
         if memory is None or not memory.checked:
-            where = tuple(tensor.data_ptr() for tensor in self._parameters)
+            where = tuple(pointer(tensor.detach(), tuple(tensor.shape)) for tensor in self._parameters)
             if memory is None or memory.where != where:
                 memory = self._memories[key] = self._made(rows, where)
             memory.checked = True
@@ -156,8 +156,9 @@ class Row:
             c.places = made.floats(*call.outputs)  # 32 bits, like floats
             if number:  # its input's gradient is the gradient of the outputs before it
                 padded = made.tensor(*call.padded)
-                c.of_padded, inside = padded.data_ptr(), call.inside(padded)
-                convs[number - 1].g, convs[number - 1].g_strides = inside.data_ptr(), conv.four_strides(inside.stride())
+                c.of_padded, inside = pointer(padded, call.padded), call.inside(padded)
+                convs[number - 1].g = strided(inside, tuple(inside.shape))
+                convs[number - 1].g_strides = conv.four_strides(inside.stride())
             most = max(most, library.conv_forward_floats(block), library.conv_backward_floats(block))
             shown = torch.empty(call.outputs, device="meta").movedim(-1, 1)
             shape, strides = shown.shape, shown.stride()
@@ -190,7 +191,7 @@ class _Memory:
         return tensor
 
     def floats(self, *shape: int, zero: bool = False) -> int:
-        return self.tensor(*shape, zero=zero).data_ptr()
+        return pointer(self.tensor(*shape, zero=zero), shape)
 
 
 def row_of(layers: Sequence[nn.Module], sample: Tensor) -> Row | None:

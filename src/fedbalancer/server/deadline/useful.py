@@ -23,8 +23,8 @@ def useful_deadline(
     With one client and a work without end that is t - network = gamma / (1 - gamma) (network + overhead): rounds are
     as much longer than what they cost anyway as a batch is worth after the others.
 
-    >>> round(useful_deadline(np.array([10.0]), np.array([0.01]), np.array([1e9]), 20.0, 0.5))
-    40
+    >>> round(useful_deadline(np.array([10.0]), np.array([0.1]), np.array([1e4]), 20.0, 0.5), -1)
+    40.0
     """
     first, last = network_s + batch_s, network_s + batch_s * most_batches
     between = np.clip(np.geomspace(first.min(), last.max(), POINTS), first.min(), last.max())  # its ends are rounded
