@@ -124,7 +124,7 @@ class Summary:
 
     `loss_sum` and `loss_count` are over the samples that Algorithm 3 looks at (the selected ones, or all of them as
     an option); `over_count` and `over_sumsq` are over the samples at or above the loss threshold. `released` is what a
-    summary of another form sends in their place, for its half on the server to read.
+    summary of another form sends in their place, for its half on the server to read (`read_by_server`: it has).
     """
 
     loss_low: float
@@ -136,6 +136,7 @@ class Summary:
     trained: int
     batch_s: float
     released: tuple[float, ...] = ()
+    read_by_server: bool = False
 
     @property
     def loss_mean(self) -> float:

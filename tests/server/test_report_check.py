@@ -47,6 +47,11 @@ def test_what_the_samples_of_a_client_cannot_give_is_not_believed(changes: dict[
     assert words in str(fault(make_report(**changes), WEIGHTS, 100))  # type: ignore[arg-type]
 
 
+def test_what_the_server_itself_read_from_noise_is_no_claim() -> None:
+    assert fault(make_report(loss_count=150.0, read_by_server=True), WEIGHTS, 100) is None
+    assert fault(make_report(loss_count=150.0, trained=101, read_by_server=True), WEIGHTS, 100) is not None
+
+
 def test_an_update_must_be_of_real_numbers() -> None:
     assert "complex" in str(fault(replace(make_report(), update=np.zeros(2, dtype=np.complex64)), WEIGHTS))
 

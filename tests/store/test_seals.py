@@ -18,7 +18,7 @@ from fedbalancer.store.contents import SEALED, read_manifest
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("done") / "r"
-    run("synthetic", "fedavg+1t", rounds=3, users=6, out=out)
+    run("synthetic", "fedbalancer[summary=histogram]", rounds=3, users=6, out=out)
     return out
 
 

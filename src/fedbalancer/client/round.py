@@ -198,7 +198,8 @@ def understood(reports: Sequence[ClientReport], summary: Summarizer, order: Orde
     if read is None or not reports:
         return tuple(reports)
     found = read([report.summary for report in reports], order)
-    return tuple(replace(report, summary=each) for report, each in zip(reports, found, strict=True))
+    told = [replace(each, read_by_server=True) for each in found]
+    return tuple(replace(report, summary=each) for report, each in zip(reports, told, strict=True))
 
 
 def compress_seed(order: Order, client: str) -> int:

@@ -73,13 +73,17 @@ def _summary_fault(report: ClientReport, size: int | None) -> str | None:
             return f"{name} {getattr(summary, name)}, which must be a finite number"
     if size is None:
         return None
+    if report.weight > size:
+        return f"weight {report.weight:g}, which is at most its {size} samples"
+    if summary.trained > size:
+        return f"trained {summary.trained:g}, which is at most {size}"
+    if summary.read_by_server:  # from noise, and no claim of the client's
+        return None
     most = {
         "loss_low": BIGGEST_LOSS, "loss_high": BIGGEST_LOSS, "loss_sum": BIGGEST_LOSS * size, "loss_count": size,
-        "over_count": 2 * size + SLACK_COUNT, "over_sumsq": BIGGEST_LOSS**2 * size, "trained": size,
+        "over_count": 2 * size + SLACK_COUNT, "over_sumsq": BIGGEST_LOSS**2 * size,
     }  # fmt: skip
     for name, bound in most.items():
         if abs(getattr(summary, name)) > bound:
             return f"{name} {getattr(summary, name):g}, which is at most {bound:g} with {size} samples"
-    if report.weight > size:
-        return f"weight {report.weight:g}, which is at most its {size} samples"
     return None
