@@ -86,7 +86,8 @@ def _report(
     if values["batch_s"] > round_trip_s + _SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
         raise Faulty(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
     timings = split_timings(measured, round_trip_s)
-    summary = Summary(**values, trained=int(trained), released=_released(metrics, expected.summary))
+    released = _released(metrics, expected.summary)
+    summary = Summary(**values, trained=int(trained), released=released, read_by_server=False)
     update = _update(content, expected)
     report = ClientReport(expected.client, update, float(trained), measured.epochs, summary, timings)
     if problem := fault(report, expected.weights, expected.size):

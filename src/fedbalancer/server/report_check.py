@@ -68,22 +68,23 @@ def _update_fault(report: ClientReport, weights: Weights) -> str | None:
 
 def _summary_fault(report: ClientReport, size: int | None) -> str | None:
     summary = report.summary
-    for name in ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s"):
+    for name in (*_STATISTICS, "batch_s"):
         if not math.isfinite(getattr(summary, name)):
             return f"{name} {getattr(summary, name)}, which must be a finite number"
     if size is None:
         return None
-    if report.weight > size:
-        return f"weight {report.weight:g}, which is at most its {size} samples"
-    if summary.trained > size:
-        return f"trained {summary.trained:g}, which is at most {size}"
-    if summary.read_by_server:  # from noise, and no claim of the client's
-        return None
-    most = {
-        "loss_low": BIGGEST_LOSS, "loss_high": BIGGEST_LOSS, "loss_sum": BIGGEST_LOSS * size, "loss_count": size,
-        "over_count": 2 * size + SLACK_COUNT, "over_sumsq": BIGGEST_LOSS**2 * size,
-    }  # fmt: skip
+    told = {"weight": report.weight, "trained": summary.trained}
+    most: dict[str, float] = {"weight": size, "trained": size}
+    if not summary.read_by_server:  # what it read from noise is no claim of the client's
+        told |= {name: getattr(summary, name) for name in _STATISTICS}
+        most |= {
+            "loss_low": BIGGEST_LOSS, "loss_high": BIGGEST_LOSS, "loss_sum": BIGGEST_LOSS * size, "loss_count": size,
+            "over_count": 2 * size + SLACK_COUNT, "over_sumsq": BIGGEST_LOSS**2 * size,
+        }  # fmt: skip
     for name, bound in most.items():
-        if abs(getattr(summary, name)) > bound:
-            return f"{name} {getattr(summary, name):g}, which is at most {bound:g} with {size} samples"
+        if abs(told[name]) > bound:
+            return f"{name} {told[name]:g}, which is at most {bound:g} with {size} samples"
     return None
+
+
+_STATISTICS = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq")
