@@ -57,6 +57,10 @@ class Settings(BaseModel):
     )
     window_s: Seconds = Field(20.0, description="seconds that selecting clients takes")
     network_floor: NonzeroShare | None = Field(None, description="lift network speeds to this share of their mean")
+    device_spread: Annotated[float, Field(ge=0, le=10)] = Field(
+        1.0, description="how unequal phones are: 0 all alike, 1 as measured, 2 with the squared ratios of their speeds"
+    )
+    label_noise: BelowOne = Field(0.0, description="share of the clients' labels that are wrong on purpose")
     availability: str | None = Field(None, description="file of availability traces; off: everybody is always there")
 
     w: Rounds = Field(20, description="window of the ratio control in rounds (Alg. 3)")

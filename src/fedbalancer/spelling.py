@@ -22,7 +22,8 @@ SHARED = {
     **dict.fromkeys(
         ("rounds", "eval_every", "eval_every_s", "eval_clients", "checkpoint_s"), "how all methods are measured"
     ),
-    **dict.fromkeys(("latency", "window_s", "network_floor", "availability"), "what the devices are"),
+    **dict.fromkeys(("latency", "window_s", "network_floor", "device_spread", "availability"), "what the devices are"),
+    "label_noise": "what the data are",
 }
 """Settings that are no method's own, and what they say."""
 _FIXED = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[tT]")

@@ -3,7 +3,7 @@
 from fedbalancer.devices.availability import AlwaysOn, Traces, read_traces
 from fedbalancer.devices.many import DeviceDraw, DeviceDraws
 from fedbalancer.devices.network import PROFILES, Network
-from fedbalancer.devices.phones import CLASS_WEIGHTS, LATENCY_MS, Phones, resolve_latency
+from fedbalancer.devices.phones import CLASS_WEIGHTS, LATENCY_MS, Phones, resolve_latency, spread_latency
 from fedbalancer.devices.replay import Replay
 from fedbalancer.devices.trace_files import CleaningReport
 
@@ -21,4 +21,5 @@ __all__ = [
     "Traces",
     "read_traces",
     "resolve_latency",
+    "spread_latency",
 ]

@@ -58,6 +58,21 @@ def resolve_latency(latency: str | Mapping[str, tuple[float, float]]) -> dict[st
     return {name: _mean_and_std(name, latency[name]) for name in CLASS_WEIGHTS}
 
 
+def spread_latency(latency: Mapping[str, tuple[float, float]], spread: float) -> dict[str, tuple[float, float]]:
+    """The row with the ratios between its classes to the power of `spread`, around the geometric mean of all phones.
+
+    >>> {name: round(mean) for name, (mean, _) in spread_latency(resolve_latency("femnist"), 2).items()}
+    {'slow': 2671, 'mid': 342, 'fast': 32}
+    """
+    row = resolve_latency(latency)
+    if spread == 1:
+        return row
+    logs = {name: math.log(mean) for name, (mean, _) in row.items()}
+    middle = math.exp(sum(CLASS_WEIGHTS[name] * log for name, log in logs.items()) / sum(CLASS_WEIGHTS.values()))
+    factor = {name: (mean / middle) ** (spread - 1) for name, (mean, _) in row.items()}
+    return {name: (mean * factor[name], std * factor[name]) for name, (mean, std) in row.items()}
+
+
 def _mean_and_std(name: str, pair: tuple[float, float]) -> tuple[float, float]:
     try:
         mean, std = (float(value) for value in pair)

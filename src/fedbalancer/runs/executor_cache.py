@@ -92,7 +92,8 @@ class TrainerMaker:
 
 def _way_to_train(spec: RunSpec) -> RunSpec:
     """The spec without all that makes no difference to a trainer."""
-    return replace(spec, method="", seed=0, settings={}, rounds=None, budget_s=None, target=None, timing_only=False)
+    noise = {key: value for key, value in spec.overrides.items() if key == "label_noise"}  # which is of the data
+    return replace(spec, method="", seed=0, settings=noise, rounds=None, budget_s=None, target=None, timing_only=False)
 
 
 def kernels_for(spec: RunSpec) -> dict[str, str | None] | None:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from fedbalancer.client.compress import NoCompression
-from fedbalancer.devices import AlwaysOn, Network, Phones, many, read_traces, resolve_latency
+from fedbalancer.devices import AlwaysOn, Network, Phones, many, read_traces, resolve_latency, spread_latency
 from fedbalancer.engine import SimulatedEngine
 from fedbalancer.engine.simulated import SENT_NOTHING
 from fedbalancer.errors import BadSetting
@@ -62,7 +62,10 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     model_bytes = task.model_bytes if task.model_bytes is not None else layout().wire_bytes
     devices = Phones(
         seed=spec.seed,
-        latency=task.latency if not isinstance(task.latency, str) else resolve_latency(settings.latency),
+        latency=spread_latency(
+            task.latency if not isinstance(task.latency, str) else resolve_latency(settings.latency),
+            settings.device_spread,
+        ),
         network=Network(seed=spec.seed, floor=settings.network_floor),
     )
     size_of = task.sizes

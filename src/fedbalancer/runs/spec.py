@@ -12,11 +12,12 @@ from fedbalancer.client.fast.provenance import description
 from fedbalancer.client.train import ENGINES
 from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.methods import Method
-from fedbalancer.settings import Settings
+from fedbalancer.settings import Settings, resolve
 from fedbalancer.spelling import check_name, one_name, spelt
 from fedbalancer.store import new_manifest
 from fedbalancer.task import Task
 from fedbalancer.tasks import load_task
+from fedbalancer.tasks.label_noise import with_label_noise
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
 OLD_ENGINE = "plain"
@@ -106,9 +107,11 @@ class RunSpec:
 
     def load_task(self) -> Task:
         """The task itself."""
-        if isinstance(self.task, Task):
-            return self.task
-        return load_task(self.task, scale=self.scale, users=self.users, variant=self.variant)
+        task = self.task
+        if not isinstance(task, Task):
+            task = load_task(task, scale=self.scale, users=self.users, variant=self.variant)
+        share = resolve({key: value for key, value in self.overrides.items() if key == "label_noise"}).label_noise
+        return with_label_noise(task, share)
 
     def to_json(self) -> dict[str, Any]:
         """All fields, for `from_json`. A task or method of the user's own cannot be written down, and is null."""
