@@ -31,7 +31,7 @@ def is_at(time_s: float, end_s: float) -> bool:
 
 
 class Reached:
-    """The highest accuracy that a run has touched by rounds and, if it has a grid, held on that."""
+    """The highest accuracy that a run has held on its grid or, if it has none, touched by rounds."""
 
     def __init__(self, on_grid: bool) -> None:
         self._on_grid = on_grid
@@ -49,5 +49,5 @@ class Reached:
                 self._touched = max(self._touched, row.accuracy)
 
     def is_at(self, target: float) -> bool:
-        """Whether the target was reached by every schedule of the run, so that any rule can find it there."""
-        return self._touched >= target and (not self._on_grid or self._held >= target)
+        """Whether the target was held on the grid; of a run without one, whether it was touched."""
+        return self._held >= target if self._on_grid else self._touched >= target
