@@ -90,6 +90,7 @@ def _tempo(s: Settings) -> Method:
     return _fedbalancer(s).changed(
         clients=ByLoss(),
         deadline=UsefulWork(),
+        samples=OverThreshold(TEMPO_SHARE),
         work=WholeBatches(),
         pace=RatioControl(TEMPO_WINDOW, s.lss, s.dss),
         aggregate=ExtrapolatedMomentum(),
@@ -99,6 +100,9 @@ def _tempo(s: Settings) -> Method:
 
 TEMPO_WINDOW = 5
 """Rounds between the looks of tempo's threshold control: its rounds are short."""
+TEMPO_SHARE = 0.75
+"""Of the samples that tempo takes, so many are over the threshold (p). With all of them, as on the paper's tasks, a model
+that has come far forgets the others, whose losses nobody looks at any more."""
 
 
 def _clients(s: Settings) -> OverThresholdUtility:
