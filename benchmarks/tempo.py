@@ -1,0 +1,190 @@
+"""tempo against the paper's FedBalancer, FedAvg and their like: what docs/results/tempo has, made again.
+
+    python benchmarks/tempo.py held-out [--tasks har,femnist] [--seeds 10..19]    # seeds that it was not made with
+    python benchmarks/tempo.py gifts [--tasks har]                                # what it is given, given to others
+    python benchmarks/tempo.py parts [--tasks har]                                # without one part each
+    python benchmarks/tempo.py trials [--tasks synthetic]                         # other phones, cohorts, labels
+
+Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
+of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and 95 %
+interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from fedbalancer.files import write_bytes, write_text
+from fedbalancer.report.ratio import Arrival, Ratio, paired_ratio
+
+TASKS = ("har", "femnist", "celeba", "shakespeare", "reddit")
+FEDAVG = ("fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa")
+USUAL = (*FEDAVG, "prox+1t", "oort", "fedbalancer", "tempo")
+COSTS = ("sample_passes", "device_s", "down_bytes", "up_bytes")
+SHARES = ("1", "0.95", "0.9")
+_GIFTS = "deadline=UsefulWork,aggregate=ExtrapolatedMomentum"
+GIVEN = (
+    *FEDAVG, "fedbalancer", f"fedavg+batches+averaged[{_GIFTS}]", f"prox+batches+averaged[{_GIFTS}]",
+    f"fedbalancer+batches+averaged[w=5,p=.75,{_GIFTS}]", "tempo",
+)  # fmt: skip
+PARTS = (
+    *FEDAVG, "fedbalancer", "tempo", "tempo[samples=EverySample]", "tempo[samples=OverThreshold(p=1)]",
+    "tempo[clients=Uniform]", "tempo[deadline=PeakDeadline]", "tempo[work=WholeEpochs]",
+    "tempo[aggregate=ExtrapolatedMomentum(beta=0)]", "tempo[aggregate=ServerMomentum(beta=.5)]",
+    "tempo[aggregate=WeightedMean]", "tempo[deliver=LastModel]",
+)  # fmt: skip
+TRIALS: Mapping[str, tuple[str, ...]] = {
+    "as it is": (),
+    "phones twice as unequal": ("device_spread=2",),
+    "a fifth of the labels wrong": ("label_noise=.2",),
+    "5 clients a round": ("clients_per_round=5",),
+    "half of the clients a round": ("clients_per_round=HALF",),
+    "one local epoch": ("epochs=1",),
+    "batches of 50": ("batch_size=50",),
+}
+USERS = {"synthetic": 100}
+
+
+class Compared(NamedTuple):
+    """One comparison: what it is called in the table, and what `fedbalancer compare` is told."""
+
+    name: str
+    task: str
+    methods: Sequence[str]
+    seeds: str
+    settings: Sequence[str] = ()
+
+    def made(self, runs: Path) -> dict[str, Any]:
+        """Its summary; the runs that are missing are run first."""
+        out = runs / self.name.replace(" ", "-")
+        if (out / "comparison.json").exists():
+            command = ["resume", str(out)]
+        else:
+            users = USERS.get(self.task)
+            told = [f"--users={users}"] if users else []
+            # All methods are evaluated on one grid of seconds; evaluations by rounds would only cost time.
+            for setting in ("eval_every=1000000", *self.settings):
+                told += ["--set", setting.replace("HALF", str((users or 20) // 2))]
+            methods = ",".join(self.methods)
+            command = ["compare", self.task, "--methods", methods, "--seeds", self.seeds, "--out", str(out), *told]
+        subprocess.run([sys.executable, "-m", "fedbalancer", *command], check=True, stdout=subprocess.DEVNULL)
+        found: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+        return found
+
+
+def over(summary: Mapping[str, Any], mine: str, reference: str, share: str) -> Ratio:
+    """How many times as fast `mine` is at this share of the target as `reference` (or the best FedAvg of the seed)."""
+
+    def arrival(seed: Mapping[str, Any], method: str) -> Arrival:
+        time = seed["methods"][method]["times"][share]
+        return Arrival(time["seconds"], time["reached"])
+
+    seeds = summary["per_seed"]
+    return paired_ratio([(arrival(s, reference or s["reference"]), arrival(s, mine)) for s in seeds])
+
+
+def rows(name: str, task: str, summary: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """What is kept of a comparison, a row a method, target and reference."""
+    for method, found in summary["methods"].items():
+        for share in SHARES:
+            for reference in ("fedbalancer", ""):
+                ratio = over(summary, method, reference, share)
+                yield {
+                    "comparison": name, "task": task, "method": method, "target_share": float(share),
+                    "over": reference or "best fedavg", "ratio": ratio.mean, "low": ratio.low, "high": ratio.high,
+                    "bound": ratio.bound, "p": ratio.p, "seeds": ratio.seeds, "accuracy": found["accuracy"]["mean"],
+                    "worst_decile": found["clients"]["worst_decile"], "never_chosen": found["clients"]["never"],
+                    "reached": found["targets"][share]["reached"],
+                    **{name: found["targets"][share]["cost"][name] for name in COSTS},
+                }  # fmt: skip
+
+
+def cell(ratio: Ratio) -> str:
+    """A ratio as the tables say it."""
+    if ratio.mean is None:
+        return "?"
+    ends = [f"{end:.2f}" if end is not None else "?" for end in (ratio.low, ratio.high)]
+    interval = "" if ratio.low is None and ratio.high is None else f" ({' to '.join(ends)})"
+    return f"{ratio.bound + ' ' if ratio.bound else ''}{ratio.mean:.2f}{interval}"
+
+
+def table(name: str, summary: Mapping[str, Any]) -> list[str]:
+    """A comparison in Markdown."""
+    count = len(summary["per_seed"])
+    lines = [
+        f"### {name}: {count} seeds, target {summary['target']:.3f}",
+        "",
+        "| method | over FedBalancer, 100 % | 95 % | 90 % | over the best FedAvg, 100 % | reached | accuracy "
+        "| worst decile | device hours to the target |",
+        "|:--|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for method, found in summary["methods"].items():
+        ratios = [cell(over(summary, method, "fedbalancer", share)) for share in SHARES]
+        ratios.append(cell(over(summary, method, "", "1")))
+        decile = found["clients"]["worst_decile"]
+        cells = [
+            f"`{method}`", *ratios, f"{found['speedup']['reached']} of {count}", f"{found['accuracy']['mean']:.3f}",
+            "–" if decile is None else f"{decile:.3f}", hours(found["targets"]["1"]["cost"]),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def hours(cost: Mapping[str, Any]) -> str:
+    """Device hours, of which a run that never came to the target has told only some."""
+    return "–" if cost.get("device_s") is None else f"{cost['device_s'] / 3600:.2f}"
+
+
+def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None) -> list[Compared]:
+    """The comparisons of one kind."""
+    if what == "trials":
+        cases = [(task, trial) for task in tasks or ("synthetic",) for trial in TRIALS]
+        methods = ("fedavg+1t", "fedavg+wfa", "fedbalancer", "tempo")
+        return [Compared(f"{t}, {trial}", t, methods, seeds or "0..2", TRIALS[trial]) for t, trial in cases]
+    methods, usual_tasks, usual_seeds = {
+        "held-out": (USUAL, TASKS, "10..19"),
+        "gifts": (GIVEN, ("har",), "0..4"),
+        "parts": (PARTS, ("har",), "0..4"),
+    }[what]
+    return [Compared(task, task, methods, seeds or usual_seeds) for task in tasks or usual_tasks]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("held-out", "gifts", "parts", "trials"))
+    parser.add_argument("--tasks", type=lambda text: text.split(","))
+    parser.add_argument("--seeds")
+    parser.add_argument("--runs", type=Path, default=Path("runs/tempo"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/tempo"))
+    told = parser.parse_args()
+    made: list[dict[str, Any]] = []
+    lines = [f"## {told.what}", ""]
+    for compared in chosen(told.what, told.tasks, told.seeds):
+        print(compared.name, flush=True)
+        summary = compared.made(told.runs / told.what)
+        made += rows(compared.name, compared.task, summary)
+        lines += table(compared.name, summary)
+    told.out.mkdir(parents=True, exist_ok=True)
+    write_text(told.out / f"{told.what}.md", "\n".join(lines))
+    kept = told.out / f"{told.what}.parquet"
+    write_bytes(kept, _parquet(pl.DataFrame(made, infer_schema_length=None)))
+
+
+def _parquet(frame: pl.DataFrame) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+if __name__ == "__main__":
+    main()
