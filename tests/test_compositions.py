@@ -45,6 +45,7 @@ from fedbalancer.server.aggregate import (
 from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel, LastModel
+from fedbalancer.server.late import Buffered, Joins, Lost
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.tasks import load_task
@@ -61,6 +62,7 @@ CHOICES: dict[str, list[Any]] = {
         MajorityVote(), FedExP(), FedNova(), ExtrapolatedMomentum(),
     ],
     "deliver": [LastModel(), AveragedModel()],
+    "late": [Lost(), Joins(), Buffered()],
     "threshold": [NoThreshold(), InterpolatedThreshold()],
     "pace": [ConstantPace(), RatioControl(w=1)],
     "summary": [LossStatistics(0.01), Silent()],

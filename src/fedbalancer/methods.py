@@ -43,6 +43,7 @@ from fedbalancer.server.aggregate import (
 from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel
+from fedbalancer.server.late import Buffered, Joins, Lost
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -139,6 +140,16 @@ def _oortbalancer(s: Settings) -> Method:
     return _fedbalancer(s).changed(clients=clients, samples=OverThresholdBatch(s.p), epoch_batches=1)
 
 
+def _fedbuff(s: Settings) -> Method:
+    return _fedavg("fedbuff", WaitForShare(), s).changed(late=Buffered())
+
+
+def _late(m: Method, s: Settings) -> Method:
+    if m.late != Lost():
+        raise BadSetting(f"method '{m.name}+late': {m.name} counts late reports anyway")
+    return m.changed(late=Joins())
+
+
 def _summary(s: Settings) -> LossStatistics:
     return LossStatistics(s.noise_factor, s.utility_samples)
 
@@ -155,6 +166,7 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "fedbalancer": ("sample selection and adaptive deadlines", _fedbalancer),
     "tempo": ("ours: short rounds by useful work, momentum, averaged", _tempo),
     "oortbalancer": ("FedBalancer on Oort's one batch an epoch", _oortbalancer),
+    "fedbuff": ("FedBuff: a step whenever enough reports have come, late or not", _fedbuff),
 }
 
 FAMILIES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
@@ -176,6 +188,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         lambda m, s: m.changed(clients=PowerOfChoice(s.candidates)),
     ),
     "+fedcs": ("as many fast clients as fit", lambda m, s: m.changed(clients=FedCS(s.candidates))),
+    "+late": ("a late report joins the round in which it comes", _late),
     # How updates become a model.
     "+qffl": ("q-FFL: high losses count for more", lambda m, s: m.changed(aggregate=QFFL(s.qffl_q))),
     "+momentum": (

@@ -56,6 +56,7 @@ KNOWN = {
 }
 OUTCOMES = {
     "completed": ("completed", GREEN),
+    "joined": ("late, counted in a later round", ON_DARK[GREEN]),
     "download": ("too late in download", YELLOW),
     "forward": ("too late in forward pass", ORANGE),
     "train": ("too late in training", RED),
