@@ -43,7 +43,7 @@ from fedbalancer.server.aggregate import (
     WeightedMean,
 )
 from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.late import Buffered, Joins, Lost
 from fedbalancer.server.pace import ConstantPace, RatioControl
@@ -55,7 +55,9 @@ TASK = load_task("synthetic", users=USERS)
 CHOICES: dict[str, list[Any]] = {
     "clients": [Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS(), ByLoss()],
     "samples": [EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples()],
-    "deadline": [FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports(), UsefulWork()],
+    "deadline": [
+        FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports(), UsefulWork(), KthFastest(),
+    ],
     "work": [AllOrNothing(), WholeEpochs(), WholeBatches()],
     "aggregate": [
         WeightedMean(), QFFL(), ServerMomentum(), FedAdam(), FedYogi(), FedAdagrad(), Median(), TrimmedMean(), Krum(),

@@ -38,7 +38,7 @@ from fedbalancer.server.aggregate import (
     WeightedMean,
 )
 from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.late import Buffered, Joins, Lost
 from fedbalancer.server.pace import ConstantPace, RatioControl
@@ -57,6 +57,7 @@ TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "fedbalancer": (OverThresholdUtility(), OverThreshold(1.0), PeakDeadline(), WholeEpochs()),
     "tempo": (ByLoss(), OverThreshold(1.0), UsefulWork(), WholeBatches()),
     "oortbalancer": (OverThresholdUtility(alpha=2.0), OverThresholdBatch(1.0), PeakDeadline(), WholeEpochs()),
+    "timelyfl": (Uniform(), EverySample(), KthFastest(0.5, 1.0), WholeBatches()),
     "fedbuff": (Uniform(), EverySample(), WaitForShare(1.0), AllOrNothing()),
 }
 BALANCERS = {"fedbalancer", "oortbalancer", "tempo"}
@@ -99,7 +100,7 @@ class TestTable:
         refused -= {"-clients"} if name == "oort" else set()
         refused -= {"-samples"} if name == "sampleselection" else set()
         waits = isinstance(method(name).deadline, WaitForShare | FirstReports)
-        refused -= {"-deadline"} if waits or "2t" in name else set()
+        refused -= {"-deadline"} if waits or "2t" in name or name == "timelyfl" else set()
         refused |= {"+late"} if name in LATE else set()
         for modifier in MODIFIERS:
             if modifier not in refused:

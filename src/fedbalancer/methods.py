@@ -41,7 +41,7 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
 )
 from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel
 from fedbalancer.server.late import Buffered, Joins, Lost
 from fedbalancer.server.pace import RatioControl
@@ -144,6 +144,10 @@ def _fedbuff(s: Settings) -> Method:
     return _fedavg("fedbuff", WaitForShare(), s).changed(late=Buffered())
 
 
+def _timelyfl(s: Settings) -> Method:
+    return _fedavg("timelyfl", KthFastest(), s).changed(work=WholeBatches())
+
+
 def _late(m: Method, s: Settings) -> Method:
     if m.late != Lost():
         raise BadSetting(f"method '{m.name}+late': {m.name} counts late reports anyway")
@@ -166,6 +170,7 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "fedbalancer": ("sample selection and adaptive deadlines", _fedbalancer),
     "tempo": ("ours: short rounds by useful work, momentum, averaged", _tempo),
     "oortbalancer": ("FedBalancer on Oort's one batch an epoch", _oortbalancer),
+    "timelyfl": ("TimelyFL: work that fits the k-th fastest client's epoch", _timelyfl),
     "fedbuff": ("FedBuff: a step whenever enough reports have come, late or not", _fedbuff),
 }
 
