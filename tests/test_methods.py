@@ -37,10 +37,10 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
     WeightedMean,
 )
-from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.clients import ByLoss, FedCS, LeastSelected, Oort, OverThresholdUtility, PowerOfChoice, Uniform
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel, LastModel
-from fedbalancer.server.late import Buffered, Joins, Lost
+from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -58,10 +58,11 @@ TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "tempo": (ByLoss(), OverThreshold(1.0), UsefulWork(), WholeBatches()),
     "oortbalancer": (OverThresholdUtility(alpha=2.0), OverThresholdBatch(1.0), PeakDeadline(), WholeEpochs()),
     "timelyfl": (Uniform(), EverySample(), KthFastest(0.5, 1.0), WholeBatches()),
+    "refl": (LeastSelected(), EverySample(), WaitForShare(0.8), AllOrNothing()),
     "fedbuff": (Uniform(), EverySample(), WaitForShare(1.0), AllOrNothing()),
 }
 BALANCERS = {"fedbalancer", "oortbalancer", "tempo"}
-LATE: dict[str, Any] = {"fedbuff": Buffered()}
+LATE: dict[str, Any] = {"fedbuff": Buffered(), "refl": Boosted(0.35)}
 
 
 class TestTable:
@@ -97,7 +98,7 @@ class TestTable:
         silenced = {"+silent"} if name in {"oort", *BALANCERS} else set()
         parts = {modifier for modifier in MODIFIERS if modifier[0] == "-"}
         refused = silenced | (set() if name in BALANCERS else parts)
-        refused -= {"-clients"} if name == "oort" else set()
+        refused -= {"-clients"} if name in {"oort", "refl"} else set()
         refused -= {"-samples"} if name == "sampleselection" else set()
         waits = isinstance(method(name).deadline, WaitForShare | FirstReports)
         refused -= {"-deadline"} if waits or "2t" in name or name == "timelyfl" else set()

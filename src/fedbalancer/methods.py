@@ -40,10 +40,10 @@ from fedbalancer.server.aggregate import (
     ServerMomentum,
     TrimmedMean,
 )
-from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.clients import ByLoss, FedCS, LeastSelected, Oort, OverThresholdUtility, PowerOfChoice, Uniform
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel
-from fedbalancer.server.late import Buffered, Joins, Lost
+from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -148,9 +148,17 @@ def _timelyfl(s: Settings) -> Method:
     return _fedavg("timelyfl", KthFastest(), s).changed(work=WholeBatches())
 
 
+def _refl(s: Settings) -> Method:
+    return _fedavg("refl", WaitForShare(REFL_SHARE), s).changed(clients=LeastSelected(), late=Boosted())
+
+
+REFL_SHARE = 0.8
+"""The share of reports with which REFL's rounds close, as in its released code."""
+
+
 def _late(m: Method, s: Settings) -> Method:
     if m.late != Lost():
-        raise BadSetting(f"method '{m.name}+late': {m.name} counts late reports anyway")
+        raise BadSetting(f"method '{m.name}+late': {type(m.late).__name__} counts late reports anyway")
     return m.changed(late=Joins())
 
 
@@ -171,6 +179,7 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "tempo": ("ours: short rounds by useful work, momentum, averaged", _tempo),
     "oortbalancer": ("FedBalancer on Oort's one batch an epoch", _oortbalancer),
     "timelyfl": ("TimelyFL: work that fits the k-th fastest client's epoch", _timelyfl),
+    "refl": ("REFL: stale reports count, seldom selected clients first", _refl),
     "fedbuff": ("FedBuff: a step whenever enough reports have come, late or not", _fedbuff),
 }
 

@@ -215,7 +215,7 @@ def all_methods() -> list[str]:
     return [name for name in names if method(name, SETTINGS).late == Lost()]
 
 
-@pytest.mark.parametrize("name", ["fedbuff", "fedavg+1t+late"])
+@pytest.mark.parametrize("name", ["fedbuff", "refl", "fedavg+1t+late"])
 def test_what_counts_late_reports_is_refused_by_name(name: str) -> None:
     with pytest.raises(BadSetting, match=re.escape(f"method {name!r} counts late reports")):
         Strategy(name)

@@ -109,7 +109,7 @@ def test_numbers_that_make_no_sense_are_refused_with_the_policy_and_what_would_b
         method(f"fedavg+1t[late={late}]")
 
 
-@pytest.mark.parametrize("name", ["fedbuff+late", "fedavg+1t+late+late"])
+@pytest.mark.parametrize("name", ["fedbuff+late", "refl+late", "fedavg+1t+late+late"])
 def test_what_counts_late_reports_anyway_is_told_so(name: str) -> None:
     with pytest.raises(BadSetting, match="counts late reports anyway"):
         method(name)
