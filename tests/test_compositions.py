@@ -42,9 +42,10 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
     WeightedMean,
 )
-from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
+from fedbalancer.server.clients import ByLoss, FedCS, LeastSelected, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel, LastModel
+from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.tasks import load_task
@@ -52,15 +53,18 @@ from fedbalancer.tasks import load_task
 ROUNDS, USERS = 3, 12
 TASK = load_task("synthetic", users=USERS)
 CHOICES: dict[str, list[Any]] = {
-    "clients": [Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS(), ByLoss()],
+    "clients": [Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS(), ByLoss(), LeastSelected()],
     "samples": [EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples()],
-    "deadline": [FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports(), UsefulWork()],
+    "deadline": [
+        FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports(), UsefulWork(), KthFastest(),
+    ],
     "work": [AllOrNothing(), WholeEpochs(), WholeBatches()],
     "aggregate": [
         WeightedMean(), QFFL(), ServerMomentum(), FedAdam(), FedYogi(), FedAdagrad(), Median(), TrimmedMean(), Krum(),
         MajorityVote(), FedExP(), FedNova(), ExtrapolatedMomentum(),
     ],
     "deliver": [LastModel(), AveragedModel()],
+    "late": [Lost(), Joins(), Buffered(), Boosted()],
     "threshold": [NoThreshold(), InterpolatedThreshold()],
     "pace": [ConstantPace(), RatioControl(w=1)],
     "summary": [LossStatistics(0.01), Silent()],

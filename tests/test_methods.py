@@ -37,9 +37,10 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
     WeightedMean,
 )
-from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
+from fedbalancer.server.clients import ByLoss, FedCS, LeastSelected, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel, LastModel
+from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -56,8 +57,12 @@ TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "fedbalancer": (OverThresholdUtility(), OverThreshold(1.0), PeakDeadline(), WholeEpochs()),
     "tempo": (ByLoss(), OverThreshold(1.0), UsefulWork(), WholeBatches()),
     "oortbalancer": (OverThresholdUtility(alpha=2.0), OverThresholdBatch(1.0), PeakDeadline(), WholeEpochs()),
+    "timelyfl": (Uniform(), EverySample(), KthFastest(0.5, 1.0), WholeBatches()),
+    "refl": (LeastSelected(), EverySample(), WaitForShare(0.8), AllOrNothing()),
+    "fedbuff": (Uniform(), EverySample(), WaitForShare(1.0), AllOrNothing()),
 }
 BALANCERS = {"fedbalancer", "oortbalancer", "tempo"}
+LATE: dict[str, Any] = {"fedbuff": Buffered(), "refl": Boosted(0.35)}
 
 
 class TestTable:
@@ -68,7 +73,7 @@ class TestTable:
         ours = name == "tempo"
         assert made.aggregate == (ExtrapolatedMomentum() if ours else WeightedMean())
         assert made.deliver == (AveragedModel() if ours else LastModel())
-        assert (made.compress, made.name) == (NoCompression(), name)
+        assert (made.compress, made.late, made.name) == (NoCompression(), LATE.get(name, Lost()), name)
 
     def test_every_base_is_in_the_table(self) -> None:
         assert set(TABLE) == set(BASES)
@@ -93,10 +98,11 @@ class TestTable:
         silenced = {"+silent"} if name in {"oort", *BALANCERS} else set()
         parts = {modifier for modifier in MODIFIERS if modifier[0] == "-"}
         refused = silenced | (set() if name in BALANCERS else parts)
-        refused -= {"-clients"} if name == "oort" else set()
+        refused -= {"-clients"} if name in {"oort", "refl"} else set()
         refused -= {"-samples"} if name == "sampleselection" else set()
         waits = isinstance(method(name).deadline, WaitForShare | FirstReports)
-        refused -= {"-deadline"} if waits or "2t" in name else set()
+        refused -= {"-deadline"} if waits or "2t" in name or name == "timelyfl" else set()
+        refused |= {"+late"} if name in LATE else set()
         for modifier in MODIFIERS:
             if modifier not in refused:
                 assert method(name + modifier).name == name + modifier
@@ -169,6 +175,7 @@ class TestSettingsReachTheSlots:
         made: dict[str, dict[str, Any]] = {
             "+powerofchoice": {"clients": PowerOfChoice(3.0)},
             "+fedcs": {"clients": FedCS(3.0)},
+            "+late": {"late": Joins()},
             "+qffl": {"aggregate": QFFL(0.5)},
             "+momentum": {"aggregate": ServerMomentum(0.7, 0.6)},
             "+fedadam": {"aggregate": FedAdam(0.2, 0.8, 0.9, 0.1)},

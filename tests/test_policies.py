@@ -62,6 +62,7 @@ USES: dict[str, Callable[[Any, ServerState], Any]] = {
     "work": lambda policy, _: policy.batches(float, 7.5, 3, 4),
     "aggregate": lambda policy, state: policy.aggregate(SETUP, state, REPORTS),
     "deliver": lambda policy, state: policy.after(SETUP, state, np.array([3.0, 4.0], dtype=np.float32)),
+    "late": lambda policy, state: policy.weighted(SETUP, state, [replace(REPORTS[0], staleness=2), REPORTS[1]]),
     "threshold": lambda policy, state: policy.threshold(SETUP, state),
     "pace": lambda policy, state: policy.observe(SETUP, state, RESULT),
     "summary": lambda policy, _: policy.summarize(

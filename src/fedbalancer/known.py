@@ -7,7 +7,7 @@ from typing import Any
 
 from fedbalancer.client import policies
 from fedbalancer.errors import UnknownName
-from fedbalancer.server import aggregate, clients, deadline, deliver, pace, threshold
+from fedbalancer.server import aggregate, clients, deadline, deliver, late, pace, threshold
 from fedbalancer.slots import SLOTS, checked, load_policy, made, read_call
 from fedbalancer.spelling import WAITS, fixed_multiple
 
@@ -25,6 +25,7 @@ KNOWN: Mapping[str, Mapping[str, type]] = {
     "pace": _classes(pace),
     "aggregate": _classes(aggregate),
     "deliver": _classes(deliver),
+    "late": _classes(late),
     **policies.KNOWN,
 }
 

@@ -40,9 +40,10 @@ from fedbalancer.server.aggregate import (
     ServerMomentum,
     TrimmedMean,
 )
-from fedbalancer.server.clients import ByLoss, FedCS, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, PeakDeadline, UsefulWork, WaitForShare
+from fedbalancer.server.clients import ByLoss, FedCS, LeastSelected, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel
+from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
@@ -143,6 +144,28 @@ def _oortbalancer(s: Settings) -> Method:
     return _fedbalancer(s).changed(clients=clients, samples=OverThresholdBatch(s.p), epoch_batches=1)
 
 
+def _fedbuff(s: Settings) -> Method:
+    return _fedavg("fedbuff", WaitForShare(), s).changed(late=Buffered())
+
+
+def _timelyfl(s: Settings) -> Method:
+    return _fedavg("timelyfl", KthFastest(), s).changed(work=WholeBatches())
+
+
+def _refl(s: Settings) -> Method:
+    return _fedavg("refl", WaitForShare(REFL_SHARE), s).changed(clients=LeastSelected(), late=Boosted())
+
+
+REFL_SHARE = 0.8
+"""The share of reports with which REFL's rounds close, as in its released code."""
+
+
+def _late(m: Method, s: Settings) -> Method:
+    if m.late != Lost():
+        raise BadSetting(f"method '{m.name}+late': {type(m.late).__name__} counts late reports anyway")
+    return m.changed(late=Joins())
+
+
 def _summary(s: Settings) -> LossStatistics:
     return LossStatistics(s.noise_factor, s.utility_samples)
 
@@ -159,6 +182,9 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "fedbalancer": ("sample selection and adaptive deadlines", _fedbalancer),
     "tempo": ("ours: short rounds by useful work, momentum, averaged", _tempo),
     "oortbalancer": ("FedBalancer on Oort's one batch an epoch", _oortbalancer),
+    "timelyfl": ("TimelyFL: work that fits the k-th fastest client's epoch", _timelyfl),
+    "refl": ("REFL: stale reports count, seldom selected clients first", _refl),
+    "fedbuff": ("FedBuff: a step whenever enough reports have come, late or not", _fedbuff),
 }
 
 FAMILIES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
@@ -180,6 +206,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         lambda m, s: m.changed(clients=PowerOfChoice(s.candidates)),
     ),
     "+fedcs": ("as many fast clients as fit", lambda m, s: m.changed(clients=FedCS(s.candidates))),
+    "+late": ("a late report joins the round in which it comes", _late),
     # How updates become a model.
     "+qffl": ("q-FFL: high losses count for more", lambda m, s: m.changed(aggregate=QFFL(s.qffl_q))),
     "+momentum": (

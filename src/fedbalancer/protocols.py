@@ -18,6 +18,7 @@ from fedbalancer.types import (
     Evaluation,
     FloatArray,
     IndexArray,
+    LateRule,
     Layout,
     Order,
     RoundPlan,
@@ -107,6 +108,23 @@ class DeliveryPolicy(Protocol):
         """What the policy remembers when a round has made these weights; `state` is from before it."""
 
     def model(self, state: ServerState) -> Weights: ...
+
+
+@runtime_checkable
+class LatePolicy(ServerPolicy, Protocol):
+    """What becomes of a report that comes after its round has closed. `observe` sees every report of a round."""
+
+    def rule(self) -> LateRule:
+        """Whether such a report is lost, joins the round in which it comes, or counts for its quorum as well."""
+
+    def room(self, setup: Setup, state: ServerState) -> int:
+        """How many clients to ask anew, K unless the policy counts those that are under way."""
+
+    def quorum(self, setup: Setup, state: ServerState, quorum: int) -> int:
+        """The reports to close with, where the deadline policy has this quorum."""
+
+    def weighted(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
+        """The reports as they are aggregated: those that are stale with less weight."""
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,13 @@ Count = TypeVar("Count", int, NDArray[Any])
 
 RECENT_COUNTS = 5
 """How many trained-sample counts the ledger remembers per client."""
+
+LateRule = Literal["lost", "joins", "counts"]
+"""What becomes of a report that comes after its round has closed: it is lost; it joins the round in which it comes,
+which closes as if it did not; or it counts for that round's quorum as any other."""
+
+UNDER_WAY = "under way"
+"""Why a client is missing that is still at work when its round closes, and whose report will count when it comes."""
 
 FORWARD_PASS_EPOCHS = 0.5
 """A forward pass over all data takes half the time of one training epoch."""
@@ -110,12 +117,14 @@ class Order:
 @dataclass(frozen=True)
 class RoundPlan:
     """One round to run: it closes at the `quorum`-th report or at the deadline, whichever is first.
-    `deadline_bounds_s` are dl and dh, between which the deadline was chosen, if it was: only for the record."""
+    `deadline_bounds_s` are dl and dh, between which the deadline was chosen, if it was: only for the record. `late`
+    says what becomes of reports that come after the close."""
 
     order: Order
     cohort: tuple[str, ...]
     quorum: int
     deadline_bounds_s: tuple[float, float] | None = None
+    late: LateRule = "lost"
 
 
 @dataclass(frozen=True)
@@ -160,7 +169,8 @@ class Timings:
 
 @dataclass(frozen=True, eq=False)
 class ClientReport:
-    """A client that made it: its update (new weights minus the weights it was sent) and its metadata."""
+    """A client that made it: its update (new weights minus the weights it was sent) and its metadata. `staleness` is
+    how many rounds after the one that it was sent for the report came, 0 where it came in time."""
 
     client: str
     update: Weights
@@ -168,13 +178,14 @@ class ClientReport:
     epochs: float
     summary: Summary
     timings: Timings
+    staleness: int = 0
 
 
 @dataclass(frozen=True)
 class Missing:
     """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
-    passed), late (the quorum was full), unavailable, or invalid (what it sent was not believed); of a real client also
-    silent (no reply when the round closed) or error."""
+    passed), late (the quorum was full), unavailable, under way (its report will count in a later round), or invalid
+    (what it sent was not believed); of a real client also silent (no reply when the round closed) or error."""
 
     client: str
     why: str
@@ -186,7 +197,8 @@ class Missing:
 class RoundResult:
     """All that an engine may tell the server. Reports and missing are in order of client id; `seconds` is the
     duration from the send to the close, `window_s` what the selection of clients took before it, `down_bytes` and
-    `up_bytes` what was sent to the clients and what they sent, late updates included."""
+    `up_bytes` what was sent to the clients and what they sent, late updates included. `under_way` are the clients,
+    in order of id, whose reports of this round or earlier ones are still to come, and will count."""
 
     plan: RoundPlan
     reports: tuple[ClientReport, ...]
@@ -195,6 +207,14 @@ class RoundResult:
     window_s: float = 0.0
     down_bytes: int = 0
     up_bytes: int = 0
+    under_way: tuple[str, ...] = ()
+
+    @property
+    def in_time(self) -> RoundResult:
+        """The round without the reports that were sent for an earlier one."""
+        if all(report.staleness == 0 for report in self.reports):
+            return self
+        return replace(self, reports=tuple(report for report in self.reports if report.staleness == 0))
 
 
 @dataclass(frozen=True)
@@ -316,7 +336,7 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """All that the server remembers: saving it is the checkpoint. The last six fields belong to the policies of
+    """All that the server remembers: saving it is the checkpoint. The last seven fields belong to the policies of
     those slots: each is a frozen dataclass of plain values and arrays, or None for a policy that remembers nothing."""
 
     round: int
@@ -329,6 +349,7 @@ class ServerState:
     deadline: Any = None
     aggregate: Any = None
     deliver: Any = None
+    late: Any = None
 
 
 @dataclass(frozen=True, eq=False)

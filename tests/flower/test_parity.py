@@ -3,6 +3,7 @@ methods. One set of draws says what every client's device takes; torch trains fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ from fedbalancer.devices.replay import Replay
 from fedbalancer.engine import SimulatedEngine
 from fedbalancer.engine.executors import InlineExecutor
 from fedbalancer.errors import BadSetting
-from fedbalancer.flower import client_app
+from fedbalancer.flower import Strategy, client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
@@ -35,6 +36,7 @@ from fedbalancer.flower.orders import HELLO
 from fedbalancer.flower.overhead import Overheads
 from fedbalancer.loop import rounds
 from fedbalancer.methods import BASES, MODIFIERS, Method, method, setup_of
+from fedbalancer.server.late import Lost
 from fedbalancer.server.server import Server
 from fedbalancer.settings import resolve
 from fedbalancer.task import Task
@@ -199,7 +201,8 @@ def assert_close(one: Any, other: Any) -> None:
 
 
 def all_methods() -> list[str]:
-    """Every base, and every modifier on the first of some bases that it goes together with."""
+    """Every base, and every modifier on the first of some bases that it goes together with; but for those that count
+    late reports, which Flower refuses."""
     names = list(BASES)
     for modifier in MODIFIERS:
         for base in ("fedbalancer", "prox+2t"):
@@ -209,7 +212,13 @@ def all_methods() -> list[str]:
                 continue
             names.append(base + modifier)
             break
-    return names
+    return [name for name in names if method(name, SETTINGS).late == Lost()]
+
+
+@pytest.mark.parametrize("name", ["fedbuff", "refl", "fedavg+1t+late"])
+def test_what_counts_late_reports_is_refused_by_name(name: str) -> None:
+    with pytest.raises(BadSetting, match=re.escape(f"method {name!r} counts late reports")):
+        Strategy(name)
 
 
 @pytest.mark.parametrize("name", all_methods())

@@ -8,6 +8,7 @@ here and nowhere else.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -117,6 +118,17 @@ class ClientRound:
         """How many batches to train by the method's policy, where `elapsed_s` foretells when the report of so many is
         done."""
         return self.policies.work.batches(elapsed_s, deadline_s, self.per_epoch, self.order.epochs)
+
+    def batches_late(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
+        """How many batches to train where the deadline cannot be kept and a late report counts: what fits by the first
+        multiple of the deadline by which anything does, as if it were a client of as many rounds. All where that is
+        never."""
+        least = bisect_left(range(1, self.all_batches), 1, key=self.counted) + 1
+        soonest_s = elapsed_s(least)
+        if not (math.isfinite(soonest_s) and 0 < deadline_s < math.inf):
+            return self.all_batches
+        fitting = self.batches_in_time(elapsed_s, math.ceil(soonest_s / deadline_s) * deadline_s)
+        return fitting if fitting else least  # the division may round down
 
     def goes_on(self, done: int, elapsed_s: float, batch_s: float, budget_s: float) -> bool:
         """Whether a client that cannot know how long it will take trains another batch after `done`, `elapsed_s` after

@@ -43,8 +43,8 @@ class RoundClock:
 @dataclass(frozen=True, eq=False)
 class Attempts:
     """A cohort's round as it will go. `batches` is what each client trains, or would for one that is too late;
-    `started` says who trains any before the deadline, `makes_it` who is in time, and `why` in which phase the others
-    fail ("" for those in time)."""
+    `started` says who trains any before the deadline (or ever, where late reports count), `makes_it` who is in time,
+    and `why` in which phase the others fail ("" for those in time)."""
 
     clients: tuple[str, ...]
     draws: DeviceDraws
@@ -56,6 +56,11 @@ class Attempts:
     makes_it: NDArray[np.bool_]
     why: NDArray[np.str_]
 
+    @property
+    def comes(self) -> NDArray[np.bool_]:
+        """Who will have a report, in time or not."""
+        return (self.batches > 0) & np.isfinite(self.elapsed_s)
+
     def timings(self) -> list[Timings]:
         """Where every client's seconds went."""
         train_s = self.batches * self.draws.batch_s
@@ -65,8 +70,11 @@ class Attempts:
         return [Timings(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def attempted(rounds: Sequence[ClientRound], draws: DeviceDraws, order: Order, clock: RoundClock) -> Attempts:
-    """How the round goes for clients that have selected their samples, or have none to select from."""
+def attempted(
+    rounds: Sequence[ClientRound], draws: DeviceDraws, order: Order, clock: RoundClock, late_counts: bool = False
+) -> Attempts:
+    """How the round goes for clients that have selected their samples, or have none to select from. Where a late report
+    counts, a client that cannot make the deadline trains what it will report all the same."""
     clients = tuple(round.client for round in rounds)
     samples = np.array([len(round.indices) for round in rounds], dtype=np.int64)
     all_batches = np.array([round.all_batches for round in rounds], dtype=np.int64)
@@ -74,12 +82,16 @@ def attempted(rounds: Sequence[ClientRound], draws: DeviceDraws, order: Order, c
     before_s = draws.download_s + forward_s
     columns = (before_s, draws.batch_s, draws.upload_s)
     done, started = np.zeros(len(rounds), dtype=np.int64), np.zeros(len(rounds), dtype=bool)
+    otherwise = all_batches.copy()
+    start_by_s = math.inf if late_counts else order.deadline_s
     for place, (round, *seconds) in enumerate(zip(rounds, *(column.tolist() for column in columns), strict=True)):
         after_s = clock.after_batches(round.client, *seconds)
-        started[place] = not round.must_look and round.may_start(after_s(0), order.deadline_s)
+        started[place] = not round.must_look and round.may_start(after_s(0), start_by_s)
         if not round.must_look:
             done[place] = round.batches_in_time(after_s, order.deadline_s)
-    batches = np.where((done == 0) & (samples > 0), all_batches, done)
+            if late_counts and not done[place]:
+                otherwise[place] = round.batches_late(after_s, order.deadline_s)
+    batches = np.where((done == 0) & (samples > 0), otherwise, done)
     trained_s = before_s + batches * draws.batch_s
     elapsed_s = clock.elapsed_s(clients, trained_s + draws.upload_s)
     makes_it = (done > 0) & np.isfinite(elapsed_s)

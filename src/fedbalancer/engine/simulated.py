@@ -6,23 +6,27 @@ trained, as pure work that an executor may spread. Work whose result nobody woul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound, received, understood
 from fedbalancer.devices import AlwaysOn, DeviceDraws, many
-from fedbalancer.engine.attempts import Attempts, RoundClock, attempted, close_round
+from fedbalancer.engine.attempts import Attempts, RoundClock, attempted
 from fedbalancer.engine.memory import Memories
+from fedbalancer.engine.pending import Pending, Reports, closed
 from fedbalancer.errors import TrainingDiverged
 from fedbalancer.privacy.spending import RELEASES, Spending
 from fedbalancer.protocols import Availability, DeviceModel, Executor
 from fedbalancer.randomness import stream
 from fedbalancer.types import (
+    UNDER_WAY,
     ClientReport,
     ClientWork,
     Evaluation,
@@ -37,8 +41,9 @@ from fedbalancer.types import (
     Weights,
 )
 
-SENT_NOTHING = ("download", "forward", "train", "unavailable")
-"""Where the deadline passed for clients that have not begun to send. One cut off in its upload may have said all."""
+SENT_NOTHING = ("download", "forward", "train", "unavailable", UNDER_WAY)
+"""Where the deadline passed for clients that have not begun to send. One cut off in its upload may have said all; one
+whose report counts late is counted with it."""
 LOST_ROUND_S = 1.0
 """What a round takes in which nothing happened and selecting took no time: the clock must not stand still."""
 
@@ -74,14 +79,17 @@ class SimulatedEngine:
         self.window_s = window_s
         self.spending = spending
         self.memory = Memories(ledger)
+        self.pending = Reports()
 
     @cached_property
     def _everybody(self) -> IndexArray:
         return np.arange(len(self.ledger.clients))
 
     def available(self, clock_s: float) -> IndexArray:
-        """Who is there at the end of the selection window, and may be asked."""
+        """Who is there at the end of the selection window, has nothing under way, and may be asked."""
         there = self._there(clock_s + self.window_s)
+        if self.pending:
+            there = there[~np.isin(there, self.ledger.rows(self.pending.clients))]
         return there if self.spending is None else self.spending.allowed(self.ledger, there)
 
     def _there(self, at_s: float) -> IndexArray:
@@ -92,12 +100,12 @@ class SimulatedEngine:
     def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
         """One round: its outcome first, then the training of the clients that made it."""
         order, rows = plan.order, self.ledger.rows(plan.cohort)
-        clock = RoundClock(self.availability, clock_s + self.window_s)
+        clock, late_counts = RoundClock(self.availability, clock_s + self.window_s), plan.late != "lost"
         draws = many.draw(self.devices, plan.cohort, order.round, self.down_bytes, self.up_bytes)
         rounds = [self._client(order, client, row) for client, row in zip(plan.cohort, rows.tolist(), strict=True)]
-        self._look(order, rounds, draws, weights, clock)
-        attempts = attempted(rounds, draws, order, clock)
-        accepted, seconds = close_round(plan, attempts)
+        self._look(order, rounds, draws, weights, clock, math.inf if late_counts else order.deadline_s)
+        attempts = attempted(rounds, draws, order, clock, late_counts)
+        accepted, stale, seconds = closed(plan, attempts, self.pending, clock.start_s)
         if seconds + self.window_s == 0:
             seconds = LOST_ROUND_S
         for place, (round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
@@ -105,23 +113,45 @@ class SimulatedEngine:
                 round.timed(float(draws.batch_s[place]))
             self.memory.put(row, round.memory)
         timings = attempts.timings()
-        places = np.flatnonzero(accepted).tolist()
+        coming = attempts.comes & ~accepted & late_counts
+        places = np.flatnonzero(accepted | coming).tolist()
         trained = self._train(order, weights, [rounds[p].work(int(attempts.batches[p])) for p in places])
-        reports = [
-            self._report(rounds[p], int(rows[p]), attempts, p, t, timings[p])
+        made = {
+            p: self._report(rounds[p], int(rows[p]), attempts, p, t, timings[p])
             for p, t in zip(places, trained, strict=True)
-        ]
-        missing = tuple(
-            Missing(plan.cohort[place], str(attempts.why[place]) or "late", timings[place], len(rounds[place].indices))
-            for place in np.flatnonzero(~accepted)
+        }
+        arrives_s = clock.start_s + attempts.elapsed_s
+        late = [Pending(made[p], order.round, float(arrives_s[p])) for p in places if coming[p]]
+        self.pending = self.pending.without(stale).and_these(late)
+        arrived = [each.joining(order.round) for each in stale] + [made[p] for p in places if accepted[p]]
+        read = understood(sorted(arrived, key=lambda report: report.client), self.policies.summary, order)
+        missing = self._missing(plan, rounds, attempts, timings, accepted, coming)
+        up_bytes = self.up_bytes * (len(read) if late_counts else int(attempts.makes_it.sum()))
+        result = RoundResult(
+            plan, read, missing, seconds, self.window_s, self.down_bytes * len(rows), up_bytes, self.pending.clients
         )
-        down_bytes = self.down_bytes * len(rows)
-        up_bytes = self.up_bytes * int(attempts.makes_it.sum())
-        read = understood(reports, self.policies.summary, order)
-        result = RoundResult(plan, read, missing, seconds, self.window_s, down_bytes, up_bytes)
         if self.spending is not None:
             self.spending.note(result)
         return result
+
+    @staticmethod
+    def _missing(
+        plan: RoundPlan,
+        rounds: list[ClientRound],
+        attempts: Attempts,
+        timings: list[Timings],
+        accepted: NDArray[np.bool_],
+        coming: NDArray[np.bool_],
+    ) -> tuple[Missing, ...]:
+        """Who has no report in this round. The seconds of one that is under way are told with its report."""
+        return tuple(
+            Missing(plan.cohort[place], UNDER_WAY, samples=len(rounds[place].indices))
+            if coming[place]
+            else Missing(
+                plan.cohort[place], str(attempts.why[place]) or "late", timings[place], len(rounds[place].indices)
+            )
+            for place in np.flatnonzero(~accepted)
+        )
 
     def evaluate(self, weights: Weights) -> Evaluation:
         return self.executor.evaluate(weights)
@@ -131,11 +161,12 @@ class SimulatedEngine:
         arrays = self.memory.to_arrays()
         if self.spending is not None:
             arrays[RELEASES] = self.spending.to_array(self.ledger.clients)
-        return arrays
+        return arrays | self.pending.to_arrays(self.ledger)
 
     def restore(self, arrays: dict[str, Any]) -> None:
         """Take up a snapshot."""
         self.memory.load(arrays)
+        self.pending = Reports.from_arrays(arrays, self.ledger)
         if self.spending is not None:
             self.spending.load(dict(zip(self.ledger.clients, arrays[RELEASES].tolist(), strict=True)))
 
@@ -143,7 +174,13 @@ class SimulatedEngine:
         return ClientRound(self.policies, order, client, int(self.ledger.size[row]), self.memory.of(row))
 
     def _look(
-        self, order: Order, rounds: list[ClientRound], draws: DeviceDraws, weights: Weights, clock: RoundClock
+        self,
+        order: Order,
+        rounds: list[ClientRound],
+        draws: DeviceDraws,
+        weights: Weights,
+        clock: RoundClock,
+        start_by_s: float,
     ) -> None:
         """The forward passes of those that must look, and may."""
         asking = np.array([place for place, round in enumerate(rounds) if round.must_look], dtype=np.int64)
@@ -152,7 +189,7 @@ class SimulatedEngine:
         looking = [
             rounds[place]
             for place, soonest in zip(asking.tolist(), soonest_s, strict=True)
-            if rounds[place].may_start(soonest, order.deadline_s)
+            if rounds[place].may_start(soonest, start_by_s)
         ]
         if not looking:
             return

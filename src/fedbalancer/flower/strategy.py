@@ -90,6 +90,11 @@ class Strategy:
                 f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
                 "is told; say draws='system'"
             )
+        if self.method.late.rule() != "lost":
+            raise BadSetting(
+                f"method {self.method.name!r} counts late reports ({type(self.method.late).__name__}), which only the "
+                "simulator does so far: on Flower a message ends with its round"
+            )
         if min_clients < 1:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
         self.seed, self.min_clients, self.federated_evaluate = seed, min_clients, federated_evaluate

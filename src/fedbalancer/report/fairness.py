@@ -10,6 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
+from fedbalancer.store.rows import JOINED
+
 
 @dataclass(frozen=True)
 class Fairness:
@@ -92,7 +94,10 @@ def with_selections(population: pl.DataFrame, rounds: pl.DataFrame, clients: pl.
     clock_s = population["clock_s"].max() if population.height else 0.0
     last = rounds.filter(pl.col("end_s") <= clock_s)["round"].max()
     counted = (
-        clients.filter(pl.col("round") <= (last or 0)).group_by("client").agg(pl.len().alias("selected")).collect()
+        clients.filter(pl.col("round") <= (last or 0), pl.col("outcome") != JOINED)
+        .group_by("client")
+        .agg(pl.len().alias("selected"))
+        .collect()
     )
     joined = population.join(counted, on="client", how="left", maintain_order="left")
     return joined.with_columns(pl.col("selected").fill_null(0).cast(pl.Int64))

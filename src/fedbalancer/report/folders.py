@@ -16,7 +16,7 @@ import polars as pl
 
 from fedbalancer.errors import RunFolderError
 from fedbalancer.report.fairness import with_selections
-from fedbalancer.report.participation import SELECTIONS, TIMES, selections, times
+from fedbalancer.report.participation import OUTCOMES, SELECTIONS, TIMES, outcomes, selections, times
 from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, PrivacyRow, RoundRow, schema_of
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
@@ -44,7 +44,6 @@ TRAFFIC = {name: _OF_ROUND[name] for name in ("start_s", "end_s", *COSTS)}
 PRIVACY = {
     name: schema_of(PrivacyRow)[name] for name in ("client", "releases", "epsilon", "model_epsilon", "whole_epsilon")
 }
-OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +192,7 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     evals, evals_problem = _read_parquet(folder / "evals.parquet", EVALS, defaults=EvalRow._field_defaults)
     rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", ROUNDS | MORE, defaults=dict.fromkeys(MORE))
     rounds = _derived(rounds)
-    outcomes, outcomes_problem = _read_parquet(folder / "clients.parquet", OUTCOMES, _outcomes)
+    ends, outcomes_problem = _read_parquet(folder / "clients.parquet", OUTCOMES, outcomes)
     problems = [text for text in (evals_problem, rounds_problem, outcomes_problem) if text] or _unlike(folder, manifest)
     if problems and status == "done":
         status = "damaged"
@@ -211,7 +210,7 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     chosen, _ = _read_parquet(clients, SELECTIONS, lambda rows: selections(rows, people))
     spent, _ = _read_parquet(clients, TIMES, lambda rows: times(rows, rounds, people))
     told, _ = _read_parquet(folder / "privacy.parquet", PRIVACY, defaults=PrivacyRow._field_defaults)
-    return StoredRun(curve, why, rounds, outcomes, chosen, spent, manifest, told)
+    return StoredRun(curve, why, rounds, ends, chosen, spent, manifest, told)
 
 
 def _as_results(folder: Path, run: StoredRun) -> Results:
@@ -276,7 +275,9 @@ def _unlike(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
 def _derived(rounds: pl.DataFrame) -> pl.DataFrame:
     """The rounds with what follows from their columns."""
     return rounds.with_columns(
-        dropped=pl.col("selected") - pl.col("completed"), sent_bytes=pl.col("down_bytes") + pl.col("up_bytes")
+        # Where late reports count, a round may have more reports than clients that were selected for it.
+        dropped=(pl.col("selected") - pl.col("completed")).clip(lower_bound=0),
+        sent_bytes=pl.col("down_bytes") + pl.col("up_bytes"),
     )
 
 
@@ -290,8 +291,3 @@ def _population(folder: Path, rounds: pl.DataFrame) -> pl.DataFrame | None:
         return with_selections(population, rounds, clients).cast(POPULATION)  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
-
-
-def _outcomes(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """How many selected clients ended in which way, over all rounds; counted without loading the rows."""
-    return rows.group_by("outcome").agg(pl.len().alias("clients")).sort("outcome")

@@ -5,15 +5,25 @@ from __future__ import annotations
 import polars as pl
 
 from fedbalancer.report.style import PHASES
+from fedbalancer.store.rows import JOINED
+from fedbalancer.types import UNDER_WAY
 
+OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 SELECTIONS = {"client": pl.String, "device": pl.String, "times": pl.Int64}
 TIMES = {"device": pl.String, "clients": pl.Int64, **dict.fromkeys(PHASES, pl.Float64)}
 _RECORDED = [name for name in PHASES if name != "waiting_s"]
 
 
+def outcomes(clients: pl.LazyFrame) -> pl.LazyFrame:
+    """How many selected clients ended in which way, over all rounds. Of one that was under way at the end of its round,
+    the row of the round that its report joined tells."""
+    ended = clients.filter(pl.col("outcome") != UNDER_WAY)
+    return ended.group_by("outcome").agg(pl.len().alias("clients")).sort("outcome")
+
+
 def selections(clients: pl.LazyFrame, population: pl.DataFrame) -> pl.LazyFrame:
     """How often each client was selected. With a `population` (client, device) those that never were count too."""
-    times = clients.group_by("client").agg(pl.len().cast(pl.Int64).alias("times"))
+    times = clients.filter(pl.col("outcome") != JOINED).group_by("client").agg(pl.len().cast(pl.Int64).alias("times"))
     if population.height:
         times = population.lazy().join(times, on="client", how="left").with_columns(pl.col("times").fill_null(0))
     else:
@@ -26,7 +36,8 @@ def times(clients: pl.LazyFrame, rounds: pl.DataFrame, population: pl.DataFrame)
     done, or given up, and the round is not over; a device that was not available does not count."""
     lasted = rounds.lazy().select("round", lasted_s=pl.col("end_s") - pl.col("start_s"))
     busy = pl.sum_horizontal(_RECORDED)
-    rows = clients.filter(pl.col("outcome") != "unavailable").join(lasted, on="round", how="inner")
+    # The times of one that was under way are in the row of the round that its report joined.
+    rows = clients.filter(~pl.col("outcome").is_in(["unavailable", UNDER_WAY])).join(lasted, on="round", how="inner")
     rows = rows.with_columns(waiting_s=(pl.col("lasted_s") - busy).clip(lower_bound=0.0))
     if population.height:
         rows = rows.join(population.lazy(), on="client", how="left").with_columns(pl.col("device").fill_null(""))

@@ -19,10 +19,10 @@ BLUE, SKY, GREEN, PINK, ORANGE, RED, GREY = (
 BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 """Line styles by the page's name, with matplotlib's."""
-YELLOW, VIOLET, BROWN = "#F2C14E", "#8C6BB1", "#A0522D"
+YELLOW, VIOLET, BROWN, OLIVE = "#F2C14E", "#8C6BB1", "#A0522D", "#8A9A2B"
 ON_DARK = {
     BLUE: "#4C96D7", SKY: "#A3DAFF", GREEN: "#2CC295", PINK: "#E8A5CB", ORANGE: "#F5B53D", RED: "#FF7A33",
-    GREY: "#A8A8A8", VIOLET: "#B79AD6", BROWN: "#CF8A66",
+    GREY: "#A8A8A8", VIOLET: "#B79AD6", BROWN: "#CF8A66", OLIVE: "#BFD04F",
 }  # fmt: skip
 """The shades that a dark page shows instead."""
 
@@ -56,6 +56,7 @@ KNOWN = {
 }
 OUTCOMES = {
     "completed": ("completed", GREEN),
+    "joined": ("late, counted in a later round", OLIVE),
     "download": ("too late in download", YELLOW),
     "forward": ("too late in forward pass", ORANGE),
     "train": ("too late in training", RED),

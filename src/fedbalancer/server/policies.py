@@ -9,6 +9,7 @@ from fedbalancer.protocols import (
     ClientSelector,
     DeadlinePolicy,
     DeliveryPolicy,
+    LatePolicy,
     PacePolicy,
     ThresholdPolicy,
 )
@@ -16,6 +17,7 @@ from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.deadline import WaitForShare
 from fedbalancer.server.deliver import LastModel
+from fedbalancer.server.late import Lost
 from fedbalancer.server.pace import ConstantPace
 from fedbalancer.server.threshold import NoThreshold
 
@@ -31,6 +33,7 @@ class ServerPolicies:
     pace: PacePolicy = field(default_factory=ConstantPace)
     aggregate: Aggregator = field(default_factory=WeightedMean)
     deliver: DeliveryPolicy = field(default_factory=LastModel)
+    late: LatePolicy = field(default_factory=Lost)
     epoch_batches: int | None = None
 
 

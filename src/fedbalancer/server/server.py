@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fedbalancer.errors import TrainingDiverged
 from fedbalancer.server.policies import ServerPolicies
 from fedbalancer.server.report_check import fault
 from fedbalancer.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
 
 OBSERVING_SLOTS = ("clients", "threshold", "pace", "deadline")
-STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate", "deliver")
+STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate", "deliver", "late")
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,9 @@ class Server:
 
     def plan(self, state: ServerState, available: IndexArray) -> RoundPlan:
         """The next round: its clients, then its threshold, then a deadline for just these clients."""
-        cohort = self.policies.clients.choose(self.setup, state, available)
+        cohort = self._cohort(state, available)
         deadline_s, quorum = self.policies.deadline.plan(self.setup, state, cohort)
+        quorum = self.policies.late.quorum(self.setup, state, quorum)
         order = Order(
             round=state.round + 1,
             loss_threshold=self.policies.threshold.threshold(self.setup, state),
@@ -43,7 +46,16 @@ class Server:
         )
         between = getattr(self.policies.deadline, "between", None)  # a policy need not have it
         bounds_s = None if between is None else between(self.setup, state, cohort)
-        return RoundPlan(order, tuple(sorted(state.ledger.clients[row] for row in cohort)), quorum, bounds_s)
+        clients = tuple(sorted(state.ledger.clients[row] for row in cohort))
+        return RoundPlan(order, clients, quorum, bounds_s, self.policies.late.rule())
+
+    def _cohort(self, state: ServerState, available: IndexArray) -> IndexArray:
+        """As many clients as there is room for beside those that are under way."""
+        room = self.policies.late.room(self.setup, state)
+        if room <= 0:
+            return np.zeros(0, dtype=np.int64)
+        setup = self.setup if room == self.setup.clients_per_round else replace(self.setup, clients_per_round=room)
+        return self.policies.clients.choose(setup, state, available)
 
     def observe(self, state: ServerState, result: RoundResult) -> ServerState:
         """The state after a round: aggregate, remember, move the ratios. A round without a report keeps the model."""
@@ -53,8 +65,12 @@ class Server:
         known = replace(state, ledger=state.ledger.record(result))
         weights, aggregate = state.weights, state.aggregate
         if result.reports:
-            weights, aggregate = self.policies.aggregate.aggregate(self.setup, known, result.reports)
-        slots = {slot: getattr(self.policies, slot).observe(self.setup, known, result) for slot in OBSERVING_SLOTS}
+            weighted = self.policies.late.weighted(self.setup, known, result.reports)
+            weights, aggregate = self.policies.aggregate.aggregate(self.setup, known, weighted)
+        # What joined late says nothing of how this round was planned.
+        seen = result.in_time if result.plan.late == "joins" else result
+        slots = {slot: getattr(self.policies, slot).observe(self.setup, known, seen) for slot in OBSERVING_SLOTS}
+        slots["late"] = self.policies.late.observe(self.setup, known, result)
         clock_s = state.clock_s + result.window_s + result.seconds
         deliver = self.policies.deliver.after(self.setup, state, weights) if result.reports else state.deliver
         made = {"weights": weights, "aggregate": aggregate, "deliver": deliver}

@@ -91,8 +91,14 @@ class EvalRow(NamedTuple):
         return cls(state.round, start_s, at_s, *found, SECONDS)
 
 
+JOINED = "joined"
+"""What became of a client whose report was late and counts in this round."""
+
+
 class ClientRow(NamedTuple):
-    """A row of clients.parquet: how a round went for one of the clients that were selected for it."""
+    """A row of clients.parquet: how a round went for one of the clients that were selected for it. One whose report
+    comes late has two where that counts: `under way` in its own round, without times, and `joined` in the round in
+    which its report came, with all of them."""
 
     round: int
     client: str
@@ -109,7 +115,10 @@ class ClientRow(NamedTuple):
     def all_of(cls, result: RoundResult) -> list[ClientRow]:
         """The rows of a round, in order of client id."""
         number = result.plan.order.round
-        rows = [cls._of(number, r.client, r.timings, r.epochs, r.summary.trained, "completed") for r in result.reports]
+        rows = [
+            cls._of(number, r.client, r.timings, r.epochs, r.summary.trained, JOINED if r.staleness else "completed")
+            for r in result.reports
+        ]
         rows += [cls._of(number, m.client, m.timings, 0.0, m.samples, m.why) for m in result.missing]
         return sorted(rows, key=lambda row: row.client)
 

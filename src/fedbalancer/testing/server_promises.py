@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from fedbalancer.testing.checked import Checked
 from fedbalancer.testing.kinds import is_indices, is_integer, is_real, kind
 from fedbalancer.testing.same import same
 from fedbalancer.testing.scenes import reports, scenes
+from fedbalancer.types import LateRule
 
 PACE_ROUNDS = 60
 """Long enough for the control of the paper (w = 20) to move twice."""
@@ -104,6 +106,25 @@ def check_deliver(checked: Checked) -> None:
         checked.require(bool(np.isfinite(model).all()), "hands out weights that are not finite")
 
 
+def check_late(checked: Checked) -> None:
+    """A rule, whole numbers of clients and reports, and the reports of the same clients with weights over zero."""
+    rule = checked.call("rule")
+    checked.require(rule in get_args(LateRule), f"has the rule {rule!r}; it must be one of {get_args(LateRule)}")
+    for scene in scenes(checked, "late"):
+        setup, state = scene.setup, scene.state
+        room, quorum = checked.call("room", setup, state), checked.call("quorum", setup, state, 1)
+        checked.require(is_integer(room) and room <= setup.clients_per_round, f"has room for {room!r} clients")
+        checked.require(is_integer(quorum) and quorum >= 1, f"closes with {quorum!r} reports")
+        fresh = reports(setup, setup.ledger.clients, state.round + 1)
+        for arrived in (fresh, tuple(replace(each, staleness=n) for n, each in enumerate(fresh))):
+            found = checked.call("weighted", setup, state, arrived)
+            same_clients = [each.client for each in found] == [each.client for each in arrived]
+            checked.require(same_clients, "weighs other clients than those that reported")
+            sound = all(is_real(each.weight) and 0 < each.weight < math.inf for each in found)
+            checked.require(sound, "gives a report a weight that is no finite number over 0")
+            checked.require(all(np.isfinite(each.update).all() for each in found), "makes an update that is not finite")
+
+
 SERVER_PROMISES: dict[str, Callable[[Checked], None]] = {
     "clients": check_clients,
     "threshold": check_threshold,
@@ -111,4 +132,5 @@ SERVER_PROMISES: dict[str, Callable[[Checked], None]] = {
     "deadline": check_deadline,
     "aggregate": check_aggregate,
     "deliver": check_deliver,
+    "late": check_late,
 }

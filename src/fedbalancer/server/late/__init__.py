@@ -1,0 +1,8 @@
+"""What becomes of reports that come after their round has closed."""
+
+from fedbalancer.server.late.boosted import Boosted
+from fedbalancer.server.late.buffered import Buffered
+from fedbalancer.server.late.joins import Joins, staleness_weight
+from fedbalancer.server.late.lost import Lost
+
+__all__ = ["Boosted", "Buffered", "Joins", "Lost", "staleness_weight"]
