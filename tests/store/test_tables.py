@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedbalancer.store.glossary import TABLES
+from fedbalancer.store.glossary import TABLES, markdown
 from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow, schema_of
 from fedbalancer.store.tables import NAMES, RunTables, Table
 
@@ -141,3 +141,8 @@ def test_same_rows_same_bytes_in_other_processes_with_other_threads() -> None:
     }
     there = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert there.stdout.strip() == here
+
+
+def test_the_docs_explain_the_same_columns() -> None:
+    page = Path(__file__).parents[2] / "docs" / "columns.md"
+    assert page.read_text() == markdown()  # else write it anew

@@ -86,3 +86,19 @@ TABLES: Mapping[str, Glossary] = {
     },
 }
 """By the name of the file, in the order of its columns."""
+
+
+def markdown() -> str:
+    """docs/columns.md."""
+    parts = [
+        "# Columns",
+        "Every column of a run folder's tables with its unit. `fedbalancer list columns` prints the same, and each "
+        "file has it in its own metadata:",
+        '    json.loads(polars.read_parquet_metadata("rounds.parquet")["fedbalancer.columns"])["deadline_s"]',
+        "All rows of all runs, with their task, method and seed:",
+        '    polars.read_parquet("runs/compare-watch/**/rounds.parquet")',
+    ]
+    for table, columns in TABLES.items():
+        rows = [f"| `{name}` | {unit} | {meaning} |" for name, (unit, meaning) in columns.items()]
+        parts += [f"## {table}.parquet", "\n".join(["| column | unit | meaning |", "|:--|:--|:--|", *rows])]
+    return "\n\n".join(parts) + "\n"
