@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 DEMO ?= demo-report
 
 .PHONY: demo test check soak bench bench-peers clean
@@ -28,13 +28,16 @@ clean:
 	rm -rf $(VENV) $(DEMO) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
+	@echo 'Making a virtual environment in $(VENV)'
 	$(PYTHON) -m venv $(VENV)
 
-# Installed once; again only when the list of dependencies changes.
+# Installed once; again only when the list of dependencies changes. pip says what it fetches, how large and how far.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo 'Installing once into $(VENV), about 1.4 GB: torch .75 (its CPU build; that for CUDA 5.8), polars .2, scipy .15,'
+	@echo 'matplotlib, NumPy, and seglearn with scikit-learn for the recordings. All of these the demo uses.'
 	$(PIP) -e '.[torch,demo]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[torch,demo,dev]'
+	$(PIP) --quiet -e '.[torch,demo,dev]'
 	@touch $@ $(VENV)/.demo

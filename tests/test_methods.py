@@ -296,9 +296,33 @@ class TestSlots:
         with pytest.raises(UnknownName, match="unknown slot 'deadlin'; did you mean deadline"):
             method("fedbalancer", Settings(slots={"deadlin": "a:B"}))
 
-    def test_the_name_is_no_slot(self) -> None:
-        with pytest.raises(TypeError):
-            method("fedbalancer", name="other")  # type: ignore[misc]
+    def test_a_method_with_other_choices_is_not_plainly_called_by_its_base(self) -> None:
+        assert method("fedavg+1t", deadline=FixedDeadline(2)).name == "fedavg+1t[deadline=FixedDeadline(multiple=2)]"
+        assert method("fedavg+1t", mu=0.5).name == "fedavg+1t[mu=.5]"
+        assert method("fedbalancer[w=5]", clients=Uniform()).name == "fedbalancer[w=5,clients=Uniform]"
+
+        class Longer(WaitForShare):
+            def __repr__(self) -> str:
+                return "as long as /it/ takes"
+
+        assert method("fedavg+1t", deadline=Longer()).name == "fedavg+1t[deadline=Longer]"
+
+    def test_a_name_of_ones_own_is_taken_unless_it_is_another_methods(self) -> None:
+        assert method("fedbalancer", deadline=FixedDeadline(2), name="mine").name == "mine"
+        with pytest.raises(BadSetting, match="is that of a method of its own"):
+            method("fedbalancer", name="fedavg+1t")
+        with pytest.raises(BadSetting, match="no slash"):
+            method("fedbalancer", name="a/b")
+
+    def test_what_is_no_policy_is_refused_and_the_ready_base_is_named(self) -> None:
+        class Incomplete:
+            def plan(self, setup: object, state: object, cohort: object) -> tuple[float, int]:
+                return 60.0, 1
+
+        with pytest.raises(BadSetting, match=r"lacks init, observe \(the base fedbalancer.protocols.Stateless brings"):
+            method("fedbalancer", deadline=Incomplete())
+        with pytest.raises(BadSetting, match=r"is a class; give a policy made from it: FixedDeadline\(\)"):
+            method("fedbalancer", deadline=FixedDeadline)
 
 
 class TestLoadPolicy:
@@ -314,7 +338,7 @@ class TestLoadPolicy:
             ("", "must look like package.module:Class"),
             (":Deadline", "Empty module name"),
             (".relative:Deadline", "relative import"),
-            ("fedbalancer.server.clients:Uniform", "no policy for that slot; it needs init, observe, plan"),
+            ("fedbalancer.server.clients:Uniform", "no policy for that slot; it lacks plan"),
             ("fedbalancer.server.deadline.peak:PeakState", "cannot be made without arguments"),
         ],
     )

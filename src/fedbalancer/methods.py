@@ -47,8 +47,8 @@ from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
-from fedbalancer.slots import SLOTS, check_composition, load_policy
-from fedbalancer.spelling import spelt
+from fedbalancer.slots import SLOTS, check_composition, checked, load_policy
+from fedbalancer.spelling import check_name, spelt, with_choices
 
 __all__ = ["BASES", "FAMILIES", "MODIFIERS", "SLOTS", "Method", "load_policy", "method", "setup_of"]
 
@@ -258,21 +258,33 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
 }
 
 
-def method(name: str, settings: Settings | None = None, **slots: Any) -> Method:
+def method(base: str, settings: Settings | None = None, *, name: str | None = None, **slots: Any) -> Method:
     """A named method; any slot may be replaced. Settings in the brackets of the name go over those given.
 
-    >>> method("fedavg+1t", deadline=FixedDeadline(1.5)).deadline
-    FixedDeadline(multiple=1.5)
-    >>> method("fedbalancer[p=0.75, w=5]").name
-    'fedbalancer[w=5,p=.75]'
+    A method with other choices than its own says so in its name, or is called `name` in tables and folders.
+
+    >>> method("fedavg+1t", deadline=FixedDeadline(1.5)).name
+    'fedavg+1t[deadline=FixedDeadline(multiple=1.5)]'
+    >>> method("fedbalancer[p=0.75, w=5]").name, method("fedbalancer", clients=Uniform(), name="mine").name
+    ('fedbalancer[w=5,p=.75]', 'mine')
     """
-    spelling = spelt(name)
+    spelling = spelt(base)
     settings = resolve(settings.model_dump() if settings is not None else {}, spelling.layer)
     made = _composed(spelling.stem, settings)
     named = {slot: policy(slot, text) for slot, text in settings.slots.items()}
-    made = replace(made.changed(**{**named, **slots}), name=str(spelling), settings=spelling.layer)
+    given = {slot: checked(slot, repr(it), it) if slot in SLOTS else it for slot, it in slots.items()}
+    called = with_choices(spelling, given) if name is None else _free(name)
+    made = replace(made.changed(**{**named, **given}), name=called, settings=spelling.layer)
     check_composition(made)
     return made
+
+
+def _free(name: str) -> str:
+    """A name that no other method has."""
+    check_name(name)
+    if name in BASES:
+        raise BadSetting(f"name={name!r} is that of a method of its own; choose another, as in name='mine'")
+    return name
 
 
 def _composed(stem: str, settings: Settings) -> Method:

@@ -7,17 +7,16 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 EXIT_INTERRUPTED = 130
 TRIES = 3
 """How many workers may die over the same work, or at their start, before it is an error."""
-DIED = (
-    "a worker process died; fewer of them need less memory, "
-    'and a script of your own must start runs under `if __name__ == "__main__":`'
-)
+DIED = "a worker process died; fewer of them need less memory"
 
 
 def process_context(preload: str) -> Any:
@@ -31,6 +30,19 @@ def process_context(preload: str) -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preload, "torch"])
     return context
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """A context in which processes start that do not run the user's script again: it may have no `if __name__ ==
+    "__main__":`, and from stdin or a notebook there is no file to run. They need nothing of it: what is defined there
+    travels by value."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def become_worker() -> None:

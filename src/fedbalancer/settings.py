@@ -155,16 +155,34 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 def _sentence(problem: Any) -> str:
     key = ".".join(str(part) for part in problem["loc"]) or "settings"
     message = problem["msg"][0].lower() + problem["msg"][1:]
-    return f"setting {key} = {problem['input']!r}: {message}{_range(str(problem['loc'][0]) if problem['loc'] else '')}"
+    bounds = _bounds(_schemas(str(problem["loc"][0]) if problem["loc"] else ""))
+    allowed = f" (allowed: {' and '.join(bounds)})" if bounds else ""
+    return f"setting {key} = {problem['input']!r}: {message}{allowed}"
 
 
-def _range(key: str) -> str:
-    """The allowed range of a key, in words, as far as the schema tells."""
+def allowed(key: str) -> str:
+    """The legal values of a setting, in words.
+
+    >>> allowed("p"), allowed("clip_norm"), allowed("loss_history")
+    ('a number >= 0.5 and <= 1', 'a number > 0; off', 'round or cumulative')
+    """
+    schemas = _schemas(key)
+    choices = [str(choice) for schema in schemas for choice in schema.get("enum", ())]
+    kinds = {"integer": "a whole number", "number": "a number", "string": "a text", "boolean": "true or false"}
+    kind = next((kinds[schema["type"]] for schema in schemas if schema.get("type") in kinds), "slot = policy")
+    words = " or ".join(choices) if choices else " ".join(filter(None, [kind, " and ".join(_bounds(schemas))]))
+    return words + ("; off" if any(schema.get("type") == "null" for schema in schemas) else "")
+
+
+def _schemas(key: str) -> list[dict[str, Any]]:
+    """What the schema says of a key, and of each of its variants."""
     schema = Settings.model_json_schema()["properties"].get(key, {})
-    variants = [schema, *schema.get("anyOf", ())]
+    return [schema, *schema.get("anyOf", ())]
+
+
+def _bounds(schemas: list[dict[str, Any]]) -> list[str]:
     words = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-    bounds = [f"{sign} {part[name]:g}" for part in variants for name, sign in words.items() if name in part]
-    return f" (allowed: {' and '.join(bounds)})" if bounds else ""
+    return [f"{sign} {schema[name]:g}" for schema in schemas for name, sign in words.items() if name in schema]
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from fedbalancer.protocols import (
     LatePolicy,
     PacePolicy,
     SampleSelector,
+    Stateless,
     Summarizer,
     ThresholdPolicy,
     WorkPolicy,
@@ -89,10 +90,28 @@ def made(slot: str, text: str, found: Any, arguments: Mapping[str, Any]) -> Any:
 
 def checked(slot: str, text: str, policy: Any) -> Any:
     """The policy, if it has what its slot needs."""
+    if inspect.isclass(policy):
+        raise BadSetting(f"slots.{slot} = {text} is a class; give a policy made from it: {policy.__name__}()")
     if not isinstance(policy, SLOTS[slot]):
-        needed = sorted(name for name in dir(SLOTS[slot]) if not name.startswith("_"))
-        raise BadSetting(f"slots.{slot} = {text!r} is no policy for that slot; it needs {', '.join(needed)}")
+        raise BadSetting(f"slots.{slot} = {text!r} is no policy for that slot; {lacking(slot, policy)}")
     return policy
+
+
+def lacking(slot: str, policy: Any) -> str:
+    """What a policy lacks for its slot, and which base has it ready.
+
+    >>> lacking("deadline", object())
+    'it lacks init, observe, plan (the base fedbalancer.protocols.Stateless brings init, observe)'
+    """
+    lacks = [name for name in needed(slot) if not callable(getattr(policy, name, None))]
+    ready = [name for name in lacks if hasattr(Stateless, name) and slot != "pace"]  # whose state has its ratios
+    base = f" (the base fedbalancer.protocols.Stateless brings {', '.join(ready)})" if ready else ""
+    return f"it lacks {', '.join(lacks)}{base}"
+
+
+def needed(slot: str) -> list[str]:
+    """The methods that a policy of a slot has."""
+    return sorted(name for name in dir(SLOTS[slot]) if not name.startswith("_"))
 
 
 def read_call(place: str, text: str) -> tuple[str, dict[str, Any]]:

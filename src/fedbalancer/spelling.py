@@ -85,6 +85,45 @@ def spelt(name: str) -> Spelling:
     return found
 
 
+def with_slots(name: str, slots: Mapping[str, str]) -> str:
+    """The name of the method with these policies too, where it names none for their slots itself.
+
+    >>> with_slots("fedavg+1t", {"deadline": "my.module:Mine(first=60)"}), with_slots("a[work=b:B]", {"work": "c:C"})
+    ('fedavg+1t[deadline=my.module:Mine(first=60)]', 'a[work=b:B]')
+    """
+    for slot in slots:
+        if slot not in SLOTS:
+            raise UnknownName("slot", slot, SLOTS)
+    own = spelt(name)
+    added = {slot: _policy(name, slot, text) for slot, text in slots.items()}
+    found = str(Spelling(own.stem, own.settings, _ordered({**added, **own.slots}, SLOTS)))
+    check_name(found)
+    return found
+
+
+def with_choices(spelling: Spelling, choices: Mapping[str, Any]) -> str:
+    """The name of a method some of whose choices are objects: they stand in it as they would be written, or by their
+    class alone where that is no plain text or too long."""
+    others = {key: value_text(value) for key, value in choices.items() if key not in SLOTS}
+    for text_of in (_as_written, lambda policy: type(policy).__name__):
+        slots = {**spelling.slots, **{slot: text_of(choices[slot]) for slot in SLOTS if slot in choices}}
+        name = str(Spelling(spelling.stem, spelling.settings, {**_ordered(slots, SLOTS), **others}))
+        if len(name.encode(errors="replace")) <= LONGEST_BYTES:
+            break
+    return name
+
+
+def _as_written(policy: Any) -> str:
+    kind = type(policy)
+    text = kind.__name__ + repr(policy).removeprefix(kind.__qualname__)
+    try:
+        written = _policy("", "", text)
+        check_name(written)
+    except BadSetting:
+        return kind.__name__
+    return written if written.partition("(")[0] == kind.__name__ else kind.__name__
+
+
 def check_name(name: str) -> None:
     """Refuse a name that cannot be a folder's."""
     if "/" in name or "\\" in name or not name.isprintable() or name in (".", ".."):

@@ -26,7 +26,7 @@ class MadeOnDemand(Protocol):
     def sizes(self) -> Mapping[str, int]: ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Task:
     """A learning problem. Only `clients`, `test` and `model` are needed; the rest are settings with defaults.
 
@@ -83,6 +83,11 @@ class Task:
             parts = {f"client {client!r}": samples for client, samples in self.clients.items()}
         parts[TEST] = self.test
         check_alike({where: check_samples(samples, where, self.classes) for where, samples in parts.items()})
+
+    def __repr__(self) -> str:
+        sizes = self.sizes.values()
+        name = f"{self.name} ({self.variant})" if self.variant else self.name
+        return f"Task({name}: {len(sizes):,} clients, {sum(sizes):,} samples, {len(self.test[1]):,} to test)"
 
     @property
     def sizes(self) -> dict[str, int]:

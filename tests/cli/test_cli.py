@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import polars as pl
 import pytest
 
 from fedbalancer.cli.demo import DEMO
@@ -90,7 +91,9 @@ def test_an_engine_is_kept_by_resume_and_executors_leave_no_trace(cli: Cli, tmp_
     assert "did you mean plain" in refused(cli("resume", "r", "--engine", "plane"))
 
 
-def test_compare_prints_the_table_and_json_has_its_shape(cli: Cli, tmp_path: Path) -> None:
+def test_compare_prints_the_table_and_json_has_its_shape(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = cli("compare", *SMALL, "--methods", "fedavg+1t,fedbalancer", "--seeds", "2", "--out", "c")
     assert done.returncode == 0, done.stderr
     assert "fedavg+1t" in done.stdout
@@ -103,6 +106,16 @@ def test_compare_prints_the_table_and_json_has_its_shape(cli: Cli, tmp_path: Pat
         assert set(result["methods"][method]["speedup"]) - {"bound"} == {"mean", "std", "low", "high", "reached"}
         assert set(result["methods"][method]["accuracy"]) >= {"mean", "std"}
     assert (result["rule"], set(result["methods"]["fedbalancer"]["targets"])) == ("fair", {"1", "0.95", "0.9"})
+    everything = pl.read_parquet(tmp_path / "c" / "**" / "rounds.parquet")
+    assert set(everything.select("task", "method", "seed").unique().rows()) == {
+        ("synthetic", method, seed) for method in ("fedavg+1t", "fedbalancer") for seed in (0, 1)
+    }
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
+    (tmp_path / "c" / "fedbalancer" / "seed-1" / "evals.parquet").write_bytes(b"PAR1")
+    shown = cli("report", "c")
+    assert "┃ method" in shown.stdout
+    assert shown.returncode == 2
+    assert "error: damaged: fedbalancer seed 1: evals.parquet" in shown.stderr
 
 
 @pytest.mark.skipif(find_spec("seglearn") is None, reason="the recordings need the extra [demo]")
@@ -183,7 +196,7 @@ def test_slots_of_the_command_line_are_added_to_those_of_the_file(
     assert settings["w"] == (3 if "w=3" in given else 7)
 
 
-@pytest.mark.parametrize("what", ["tasks", "methods", "devices", "policies", "settings"])
+@pytest.mark.parametrize("what", ["tasks", "methods", "devices", "policies", "settings", "columns"])
 def test_list(cli: Cli, what: str) -> None:
     assert cli("list", what).returncode == 0
     assert json.loads(cli("list", what, "--json").stdout)

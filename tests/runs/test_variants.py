@@ -17,6 +17,8 @@ from fedbalancer.report.scores import score_comparison
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.simulation import resolve_spec
 from fedbalancer.runs.spec import RunSpec, from_manifest
+from fedbalancer.runs.variants import named_in_full
+from fedbalancer.server.deadline import FixedDeadline
 
 METHODS = ["fedavg+1t", "fedavg[deadline=.5T]", "fedbalancer[ w = 2 ]", "fedbalancer[p=0.75,w=2]"]
 NAMES = ["fedavg+1t", "fedavg[deadline=.5T]", "fedbalancer[w=2]", "fedbalancer[w=2,p=.75]"]
@@ -96,6 +98,39 @@ def test_a_run_goes_on_with_its_own_settings(tmp_path: Path) -> None:
     spec = from_manifest(json.loads((out / "manifest.json").read_text()), tinytask.load())
     assert spec.method == "fedbalancer[epochs=2,w=2]"  # in the order of the settings
     assert spec.overrides == {}
+
+
+def test_a_policy_for_every_method_stands_in_every_name_and_the_budget_is_the_published_methods() -> None:
+    slots = {"slots": {"deadline": "fedbalancer.server.deadline:FixedDeadline(multiple=3)"}, "w": 4}
+    base, methods = named_in_full(
+        RunSpec(task=tinytask.load(), settings=slots), ["fedavg+1t", "fedbalancer[deadline=.5T]", "fedbalancer[p=.75]"]
+    )
+    own = "deadline=fedbalancer.server.deadline:FixedDeadline(multiple=3)"
+    assert methods == [f"fedavg+1t[{own}]", "fedbalancer[deadline=.5T]", f"fedbalancer[p=.75,{own}]"]
+    assert base.overrides == {"w": 4}
+    plan = ComparisonPlan.make(base, methods, 1)
+    assert plan.budgets_s == ComparisonPlan.make(RunSpec(task=tinytask.load()), ["fedavg+1t"], 1).budgets_s
+
+
+def test_a_comparison_from_before_names_said_so_still_goes_on() -> None:
+    slots = {"slots": {"deadline": "fedbalancer.server.deadline:WaitForShare"}}
+    old = RunSpec.from_json({"task": "synthetic", "method": "fedavg+1t", "users": 12, "settings": slots})
+    assert ComparisonPlan.make(old, ["fedavg+1t"], 1).method_names == ("fedavg+1t",)
+
+
+def test_policies_for_every_method_do_not_go_with_a_method_made_in_python() -> None:
+    slots = {"slots": {"deadline": "fedbalancer.server.deadline:WaitForShare"}}
+    with pytest.raises(BadSetting, match=r"give them to it: fedbalancer.method\("):
+        fb.compare(tinytask.load(), [fb.method("fedavg+1t")], seeds=1, settings=slots)
+
+
+def test_one_method_twice_with_policies_made_in_python(tmp_path: Path) -> None:
+    methods = ["fedavg+1t", *(fb.method("fedbalancer", deadline=FixedDeadline(k)) for k in (1, 2))]
+    methods.append(fb.method("fedbalancer", deadline=FixedDeadline(3), name="mine"))
+    table = fb.compare(tinytask.load(), methods, seeds=1, jobs=1, rounds=3, extend=1.0, out=tmp_path / "c")
+    twice = [f"fedbalancer[deadline=FixedDeadline(multiple={k})]" for k in (1, 2)]
+    assert [each.method for each in table.methods] == ["fedavg+1t", *twice, "mine"]
+    assert (tmp_path / "c" / twice[1] / "seed-0" / "rounds.parquet").is_file()
 
 
 def test_a_method_object_whose_name_would_leave_the_folder_is_refused() -> None:

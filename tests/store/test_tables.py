@@ -17,8 +17,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from fedbalancer.store.glossary import TABLES, markdown
 from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow, schema_of
-from fedbalancer.store.tables import RunTables, Table
+from fedbalancer.store.tables import NAMES, RunTables, Table
 
 EVAL = EvalRow(round=1, start_s=0.5, clock_s=2.5, accuracy=0.25, loss=1.5)
 
@@ -38,8 +39,9 @@ def filled(count: int) -> Table:
 def test_an_empty_table_has_the_columns_and_types_of_its_rows(kind: type[Any]) -> None:
     frame = pl.read_parquet(io.BytesIO(Table(kind).parquet()))
     types = {int: pl.Int64, float: pl.Float64, str: pl.String}
-    assert frame.columns == list(kind._fields)
-    assert dict(frame.schema) == {name: types[of] for name, of in schema_of(kind).items()}
+    of_run = {"task": str, "method": str, "seed": int}
+    assert frame.columns == [*kind._fields, *of_run]
+    assert dict(frame.schema) == {name: types[of] for name, of in {**schema_of(kind), **of_run}.items()}
     assert frame.height == 0
 
 
@@ -48,8 +50,26 @@ def test_values_come_back_as_the_types_of_the_schema() -> None:
     table.append(table.plain(EVAL._replace(round=np.int64(1), accuracy=np.float32(0.25), loss=math.inf)).values())
     table.append(table.plain(EVAL._replace(clock_s=3, loss=math.nan)).values())
     frame = pl.read_parquet(io.BytesIO(table.parquet()))
-    assert frame.row(0) == (1, 0.5, 2.5, 0.25, math.inf, "rounds")
+    assert frame.row(0) == (1, 0.5, 2.5, 0.25, math.inf, "rounds", None, None, None)
     assert math.isnan(frame["loss"][1])
+
+
+@pytest.mark.parametrize("kind", list(NAMES))
+def test_every_column_is_explained_with_its_unit_in_the_file_itself(kind: type[Any]) -> None:
+    file = io.BytesIO(Table(kind).parquet({"task": "t", "method": "m", "seed": 3}))
+    explained = json.loads(pl.read_parquet_metadata(file)["fedbalancer.columns"])
+    assert list(explained) == pl.read_parquet(file).columns == list(TABLES[NAMES[kind]])
+    for name, (unit, meaning) in explained.items():
+        assert meaning
+        assert unit == "s" or not name.endswith("_s")
+        assert unit == "bytes" or not name.endswith("_bytes")
+
+
+def test_every_row_says_of_which_run_it_is() -> None:
+    table = Table(EvalRow)
+    table.append(table.plain(EVAL).values())
+    frame = pl.read_parquet(io.BytesIO(table.parquet({"task": "t", "method": "m[w=5]", "seed": 2**63 - 1})))
+    assert frame.select("task", "method", "seed").rows() == [("t", "m[w=5]", 2**63 - 1)]
 
 
 def test_any_nan_gives_the_same_bytes() -> None:
@@ -121,3 +141,8 @@ def test_same_rows_same_bytes_in_other_processes_with_other_threads() -> None:
     }
     there = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert there.stdout.strip() == here
+
+
+def test_the_docs_explain_the_same_columns() -> None:
+    page = Path(__file__).parents[2] / "docs" / "columns.md"
+    assert page.read_text() == markdown()  # else write it anew

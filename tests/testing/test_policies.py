@@ -249,7 +249,7 @@ def test_a_state_of_arrays_is_allowed() -> None:
 
 def test_the_slot_may_be_named_and_then_its_methods_are_asked_for() -> None:
     assert check_policy(TwoSlots(), "clients") == "clients"
-    with pytest.raises(PolicyError, match=r"Uniform has no method plan\(\), which a policy for deadline needs"):
+    with pytest.raises(PolicyError, match=r"Uniform is no policy for deadline; it lacks plan$"):
         check_policy(Uniform(), "deadline")
     with pytest.raises(UnknownName, match="deadline"):
         check_policy(Uniform(), "deadlin")

@@ -11,6 +11,7 @@ from fedbalancer.cli.bench import bench
 from fedbalancer.cli.compare import compare
 from fedbalancer.cli.dashboard import dashboard
 from fedbalancer.cli.data import data
+from fedbalancer.cli.doctor import doctor
 from fedbalancer.cli.errors import with_clear_errors
 from fedbalancer.cli.flower import flower
 from fedbalancer.cli.leaderboard import leaderboard
@@ -27,7 +28,7 @@ app = typer.Typer(
     name="fedbalancer",
     help="Federated learning with sample selection and adaptive deadlines: compare methods under device heterogeneity.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
@@ -55,6 +56,7 @@ app.command("leaderboard")(with_clear_errors(leaderboard))
 app.command("sweep")(with_clear_errors(sweep))
 app.command("list")(with_clear_errors(list_))
 app.command("bench")(with_clear_errors(bench))
+app.command("doctor")(with_clear_errors(doctor))
 app.add_typer(data, name="data")
 app.command("testbed")(with_clear_errors(bed))
 app.add_typer(paper, name="paper")

@@ -11,9 +11,8 @@ import typer
 
 from fedbalancer.cli import options
 from fedbalancer.cli.demo import DEMO, Usual
-from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.errors import EXIT_USER_ERROR
-from fedbalancer.cli.tasks import announce, folder_name, is_file, say_prepared, timed
+from fedbalancer.cli.tasks import announce, folder_name, is_file, say_prepared, say_surprises, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
@@ -27,7 +26,13 @@ def compare(
         str | None, typer.Argument(help="Name of a task, or TOML file; without one: the demo, on data that come along.")
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Comma-separated methods (default: FedBalancer and the paper's baselines).")
+        str | None,
+        typer.Option(
+            "--methods",
+            "--method",
+            "-m",
+            help="Comma-separated methods (default: FedBalancer and the paper's baselines).",
+        ),
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="How many seeds, or which: 5, 10..19 or 4,7 (default: 3; of the demo: 8).")
@@ -74,8 +79,11 @@ def compare(
     """
     from fedbalancer.engine.executors import Resources
     from fedbalancer.runs.compare import DEFAULT_METHODS, run_comparison
+    from fedbalancer.runs.display import comparison_display
     from fedbalancer.runs.plan import ComparisonPlan
     from fedbalancer.runs.spec import RunSpec
+    from fedbalancer.runs.surprises import absent_kernels, surprises_of_plan
+    from fedbalancer.runs.variants import named_in_full
     from fedbalancer.store.comparison import TARGETS
 
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task or 'demo')}"
@@ -87,16 +95,19 @@ def compare(
         task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
         engine=engine, device=device,
     )  # fmt: skip
+    base, named = named_in_full(base, names)
     shares = options.targets(target) or TARGETS
-    plan, seconds = timed(lambda: ComparisonPlan.make(base, names, numbers, extend, rule, shares))
+    plan, seconds = timed(lambda: ComparisonPlan.make(base, named, numbers, extend, rule, shares))
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track or ()))
     if is_file(task):
         announce(plan.task, plan.base.overrides)
     say_prepared(plan.task, seconds)
+    say_surprises(surprises_of_plan(plan))
     with StopFlag() as stop, comparison_display(plan.method_names, list(plan.seeds)) as listen:
         result = run_comparison(
             plan, folder, overwrite=overwrite, jobs=jobs, resources=resources, listen=listen, stopped=stop
         )
+    say_surprises(absent_kernels(plan.base))
     finish(result, folder, as_json)
 
 

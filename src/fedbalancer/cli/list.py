@@ -14,19 +14,18 @@ Rows = list[dict[str, Any]]
 
 
 def list_(
-    what: Annotated[str, typer.Argument(help="tasks, methods, devices, policies or settings")] = "methods",
+    what: Annotated[str, typer.Argument(help="tasks, methods, devices, policies, settings or columns")] = "methods",
     as_json: Json = False,
 ) -> None:
-    """List tasks, methods, devices, policies or settings.
+    """List tasks, methods, devices, policies, settings with their legal values, or the columns of a run's tables.
 
     Example:
 
         fedbalancer list settings
     """
-    kinds = {"tasks": _tasks, "methods": _methods, "devices": _devices, "policies": _policies, "settings": _settings}
-    if what not in kinds:
-        raise UnknownName("list", what, kinds)
-    rows = kinds[what]()
+    if what not in KINDS:
+        raise UnknownName("list", what, KINDS)
+    rows = KINDS[what]()
     if as_json:
         typer.echo(json.dumps(rows))
         return
@@ -76,9 +75,30 @@ def _policies() -> Rows:
 
 
 def _settings() -> Rows:
-    from fedbalancer.settings import Settings
+    from fedbalancer.settings import Settings, allowed
 
     return [
-        {"key": key, "default": field.get_default(call_default_factory=True), "meaning": field.description}
+        {
+            "key": key,
+            "default": field.get_default(call_default_factory=True),
+            "allowed": allowed(key),
+            "meaning": field.description,
+        }
         for key, field in Settings.model_fields.items()
     ]
+
+
+def _columns() -> Rows:
+    from fedbalancer.store.glossary import TABLES
+
+    return [
+        {"table": f"{table}.parquet", "column": name, "unit": unit, "meaning": meaning}
+        for table, columns in TABLES.items()
+        for name, (unit, meaning) in columns.items()
+    ]
+
+
+KINDS = {
+    "tasks": _tasks, "methods": _methods, "devices": _devices, "policies": _policies, "settings": _settings,
+    "columns": _columns,
+}  # fmt: skip

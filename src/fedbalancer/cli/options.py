@@ -9,8 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from fedbalancer.errors import BadSetting
-from fedbalancer.settings import merge, parse_assignments, read_config
-from fedbalancer.spelling import split_names
 
 METHODS = ("method", "methods")
 """Keys of the configuration file that are no settings."""
@@ -84,6 +82,8 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
     """Settings of the configuration file and, over them, those of the command line."""
+    from fedbalancer.settings import merge, parse_assignments, read_config  # late: --help takes no time
+
     in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}
     return merge(in_file, parse_assignments(assignments or []))
 
@@ -91,6 +91,9 @@ def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, A
 def methods_of(config: Path | None, asked: str | None, key: str, otherwise: Sequence[str]) -> list[str]:
     """The methods of the command line or, where it names none, of the configuration file (`key` is method for one run,
     methods for several), or the usual ones."""
+    from fedbalancer.settings import read_config
+    from fedbalancer.spelling import split_names
+
     if asked is not None:
         found = split_names(asked)
     else:

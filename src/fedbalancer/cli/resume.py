@@ -11,7 +11,6 @@ import typer
 from fedbalancer.cli import compare as compare_command
 from fedbalancer.cli import options
 from fedbalancer.cli import run as run_command
-from fedbalancer.cli.display import comparison_display, run_display
 from fedbalancer.processes import StopFlag
 
 
@@ -35,6 +34,7 @@ def resume(
     """
     from fedbalancer.engine.executors import Resources
     from fedbalancer.runs.compare import run_comparison
+    from fedbalancer.runs.display import comparison_display, run_display
     from fedbalancer.runs.execute import resume as resume_run
     from fedbalancer.runs.plan import ComparisonPlan
     from fedbalancer.runs.trust import EVERYTHING, leave_out_working_folder

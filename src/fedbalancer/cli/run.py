@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedbalancer.cli import options
-from fedbalancer.cli.display import run_display
-from fedbalancer.cli.tasks import announce, folder_name, is_file, label, say_prepared, timed
+from fedbalancer.cli.tasks import announce, folder_name, is_file, label, say_prepared, say_surprises, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
-    from fedbalancer.runs.execute import RunResult
+    from fedbalancer.runs.result import RunResult
 
 
 def run(
@@ -23,7 +22,7 @@ def run(
         str, typer.Argument(help="Name of a task (`fedbalancer list tasks`), TOML file, or package.module:function.")
     ],
     method: Annotated[
-        str | None, typer.Option("--method", "-m", help="Name of a method (default: fedbalancer).")
+        str | None, typer.Option("--method", "--methods", "-m", help="Name of a method (default: fedbalancer).")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     scale: options.Scale = "small",
@@ -63,11 +62,14 @@ def run(
         fedbalancer run femnist --scale paper --executor ray --address auto
     """
     from fedbalancer.engine.executors import Resources
+    from fedbalancer.runs.display import run_display
     from fedbalancer.runs.execute import execute
     from fedbalancer.runs.executor_cache import ExecutorCache
     from fedbalancer.runs.simulation import resolve_spec
     from fedbalancer.runs.spec import RunSpec
+    from fedbalancer.runs.surprises import absent_kernels, surprises_of_run
     from fedbalancer.runs.trust import code_of, remember
+    from fedbalancer.runs.variants import named_in_full
 
     settings = options.overrides(config, set_)
     if epsilon_budget is not None:
@@ -77,6 +79,7 @@ def run(
         task=task, method=name, seed=seed, scale=scale, users=users, variant=variant, settings=settings,
         rounds=rounds, budget_s=budget, timing_only=timing_only, engine=engine, device=device,
     )  # fmt: skip
+    spec, _ = named_in_full(spec, [spec.method])
     executors = ExecutorCache(Resources(workers=workers, executor=executor, address=address, track=tuple(track or ())))
     folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{spec.method_name}-seed-{seed}"
     prepared, seconds = timed(spec.load_task)
@@ -84,12 +87,14 @@ def run(
     if is_file(task):
         announce(prepared, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
     say_prepared(prepared, seconds)
+    say_surprises(surprises_of_run(spec, prepared))
     title = f"{folder_name(task)} {spec.method_name} seed {seed}"
     remember(code_of(spec))
     with StopFlag() as stop, executors, run_display(title) as progress:
         result = execute(
             spec, folder, task=prepared, overwrite=overwrite, executors=executors, progress=progress, stopped=stop
         )
+    say_surprises(absent_kernels(spec))
     finish(result, folder, as_json)
 
 

@@ -32,7 +32,7 @@ def sweep(
     ] = None,
     objective: Annotated[str, typer.Option(help="time-to-accuracy or accuracy.")] = "time-to-accuracy",
     method: Annotated[
-        str, typer.Option("--method", "-m", help="The method whose settings are varied.")
+        str, typer.Option("--method", "--methods", "-m", help="The method whose settings are varied.")
     ] = "fedbalancer",
     trials: Annotated[int | None, typer.Option(help="How many (default: the whole grid, or 20).")] = None,
     sampler: Annotated[str | None, typer.Option(help="grid (default for lists), tpe or random.")] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,6 +42,12 @@ def say_prepared(task: Task, seconds: float) -> None:
     sizes = task.sizes.values()
     counted = f"{len(sizes):,} clients, {sum(sizes):,} samples"
     typer.echo(f"{label(task.name, task.variant)}: {counted}; prepared in {seconds:.1f} s", err=True)
+
+
+def say_surprises(sentences: Iterable[str]) -> None:
+    """What may surprise the user, each as a line on stderr."""
+    for sentence in sentences:
+        typer.echo(f"warning: {sentence}", err=True)
 
 
 def announce(task: Task, overrides: Mapping[str, Any], *, trained: bool = True) -> None:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedbalancer.cli.display import comparison_display
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, overrides
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
-from fedbalancer.spelling import one_name, split_names
 
 if TYPE_CHECKING:
     from fedbalancer.testbed.bed import BedResult
@@ -43,7 +41,7 @@ class GentleStop(StopFlag):
 
 def bed(
     clients: Clients = 21,
-    method: Annotated[str, typer.Option(help="Comma-separated methods.")] = METHODS,
+    method: Annotated[str, typer.Option("--method", "--methods", "-m", help="Comma-separated methods.")] = METHODS,
     speed: Speed = 20.0,
     rounds: Rounds = None,
     seed: Seed = 0,
@@ -71,6 +69,8 @@ def bed(
 
         fedbalancer testbed --task watch --clients 4 --rounds 5 --speed 20
     """
+    from fedbalancer.spelling import one_name, split_names
+
     names = tuple(one_name(name) for name in split_names(method))
     folder = out if out is not None else Path("runs") / f"testbed-{task}"
     result = run(
@@ -82,6 +82,7 @@ def bed(
 
 def run(folder: Path, phones: Path | None, overwrite: bool, **options: Any) -> BedResult:
     """Check everything (`options` are those of `BedPlan`), then run the bed with its progress on stderr."""
+    from fedbalancer.runs.display import comparison_display
     from fedbalancer.testbed.bed import run_bed
     from fedbalancer.testbed.netns import check, has_netem
     from fedbalancer.testbed.plan import BedPlan

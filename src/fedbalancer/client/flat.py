@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbalancer.errors import BadData
+from fedbalancer.errors import BadData, FedBalancerError
 from fedbalancer.types import Layout, Weights
 
 if TYPE_CHECKING:
@@ -86,12 +86,22 @@ class FlatModule:
             np.subtract(vector[span], weights[span], out=update[span])
 
 
+def _made(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except FedBalancerError:
+        raise
+    except Exception as error:  # the user's code: anything
+        name = getattr(make, "__qualname__", repr(make))
+        raise BadData(f"the task's model {name}() raised {type(error).__name__}: {error}") from error
+
+
 def build(make: Callable[[], Any]) -> torch.nn.Module:
     """A fresh module from the user's factory, in float32 on the CPU."""
     import torch
 
     with torch.random.fork_rng(devices=[]):  # the user's own draws go on as if no model had been made
-        module = make()
+        module = _made(make)
     if not isinstance(module, torch.nn.Module):
         raise BadData(f"the task's model must make a torch.nn.Module, not {type(module).__name__}")
     return module.float().cpu()

@@ -46,13 +46,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Report:
-    """The files of a report, and the scores in them (None for a single run)."""
+    """The files of a report, the scores in them (None for a single run), and what of the folder is damaged, in
+    words."""
 
     summary: Path
     table: Path
     page: Path
     figures: tuple[Path, ...]
     comparison: Comparison | None
+    damaged: tuple[str, ...] = ()
 
 
 def score_folder(
@@ -93,6 +95,11 @@ def write_report(
         page=folder / "report.html",
         figures=write_figures(results, comparison, folder / "figures"),
         comparison=comparison,
+        damaged=tuple(
+            f"{run.curve.method} seed {run.curve.seed}: {run.why}"
+            for run in results.runs
+            if run.curve.status == "damaged"
+        ),
     )
     write_json(report.summary, run_summary(results) if comparison is None else comparison.to_json())
     table = run_markdown(results) if comparison is None else by_clock(results, markdown_table(comparison))

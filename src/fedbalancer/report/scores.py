@@ -124,6 +124,7 @@ def score(
         rounds=rounds,
         rule=by,
         targets=shares,
+        runs=tuple(curves),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.report.estimate import Estimate
@@ -13,6 +14,12 @@ from fedbalancer.report.ratio import Arrival, Ratio, median_s, one_ratio, paired
 from fedbalancer.report.rule import Rule, Stamp
 from fedbalancer.spelling import one_name
 from fedbalancer.store.comparison import TARGETS
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from fedbalancer.report.folders import RunCurve
+    from fedbalancer.report.notebook import Plot
 
 
 @dataclass(frozen=True)
@@ -166,10 +173,10 @@ class MethodScore:
         return sum(score.time_s is not None for score in self.scores)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The scores of all methods. `notes` say in words what could not be scored, and why. `targets` are shares of the
-    reference's final accuracy, the main one first; `target` is that one as an accuracy."""
+    reference's final accuracy, the main one first; `target` is that one as an accuracy. `runs` are those scored."""
 
     methods: tuple[MethodScore, ...]
     seeds: tuple[SeedScore, ...]
@@ -181,6 +188,41 @@ class Comparison:
     rounds: int | None = None
     rule: Rule = "fair"
     targets: tuple[float, ...] = TARGETS
+    runs: tuple[RunCurve, ...] = field(default=(), compare=False)
+
+    def __repr__(self) -> str:
+        fastest = "".join(f", {found.method} {found.speedup.mean:.2f}x" for found in self.methods if found.speedup.mean)
+        return f"Comparison({self.task or 'unnamed task'}, {len(self.seeds)} seeds{fastest})"
+
+    def _repr_html_(self) -> str:
+        from fedbalancer.report.notebook import comparison_html
+
+        return comparison_html(self)
+
+    def to_polars(self) -> pl.DataFrame:
+        """A row per method: speed-up with its interval, median time, accuracy."""
+        from fedbalancer.report.notebook import comparison_frame
+
+        return comparison_frame(self)
+
+    def to_pandas(self) -> Any:
+        """The same for pandas."""
+        from fedbalancer.report.notebook import to_pandas
+
+        return to_pandas(self.to_polars())
+
+    @property
+    def curves(self) -> pl.DataFrame:
+        """Every evaluation of every run, by method and seed."""
+        from fedbalancer.report.notebook import curves_frame
+
+        return curves_frame(self.runs)
+
+    def plot(self, kind: str = "accuracy") -> Plot:
+        """A picture of the accuracies over time, or of the speed-ups (`speedup`)."""
+        from fedbalancer.report.notebook import plotted
+
+        return plotted(self, kind)
 
     def __getitem__(self, method: str) -> MethodScore:
         names = [found.method for found in self.methods]

@@ -22,11 +22,14 @@ from fedbalancer.errors import FedBalancerError
 from fedbalancer.methods import Method
 from fedbalancer.report import Comparison, RunCurve, score, write_report
 from fedbalancer.report.folders import load_run
+from fedbalancer.runs.display import comparison_display, is_wanted
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool, Listen
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.spec import RunOptions, RunSpec
+from fedbalancer.runs.surprises import absent_kernels, surprises_of_plan, warn
 from fedbalancer.runs.trust import code_of, remember
+from fedbalancer.runs.variants import named_in_full
 from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, schema_of, status_of
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.contents import make_folder, refuse_links
@@ -81,6 +84,7 @@ def compare(
     executor: str | None = None,
     address: str | None = None,
     track: Sequence[Any] = (),
+    progress: bool | None = None,
     **options: Unpack[RunOptions],
 ) -> Comparison:
     """Compare methods on a task and return the scores. Runs that fail are left out of them, and named in their `notes`;
@@ -91,13 +95,19 @@ def compare(
     the published rule, by rounds. `targets` are shares of the reference's final accuracy, the main one first.
     The folder `out` keeps every run and the report; without it nothing is written to disk. `jobs` runs go side by side,
     each with `workers` that train its clients on the `executor` (inline, pool, or ray at `address`); unless told, they
-    share the cores. `track` names the sinks of every run, as for `run`. The further options are those of all runs, as
-    `RunSpec` explains them.
+    share the cores. `track` names the sinks of every run, as for `run`. `progress` says on stderr how far all runs are
+    and what time is left; unless told, in notebooks only. The further options are those of all runs, as `RunSpec`
+    explains them.
     """
-    plan = ComparisonPlan.make(RunSpec(task=task, **options), methods, seeds, extend, rule, targets)
+    base, named = named_in_full(RunSpec(task=task, **options), methods)
+    plan = ComparisonPlan.make(base, named, seeds, extend, rule, targets)
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
     folder = Path(out) if out is not None else None
-    return run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, resources=resources).scored()
+    warn(surprises_of_plan(plan))
+    with comparison_display(plan.method_names, plan.seeds, is_wanted(progress)) as listen:
+        done = run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, resources=resources, listen=listen)
+    warn(absent_kernels(plan.base))
+    return done.scored()
 
 
 def run_comparison(

@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import FedBalancerError, RunFolderError
 from fedbalancer.methods import Method
+from fedbalancer.runs.display import is_wanted, run_display
 from fedbalancer.runs.executor_cache import ExecutorCache
+from fedbalancer.runs.result import RunResult
 from fedbalancer.runs.rounds import Progress, Recorder, RunLoop, one_thread
 from fedbalancer.runs.simulation import build, resolve_spec
 from fedbalancer.runs.spec import RunOptions, RunSpec, from_manifest
+from fedbalancer.runs.surprises import absent_kernels, surprises_of_run, warn
 from fedbalancer.runs.tracked import tracked
 from fedbalancer.runs.trust import EVERYTHING, check_trusted, code_of, remember
+from fedbalancer.runs.variants import named_in_full
 from fedbalancer.store import MemoryRecorder, RunFolder
 from fedbalancer.store.privacy import described_privacy, privacy_rows
 from fedbalancer.task import Task
-from fedbalancer.types import Weights
+from fedbalancer.tracking import Callbacks, Hook
 
-if TYPE_CHECKING:
-    import polars as pl
-
-
-@dataclass(frozen=True, eq=False)
-class RunResult:
-    """A run that ended: `status` is done or stopped. Frames have the columns of the tables in the run folder; the
-    population is of when the run first came to its end, and None before; `privacy` has every client's epsilon where
-    there is noise on what it tells."""
-
-    status: str
-    folder: Path | None
-    rounds: pl.DataFrame
-    evals: pl.DataFrame
-    clients: pl.DataFrame
-    weights: Weights
-    population: pl.DataFrame | None = None
-    privacy: pl.DataFrame | None = None
-
-    @property
-    def accuracy(self) -> float:
-        """Accuracy at the last evaluation."""
-        return float(self.evals["accuracy"][-1]) if len(self.evals) else math.nan
-
+__all__ = ["RunResult", "carry_on", "execute", "go", "resume", "run"]
 
 SPENT = "every client has spent its epsilon_budget"
 """Why a run is done before its rounds or its time are over."""
@@ -70,6 +50,9 @@ def run(
     executor: str | None = None,
     address: str | None = None,
     track: Sequence[Any] = (),
+    on_round: Hook | None = None,
+    on_eval: Hook | None = None,
+    progress: bool | None = None,
     **options: Unpack[RunOptions],
 ) -> RunResult:
     """Run one method on one task and return its tables and weights.
@@ -82,18 +65,29 @@ def run(
     is written to disk.
 
     The `executor` is inline, pool or ray (at `address`), all with the same result; with `workers=None` a run starts in
-    this process and moves to a pool of all cores if it turns out to be long. A script that uses other processes must
-    start runs under `if __name__ == "__main__":`.
+    this process and moves to a pool of all cores if it turns out to be long.
 
     `track` are sinks that are told of every round and evaluation: names as `--track` takes them, or a
-    `fedbalancer.tracking.Sink` of your own.
+    `fedbalancer.tracking.Sink` of your own. `on_round` and `on_eval` are functions that get each row of `rounds` and
+    `evals` as it is made; what they raise ends the run. `progress` says how far the run is, on stderr; unless told, in
+    notebooks only.
     """
     spec = RunSpec(task=task, method=method, seed=seed, budget_s=budget_s, timing_only=timing_only, **options)
-    resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
+    spec, _ = named_in_full(spec, [spec.method])
+    told = () if on_round is None and on_eval is None else (Callbacks(on_round, on_eval),)
+    resources = Resources(workers=workers, executor=executor, address=address, track=(*track, *told))
     if out is not None:
         remember(code_of(spec))
     with ExecutorCache(resources) as executors:
-        return execute(spec, Path(out) if out is not None else None, overwrite=overwrite, executors=executors)
+        loaded = executors.load_task(spec)
+        warn(surprises_of_run(spec, loaded))
+        with run_display(f"{spec.method_name} seed {seed}", is_wanted(progress)) as tell:
+            result = execute(
+                spec, Path(out) if out is not None else None, task=loaded, overwrite=overwrite, executors=executors,
+                progress=tell,
+            )  # fmt: skip
+        warn(absent_kernels(spec))
+        return result
 
 
 def execute(
@@ -227,4 +221,5 @@ def _to_its_end(
     model = simulation.server.model(loop.state)
     recorder.finish(status, why, model, simulation.executor.layout)
     found = {**recorder.frames(), "population": recorder.population(), "privacy": recorder.privacy()}
-    return RunResult(status=status, folder=recorder.path, weights=model, **found)  # type: ignore[arg-type]
+    run = {"task": task.name, "method": spec.method_name, "seed": spec.seed}
+    return RunResult(status=status, folder=recorder.path, weights=model, **found, **run)  # type: ignore[arg-type]

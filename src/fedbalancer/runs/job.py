@@ -17,8 +17,10 @@ from fedbalancer.processes import become_worker
 from fedbalancer.report import RunCurve
 from fedbalancer.report.fairness import with_selections
 from fedbalancer.report.folders import by_schedule
-from fedbalancer.runs.execute import RunResult, carry_on, execute, go
+from fedbalancer.runs.events import JobEvent
+from fedbalancer.runs.execute import carry_on, execute, go
 from fedbalancer.runs.executor_cache import ExecutorCache
+from fedbalancer.runs.result import RunResult
 from fedbalancer.runs.rounds import Progress
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.runs.trust import code_of
@@ -44,19 +46,6 @@ class Job:
         return self.spec.key
 
 
-@dataclass(frozen=True)
-class JobEvent:
-    """News of a job: `kind` is running, done, stopped or failed, or found if it was done before. One that ended brings
-    its `curve` and, if there is no folder, all that is needed to go on with it in `memory`."""
-
-    key: tuple[str, int]
-    kind: str
-    progress: Progress | None = None
-    why: str = ""
-    curve: RunCurve | None = field(default=None, compare=False)
-    memory: MemoryRecorder | None = field(default=None, compare=False)
-
-
 class _Here:
     """What a process of the pool holds: its task, who trains, and the way back to the driver."""
 
@@ -77,11 +66,16 @@ def start(given: SharedValue, news: Any, stop: Any) -> None:
     given.close()
 
 
-def carry_out(packed_job: bytes, decided: Mapping[str, str | None] | None = None) -> JobEvent:
-    """One job, in this process, to its end, with the kernels that the driver has."""
+def carry_out(packed_job: bytes, decided: Mapping[str, str | None] | None = None) -> bytes:
+    """One job, in this process, to its end, with the kernels that the driver has. Job and event travel packed: what a
+    script or notebook defines is in them by value."""
     assert _here is not None
     kernels.hold_to(decided)
-    here, job = _here, cloudpickle.loads(packed_job)
+    packed: bytes = cloudpickle.dumps(_carried_out(cloudpickle.loads(packed_job), _here))
+    return packed
+
+
+def _carried_out(job: Job, here: _Here) -> JobEvent:
     if here.stop.is_set():
         return JobEvent(job.key, "stopped", why="not started")
 

@@ -15,15 +15,14 @@ import cloudpickle
 
 from fedbalancer.engine.executors import Resources
 from fedbalancer.engine.executors.shared_memory import SharedValue
-from fedbalancer.processes import DIED, TRIES, process_context
+from fedbalancer.processes import DIED, TRIES, process_context, without_main
+from fedbalancer.runs.events import JobEvent, Listen
 from fedbalancer.runs.executor_cache import kernels_for
-from fedbalancer.runs.job import OWN_TASK, Job, JobEvent, carry_out, start
+from fedbalancer.runs.job import OWN_TASK, Job, carry_out, start
 from fedbalancer.task import Task
 from fedbalancer.watchdog import Watchdog
 
-__all__ = ["Job", "JobEvent", "JobPool"]
-
-Listen = Callable[[JobEvent], None]
+__all__ = ["Job", "JobEvent", "JobPool", "Listen"]
 
 
 class JobPool:
@@ -81,13 +80,13 @@ class JobPool:
                 listen(event)
             for future in done:
                 with suppress(BrokenProcessPool):
-                    yield future.result()
+                    yield cloudpickle.loads(future.result())
             if stopped() and not self._stop.is_set():
                 self._stop.set()
             if self._pool is not None:
                 self._watchdog.look(list(self._pool._processes or ()))
 
-    def _submitted(self, jobs: Sequence[Job]) -> list[Future[JobEvent]]:
+    def _submitted(self, jobs: Sequence[Job]) -> list[Future[bytes]]:
         if self._pool is None:  # a process that is killed may leave a queue locked: so new processes have new ones
             self._news, self._stop = self._context.Queue(), self._context.Event()
             self._pool = ProcessPoolExecutor(
@@ -97,7 +96,9 @@ class JobPool:
         with suppress(BrokenProcessPool):
             for job in jobs:
                 light = replace(job, spec=replace(job.spec, task=OWN_TASK)) if self._own_task else job
-                futures.append(self._pool.submit(carry_out, cloudpickle.dumps(light), kernels_for(job.spec)))
+                packed, kernels = cloudpickle.dumps(light), kernels_for(job.spec)
+                with without_main():
+                    futures.append(self._pool.submit(carry_out, packed, kernels))
         return futures
 
     def _end(self) -> None:

@@ -39,6 +39,7 @@ from fedbalancer.store.contents import (
     refuse_links_of_run,
     remove_run,
 )
+from fedbalancer.store.glossary import RUN
 from fedbalancer.store.journal import Journal, open_at
 from fedbalancer.store.lock import FolderLock
 from fedbalancer.store.recorder import Restored
@@ -159,6 +160,13 @@ class RunFolder:
         self._open_journal(**blob["journal"])
         return state, from_jsonable(blob["engine"]), _under(_ENGINE, arrays)
 
+    @property
+    def _run(self) -> dict[str, Any]:
+        """Which run the rows are of, for every file of them."""
+        task, method, seed = (self.manifest.get(name) for name in ("task", "method", "seed"))
+        name = task.get("name") if isinstance(task, Mapping) else task
+        return {"task": name, "method": method, "seed": seed}
+
     def frames(self) -> dict[str, pl.DataFrame]:
         """The tables of all rows recorded so far, by name."""
         return self._tables.frames()
@@ -168,7 +176,7 @@ class RunFolder:
         nothing is known yet, and the files stay as they are."""
         if self._journal is not None:
             for name, table in self._tables.by_name.items():
-                write_bytes(self.path / f"{name}.parquet", table.parquet())
+                write_bytes(self.path / f"{name}.parquet", table.parquet(self._run))
 
     @property
     def has_population(self) -> bool:
@@ -178,11 +186,11 @@ class RunFolder:
 
     def record_population(self, rows: Sequence[PopulationRow]) -> None:
         """Write population.parquet, a row per client."""
-        write_bytes(self.path / POPULATION, population_table(rows).parquet())
+        write_bytes(self.path / POPULATION, population_table(rows).parquet(self._run))
 
     def record_privacy(self, rows: Sequence[PrivacyRow]) -> None:
         """Write privacy.parquet, a row per client."""
-        write_bytes(self.path / PRIVACY, privacy_table(rows).parquet())
+        write_bytes(self.path / PRIVACY, privacy_table(rows).parquet(self._run))
 
     def population(self) -> pl.DataFrame | None:
         """The clients at the first end of the run; None before it."""
@@ -194,13 +202,15 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.path / POPULATION} is damaged: it does not match its checksum; use --overwrite"
             )
-        return pl.read_parquet(self.path / POPULATION, glob=False)
+        return pl.read_parquet(self.path / POPULATION, glob=False).drop(list(RUN), strict=False)
 
     def privacy(self) -> pl.DataFrame | None:
         """What the clients gave away; None where nothing counts it."""
         import polars as pl
 
-        return pl.read_parquet(self.path / PRIVACY, glob=False) if (self.path / PRIVACY).is_file() else None
+        if not (self.path / PRIVACY).is_file():
+            return None
+        return pl.read_parquet(self.path / PRIVACY, glob=False).drop(list(RUN), strict=False)
 
     def finish(
         self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fedbalancer.store.glossary import RUN, TABLES
 from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow, Row, nullable_in, schema_of
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+COLUMNS = "fedbalancer.columns"
+"""The key of a file's metadata under which its columns are explained: {column: [unit, meaning]}, as JSON."""
+NAMES: dict[type[Row], str] = {
+    RoundRow: "rounds", EvalRow: "evals", ClientRow: "clients", PopulationRow: "population", PrivacyRow: "privacy",
+}  # fmt: skip
 
 
 def _text(value: Any) -> str:
@@ -39,6 +48,7 @@ class Table:
 
     def __init__(self, row: type[Row]) -> None:
         self.schema = schema_of(row)
+        self._explained = json.dumps(TABLES[NAMES[row]])
         self._defaults: dict[str, Any] = row._field_defaults
         self._columns: dict[str, list[Any]] = {name: [] for name in self.schema}
         nullable = nullable_in(row)
@@ -71,11 +81,21 @@ class Table:
 
         return pl.DataFrame(self._columns, schema=self.schema)
 
-    def parquet(self) -> bytes:
-        """The table as a Parquet file; the same rows give the same bytes, however they came in."""
+    def parquet(self, run: Mapping[str, Any] | None = None) -> bytes:
+        """The table as a Parquet file; the same rows of the same `run` (task, method, seed) give the same bytes,
+        however they came in. The file's own metadata explain its columns."""
+        import polars as pl
+
         file = io.BytesIO()
+        named = {name: (run or {}).get(name) for name in RUN}
+        whole = self.frame().with_columns(
+            pl.lit(value, dtype=pl.Int64 if name == "seed" else pl.String).alias(name) for name, value in named.items()
+        )
         # All that decides the bytes is said here; the defaults may depend on the machine or the version.
-        self.frame().write_parquet(file, compression="zstd", compression_level=3, statistics=True, row_group_size=2**20)
+        whole.write_parquet(
+            file, compression="zstd", compression_level=3, statistics=True, row_group_size=2**20,
+            metadata={COLUMNS: self._explained},
+        )  # fmt: skip
         return file.getvalue()
 
 

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from fedbalancer.errors import UnknownName
-from fedbalancer.methods import SLOTS
+from fedbalancer.slots import SLOTS, lacking, needed
 from fedbalancer.testing.checked import Checked, PolicyError
 from fedbalancer.testing.client_promises import CLIENT_PROMISES
 from fedbalancer.testing.server_promises import SERVER_PROMISES
@@ -38,27 +38,25 @@ def check_policy(policy: Any, slot: str | None = None) -> str:
 
 def _slot_of(policy: Any) -> str:
     """The one slot whose methods the policy has. Every server policy has those of a pace, so that comes last."""
-    fitting = [slot for slot in SLOTS if all(callable(getattr(policy, name, None)) for name in _methods(slot))]
+    fitting = [slot for slot in SLOTS if all(callable(getattr(policy, name, None)) for name in needed(slot))]
     fitting = [slot for slot in fitting if slot != "pace"] or fitting
     if len(fitting) == 1:
         return fitting[0]
     who = type(policy).__name__
     if fitting:
         raise PolicyError(f"{who} fits several slots: {', '.join(fitting)}; say which with slot=")
-    needs = "; ".join(f"{slot}: {', '.join(_methods(slot))}" for slot in SLOTS)
-    raise PolicyError(f"{who} has the methods of no slot ({needs})")
-
-
-def _methods(slot: str) -> list[str]:
-    return sorted(name for name in dir(SLOTS[slot]) if not name.startswith("_"))
+    needs = "; ".join(f"{slot}: {', '.join(needed(slot))}" for slot in SLOTS)
+    raise PolicyError(
+        f"{who} has the methods of no slot ({needs}); fedbalancer.protocols.Stateless brings init, observe"
+    )
 
 
 def _check_methods(policy: Any, slot: str) -> None:
     who = type(policy).__name__
-    for name in _methods(slot):
+    for name in needed(slot):
         found = getattr(policy, name, None)
         if not callable(found):
-            raise PolicyError(f"{who} has no method {name}(), which a policy for {slot} needs")
+            raise PolicyError(f"{who} is no policy for {slot}; {lacking(slot, policy)}")
         parameters = list(inspect.signature(getattr(SLOTS[slot], name)).parameters)[1:]
         try:
             inspect.signature(found).bind(*parameters)

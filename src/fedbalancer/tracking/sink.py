@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Say = Callable[[str, str], None]
 """Told the name of a sink that failed, and why."""
+Hook = Callable[[Mapping[str, Any]], None]
+"""Told a row of a table, by its columns."""
 
 
 class Sink:
@@ -32,6 +35,23 @@ class Sink:
         """At the end: done, stopped or failed."""
 
 
+@dataclass(frozen=True)
+class Callbacks(Sink):
+    """A sink of two functions, `fb.run(..., on_round=..., on_eval=...)`. They are part of the user's program: what they
+    raise ends the run."""
+
+    round: Hook | None = None
+    evaluation: Hook | None = None
+
+    def on_round(self, row: Mapping[str, Any]) -> None:
+        if self.round is not None:
+            self.round(row)
+
+    def on_evaluation(self, row: Mapping[str, Any]) -> None:
+        if self.evaluation is not None:
+            self.evaluation(row)
+
+
 class Tracks:
     """All sinks of a run. One that raises is left out from then on, and `say` is told its name and why; the run goes
     on."""
@@ -45,6 +65,8 @@ class Tracks:
             try:
                 getattr(sink, hook, _nothing)(value)
             except Exception as error:
+                if isinstance(sink, Callbacks):
+                    raise
                 self._sinks.remove((name, sink))
                 self._say(name, f"{type(error).__name__}: {error}")
 

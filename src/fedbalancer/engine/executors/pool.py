@@ -13,7 +13,7 @@ import cloudpickle
 from fedbalancer.engine.executors.distributed import DistributedExecutor
 from fedbalancer.engine.executors.shared_memory import SharedValue
 from fedbalancer.engine.executors.worker import Answer, Worker
-from fedbalancer.processes import become_worker, process_context
+from fedbalancer.processes import become_worker, process_context, without_main
 from fedbalancer.protocols import Trainer
 from fedbalancer.types import Weights
 from fedbalancer.watchdog import LOOK_EVERY_S, Watchdog
@@ -42,7 +42,8 @@ class PoolExecutor(DistributedExecutor):
         self._end(worker)
         self._pipes[worker], theirs = self._context.Pipe()
         process = self._context.Process(target=serve, args=(theirs, self._make_trainer), daemon=True)
-        process.start()
+        with without_main():
+            process.start()
         theirs.close()
         self._processes[worker] = process
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedbalancer.cli.display import comparison_display, run_display, runs_display
+from fedbalancer.runs.display import comparison_display, run_display, runs_display
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.runs.rounds import Progress
 

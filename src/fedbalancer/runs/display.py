@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING
 
 from fedbalancer.runs import rounds
-from fedbalancer.runs.jobs import JobEvent, Listen
+from fedbalancer.runs.events import JobEvent, Listen
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 LINE_EVERY_SHARE = 0.25
 FULL = 1000
@@ -17,24 +19,39 @@ FULL = 1000
 Key = tuple[str, int]
 
 
+def is_wanted(progress: bool | None) -> bool:
+    """Whether to say how far runs are that are started from Python: as told, or else where somebody looks on."""
+    if progress is not None:
+        return progress
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
 @contextmanager
-def run_display(title: str) -> Iterator[Callable[[rounds.Progress], None]]:
+def run_display(title: str, shown: bool = True) -> Iterator[Callable[[rounds.Progress], None]]:
     """A place to send the progress of one run."""
-    with runs_display({("", 0): title}) as listen:
+    with runs_display({("", 0): title}, shown) as listen:
         yield lambda progress: listen(JobEvent(("", 0), "running", progress))
 
 
 @contextmanager
-def comparison_display(methods: Sequence[str], seeds: Sequence[int]) -> Iterator[Listen]:
+def comparison_display(methods: Sequence[str], seeds: Sequence[int], shown: bool = True) -> Iterator[Listen]:
     """A place to send the news of a comparison's runs."""
-    with runs_display({(method, seed): f"{method} seed {seed}" for seed in seeds for method in methods}) as listen:
+    titles = {(method, seed): f"{method} seed {seed}" for seed in seeds for method in methods}
+    with runs_display(titles, shown) as listen:
         yield listen
 
 
 @contextmanager
-def runs_display(titles: Mapping[Key, str]) -> Iterator[Listen]:
+def runs_display(titles: Mapping[Key, str], shown: bool = True) -> Iterator[Listen]:
     """A place to send the news of any number of runs, of which these are all: a bar for each that goes on and, if there
     are several, one for all of them with the time left."""
+    if not shown:
+        yield lambda event: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),

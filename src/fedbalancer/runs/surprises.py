@@ -1,0 +1,86 @@
+"""What would surprise a user in the results, said before a run: nothing here is wrong, so nothing is refused."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedbalancer.methods import Method
+from fedbalancer.runs.plan import ComparisonPlan
+from fedbalancer.runs.simulation import resolve_spec
+from fedbalancer.runs.spec import RunSpec
+from fedbalancer.server.pace import RatioControl
+from fedbalancer.task import MadeOnDemand, Task
+from fedbalancer.tasks.registry import TASKS
+
+
+def surprises_of_run(spec: RunSpec, task: Task) -> list[str]:
+    """For one run, in sentences."""
+    settings, method = resolve_spec(spec, task)
+    rounds = None if spec.budget_s is not None else spec.rounds if spec.rounds is not None else settings.rounds
+    return [*_of_methods([method], rounds), *_of_data(spec, task)]
+
+
+def surprises_of_plan(plan: ComparisonPlan) -> list[str]:
+    """For a comparison."""
+    methods = [resolve_spec(replace(plan.base, method=method), plan.task)[1] for method in plan.methods]
+    return [*_of_methods(methods, plan.rounds), *_of_data(plan.base, plan.task)]
+
+
+def absent_kernels(spec: RunSpec) -> list[str]:
+    """Which kernels that a run would use could not be compiled, in one sentence at most."""
+    absent = {name: why for name, why in spec.kernels().items() if why.startswith("torch (")}
+    if not absent:
+        return []
+    why = next(iter(absent.values())).removeprefix("torch (").removesuffix(")")
+    return [f"kernels not compiled, torch does their work: {', '.join(absent)} ({why}); see `fedbalancer doctor`"]
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Tell whoever called from Python."""
+    for sentence in sentences:
+        warnings.warn(sentence, stacklevel=3)
+
+
+def _of_methods(methods: Sequence[Method], rounds: int | None) -> Iterator[str]:
+    short = {
+        method.name: method.pace.w
+        for method in methods
+        if rounds is not None and isinstance(method.pace, RatioControl) and rounds < 2 * method.pace.w
+    }
+    if short:
+        w = max(short.values())
+        yield (
+            f"{', '.join(short)}: {rounds} rounds are fewer than 2 w = {2 * w}, so that the loss threshold hardly "
+            "leaves 0 and no sample is selected by its loss; set more rounds, or a smaller w "
+            f"(w={max(1, (rounds or 2) // 8)})"
+        )
+    bare = [method.name for method in methods if method.name.startswith("prox") and method.mu == 0]
+    if bare:
+        yield (
+            f"{', '.join(bare)}: prox_mu is 0, so there is no proximal term, only epochs cut to the deadline; set it, "
+            "as in prox_mu=.01"
+        )
+
+
+def _of_data(spec: RunSpec, task: Task) -> Iterator[str]:
+    """A label of one client alone, far above all others: more likely a slip than a class."""
+    if spec.task in TASKS or isinstance(task.clients, MadeOnDemand) or np.ndim(task.test[1]) > 1:
+        return
+    if any(np.asarray(labels).dtype.kind not in "iu" for _, labels in task.clients.values()):
+        return
+    found = {client: np.unique(labels) for client, (_, labels) in task.clients.items()}
+    known = np.unique(np.concatenate([*found.values(), np.unique(task.test[1])]))
+    if len(known) < 2:
+        return
+    top, below = int(known[-1]), int(known[-2])
+    holders = [client for client, labels in found.items() if labels[-1] == top]
+    if len(holders) == 1 and top not in task.test[1] and top - below > len(known) - 1:
+        sample = int(np.flatnonzero(np.asarray(task.clients[holders[0]][1]) == top)[0])
+        yield (
+            f"client {holders[0]!r} alone has the label {top} (sample {sample}); all others are {int(known[0])} to "
+            f"{below}: if that is no slip, this is a class that nobody else has"
+        )

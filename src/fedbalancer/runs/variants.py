@@ -1,0 +1,28 @@
+"""Policies that the settings put into a slot of every method: each method's name says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedbalancer.errors import BadSetting
+from fedbalancer.methods import Method
+from fedbalancer.runs.spec import RunSpec
+from fedbalancer.settings import resolve
+from fedbalancer.spelling import with_slots
+
+
+def named_in_full(base: RunSpec, methods: Sequence[str | Method]) -> tuple[RunSpec, list[str | Method]]:
+    """The same runs with `slots.*` of the settings in the methods' names instead: a baseline whose deadline is
+    another one is not called plainly by its name, and the budget is that of the method as published."""
+    slots = resolve(base.overrides).slots
+    if not slots:
+        return base, list(methods)
+    if not all(isinstance(method, str) for method in methods):
+        raise BadSetting(
+            f"settings give policies for slots ({', '.join(slots)}), which a method made in Python has already; give "
+            "them to it: fedbalancer.method(..., deadline=...)"
+        )
+    settings = {key: value for key, value in base.overrides.items() if key != "slots"}
+    named: list[str | Method] = [with_slots(method, slots) for method in methods if isinstance(method, str)]
+    return replace(base, method=named[0], settings=settings), named
