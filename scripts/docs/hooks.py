@@ -1,7 +1,7 @@
 """What the site needs beyond the pages: a page for every file of the repository that some page links to.
 
-Pages link to examples, sources and SECURITY.md as they do in a checkout. On the site these are pages of their own, under
-`source/`, so that every link leads somewhere and nothing is fetched from a host.
+Pages link to examples, sources and SECURITY.md as they do in a checkout. On the site these are pages of their own,
+under `source/`, so that every link leads somewhere and nothing is fetched from a host.
 """
 
 from __future__ import annotations

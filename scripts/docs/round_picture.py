@@ -18,16 +18,24 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 DATA, WIDE, PAGE = DOCS / "images" / "round.json", DOCS / "images" / "round.svg", DOCS / "assets" / "round.html"
-WIDTH, HEIGHT = 340, 330
+WIDTH, HEIGHT = 340, 340
 STYLE = """<style>
-.fbr { --fbr-ink: #1d2b2a; --fbr-soft: #60706e; --fbr-rest: #c9d3d1; --fbr-main: #00796b; --fbr-light: #4db6ac; --fbr-mark: #c2410c; }
-@media (prefers-color-scheme: dark) { svg.fbr { --fbr-ink: #dfe7e6; --fbr-soft: #9fb0ae; --fbr-rest: #47585a; --fbr-main: #26a69a; --fbr-light: #80cbc4; --fbr-mark: #fb923c; } }
+.fbr {
+  --fbr-ink: #1d2b2a; --fbr-soft: #60706e; --fbr-rest: #c9d3d1;
+  --fbr-main: #00796b; --fbr-light: #4db6ac; --fbr-mark: #c2410c;
+}
+@media (prefers-color-scheme: dark) { svg.fbr {
+  --fbr-ink: #dfe7e6; --fbr-soft: #9fb0ae; --fbr-rest: #47585a;
+  --fbr-main: #26a69a; --fbr-light: #80cbc4; --fbr-mark: #fb923c;
+} }
 .fbr text { font-family: system-ui, sans-serif; font-size: 13px; fill: var(--fbr-ink); }
 .fbr .head { font-weight: 700; font-size: 15px; }
 .fbr .soft { fill: var(--fbr-soft); font-size: 12px; }
 .fbr .step { fill: var(--fbr-main); font-weight: 700; }
 .fbr .mark { fill: var(--fbr-mark); font-size: 12px; }
-.fbr .main { fill: var(--fbr-main); } .fbr .light { fill: var(--fbr-light); } .fbr .rest { fill: var(--fbr-rest); }
+.fbr .main { fill: var(--fbr-main); }
+.fbr .light { fill: var(--fbr-light); }
+.fbr .rest { fill: var(--fbr-rest); }
 .fbr .line { fill: none; stroke: var(--fbr-main); stroke-width: 2; }
 .fbr .cut { stroke: var(--fbr-mark); stroke-width: 1.5; stroke-dasharray: 4 3; }
 </style>"""
