@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def blocks(page: str) -> list[Block]:
 def printed(page: str) -> Iterator[tuple[Block, Block]]:
     """Each block that runs, with the one after it that says what it prints."""
     found = blocks(page)
-    for block, after in zip(found, found[1:], strict=False):
+    for block, after in pairwise(found):
         if block.runs and after.kind == "text" and after.title is None:
             yield block, after
 

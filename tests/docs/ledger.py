@@ -1,7 +1,7 @@
 """What becomes of every command and every block of Python that README and pages show.
 
-A command is typed by a test as it stands (NOW, in `make test`; LATER, in `make soak`), or it is here with the reason why
-not, and with the test that runs its like. A new one fails tests/docs/test_snippets.py until it has its line.
+A command is typed by a test as it stands (NOW, in `make test`; LATER, in `make soak`), or it is here with the reason
+why not, and with the test that runs its like. A new one fails tests/docs/test_snippets.py until it has its line.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ NOT_TYPED = {
     "fedbalancer compare my_task.toml --methods fedavg+1t,fedavg+wfa,prox+1t,fedbalancer --seeds 5": (
         "the reader's own file: tests/docs/test_tutorials.py"
     ),
-    "fedbalancer compare synthetic --users 100 --rounds 120 --methods fedavg+1t,fedavg+2t,fedavg+wfa,prox+1t,fedbalancer "
-    "--seeds 8 --extend 1": _HOURS + "tests/cli/test_cli.py",
+    "fedbalancer compare synthetic --users 100 --rounds 120 "
+    "--methods fedavg+1t,fedavg+2t,fedavg+wfa,prox+1t,fedbalancer --seeds 8 --extend 1": _HOURS
+    + "tests/cli/test_cli.py",
     "fedbalancer compare synthetic --users 100 --rounds 120 --seeds 2 --extend 1 "
     "--methods fedavg+wfa,prox+1t,fedbalancer,fedbalancer-clients,fedbalancer-samples,fedbalancer-deadline": (
         _HOURS + "tests/cli/test_cli.py"
@@ -99,7 +100,9 @@ NOT_TYPED = {
 PATTERNS = {
     r"pip install .*": "changes the environment; `make` installs the same extras before the tests",
     r"(python make_keys\.py|flower-superlink|flower-supernode|flwr supernode|flwr run \. --stream|python deadlines\.py"
-    r"|fedbalancer report runs/gestures)( .*)?": "all commands of that page, as they stand: tests/examples/test_flower_tls.py",
+    r"|fedbalancer report runs/gestures)( .*)?": (
+        "all of that page, as they stand but for ports and rounds: tests/examples/test_flower_tls.py"
+    ),
 }
 """Whole families, by a regular expression of the command."""
 

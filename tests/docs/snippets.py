@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,14 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = (
-    "fedbalancer", "pip", "make", "python", ".venv/bin/python", "flwr", "flower-superlink", "flower-supernode", "pytest",
-    "ray", "docker", "uv", "git", "cd", "curl",
+    "fedbalancer", "pip", "make", "python", ".venv/bin/python", "flwr", "flower-superlink", "flower-supernode",
+    "pytest", "ray", "docker", "uv", "git", "cd", "curl",
 )  # fmt: skip
 RUN_WHOLE = ("quickstart",)
 """Pages whose fenced blocks are run like those of a tutorial."""
 COMMAND = re.compile(rf"(?:{'|'.join(map(re.escape, PROGRAMS))})(?:\s|$)")
+
+PYTHON = re.compile(r"^\s*(import |from \S+ import |@app|class \w+|def \w+|\w+ = (fb|fedbalancer)[.(])", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,8 @@ def commands() -> list[Snippet]:
 
 def python() -> list[Snippet]:
     """Every block that is Python: said to be, or without a language and with a statement that only Python has."""
-    return [
-        Snippet(_name(path), block) for path, block, kind in _blocks() if kind == "python" or _is_python(block, kind)
-    ]
+    found = (block for block in _blocks() if block[2] == "python" or _is_python(*block[1:]))
+    return [Snippet(_name(path), block) for path, block, _ in found]
 
 
 def _blocks() -> list[tuple[Path, str, str]]:
@@ -64,19 +64,7 @@ def _blocks() -> list[tuple[Path, str, str]]:
 
 
 def _is_python(block: str, kind: str) -> bool:
-    marks = re.search(
-        r"^\s*(import |from \S+ import |@app|class \w+|def \w+|\w+ = (fb|fedbalancer|fb\.\w+)[.(])", block, re.M
-    )
-    return not kind and bool(marks)
-
-
-def complete(block: str) -> bool:
-    """Whether Python could read it as it stands."""
-    try:
-        ast.parse(block)
-    except SyntaxError:
-        return False
-    return True
+    return not kind and bool(PYTHON.search(block))
 
 
 def _name(path: Path) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 import pytest
 import typer
-from docs import snippets
 from docs.ledger import LATER, NOT_TYPED, NOW, PATTERNS, PYTHON
 
+from docs import snippets
 from fedbalancer.cli.app import app
 
 SHOWN = sorted({found.text for found in snippets.commands()})
