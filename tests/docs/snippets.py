@@ -46,6 +46,18 @@ def commands() -> list[Snippet]:
     return found
 
 
+def named() -> list[Snippet]:
+    """Every command of ours that stands in a sentence or a table."""
+    parser = MarkdownIt().enable("table")
+    return [
+        Snippet(_name(path), child.content)
+        for path in pages()
+        for token in parser.parse(path.read_text())
+        for child in token.children or ()
+        if child.type == "code_inline" and child.content.startswith("fedbalancer ")
+    ]
+
+
 def python() -> list[Snippet]:
     """Every block that is Python: said to be, or without a language and with a statement that only Python has."""
     found = (block for block in _blocks() if block[2] == "python" or _is_python(*block[1:]))

@@ -18,7 +18,7 @@ from docs import snippets
 from fedbalancer.cli.app import app
 
 SHOWN = sorted({found.text for found in snippets.commands()})
-OWN = [text for text in SHOWN if text.startswith("fedbalancer ") and "[--" not in text]
+OWN = sorted({text for text in SHOWN if text.startswith("fedbalancer ")} | {found.text for found in snippets.named()})
 
 
 def typed(command: str, folder: Path) -> None:
@@ -66,7 +66,7 @@ def read(command: str) -> None:
     words = shlex.split(command)[1:]
     reader: click.Command = typer.main.get_command(app)
     context = click.Context(reader)
-    while isinstance(reader, click.Group) and words:
+    while isinstance(reader, click.Group) and words and not words[0].startswith("-"):
         name, found, words = reader.resolve_command(context, words)
         assert found is not None
         reader, context = found, click.Context(found, parent=context, info_name=name)
@@ -74,7 +74,7 @@ def read(command: str) -> None:
     assert rest == []
 
 
-@pytest.mark.parametrize("command", OWN)
+@pytest.mark.parametrize("command", [text for text in OWN if "[--" not in text])  # one with that is a pattern
 def test_every_command_of_ours_has_only_words_and_options_that_there_are(command: str) -> None:
     read(command)
 
