@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 DEMO ?= demo-report
 
-.PHONY: demo test check soak bench bench-peers clean
+.PHONY: demo test check soak docs bench bench-peers clean
 
 demo: $(VENV)/.demo ## FedBalancer against FedAvg and Prox on real smartwatch data, eight seeds; prints where the report is
 	$(BIN)/fedbalancer compare --out $(DEMO) --overwrite
@@ -16,6 +16,10 @@ test: $(VENV)/.dev ## lint, types and all tests
 soak: $(VENV)/.dev ## the long checks: kills and resumes, random compositions, all Flower faults, kernels under sanitizers
 	$(BIN)/pytest -m soak -n 0 --timeout 7200 tests
 
+docs: $(VENV)/.dev ## the site, into site/; fetches nothing, and a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site
+	@echo "open site/index.html, or with its search: $(BIN)/python -m http.server -d site"
+
 bench: $(VENV)/.dev ## ratios against named alternatives
 	$(BIN)/python benchmarks/algorithms.py
 	$(BIN)/python benchmarks/scale.py
@@ -25,7 +29,7 @@ bench-peers: $(VENV)/.dev ## the same training in Flower and pfl-research, which
 	$(BIN)/python benchmarks/peers/run.py
 
 clean:
-	rm -rf $(VENV) $(DEMO) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@echo 'Making a virtual environment in $(VENV)'

@@ -1,0 +1,126 @@
+"""What becomes of every command and every block of Python that README and pages show.
+
+A command is typed by a test as it stands (NOW, in `make test`; LATER, in `make soak`), or it is here with the reason
+why not, and with the test that runs its like. A new one fails tests/docs/test_snippets.py until it has its line.
+"""
+
+from __future__ import annotations
+
+NOW = (
+    "fedbalancer list methods",
+    "fedbalancer data list",
+    "fedbalancer privacy plan --epsilon 8 --rounds 140",
+    "fedbalancer privacy plan --noise 7.11 --rounds 140",
+    "fedbalancer flower new my_app",
+)
+"""Typed in an empty folder, in this order."""
+
+LATER = (
+    "fedbalancer run synthetic --method fedbalancer --set w=5 --set p=0.75",
+    "fedbalancer run synthetic -m fedavg+1t --users 10000 --rounds 1000 --timing-only --set clients_per_round=100",
+    "fedbalancer compare watch --methods fedavg+1t,prox+1t,fedbalancer --seeds 5",
+    "fedbalancer resume runs/compare-watch",
+    "fedbalancer report runs/compare-watch",
+    "fedbalancer leaderboard add runs/compare-watch --name Ann",
+    "fedbalancer run watch --track tensorboard",
+    "fedbalancer bench --tasks watch --json",
+)
+"""Typed in one folder, in this order: later ones read what earlier ones wrote."""
+
+_HOURS = "hours of training; its page has what it gave; with fewer rounds: "
+_DATA = "needs data that a checkout does not have; on the embedded task: "
+_NODES = "starts real nodes; typed by "
+
+NOT_TYPED = {
+    "make demo": "sets up an environment of its own; its command, smaller: tests/cli/test_cli.py",
+    "make test": "runs these tests",
+    "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/bench/test_peers.py",
+    ".venv/bin/python benchmarks/peers/run.py --epochs 1 --clients 4": "as make bench-peers: tests/bench/test_peers.py",
+    ".venv/bin/python benchmarks/peers/run.py --workloads femnist --engines pfl-processes,fast": (
+        "as make bench-peers: tests/bench/test_peers.py"
+    ),
+    "fedbalancer dashboard runs/compare-watch": "serves until Ctrl-C: tests/dashboard/test_server.py",
+    "fedbalancer sweep watch --space paper": "36 settings: tests/cli/test_sweep.py",
+    "fedbalancer sweep har --space paper": _DATA + "tests/cli/test_sweep.py",
+    "fedbalancer sweep watch --space w=5,20 --space lss=0.01..0.1 --space alpha=0.1..10:log --trials 40 --seeds 2": (
+        _HOURS + "tests/cli/test_sweep.py"
+    ),
+    "fedbalancer sweep watch --method 'fedbalancer[p=.75]' --space deadline=.5T,1T,2T --objective accuracy": (
+        _HOURS + "tests/cli/test_sweep.py"
+    ),
+    "fedbalancer sweep watch --space my_space.toml": "the reader's own file: tests/sweep/test_space.py",
+    "fedbalancer paper table1 --tasks har": _DATA + "tests/cli/test_paper.py",
+    "fedbalancer paper fig7 --tasks har --seeds 3": _DATA + "tests/cli/test_paper.py",
+    "fedbalancer paper ITEM [--tasks a,b] [--scale small|paper] [--seeds N]": "a pattern: tests/cli/test_paper.py",
+    "fedbalancer paper table5": _HOURS + "tests/cli/test_testbed.py",
+    "fedbalancer paper table5 --rounds 10 --seed 0": _HOURS + "tests/cli/test_testbed.py",
+    "fedbalancer bench": "measures all tasks for minutes: tests/cli/test_bench.py",
+    "fedbalancer bench --tasks femnist,har --repeats 7 --seconds 3": _DATA + "tests/cli/test_bench.py",
+    "fedbalancer data get har": "downloads: tests/cli/test_data.py",
+    "fedbalancer data show har": _DATA + "tests/cli/test_data.py",
+    "fedbalancer run har --method fedbalancer --scale paper": _DATA + "tests/tasks/test_har.py",
+    "fedbalancer run har --method 'fedbalancer[forward_pass=every,summary=histogram(noise_multiplier=7.11)]' "
+    "--epsilon-budget 8": _DATA + "tests/docs/test_tutorials.py",
+    "fedbalancer testbed --method fedavg+1t,fedbalancer": _HOURS + "tests/testbed/test_bed.py",
+    "fedbalancer testbed --clients 21 --method fedavg+1t,fedavg+wfa,prox+1t,fedbalancer --out runs/testbed": (
+        _HOURS + "tests/testbed/test_bed.py"
+    ),
+    "fedbalancer testbed --task watch --clients 4 --rounds 5": _NODES + "tests/testbed/test_bed.py, with fewer",
+    "fedbalancer testbed --clients 21 --rounds 10 --speed 20 --set eval_every=2": _HOURS + "tests/testbed/test_bed.py",
+    "fedbalancer report runs/testbed": "reads what the test bed wrote: tests/cli/test_cli.py",
+    "fedbalancer flower try my_app --nodes 3": _NODES + "tests/cli/test_flower.py, with two",
+    "fedbalancer flower try . --nodes 3": "starts real nodes; the same app: tests/examples/test_flower_frameworks.py",
+    "fedbalancer report runs/softmax": "of the same app: tests/examples/test_flower_frameworks.py",
+    "fedbalancer report runs/digits": "of the same app: tests/examples/test_flower_frameworks.py",
+    'flwr run . --federation-config "num-supernodes=3" --stream': (
+        "Flower's simulation needs flwr[simulation]; the app in real processes: tests/cli/test_flower.py"
+    ),
+    "fedbalancer compare my_task.toml --methods fedavg+1t,fedavg+wfa,prox+1t,fedbalancer --seeds 5": (
+        "the reader's own file: tests/docs/test_tutorials.py"
+    ),
+    "fedbalancer compare synthetic --users 100 --rounds 120 "
+    "--methods fedavg+1t,fedavg+2t,fedavg+wfa,prox+1t,fedbalancer --seeds 8 --extend 1": _HOURS
+    + "tests/cli/test_cli.py",
+    "fedbalancer compare synthetic --users 100 --rounds 120 --seeds 2 --extend 1 "
+    "--methods fedavg+wfa,prox+1t,fedbalancer,fedbalancer-clients,fedbalancer-samples,fedbalancer-deadline": (
+        _HOURS + "tests/cli/test_cli.py"
+    ),
+    "fedbalancer compare watch --methods 'fedavg+1t,fedavg[deadline=.5T],fedbalancer[w=5],fedbalancer[w=5,p=.75]'": (
+        _HOURS + "tests/cli/test_variants.py"
+    ),
+    "fedbalancer compare watch --track mlflow:http://localhost:5000 --track wandb:my-project": (
+        "needs a server and an account: tests/tracking/test_tracking.py"
+    ),
+    "fedbalancer run watch --track my_package.sinks:Slack": "the reader's own class: tests/tracking/test_tracking.py",
+    "fedbalancer run synthetic --method fedbalancer --config fedbalancer.toml": "typed by tests/test_examples.py",
+    'python -c "from fedbalancer.testing import check_policy; from mypolicies.expected_share import ExpectedShare; '
+    'print(check_policy(ExpectedShare()))"': "the same calls: tests/test_examples.py",
+}
+
+PATTERNS = {
+    r"pip install .*": "changes the environment; `make` installs the same extras before the tests",
+    r"(python make_keys\.py|flower-superlink|flower-supernode|flwr supernode|flwr run \. --stream|python deadlines\.py"
+    r"|fedbalancer report runs/gestures)( .*)?": (
+        "all of that page, as they stand but for ports and rounds: tests/examples/test_flower_tls.py"
+    ),
+}
+"""Whole families, by a regular expression of the command."""
+
+PYTHON = {
+    ("README.md", "import fedbalancer as fb"): "the reader's arrays stand for `...`; whole: tests/test_examples.py",
+    ("README.md", "pip install -e '.[flower,torch]'"): "three files in one block; whole: tests/docs/test_tutorials.py",
+    ("docs/flower.md", "from fedbalancer.flower import Strategy"): "part of an app: tests/docs/test_tutorials.py",
+    ("docs/flower.md", "from fedbalancer.flower import client_app"): "part of an app: tests/docs/test_tutorials.py",
+    ("docs/flower.md", "from fedbalancer.flower import balanced, introduce"): (
+        "part of an app: tests/examples/test_flower_frameworks.py"
+    ),
+    ("docs/methods/README.md", 'method = fb.method("fedbalancer", deadline=MyDeadline())'): (
+        "with a class of ours: tests/docs/test_tutorials.py"
+    ),
+    ("docs/reference/index.md", "import fedbalancer as fb"): "an import: tests/test_public.py",
+    ("docs/tasks.md", 'task = fb.Task.from_arrays(x, y, model="mlp", partition="dirichlet", clients=50, alpha=0.3)'): (
+        "with arrays: tests/test_examples.py"
+    ),
+    ("docs/watching.md", "class Slack:"): "a pattern with `...`: tests/tracking/test_tracking.py",
+}
+"""Blocks of Python that are not run as they stand, by page and first line without its comment."""

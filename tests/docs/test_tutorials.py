@@ -1,0 +1,108 @@
+"""Tutorials run as they stand, print what they say, and are the notebooks beside them."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "docs" / "tutorials.py"
+TUTORIALS = ROOT / "docs" / "tutorials"
+LONG = ("cluster", "from-flower")  # real nodes and processes: minutes
+QUICK = ("own-data", "own-policy", "private-run", "run-folder")
+
+
+@pytest.fixture(scope="module")
+def tutorials() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tutorials", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tutorials"] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def shape(output: str) -> list[str]:
+    """What was printed without its numbers and the frames of its tables, whose widths hang on them."""
+    bare = re.sub(r"[─-╿┆]|-{3}", " ", output)
+    return re.sub(r"-?\d[\d.,]*", "#", bare).split()
+
+
+def check(path: Path, tutorials: ModuleType, folder: Path, timeout_s: float) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "run", str(path), str(folder)],
+        capture_output=True, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    promised = [after.text for _, after in tutorials.printed(path.read_text())]
+    assert promised
+    assert all(text.strip() for text in promised), "run: python scripts/docs/tutorials.py write PAGE"
+    assert [shape(text) for text in said] == [shape(text) for text in promised]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_tutorial_runs_and_prints_what_its_page_says(name: str, tutorials: ModuleType, tmp_path: Path) -> None:
+    check(TUTORIALS / f"{name}.md", tutorials, tmp_path, 240)
+
+
+def test_the_quick_start_runs(tutorials: ModuleType, tmp_path: Path) -> None:
+    check(ROOT / "docs" / "quickstart.md", tutorials, tmp_path, 240)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", LONG)
+def test_a_tutorial_with_real_processes_runs(name: str, tutorials: ModuleType, tmp_path: Path) -> None:
+    check(TUTORIALS / f"{name}.md", tutorials, tmp_path, 1700)
+
+
+def test_every_tutorial_is_run_by_one_of_these(tutorials: ModuleType) -> None:
+    assert sorted((*LONG, *QUICK)) == [path.stem for path in tutorials.pages()]
+
+
+def test_notebooks_are_made_of_the_pages(tutorials: ModuleType) -> None:
+    for path in tutorials.pages():
+        made = tutorials.notebook(path.read_text(), path.stem)
+        assert path.with_suffix(".ipynb").read_text() == made, "run: python scripts/docs/tutorials.py notebooks"
+
+
+def test_every_block_that_runs_is_a_cell_of_the_notebook(tutorials: ModuleType) -> None:
+    for path in tutorials.pages():
+        content = json.loads(path.with_suffix(".ipynb").read_text())
+        assert (content["nbformat"], content["nbformat_minor"]) == (4, 5)
+        cells = content["cells"]
+        assert len({cell["id"] for cell in cells}) == len(cells)
+        assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", cell["id"]) for cell in cells)
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        blocks = [block for block in tutorials.blocks(path.read_text()) if block.runs or block.title]
+        assert len(code) == len(blocks)
+        for text, block in zip(code, blocks, strict=True):
+            assert block.text.strip() in text
+            if not text.startswith("%%"):
+                ast.parse(text)
+
+
+def test_what_is_not_a_number_must_stay(tutorials: ModuleType) -> None:
+    assert shape("round 3: accuracy 0.91") == shape("round 12: accuracy 0.5")
+    assert shape("│ completed ┆ 106 │") == shape("│ completed ┆ 9   │")
+    assert shape("round 3: accuracy 0.91") != shape("round 3: loss 0.91")
+
+
+def test_a_block_that_fails_is_told_with_what_it_printed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\necho before && false\n```\n")
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "run", str(page), str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "before" in done.stderr
