@@ -22,7 +22,7 @@ LAYERS = (
     ("composition", "known", "loop"),
     ("methods",),
     ("store",),
-    ("datasets", "engine", "flower"),
+    ("datasets", "engine", "export", "flower"),
     ("report", "tracking"),
     ("dashboard", "runs", "testing"),
     ("bench", "leaderboard", "sweep", "testbed"),

@@ -17,7 +17,8 @@ from fedbalancer.client.flat import FlatModule
 from fedbalancer.client.sgd import MakeOptimizer, PlainSteps, Steps
 from fedbalancer.client.tensors import batch_of, hits_of, per_sample_loss
 from fedbalancer.client.torch_device import checked_device
-from fedbalancer.errors import MissingData, TrainingDiverged, UnknownName
+from fedbalancer.client.training import NotedTraining, check_finite
+from fedbalancer.errors import MissingData, UnknownName
 from fedbalancer.randomness import integer_seed
 from fedbalancer.task import Samples
 from fedbalancer.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, Trained, Weights
@@ -119,7 +120,7 @@ class TorchModel:
         self._steps.load(weights)
         made = [self._forward(samples, start)[2] for start in range(0, len(samples[1]), FORWARD_BATCH)]
         losses = _numbers(made)
-        _check_finite(client, np.arange(len(losses)), losses)
+        check_finite(client, np.arange(len(losses)), losses)
         return losses
 
     def evaluate(self, weights: Weights, samples: Samples) -> Evaluation:
@@ -177,58 +178,25 @@ class TorchModel:
             generator.set_state(before)
 
 
-class TorchTraining:
+class TorchTraining(NotedTraining):
     """A training while it goes on."""
 
     def __init__(self, steps: Steps, batch: Callable[..., torch.Tensor], samples: Samples, work: ClientWork) -> None:
-        self._steps, self._batch, self._samples, self._work = steps, batch, samples, work
-        self._unseen = np.zeros(len(samples[1]), dtype=bool)
-        self._unseen[work.indices] = True
-        self._seen: list[IndexArray] = [np.empty(0, dtype=np.int64)]
-        self._losses: list[FloatArray] = [np.empty(0)]
-        self._kept: tuple[Weights, int] | None = None
+        super().__init__(len(samples[1]), work, steps.update, steps.finish)
+        self._steps, self._batch, self._samples = steps, batch, samples
 
     def step(self, rows: IndexArray) -> None:
         """Train the batch of these samples."""
-        self._note(rows, [self._steps.step(*(self._batch(part, rows) for part in self._samples))])
+        losses = self._steps.step(*(self._batch(part, rows) for part in self._samples))
+        self.note(rows, lambda: _numbers([losses]))
 
     def epoch(self, rows: IndexArray) -> None:
         """Train these samples batch by batch: quicker than to fetch every batch for itself."""
         import torch
 
         split = (torch.split(self._batch(part, rows), self._work.batch_size) for part in self._samples)
-        self._note(rows, [self._steps.step(*batch) for batch in zip(*split, strict=True)])
-
-    def keep(self) -> None:
-        """Remember the model as it is now."""
-        self._kept = self._steps.update(), len(self._seen)
-
-    def kept(self) -> Trained:
-        """The result at the last `keep`."""
-        assert self._kept is not None
-        return self._result(*self._kept)
-
-    def result(self) -> Trained:
-        """The result of all steps; the training is over."""
-        return self._result(self._steps.finish(), len(self._seen))
-
-    def _note(self, rows: IndexArray, losses: list[torch.Tensor]) -> None:
-        fresh = self._unseen[rows]
-        if fresh.any():
-            self._seen.append(rows[fresh])
-            self._losses.append(_numbers(losses)[fresh])
-            self._unseen[rows] = False
-
-    def _result(self, update: Weights, pieces: int) -> Trained:
-        client, advice = self._work.client, _advice(self._work)
-        rows, losses = np.concatenate(self._seen[:pieces]), np.concatenate(self._losses[:pieces])
-        order = np.argsort(rows, kind="stable")
-        _check_finite(client, rows, losses, f"; {advice}")
-        with np.errstate(all="ignore"):
-            finite = math.isfinite(update.sum()) or np.isfinite(update).all()  # the sum is the faster one
-        if not finite:
-            raise TrainingDiverged(f"client {client!r}: the update is not finite; {advice}")
-        return Trained(client, update, rows[order], losses[order])
+        losses = [self._steps.step(*batch) for batch in zip(*split, strict=True)]
+        self.note(rows, lambda: _numbers(losses))
 
 
 def pieces_of(samples: Samples) -> int:
@@ -247,13 +215,3 @@ def _numbers(losses: list[torch.Tensor]) -> FloatArray:
 
     values: FloatArray = torch.cat(losses).cpu().numpy().astype(np.float64)
     return values
-
-
-def _check_finite(client: str, rows: IndexArray, losses: FloatArray, advice: str = "") -> None:
-    bad = np.flatnonzero(~np.isfinite(losses))
-    if len(bad):
-        raise TrainingDiverged(f"client {client!r}: the loss of sample {rows[bad[0]]} is {losses[bad[0]]}{advice}")
-
-
-def _advice(work: ClientWork) -> str:
-    return f"lower the learning rate (now {work.learning_rate:g}) or the clip_norm (now {work.clip_norm})"

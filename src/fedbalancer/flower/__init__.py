@@ -5,8 +5,9 @@ On the server, inside a plain `ServerApp`:
     strategy = fedbalancer.flower.Strategy(method="fedbalancer", clients_per_round=10, epochs=5)
     result = strategy.start(grid=grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=50)
 
-On a client, for torch `app = fedbalancer.flower.client_app(model=..., data=...)`; for any framework
-`introduce(app, ...)` once and three calls in the train function: `balanced`, `work.select`, `work.reply`.
+On a client, for torch `app = fedbalancer.flower.client_app(model=..., data=...)`; on a device without torch
+`app = fedbalancer.flower.device_app("model.tflite", data=...)`; for any framework `introduce(app, ...)` once and three
+calls in the train function: `balanced`, `work.select`, `work.reply`.
 
 The engine of this world lives here too, beside its public face: `grid_engine.py` is to Flower what
 `engine/simulated.py` is to the virtual clock.
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedbalancer.flower.aggregate import FlowerAggregator
     from fedbalancer.flower.client import LocalRound, balanced
+    from fedbalancer.flower.device_client import device_app
     from fedbalancer.flower.hello import introduce
     from fedbalancer.flower.strategy import Strategy
     from fedbalancer.flower.torch_client import client_app
@@ -30,10 +32,11 @@ _HOMES = {
     "LocalRound": "client",
     "balanced": "client",
     "client_app": "torch_client",
+    "device_app": "device_client",
     "introduce": "hello",
 }
 
-__all__ = ["FlowerAggregator", "LocalRound", "Strategy", "balanced", "client_app", "introduce"]
+__all__ = ["FlowerAggregator", "LocalRound", "Strategy", "balanced", "client_app", "device_app", "introduce"]
 _OLD = {"Work": "LocalRound"}
 """Names of an earlier version, which still work."""
 

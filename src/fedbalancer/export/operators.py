@@ -1,0 +1,404 @@
+"""torch's core operations in TensorFlow's, of which LiteRT's built-in operators are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.errors import BadData
+from fedbalancer.export.trace import PerBatch, Ref, Step, Traced
+from fedbalancer.export.windows import Spatial, windows
+
+
+class Translation:
+    """Runs the steps of a traced function on TensorFlow's tensors. Whole numbers are int32 there."""
+
+    def __init__(self, tf: Any) -> None:
+        self.tf, self.spatial = tf, Spatial(tf)
+        self._batch: Any = None
+
+    def run(self, traced: Traced, inputs: Sequence[Any], batch: Any) -> list[Any]:
+        """The outputs; `batch` is the number of samples as a tensor."""
+        self._batch, given, done = batch, iter(inputs), {}
+        for step in traced.steps:
+            done[step.name] = next(given) if step.kind == "input" else self._done(step, done)
+        return [None if output is None else done[output.name] for output in traced.outputs]
+
+    def _done(self, step: Step, done: Mapping[str, Any]) -> Any:
+        if step.kind == "constant":
+            return self.tf.constant(_narrow(step.args[0]))
+        if step.kind not in OPERATIONS:
+            raise BadData(
+                f"layer {step.layer}: the operation {step.kind} has no counterpart among LiteRT's built-in ones"
+            )
+        args = [self._known(arg, done) for arg in step.args]
+        try:
+            return OPERATIONS[step.kind](self, *args, **{key: self._known(v, done) for key, v in step.options.items()})
+        except Refused as reason:
+            raise BadData(f"layer {step.layer}: {step.kind} {reason}") from reason
+
+    def _known(self, arg: Any, done: Mapping[str, Any]) -> Any:
+        if isinstance(arg, Ref):
+            return done[arg.name]
+        return tuple(self._known(each, done) for each in arg) if isinstance(arg, tuple) else arg
+
+    def number(self, value: Any) -> Any:
+        """A number of an operation; one that depends on the batch as a tensor of float32."""
+        if not isinstance(value, PerBatch):
+            return value
+        samples = self.tf.cast(self._batch, self.tf.float32)
+        return value.times / samples if value.divided else value.times * samples
+
+    def shape(self, dims: Sequence[Any]) -> Any:
+        """A shape for an operation that makes something of it."""
+        if not any(isinstance(dim, PerBatch) for dim in dims):
+            return tuple(dims)
+        return self.tf.stack([self._batch * round(d.times) if isinstance(d, PerBatch) else d for d in dims])
+
+
+class Refused(Exception):
+    """What an operation cannot do here."""
+
+
+def _narrow(array: Any) -> Any:
+    array = np.asarray(array)
+    return array.astype(np.int32) if array.dtype == np.int64 else array
+
+
+def _dtype(t: Translation, name: str | None) -> Any:
+    kinds = {
+        "torch.float32": t.tf.float32,
+        "torch.int64": t.tf.int32,
+        "torch.int32": t.tf.int32,
+        "torch.bool": t.tf.bool,
+    }
+    if name is not None and name not in kinds:
+        raise Refused(f"works with {name}; only float32, whole numbers and booleans can")
+    return None if name is None else kinds[name]
+
+
+def _view(t: Translation, x: Any, dims: Sequence[Any]) -> Any:
+    depends = sum(isinstance(dim, PerBatch) for dim in dims)
+    if depends <= 1 and -1 not in dims:
+        return t.tf.reshape(x, tuple(-1 if isinstance(dim, PerBatch) else dim for dim in dims))
+    return t.tf.reshape(x, t.shape(dims))
+
+
+def _expand(t: Translation, x: Any, dims: Sequence[Any], **_: Any) -> Any:
+    there = [1] * (len(dims) - len(x.shape)) + list(x.shape)
+    wanted = [size if dim == -1 else dim for size, dim in zip(there, dims, strict=True)]
+    x = t.tf.reshape(x, (1,) * (len(dims) - len(x.shape)) + tuple(x.shape)) if len(dims) > len(x.shape) > 0 else x
+    return x if tuple(wanted) == tuple(x.shape) else t.tf.broadcast_to(x, t.shape(wanted))
+
+
+def _full(t: Translation, dims: Sequence[Any], value: Any, dtype: str | None = None, **_: Any) -> Any:
+    return t.tf.fill(t.shape(dims), t.tf.cast(value, _dtype(t, dtype) or t.tf.float32))
+
+
+def _scalar(t: Translation, value: Any, dtype: str | None = None, **_: Any) -> Any:
+    return t.tf.cast(t.number(value), _dtype(t, dtype) or t.tf.float32)
+
+
+def _full_like(t: Translation, x: Any, value: Any, dtype: str | None = None, **_: Any) -> Any:
+    return t.tf.fill(t.tf.shape(x), t.tf.cast(value, _dtype(t, dtype) or x.dtype))
+
+
+def _like(t: Translation, a: Any, b: Any) -> tuple[Any, Any]:
+    """Two operands of one type: numbers take that of the tensor."""
+    a, b = t.number(a), t.number(b)
+    kinds = [each.dtype for each in (a, b) if hasattr(each, "dtype")]
+    kind = t.tf.float32 if t.tf.float32 in kinds else kinds[0]
+    return tuple(t.tf.cast(each, kind) for each in (a, b))  # type: ignore[return-value]
+
+
+def _binary(function: str) -> Callable[..., Any]:
+    def done(t: Translation, a: Any, b: Any, alpha: float = 1) -> Any:
+        a, b = _like(t, a, b)
+        return getattr(t.tf, function)(a, b if alpha == 1 else b * t.tf.cast(alpha, b.dtype))
+
+    return done
+
+
+def _unary(function: str) -> Callable[..., Any]:
+    def done(t: Translation, x: Any, **_: Any) -> Any:
+        found = t.tf
+        for part in function.split("."):
+            found = getattr(found, part)
+        return found(x)
+
+    return done
+
+
+def _reduced(function: str) -> Callable[..., Any]:
+    def done(t: Translation, x: Any, dims: Sequence[int] | None = None, keep: bool = False, **_: Any) -> Any:
+        return getattr(t.tf, function)(x, axis=list(dims) if dims else None, keepdims=keep)
+
+    return done
+
+
+def _where(t: Translation, chosen: Any, a: Any, b: Any) -> Any:
+    return t.tf.where(chosen, *_like(t, a, b))
+
+
+def _slice(
+    t: Translation, x: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    ends = None if end is None or isinstance(end, PerBatch) or end > 2**31 else end
+    return x[(slice(None),) * (dim % len(x.shape)) + (slice(start, ends, step),)]
+
+
+def _slice_scatter(
+    t: Translation, base: Any, part: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    """Only into zeros as autograd does it: the rest keeps what the base has."""
+    dim, size = dim % len(base.shape), base.shape[dim]
+    if step != 1 or size is None:
+        raise Refused("into every so many places of a batch is not supported")
+    begin, stop, _ = slice(start, None if end is None or end > 2**31 else end).indices(size)
+    whole = (slice(None),) * dim
+    before = [base[(*whole, slice(0, begin))]] if begin else []  # LiteRT takes 0:0 for everything
+    after = [base[(*whole, slice(stop, size))]] if stop < size else []
+    return t.tf.concat([*before, part, *after], axis=dim)
+
+
+def _select(t: Translation, x: Any, dim: int, place: int) -> Any:
+    return x[(slice(None),) * (dim % len(x.shape)) + (place,)]
+
+
+def _select_scatter(t: Translation, base: Any, part: Any, dim: int, place: int) -> Any:
+    dim = dim % len(base.shape)
+    place = place % base.shape[dim]
+    return _slice_scatter(t, base, t.tf.expand_dims(part, dim), dim, place, place + 1)
+
+
+def _squeeze(t: Translation, x: Any, dims: int | Sequence[int]) -> Any:
+    axes = [dim % len(x.shape) for dim in ((dims,) if isinstance(dims, int) else dims)]
+    return t.tf.squeeze(x, [axis for axis in axes if x.shape[axis] == 1])
+
+
+def _permute(t: Translation, x: Any, dims: Sequence[int]) -> Any:
+    return t.tf.transpose(x, [dim % len(x.shape) for dim in dims])
+
+
+def _picked(t: Translation, x: Any, dim: int, index: Any) -> Any:
+    """One value of every row."""
+    if dim % len(x.shape) != len(x.shape) - 1 or index.shape[-1] != 1:
+        raise Refused("is supported for one value of every row only")
+    mask = t.tf.one_hot(index[..., 0], x.shape[-1], dtype=x.dtype)
+    return t.tf.reduce_sum(x * mask, axis=-1, keepdims=True)
+
+
+def _scatter(t: Translation, base: Any, dim: int, index: Any, value: float) -> Any:
+    if dim % len(base.shape) != len(base.shape) - 1 or index.shape[-1] != 1:
+        raise Refused("is supported for one value of every row only")
+    mask = t.tf.one_hot(index[..., 0], base.shape[-1], dtype=base.dtype)
+    return base * (1 - mask) + t.tf.cast(value, base.dtype) * mask
+
+
+def _addmm(t: Translation, bias: Any, a: Any, b: Any) -> Any:
+    return t.tf.matmul(a, b) + bias
+
+
+def _log_softmax(t: Translation, x: Any, dim: int, half: bool) -> Any:
+    if dim % len(x.shape) != len(x.shape) - 1:
+        raise Refused(f"over dimension {dim} of {len(x.shape)} is not supported, only over the last")
+    return t.tf.nn.log_softmax(x)
+
+
+def _softmax(t: Translation, x: Any, dim: int, half: bool) -> Any:
+    return t.tf.exp(_log_softmax(t, x, dim, half))
+
+
+def _pad(t: Translation, x: Any, pads: Sequence[int], value: float = 0.0) -> Any:
+    """torch gives the last dimension first. Less than nothing cuts off, as the gradient of a padding does."""
+    pairs = [(0, 0)] * (len(x.shape) - len(pads) // 2) + list(zip(pads[::2], pads[1::2], strict=True))[::-1]
+    cut = tuple(slice(max(-low, 0), -max(-high, 0) or None) for low, high in pairs)
+    return t.tf.pad(x[cut], [(max(low, 0), max(high, 0)) for low, high in pairs], constant_values=value or 0.0)
+
+
+def _unfold(t: Translation, x: Any, dim: int, size: int, step: int) -> Any:
+    dim = dim % len(x.shape)
+    starts = np.arange((x.shape[dim] - size) // step + 1) * step
+    places = (starts[:, None] + np.arange(size)).astype(np.int32)
+    gathered = t.tf.gather(x, places, axis=dim)
+    order = [axis for axis in range(len(x.shape) + 1) if axis != dim + 1]
+    return t.tf.transpose(gathered, [*order, dim + 1])
+
+
+def _convolution_how(x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, odd: bool) -> Any:
+    if odd:
+        raise Refused("is supported without groups and not transposed only")
+    return windows(tuple(x.shape[2:]), tuple(weight.shape[2:]), stride, padding, dilation)
+
+
+def _convolution(
+    t: Translation, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, _: Any,
+    groups: int,
+) -> Any:  # fmt: skip
+    how = _convolution_how(x, weight, stride, padding, dilation, transposed or groups != 1)
+    return t.spatial.convolution(x, weight, bias, how)
+
+
+def _convolution_backward(
+    t: Translation, grad: Any, x: Any, weight: Any, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    __: Any, groups: int, wanted: Sequence[bool],
+) -> Any:  # fmt: skip
+    how = _convolution_how(x, weight, stride, padding, dilation, transposed or groups != 1)
+    return t.spatial.convolution_backward(grad, x, weight, how, wanted)
+
+
+def _pool_how(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:
+    size = tuple(x.shape[2:])
+    each = [
+        tuple(part) * len(size) if len(part) == 1 else tuple(part)
+        for part in (kernel, stride or kernel, padding, dilation)
+    ]
+    return windows(size, *each, ceil)
+
+
+def _max_pool(
+    t: Translation, x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil: bool = False
+) -> Any:
+    return t.spatial.max_pool(x, _pool_how(x, kernel, stride, padding, dilation, ceil))
+
+
+def _max_pool_backward(
+    t: Translation, grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, which: Any
+) -> Any:
+    return t.spatial.max_pool_backward(grad, x, which, _pool_how(x, kernel, stride, padding, dilation, ceil))
+
+
+def _batch_norm(
+    t: Translation, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, _: float, eps: float
+) -> Any:
+    """By the statistics of the batch at hand: (normalised, mean, 1 / deviation)."""
+    if not training or mean is not None:
+        raise Refused("with running statistics is not supported; use track_running_stats=False or a group norm")
+    axes = [axis for axis in range(len(x.shape)) if axis != 1]
+    centre = t.tf.reduce_mean(x, axis=axes, keepdims=True)
+    scale = t.tf.math.rsqrt(t.tf.reduce_mean(t.tf.square(x - centre), axis=axes, keepdims=True) + eps)
+    one = (1, -1, *(1,) * (len(x.shape) - 2))
+    out = (x - centre) * scale
+    out = out if weight is None else out * t.tf.reshape(weight, one) + t.tf.reshape(bias, one)
+    return out, t.tf.reshape(centre, (-1,)), t.tf.reshape(scale, (-1,))
+
+
+def _embedding(t: Translation, table: Any, rows: Any, *_: Any) -> Any:
+    return t.tf.gather(table, rows)
+
+
+def _embedding_backward(t: Translation, grad: Any, rows: Any, count: int, padding: int, scaled: bool) -> Any:
+    """As a product: nothing built in adds up rows by number."""
+    if padding != -1 or scaled:
+        raise Refused("with padding_idx or scale_grad_by_freq is not supported")
+    hot = t.tf.one_hot(t.tf.reshape(rows, (-1,)), count, dtype=grad.dtype)
+    return t.tf.matmul(hot, t.tf.reshape(grad, (-1, grad.shape[-1])), transpose_a=True)
+
+
+def _cat(t: Translation, parts: Sequence[Any], dim: int = 0) -> Any:
+    return t.tf.concat(list(parts), axis=dim)
+
+
+def _split(t: Translation, x: Any, sizes: Any, dim: int = 0) -> Any:
+    dim = dim % len(x.shape)
+    sizes = [sizes] * math.ceil(x.shape[dim] / sizes) if isinstance(sizes, int) else list(sizes)
+    sizes[-1] = x.shape[dim] - sum(sizes[:-1])
+    return t.tf.split(x, sizes, axis=dim)
+
+
+def _to(t: Translation, x: Any, dtype: str | None = None, **_: Any) -> Any:
+    return x if dtype is None else t.tf.cast(x, _dtype(t, dtype))
+
+
+def _same(t: Translation, x: Any, *_: Any, **__: Any) -> Any:
+    return x
+
+
+def _item(t: Translation, parts: Any, place: int) -> Any:
+    return parts[place]
+
+
+def _matmul(t: Translation, a: Any, b: Any) -> Any:
+    return t.tf.matmul(a, b)
+
+
+def _unsqueeze(t: Translation, x: Any, dim: int) -> Any:
+    return t.tf.expand_dims(x, dim)
+
+
+def _clamp(t: Translation, x: Any, low: Any = None, high: Any = None) -> Any:
+    x = x if low is None else t.tf.maximum(x, t.tf.cast(low, x.dtype))
+    return x if high is None else t.tf.minimum(x, t.tf.cast(high, x.dtype))
+
+
+def _power(t: Translation, x: Any, exponent: Any) -> Any:
+    return t.tf.square(x) if exponent == 2 else t.tf.pow(x, t.tf.cast(exponent, x.dtype))
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "getitem": _item,
+    **{f"aten.{name}.default": _same for name in ("alias", "clone", "detach", "contiguous", "lift_fresh_copy")},
+    # Recurrent layers write over what nobody reads again.
+    "aten.add_.Tensor": _binary("add"),
+    "aten.sigmoid_.default": _unary("sigmoid"),
+    "aten.tanh_.default": _unary("tanh"),
+    **{f"aten.{name}.default": _unary(function) for name, function in {
+        "relu": "nn.relu", "exp": "exp", "log": "math.log", "neg": "negative", "sigmoid": "sigmoid", "tanh": "tanh",
+        "sqrt": "sqrt", "rsqrt": "math.rsqrt", "abs": "abs", "bitwise_not": "logical_not", "logical_not": "logical_not",
+        "erf": "math.erf", "reciprocal": "math.reciprocal",
+    }.items()},
+    **{f"aten.{name}.{kind}": _binary(function) for kind in ("Tensor", "Scalar") for name, function in {
+        "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "eq": "equal", "ne": "not_equal",
+        "le": "less_equal", "lt": "less", "ge": "greater_equal", "gt": "greater", "bitwise_and": "logical_and",
+        "maximum": "maximum",
+    }.items()},
+    "aten.maximum.default": _binary("maximum"),
+    "aten.minimum.default": _binary("minimum"),
+    "aten.pow.Tensor_Scalar": _power,
+    "aten.clamp.default": _clamp,
+    "aten.sum.dim_IntList": _reduced("reduce_sum"),
+    "aten.sum.default": _reduced("reduce_sum"),
+    "aten.mean.dim": _reduced("reduce_mean"),
+    "aten.mean.default": _reduced("reduce_mean"),
+    "aten.amax.default": _reduced("reduce_max"),
+    "aten.mm.default": _matmul,
+    "aten.bmm.default": _matmul,
+    "aten.addmm.default": _addmm,
+    "aten.view.default": _view,
+    "aten._unsafe_view.default": _view,
+    "aten.reshape.default": _view,
+    "aten.expand.default": _expand,
+    "aten.permute.default": _permute,
+    "aten.unsqueeze.default": _unsqueeze,
+    "aten.squeeze.dims": _squeeze,
+    "aten.squeeze.dim": _squeeze,
+    "aten.slice.Tensor": _slice,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.select.int": _select,
+    "aten.select_scatter.default": _select_scatter,
+    "aten.cat.default": _cat,
+    "aten.split.Tensor": _split,
+    "aten.split_with_sizes.default": _split,
+    "aten.full.default": _full,
+    "aten.full_like.default": _full_like,
+    "aten.scalar_tensor.default": _scalar,
+    "aten.where.self": _where,
+    "aten.gather.default": _picked,
+    "aten.scatter.value": _scatter,
+    "aten._to_copy.default": _to,
+    "aten._log_softmax.default": _log_softmax,
+    "aten._softmax.default": _softmax,
+    "aten.constant_pad_nd.default": _pad,
+    "aten.unfold.default": _unfold,
+    "aten.convolution.default": _convolution,
+    "aten.convolution_backward.default": _convolution_backward,
+    "aten.max_pool2d_with_indices.default": _max_pool,
+    "aten.max_pool2d_with_indices_backward.default": _max_pool_backward,
+    "aten.native_batch_norm.default": _batch_norm,
+    "aten.embedding.default": _embedding,
+    "aten.embedding_dense_backward.default": _embedding_backward,
+}  # fmt: skip
+"""By torch's name: (translation, what the operation is given) -> its result."""

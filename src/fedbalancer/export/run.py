@@ -1,0 +1,70 @@
+"""From a task, or a model of your own, to a file that trains on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fedbalancer.client.litert import FORMAT, LitertModel
+from fedbalancer.client.torch_model import FORWARD_BATCH
+from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.export.check import Agreement, check_file
+from fedbalancer.export.litert import tensorflow, to_litert
+from fedbalancer.export.model import TracedModel, traced_model
+from fedbalancer.files import write_bytes
+from fedbalancer.task import Samples, Task
+
+RUNTIMES = ("litert",)
+DEVICE_BATCH = 32
+"""Samples of a forward pass on the device: more would need more memory and no less time."""
+
+EXAMPLES = 64
+"""Samples by which the model is traced and checked."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written."""
+
+    path: Path
+    size_bytes: int
+    parameters: int
+    agreement: Agreement
+
+
+def export(task: Task, path: Path, runtime: str = "litert") -> Exported:
+    """Write the file of a task's model, after its losses and gradients were checked against torch's."""
+    if runtime not in RUNTIMES:
+        raise UnknownName("runtime", runtime, RUNTIMES)
+    if not path.absolute().parent.is_dir():
+        raise BadSetting(f"{path}: there is no folder {path.absolute().parent}")
+    tensorflow()  # before any work
+    samples = _examples(task)
+    model = traced_model(task.model, task.loss, samples)
+    data = to_litert(model, _about(task, model))
+    with TemporaryDirectory(prefix="fedbalancer-export-") as folder:
+        made = Path(folder) / "model.tflite"
+        made.write_bytes(data)
+        agreement = check_file(LitertModel(made), task.model, task.loss, samples)
+    write_bytes(path, data)
+    return Exported(path, len(data), model.layout.parameters, agreement)
+
+
+def _examples(task: Task) -> Samples:
+    features, labels = task.clients[next(iter(task.clients))]
+    return features[:EXAMPLES], labels[:EXAMPLES]
+
+
+def _about(task: Task, model: TracedModel) -> Mapping[str, Any]:
+    # A metric of the user's own is torch's: a device without torch tells the loss only.
+    accuracy = task.metric == "accuracy" and model.labels.dtype == "int32" and not model.labels.shape
+    return {
+        "format": FORMAT,
+        "task": task.name,
+        "layout": [[name, list(shape)] for name, shape in model.layout],
+        "accuracy": accuracy,
+        "forward_batch": FORWARD_BATCH if model.looks_at_batches else DEVICE_BATCH,
+    }

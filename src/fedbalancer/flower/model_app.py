@@ -1,0 +1,135 @@
+"""A ready client app for any model that can be trained, looked through, evaluated and timed here."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedbalancer.client.live import HeldClock, WallClock
+from fedbalancer.client.tensors import stored
+from fedbalancer.flower.client import LocalRound, balanced
+from fedbalancer.flower.compat import (
+    ClientApp,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+    reply_to,
+)
+from fedbalancer.flower.hello import introduce
+from fedbalancer.flower.layout import ModelLayout, arranged
+from fedbalancer.flower.mods import Mod, check_mods, only_updates
+from fedbalancer.flower.orders import ARRAYS, METRICS, round_of
+from fedbalancer.protocols import Draw, Training
+from fedbalancer.task import Samples, check_samples
+from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+
+Hold = Callable[[Context, int], Draw | None]
+"""(context, round) -> the seconds that an emulated device takes, or None for this machine's own."""
+
+Data = Callable[[Context], Samples]
+
+
+class LocalModel(Protocol):
+    """A model on this machine: pure functions of weights and samples."""
+
+    @property
+    def layout(self) -> Layout: ...
+    def training(self, weights: Weights, samples: Samples, work: ClientWork) -> AbstractContextManager[Training]: ...
+    def losses(self, weights: Weights, samples: Samples, client: str) -> FloatArray: ...
+    def evaluate(self, weights: Weights, samples: Samples) -> Evaluation: ...
+    def timed(self, samples: Samples, batch_size: int, count: int) -> list[float]: ...
+
+
+def model_app(
+    ready: Callable[[Samples], LocalModel],
+    data: Data,
+    *,
+    test: Data | None = None,
+    method: Any = None,
+    mods: Sequence[Mod] = (),
+    hold: Hold | None = None,
+) -> ClientApp:
+    """A `ClientApp` that trains `ready(samples)`, which is asked for every message, on `data(context)`; the rest is as
+    in `client_app`."""
+    check_mods(mods)
+    app = ClientApp()
+
+    def samples_and_model(context: Context) -> tuple[Samples, LocalModel]:
+        samples = _samples(data, context)
+        return samples, ready(samples)
+
+    def size(context: Context) -> int:
+        return len(samples_and_model(context)[0][1])
+
+    def batch_s(context: Context, batch_size: int, count: int) -> Sequence[float]:
+        draw = hold(context, 0) if hold is not None else None
+        if draw is not None:
+            return [draw.batch_s] * count
+        samples, made = samples_and_model(context)
+        return made.timed(samples, batch_size, count)
+
+    introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(_samples(data, context)))
+
+    @app.train(mods=[only_updates(mod) for mod in mods])
+    def train(message: Message, context: Context) -> Message:
+        samples, made = samples_and_model(context)  # before the clock starts: to load it is part of getting there
+        draw = _draw(hold, message, context)
+        clock = WallClock() if draw is None else HeldClock(draw.batch_s)
+        if draw is not None:
+            time.sleep(draw.download_s)
+        work = balanced(
+            message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method, clock=clock
+        )
+        reply = work.report(_trained(work, made, samples), as_model=bool(mods))
+        if draw is not None:
+            time.sleep(draw.upload_s)
+        return reply
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        started = time.monotonic()
+        (_, made), arrays = samples_and_model(context), message.content.array_records[ARRAYS]
+        samples = _samples(test if test is not None else data, context)
+        layout = ModelLayout.of(arrays)
+        found = made.evaluate(arranged(layout.flat(arrays), layout.layout, made.layout), samples)
+        metrics = MetricRecord({"num-examples": found.samples, "accuracy": found.accuracy, "loss": found.loss})
+        return reply_to(message, RecordDict({METRICS: metrics}), time.monotonic() - started)
+
+    return app
+
+
+def _trained(work: LocalRound, model: LocalModel, samples: Samples) -> Trained | None:
+    """What the client trained of the order, as far as it counts; the update in the order of the model that was sent."""
+    sent = work.layout.layout
+    weights = arranged(work.weights(), sent, model.layout)
+    work.select(forward=lambda: model.losses(weights, samples, work.client))
+    with model.training(weights, samples, work.client_work()) as training:
+        trained = work.live.train_by(training)
+    return None if trained is None else replace(trained, update=arranged(trained.update, model.layout, sent))
+
+
+def _samples(data: Callable[[Context], Samples], context: Context) -> Samples:
+    samples = data(context)
+    check_samples(samples, "the client's data", None)
+    return stored(samples)
+
+
+def _fingerprint(samples: Samples) -> str:
+    """A name of the data: of the labels and of some rows of the features, which is enough to tell data sets apart."""
+    features, labels = samples
+    digest = hashlib.blake2b(np.ascontiguousarray(labels).tobytes(), digest_size=16)
+    digest.update(np.ascontiguousarray(features[:: max(len(features) // 64, 1)]).tobytes())
+    return digest.hexdigest()
+
+
+def _draw(hold: Hold | None, message: Message, context: Context) -> Draw | None:
+    if hold is None:
+        return None
+    return hold(context, round_of(message))
