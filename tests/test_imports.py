@@ -18,7 +18,7 @@ LAYERS = (
     ("protocols", "randomness"),
     ("data", "devices", "privacy", "slots"),
     ("spelling", "tasks"),
-    ("client", "server"),
+    ("attacks", "client", "server"),
     ("composition", "known", "loop"),
     ("methods",),
     ("store",),

@@ -23,6 +23,7 @@ SHARED = {
         ("rounds", "eval_every", "eval_every_s", "eval_clients", "checkpoint_s"), "how all methods are measured"
     ),
     **dict.fromkeys(("latency", "window_s", "network_floor", "availability"), "what the devices are"),
+    "attacks": "who the clients are",
 }
 """Settings that are no method's own, and what they say."""
 _FIXED = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[tT]")

@@ -14,16 +14,19 @@ Rows = list[dict[str, Any]]
 
 
 def list_(
-    what: Annotated[str, typer.Argument(help="tasks, methods, devices, policies or settings")] = "methods",
+    what: Annotated[str, typer.Argument(help="tasks, methods, devices, policies, attacks or settings")] = "methods",
     as_json: Json = False,
 ) -> None:
-    """List tasks, methods, devices, policies or settings.
+    """List tasks, methods, devices, policies, attacks or settings.
 
     Example:
 
         fedbalancer list settings
     """
-    kinds = {"tasks": _tasks, "methods": _methods, "devices": _devices, "policies": _policies, "settings": _settings}
+    kinds = {
+        "tasks": _tasks, "methods": _methods, "devices": _devices, "policies": _policies, "attacks": _attacks,
+        "settings": _settings,
+    }  # fmt: skip
     if what not in kinds:
         raise UnknownName("list", what, kinds)
     rows = kinds[what]()
@@ -73,6 +76,12 @@ def _policies() -> Rows:
     return [
         {"slot": slot, "policy": policy, "used by": ", ".join(names)} for (slot, policy), names in sorted(found.items())
     ]
+
+
+def _attacks() -> Rows:
+    from fedbalancer.attacks import ATTACKS
+
+    return [{"attack": name, "what such a client does": title} for name, (title, _) in ATTACKS.items()]
 
 
 def _settings() -> Rows:

@@ -90,6 +90,8 @@ class Strategy:
                 f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
                 "is told; say draws='system'"
             )
+        if self.settings.attacks:
+            raise BadSetting(f"attacks = {self.settings.attacks}: attackers are simulated; `fedbalancer run` has them")
         if min_clients < 1:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
         self.seed, self.min_clients, self.federated_evaluate = seed, min_clients, federated_evaluate
