@@ -20,6 +20,7 @@ LAYERS = (
     ("spelling", "tasks"),
     ("attacks", "client", "server"),
     ("composition", "known", "loop"),
+    ("robust",),
     ("methods",),
     ("store",),
     ("datasets", "engine", "flower"),

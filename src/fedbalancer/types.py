@@ -174,12 +174,14 @@ class ClientReport:
 class Missing:
     """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
     passed), late (the quorum was full), unavailable, or invalid (what it sent was not believed); of a real client also
-    silent (no reply when the round closed) or error."""
+    silent (no reply when the round closed) or error. `problem` says of a report that was not believed which field has
+    which value, and what the rule is."""
 
     client: str
     why: str
     timings: Timings = field(default_factory=Timings)
     samples: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +302,8 @@ class Ledger:
 @dataclass(frozen=True, eq=False)
 class Setup:
     """What the server knows before the first round, and what does not change during a run. With `looks_every_round`
-    every round of a client begins with a forward pass over all its data."""
+    every round of a client begins with a forward pass over all its data. `loss_noise` is the deviation of the noise on
+    statistics of losses (None: not known), `clock_slack_s` by how much a client's clock may be off."""
 
     ledger: Ledger
     epochs: int
@@ -312,12 +315,15 @@ class Setup:
     learning_rate: float = 0.01
     clip_norm: float | None = None
     looks_every_round: bool = False
+    loss_noise: float | None = None
+    clock_slack_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """All that the server remembers: saving it is the checkpoint. The last six fields belong to the policies of
-    those slots: each is a frozen dataclass of plain values and arrays, or None for a policy that remembers nothing."""
+    """All that the server remembers: saving it is the checkpoint. Six fields belong to the policies of those slots:
+    each is a frozen dataclass of plain values and arrays, or None for a policy that remembers nothing. `bench` is who
+    sits out (`server/bench.py`)."""
 
     round: int
     clock_s: float
@@ -329,6 +335,7 @@ class ServerState:
     deadline: Any = None
     aggregate: Any = None
     deliver: Any = None
+    bench: Any = None
 
 
 @dataclass(frozen=True, eq=False)

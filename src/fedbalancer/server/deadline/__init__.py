@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 from fedbalancer.server.deadline.fixed import FixedDeadline
+from fedbalancer.server.deadline.limited import LimitedDeadline
 from fedbalancer.server.deadline.peak import PeakDeadline, interpolated, peak_deadline
 from fedbalancer.server.deadline.useful import UsefulWork, useful_deadline
 from fedbalancer.server.deadline.waiting import FirstReports, WaitForShare
@@ -11,6 +12,7 @@ from fedbalancer.server.deadline.waiting import FirstReports, WaitForShare
 __all__ = [
     "FirstReports",
     "FixedDeadline",
+    "LimitedDeadline",
     "PeakDeadline",
     "UsefulWork",
     "WaitForShare",
