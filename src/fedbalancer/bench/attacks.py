@@ -1,8 +1,8 @@
 """How far attackers steer a method: its loss threshold, its deadline, its choice of clients and its model.
 
 Two runs with and without liars differ by luck as well: other clients are chosen, others miss the deadline. So beside
-the server of a run goes a second one that is told the truth about the very same rounds; what the two would say next is
-compared.
+the server of a run goes a second one that hears, of the very same rounds, the truth of all whose reports were believed;
+what the two would say next is compared.
 """
 
 from __future__ import annotations
@@ -99,12 +99,18 @@ def steered(spec: RunSpec, task: Task, executor: Executor, attacks: Sequence[str
         listening.truth = []
         told = engine.run(plan, state.weights, state.clock_s)
         result = believed(told, state, server.setup, server.cohort_faults(state))
-        told_the_truth = server.observe(told_the_truth, replace(told, plan=honest, reports=tuple(listening.truth)))
+        told_the_truth = server.observe(told_the_truth, _truth(result, honest, listening.truth))
         state = server.observe(state, result)
         tally.note(result)
         if number >= rounds - LAST and not spec.timing_only:
             tally.accuracies.append(executor.evaluate(server.model(state)).accuracy)
     return tally.result(rounds)
+
+
+def _truth(result: RoundResult, plan: RoundPlan, truth: Sequence[ClientReport]) -> RoundResult:
+    """The round as it was, but that all who were believed told the truth."""
+    believed_ones = {report.client for report in result.reports}
+    return replace(result, plan=plan, reports=tuple(report for report in truth if report.client in believed_ones))
 
 
 def _planned(simulation: Simulation, state: ServerState, plan: RoundPlan) -> RoundPlan:
