@@ -32,8 +32,7 @@ def _clients(policy: Any) -> Any:
 
 
 def _pace(policy: Any) -> Any:
-    plain = isinstance(policy, RatioControl) and not isinstance(policy, MedianControl)
-    return MedianControl(policy.w, policy.lss, policy.dss) if plain else policy
+    return MedianControl(policy.w, policy.lss, policy.dss) if isinstance(policy, RatioControl) else policy
 
 
 def _aggregate(policy: Any) -> Any:

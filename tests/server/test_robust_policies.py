@@ -77,14 +77,44 @@ class TestRecentThreshold:
 
 
 class TestMedianControl:
-    def test_one_client_cannot_claim_the_utility(self) -> None:
-        honest = [make_report(f"c{n}", loss_sum=10.0 * n) for n in (1, 2, 3)]
-        control = MedianControl()
-        assert control.utility(make_result(honest, deadline_s=10.0)) == pytest.approx(0.2)
-        liar = make_report("c3", loss_sum=1e9)
-        assert control.utility(make_result([*honest[:2], liar], deadline_s=10.0)) == pytest.approx(0.2)
-        assert control.utility(make_result([], ["c0"])) is None
-        assert control.utility(make_result(honest, deadline_s=math.inf, seconds=20.0)) == pytest.approx(0.1)
+    def after(self, control: MedianControl, *rounds: list[float]) -> Any:
+        pace = control.init(make_setup())
+        for told in rounds:
+            pace = control.step(pace, np.array(told))
+        return pace
+
+    def test_a_clear_change_makes_a_whole_step(self) -> None:
+        found = self.after(MedianControl(w=1), [4.0], [2.0], [1.0])
+        assert (found.loss_threshold_ratio, found.deadline_ratio) == (0.1, 0.9)
+        back = self.after(MedianControl(w=1), [4.0], [2.0], [4.0])
+        assert (back.loss_threshold_ratio, back.deadline_ratio) == (0.0, 1.0)
+
+    def test_a_small_change_makes_a_small_step(self) -> None:
+        assert self.after(MedianControl(w=1), [1.0], [0.95]).loss_threshold_ratio == pytest.approx(0.2 * 0.05)
+        assert self.after(MedianControl(w=2), [1.0], [1.0], [0.5]).observed == 3
+
+    def test_a_liar_changes_a_step_by_as_little_as_it_moves_the_median(self) -> None:
+        honest = [list(np.linspace(1, 2, 11)), list(np.linspace(0.9, 1.9, 11))]
+        lied = [honest[0], [*honest[1][:-1], 1e9]]
+        one, other = self.after(MedianControl(w=1), *honest), self.after(MedianControl(w=1), *lied)
+        assert one.loss_threshold_ratio == other.loss_threshold_ratio, "who is above the median anyway moves nothing"
+
+    def test_the_window_is_of_rounds_with_reports(self) -> None:
+        found = self.after(MedianControl(w=2), *[[float(n)] for n in range(7)])
+        assert found.told.tolist() == [3.0, 4.0, 5.0, 6.0]
+        state = make_state(pace=found)
+        silent = MedianControl(w=2).observe(make_setup(), state, make_result([], ["c0"]))
+        assert (silent.utility, silent.observed) == (None, 7)
+
+    def test_losses_are_per_second_of_the_deadline_or_of_the_round(self) -> None:
+        reports = [
+            make_report("c0", loss_sum=10.0),
+            make_report("c1", loss_sum=30.0),
+            make_report("c2", loss_count=0.0),
+        ]
+        assert MedianControl.per_second(make_result(reports, deadline_s=10.0)).tolist() == [0.1, 0.3]
+        waited = make_result(reports, deadline_s=math.inf, seconds=20.0)
+        assert MedianControl.per_second(waited).tolist() == [0.05, 0.15]
 
 
 class TestLimitedDeadline:
@@ -130,11 +160,10 @@ class TestCappedParticipation:
         own = CappedState(state.clients, np.array(chosen, dtype=np.int32))
         return setup, replace(state, round=round, clients=own)
 
-    def test_a_client_that_was_chosen_twice_its_share_sits_out(self) -> None:
-        """30 clients, 3 a round: a fair share is a tenth; after 20 rounds 1 + 2 x 2 is the most."""
-        setup, state = self.world([1e6, *np.linspace(1, 2, 29)], [5, *[2] * 29], 20)
-        assert 0 not in CappedParticipation().choose(setup, state, np.arange(30))
+    def test_a_client_that_was_chosen_too_often_sits_out(self) -> None:
+        """30 clients, 3 a round: a fair share is a tenth; after 20 rounds 1 + 1.5 x 2 is the most."""
         setup, state = self.world([1e6, *np.linspace(1, 2, 29)], [4, *[2] * 29], 20)
+        assert 0 not in CappedParticipation().choose(setup, state, np.arange(30))
         assert OverThresholdUtility().choose(setup, replace(state, clients=state.clients.inner), np.arange(30))[0] == 0
 
     def test_where_too_few_are_left_the_least_chosen_are_offered(self) -> None:

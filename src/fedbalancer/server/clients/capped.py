@@ -34,7 +34,7 @@ class CappedParticipation:
     """
 
     inner: ClientSelector = field(default_factory=OverThresholdUtility)
-    times: float = 2.0
+    times: float = 1.5
     most_times: float = 3.0
 
     def __post_init__(self) -> None:

@@ -43,12 +43,8 @@ class RatioControl:
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> PaceState:
         own: PaceState = state.pace
-        utility = self.utility(result)
+        utility = round_utility(result)
         return replace(own, utility=None) if utility is None else self.step(own, utility)
-
-    def utility(self, result: RoundResult) -> float | None:
-        """What is compared: U_R of Algorithm 3, line 2."""
-        return round_utility(result)
 
     def step(self, pace: PaceState, utility: float) -> PaceState:
         """The ratios after one more utility.

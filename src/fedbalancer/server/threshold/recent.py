@@ -29,13 +29,13 @@ class RecentThreshold:
     LHigh in place of its mean, over the last reports of all clients heard in `window` rounds in place of one round's.
 
     One client is one voice, however often it takes part, and however large its numbers are. Of n voices k liars move a
-    quantile by the distance of k ranks among the honest ones: 1 of 50 hardly, 10 % of them by about an eighth of the
+    quantile by the distance of k ranks among the honest ones: 1 of 60 hardly, 10 % of them by about an eighth of the
     losses' deviation. In one round's ten reports a single liar would move it by as much.
     """
 
     needs_losses: ClassVar[bool] = True
 
-    window: int = 5
+    window: int = 10
     low_quantile: float = 0.25
 
     def init(self, setup: Setup) -> RecentLosses:
