@@ -20,7 +20,7 @@ from fedbalancer.server.deadline.limited import LimitedState
 from fedbalancer.server.deadline.peak import PeakState
 from fedbalancer.server.pace import MedianControl, PaceState
 from fedbalancer.server.threshold import RecentThreshold
-from fedbalancer.types import ServerState
+from fedbalancer.types import ServerState, Timings
 
 
 class TestComposition:
@@ -139,6 +139,18 @@ class TestLimitedDeadline:
         assert self.plan(self.ledger, last_s=10.0) == 15.0
         assert self.plan(self.ledger, last_s=300.0) == 200.0
         assert self.plan(self.ledger, last_s=50.0) == 60.0
+
+    def test_what_clients_say_of_their_speed_is_replaced_by_what_the_server_saw(self) -> None:
+        """Ten samples in batches of ten, five epochs: five batches in 60 - 10 seconds are of 10 s, whatever is told."""
+        policy, setup = LimitedDeadline(), make_setup(make_ledger([100] * 6))
+        found = []
+        for told_s in (1e-3, 10.0, 40.0):
+            report = replace(make_report("c0", batch_s=told_s), timings=Timings(5.0, 0.0, 50.0, 5.0))
+            result = make_result([report])
+            state = make_state(setup.ledger.record(result), deadline=policy.init(setup))
+            own = policy.observe(setup, state, result)
+            found.append(float(state.ledger.batch_s_sum[0] + own.off_s[0]))
+        assert found == pytest.approx([11.0] * 3)
 
     def test_who_waits_for_all_goes_on_to(self) -> None:
         policy = LimitedDeadline(WaitForShare())
