@@ -29,6 +29,7 @@ from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.server.aggregate import (
     QFFL,
+    ClippedAround,
     ExtrapolatedMomentum,
     FedAdagrad,
     FedAdam,
@@ -42,31 +43,53 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
     WeightedMean,
 )
-from fedbalancer.server.clients import ByLoss, FedCS, LeastSelected, Oort, OverThresholdUtility, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
+from fedbalancer.server.clients import (
+    ByLoss,
+    CappedParticipation,
+    FedCS,
+    LeastSelected,
+    Oort,
+    OverThresholdUtility,
+    PowerOfChoice,
+    Uniform,
+)
+from fedbalancer.server.deadline import (
+    FirstReports,
+    FixedDeadline,
+    KthFastest,
+    LimitedDeadline,
+    PeakDeadline,
+    UsefulWork,
+    WaitForShare,
+)
 from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
-from fedbalancer.server.pace import ConstantPace, RatioControl
-from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
+from fedbalancer.server.pace import ConstantPace, MedianControl, RatioControl
+from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold, RecentThreshold
 from fedbalancer.tasks import load_task
 
 ROUNDS, USERS = 3, 12
 TASK = load_task("synthetic", users=USERS)
 CHOICES: dict[str, list[Any]] = {
-    "clients": [Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS(), ByLoss(), LeastSelected()],
+    "clients": [
+        Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS(), ByLoss(), LeastSelected(),
+        CappedParticipation(),
+    ],
     "samples": [EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples()],
     "deadline": [
         FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports(), UsefulWork(), KthFastest(),
+        LimitedDeadline(UsefulWork()),
     ],
     "work": [AllOrNothing(), WholeEpochs(), WholeBatches()],
     "aggregate": [
         WeightedMean(), QFFL(), ServerMomentum(), FedAdam(), FedYogi(), FedAdagrad(), Median(), TrimmedMean(), Krum(),
         MajorityVote(), FedExP(), FedNova(), ExtrapolatedMomentum(),
+        ClippedAround(ServerMomentum()),
     ],
     "deliver": [LastModel(), AveragedModel()],
     "late": [Lost(), Joins(), Buffered(), Boosted()],
-    "threshold": [NoThreshold(), InterpolatedThreshold()],
-    "pace": [ConstantPace(), RatioControl(w=1)],
+    "threshold": [NoThreshold(), InterpolatedThreshold(), RecentThreshold()],
+    "pace": [ConstantPace(), RatioControl(w=1), MedianControl(w=1)],
     "summary": [LossStatistics(0.01), Silent()],
     "compress": [
         NoCompression(), LowRank(4), RandomMask(0.2), Subsample(0.2), Quantised(4), GradientDropping(), SignSGD(),
@@ -75,7 +98,10 @@ CHOICES: dict[str, list[Any]] = {
     "forward_pass": ["first", "every"],
     "epoch_batches": [None, 1],
 }  # fmt: skip
-STEERED_BY_LOSSES = (OverThresholdUtility, Oort, PowerOfChoice, ByLoss, QFFL, InterpolatedThreshold, RatioControl)
+STEERED_BY_LOSSES = (
+    OverThresholdUtility, CappedParticipation, Oort, PowerOfChoice, ByLoss, QFFL, InterpolatedThreshold,
+    RecentThreshold, RatioControl, MedianControl,
+)  # fmt: skip
 
 
 def must_be_refused(slots: dict[str, Any]) -> bool:

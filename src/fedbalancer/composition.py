@@ -59,4 +59,5 @@ def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> S
         learning_rate=settings.learning_rate,
         clip_norm=settings.clip_norm,
         looks_every_round=method.client.forward_pass == "every",
+        loss_noise=getattr(method.client.summary, "loss_noise", None),
     )

@@ -16,6 +16,7 @@ def rounds(
     """Run rounds from `state` on; yields the state after each round and what happened in it."""
     while not stop(state):
         plan = server.plan(state, engine.available(state.clock_s))
-        result = believed(engine.run(plan, state.weights, state.clock_s), state)
+        told = engine.run(plan, state.weights, state.clock_s)
+        result = believed(told, state, server.setup, server.cohort_faults(state))
         state = server.observe(state, result)
         yield state, result

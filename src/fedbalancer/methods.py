@@ -26,6 +26,7 @@ from fedbalancer.composition import Method, setup_of
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.known import policy
 from fedbalancer.protocols import DeadlinePolicy
+from fedbalancer.robust import robust
 from fedbalancer.server.aggregate import (
     QFFL,
     ExtrapolatedMomentum,
@@ -102,8 +103,8 @@ def _tempo(s: Settings) -> Method:
 TEMPO_WINDOW = 5
 """Rounds between the looks of tempo's threshold control: its rounds are short."""
 TEMPO_SHARE = 0.75
-"""Of the samples that tempo takes, so many are over the threshold (p). With all of them, as on the paper's tasks, a model
-that has come far forgets the others, whose losses nobody looks at any more."""
+"""Of the samples that tempo takes, so many are over the threshold (p). With all of them, as on the paper's tasks, a
+model that has come far forgets the others, whose losses nobody looks at any more."""
 
 
 def _clients(s: Settings) -> OverThresholdUtility:
@@ -193,6 +194,7 @@ FAMILIES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
 }
 """Bases that are no method before they have a deadline."""
 
+LAST = "+robust"
 Modifier = Callable[[Method, Settings], Method]
 
 MODIFIERS: dict[str, tuple[str, Modifier]] = {
@@ -234,6 +236,8 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         "Krum: the updates closest to the others",
         lambda m, s: m.changed(aggregate=Krum(s.krum_malicious, s.krum_keep)),
     ),
+    # What liars can do: applied after all others.
+    LAST: ("liar-proof: medians, limits and clipped updates (docs/reliability.md)", lambda m, s: robust(m)),
     # How updates travel.
     "+structured": ("Structured Updates of low rank", lambda m, s: m.changed(compress=LowRank(s.structured_rank))),
     "+mask": ("Structured Updates by a random mask", lambda m, s: m.changed(compress=RandomMask(s.mask_share))),
@@ -294,7 +298,7 @@ def _composed(stem: str, settings: Settings) -> Method:
     if base is None:
         raise UnknownName("method", stem, bases)
     result = bases[base][1](settings)
-    for modifier in _modifiers(base, stem):
+    for modifier in sorted(_modifiers(base, stem), key=lambda each: each == LAST):
         before, result = result, MODIFIERS[modifier][1](result, settings)
         if modifier.startswith("-") and result == before:
             raise BadSetting(f"method {stem!r}: {base} is {MODIFIERS[modifier][0].partition(':')[0]} anyway")

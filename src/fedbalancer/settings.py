@@ -121,6 +121,9 @@ class Settings(BaseModel):
         None, description="step of sign-SGD's vote (off: learning_rate)"
     )
 
+    attacks: tuple[str, ...] = Field(
+        (), description="simulated attackers, each NAME:COUNT (`fedbalancer list attacks`); off: all are honest"
+    )
     checkpoint_s: Seconds = Field(1.0, description="least seconds between checkpoints")
     slots: dict[str, str] = Field(default_factory=dict, description="own policies: slot -> package.module:Class")
 

@@ -66,26 +66,36 @@ def load_policy(slot: str, text: str) -> Any:
     if slot not in SLOTS:
         raise UnknownName("slot", slot, SLOTS)
     path, arguments = read_call(f"slots.{slot} = {text!r}", text)
+    return checked(slot, text, made(slot, text, load_class(f"slots.{slot} = {text!r}", path), arguments))
+
+
+def load_class(place: str, path: str) -> Any:
+    """What `package.module:Class` names; `place` is where that stands, for errors."""
     module_name, colon, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute) if colon else None
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         advice = " (install its package, or put its folder on PYTHONPATH)" if _is_absent(error, module_name) else ""
-        raise BadSetting(f"slots.{slot} = {text!r}: {error}{advice}") from error
+        raise BadSetting(f"{place}: {error}{advice}") from error
     if found is None:
-        raise BadSetting(f"slots.{slot} = {text!r} must look like package.module:Class")
-    return checked(slot, text, made(slot, text, found, arguments))
+        raise BadSetting(f"{place} must look like package.module:Class")
+    return found
 
 
 def made(slot: str, text: str, found: Any, arguments: Mapping[str, Any]) -> Any:
     """A policy from its class; what is no class is one already, and takes no arguments."""
+    return make(f"slots.{slot} = {text!r}", found, arguments)
+
+
+def make(place: str, found: Any, arguments: Mapping[str, Any]) -> Any:
+    """An object of a class; what is no class is one already, and takes no arguments."""
     if not inspect.isclass(found) and not arguments:
         return found
     try:
         return found(**arguments)
     except (TypeError, ValueError) as error:
         how = "with these arguments" if arguments else "without arguments"
-        raise BadSetting(f"slots.{slot} = {text!r} cannot be made {how}: {error}") from error
+        raise BadSetting(f"{place} cannot be made {how}: {error}") from error
 
 
 def checked(slot: str, text: str, policy: Any) -> Any:

@@ -24,6 +24,7 @@ SHARED = {
     ),
     **dict.fromkeys(("latency", "window_s", "network_floor", "device_spread", "availability"), "what the devices are"),
     "label_noise": "what the data are",
+    "attacks": "who the clients are",
 }
 """Settings that are no method's own, and what they say."""
 _FIXED = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[tT]")

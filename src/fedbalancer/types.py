@@ -185,12 +185,14 @@ class ClientReport:
 class Missing:
     """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
     passed), late (the quorum was full), unavailable, under way (its report will count in a later round), or invalid
-    (what it sent was not believed); of a real client also silent (no reply when the round closed) or error."""
+    (what it sent was not believed); of a real client also silent (no reply when the round closed) or error. `problem`
+    says of a report that was not believed which field has which value, and what the rule is."""
 
     client: str
     why: str
     timings: Timings = field(default_factory=Timings)
     samples: int = 0
+    problem: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,7 +322,8 @@ class Ledger:
 @dataclass(frozen=True, eq=False)
 class Setup:
     """What the server knows before the first round, and what does not change during a run. With `looks_every_round`
-    every round of a client begins with a forward pass over all its data."""
+    every round of a client begins with a forward pass over all its data. `loss_noise` is the deviation of the noise on
+    statistics of losses (None: not known), `clock_slack_s` by how much a client's clock may be off."""
 
     ledger: Ledger
     epochs: int
@@ -332,12 +335,15 @@ class Setup:
     learning_rate: float = 0.01
     clip_norm: float | None = None
     looks_every_round: bool = False
+    loss_noise: float | None = None
+    clock_slack_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """All that the server remembers: saving it is the checkpoint. The last seven fields belong to the policies of
-    those slots: each is a frozen dataclass of plain values and arrays, or None for a policy that remembers nothing."""
+    """All that the server remembers: saving it is the checkpoint. The seven fields before `bench` belong to the
+    policies of those slots: each is a frozen dataclass of plain values and arrays, or None for a policy that remembers
+    nothing. `bench` is who sits out (`server/bench.py`)."""
 
     round: int
     clock_s: float
@@ -350,6 +356,7 @@ class ServerState:
     aggregate: Any = None
     deliver: Any = None
     late: Any = None
+    bench: Any = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,6 +63,9 @@ def test_a_metric_that_has_no_name_of_ours_is_said_once() -> None:
         ({"accuracy": 0.5, "loss": 1.0}, "num-examples None"),
         ({"num-examples": 3, "accuracy": 0.5, "loss": math.nan}, "loss nan"),
         ({"num-examples": -3, "accuracy": 0.5, "loss": 1.0}, "num-examples -3"),
+        ({"num-examples": 3, "accuracy": 1e9, "loss": 1.0}, "accuracy 1e+09, which must be from 0 to 1"),
+        ({"num-examples": 3, "eval_acc": -0.1, "loss": 1.0}, "eval_acc -0.1, which must be from 0 to 1"),
+        ({"num-examples": 3, "accuracy": 0.5, "test_loss": 1e30}, "test_loss 1e+30"),
     ],
 )
 def test_a_client_whose_answer_cannot_be_used_is_named(answers: Any, said: str) -> None:

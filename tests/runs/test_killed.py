@@ -71,10 +71,10 @@ def test_a_killed_run_resumes_to_the_same_bytes(
 
 
 @pytest.mark.soak
-def test_a_hundred_kills(whole: tuple[dict[str, bytes], float, float], tmp_path: Path) -> None:
+def test_two_hundred_kills(whole: tuple[dict[str, bytes], float, float], tmp_path: Path) -> None:
     expected, first_s, last_s = whole
     moments = random.Random(0)
-    for number in range(int(os.environ.get("KILLS", "100"))):
+    for number in range(int(os.environ.get("KILLS", "200"))):
         folder = tmp_path / f"run-{number}"
         kill_and_finish(folder, moments.uniform(0.8 * first_s, last_s))
         assert contents(folder) == expected, f"kill {number}"

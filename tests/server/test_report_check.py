@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import make_ledger, make_report, make_result, make_summary
+from builders import make_ledger, make_order, make_report, make_result, make_setup, make_summary
 
 from fedbalancer.errors import TrainingDiverged
-from fedbalancer.server.report_check import believed, fault
-from fedbalancer.types import ServerState
+from fedbalancer.server import report_check
+from fedbalancer.server.bench import Bench
+from fedbalancer.server.report_check import fault
+from fedbalancer.types import ClientReport, RoundResult, ServerState, Timings
 
 WEIGHTS = np.zeros(2, dtype=np.float32)
 
@@ -20,19 +22,76 @@ def state_of(*sizes: int) -> ServerState:
     return ServerState(round=4, clock_s=0.0, weights=WEIGHTS, ledger=make_ledger(size=sizes))  # type: ignore[call-arg]
 
 
+def believed(result: RoundResult, state: ServerState, **changes: float) -> RoundResult:
+    return report_check.believed(result, state, make_setup(state.ledger, **changes))
+
+
 def test_one_bad_report_is_named_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     good, bad = make_report("c0"), make_report("c1", update=[0.0, 1e30])
-    found = believed(make_result([good, bad], ["c2"]), state_of(100, 100, 100))
+    found = believed(make_result([good, bad], ["c2"], round=5), state_of(100, 100, 100))
     assert found.reports == (good,)
     assert [(each.client, each.why) for each in found.missing] == [("c1", "invalid"), ("c2", "train")]
+    assert found.missing[0].problem == "a change of 1e+30 in one parameter, where 1e+06 is the most"
     assert "round 5: the report of client 'c1' is left out: a change of 1e+30 in one parameter" in caplog.text
     sound = make_result([good], ["c2"])
     assert believed(sound, state_of(100, 100, 100)) is sound
 
 
-def test_if_nobody_can_be_believed_the_training_has_diverged() -> None:
+def test_if_nobody_sends_numbers_for_three_rounds_the_training_has_diverged() -> None:
+    bad = make_result([make_report("c0", update=[0.0, math.nan])])
+    assert believed(bad, state_of(100)).reports == ()
     with pytest.raises(TrainingDiverged, match="client 'c0' in round 5 sent an update with a value"):
-        believed(make_result([make_report("c0", update=[0.0, math.nan])]), state_of(100))
+        believed(bad, replace(state_of(100), bench=Bench(in_vain=2)))
+    lies = make_result([make_report("c0", loss_high=1e40)])
+    assert believed(lies, replace(state_of(100), bench=Bench(in_vain=9))).reports == (), "liars end no run"
+
+
+def test_of_two_reports_of_a_client_one_counts_and_of_one_that_was_not_asked_none() -> None:
+    result = make_result([make_report("c0"), make_report("c1")])
+    twice = replace(result, reports=(*result.reports, make_report("c0", weight=3.0), make_report("c2")))
+    found = believed(twice, state_of(100, 100, 100))
+    assert [(report.client, report.weight) for report in found.reports] == [("c0", 10.0), ("c1", 10.0)]
+    assert found.missing == ()
+
+
+def test_batches_cannot_take_longer_than_the_server_saw() -> None:
+    """Five epochs of ten samples in batches of ten are five batches; the client took twelve seconds for everything."""
+    honest = replace(make_report(batch_s=2.0), timings=Timings(1.0, 0.0, 10.0, 1.0))
+    liar = replace(honest, summary=replace(honest.summary, batch_s=2.5))
+    assert fault(honest, WEIGHTS, 100, make_order()) is None
+    assert "batch_s 2.5, which is at most 2.4" in str(fault(liar, WEIGHTS, 100, make_order()))
+    assert fault(liar, WEIGHTS, 100, make_order(), slack_s=5.0) is None
+    assert "negative" in str(fault(make_report(batch_s=-1.0), WEIGHTS, 100))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"loss_low": 3.0}, "loss_low 3, which is at most loss_high 2"),
+        ({"loss_sum": 0.5, "loss_low": 0.1}, "loss_sum 0.5, which is at least 1"),
+        ({"over_count": 101.0, "over_sumsq": 500.0}, "over_count 101, which is at most 100 samples"),
+        ({"over_sumsq": 1.0}, "over_sumsq 1, which is at least 5"),
+    ],
+)
+def test_statistics_of_one_list_hang_together_but_for_their_noise(changes: dict[str, float], words: str) -> None:
+    report, order = make_report(**changes), make_order(loss_threshold=1.0)  # type: ignore[arg-type]
+    assert words in str(fault(report, WEIGHTS, 100, order, loss_noise=0.0))
+    assert fault(report, WEIGHTS, 100, order, loss_noise=1.0) is None
+    assert fault(report, WEIGHTS, 100, order) is None, "of a summary of one's own nothing is known"
+    read = replace(report, summary=replace(report.summary, read_by_server=True))
+    assert fault(read, WEIGHTS, 100, order, loss_noise=0.0) is None
+
+
+def test_a_rule_that_compares_clients_has_the_last_word() -> None:
+    def faults(reports: tuple[ClientReport, ...]) -> dict[str, str]:
+        assert [report.client for report in reports] == ["c0", "c1"], "it sees what is believed so far"
+        return {"c1": "a norm"}
+
+    result = make_result([make_report("c0"), make_report("c1"), make_report("c2", trained=2**33)])
+    state = state_of(100, 100, 100)
+    found = report_check.believed(result, state, make_setup(state.ledger), faults)  # type: ignore[arg-type]
+    assert [report.client for report in found.reports] == ["c0"]
+    assert {each.client: each.problem for each in found.missing}["c1"] == "a norm"
 
 
 @pytest.mark.parametrize(

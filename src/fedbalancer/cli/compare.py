@@ -58,6 +58,7 @@ def compare(
     engine: options.Engine = "fast",
     device: options.Device = "cpu",
     track: options.Track = None,
+    attack: options.Attacks = None,
     set_: options.Assignments = None,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -92,7 +93,8 @@ def compare(
     task, users, rounds = usual.task, _told(users, usual.users), _told(rounds, usual.rounds)
     numbers, extend = options.seeds_of(_told(seeds, str(usual.seeds))), _told(extend, usual.extend)
     base = RunSpec(
-        task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds,
+        task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_, attack),
+        rounds=rounds,
         engine=engine, device=device,
     )  # fmt: skip
     base, named = named_in_full(base, names)

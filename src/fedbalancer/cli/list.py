@@ -14,10 +14,13 @@ Rows = list[dict[str, Any]]
 
 
 def list_(
-    what: Annotated[str, typer.Argument(help="tasks, methods, devices, policies, settings or columns")] = "methods",
+    what: Annotated[
+        str, typer.Argument(help="tasks, methods, devices, policies, attacks, settings or columns")
+    ] = "methods",
     as_json: Json = False,
 ) -> None:
-    """List tasks, methods, devices, policies, settings with their legal values, or the columns of a run's tables.
+    """List tasks, methods, devices, policies, attacks, settings with their legal values, or the columns of a run's
+    tables.
 
     Example:
 
@@ -74,6 +77,12 @@ def _policies() -> Rows:
     ]
 
 
+def _attacks() -> Rows:
+    from fedbalancer.attacks import ATTACKS
+
+    return [{"attack": name, "what such a client does": title} for name, (title, _) in ATTACKS.items()]
+
+
 def _settings() -> Rows:
     from fedbalancer.settings import Settings, allowed
 
@@ -99,6 +108,6 @@ def _columns() -> Rows:
 
 
 KINDS = {
-    "tasks": _tasks, "methods": _methods, "devices": _devices, "policies": _policies, "settings": _settings,
-    "columns": _columns,
+    "tasks": _tasks, "methods": _methods, "devices": _devices, "policies": _policies, "attacks": _attacks,
+    "settings": _settings, "columns": _columns,
 }  # fmt: skip

@@ -31,6 +31,13 @@ Assignments = Annotated[
 ]
 Config = Annotated[Path | None, typer.Option(help="TOML file of settings (default: fedbalancer.toml, if there).")]
 
+Attacks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attack", help="Clients that are not honest, as NAME:COUNT; repeatable. See `fedbalancer list attacks`."
+    ),
+]
+
 Workers = Annotated[
     int | None, typer.Option(help="Processes that train clients; as many as cores for a run that is long, unless told.")
 ]
@@ -80,12 +87,12 @@ def seeds_of(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def overrides(config: Path | None, assignments: list[str] | None) -> dict[str, Any]:
+def overrides(config: Path | None, assignments: list[str] | None, attacks: list[str] | None = None) -> dict[str, Any]:
     """Settings of the configuration file and, over them, those of the command line."""
     from fedbalancer.settings import merge, parse_assignments, read_config  # late: --help takes no time
 
     in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}
-    return merge(in_file, parse_assignments(assignments or []))
+    return merge(in_file, parse_assignments(assignments or []), {"attacks": attacks} if attacks else {})
 
 
 def methods_of(config: Path | None, asked: str | None, key: str, otherwise: Sequence[str]) -> list[str]:

@@ -43,6 +43,7 @@ def run(
     device: options.Device = "cpu",
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Run the clock without training.")] = False,
     track: options.Track = None,
+    attack: options.Attacks = None,
     set_: options.Assignments = None,
     config: options.Config = None,
     as_json: options.Json = False,
@@ -59,6 +60,8 @@ def run(
 
         fedbalancer run my_task.toml --method fedbalancer
 
+        fedbalancer run synthetic -m fedbalancer+robust --attack metadata-liar:10 --attack 'update-flip(factor=100):5'
+
         fedbalancer run femnist --scale paper --executor ray --address auto
     """
     from fedbalancer.engine.executors import Resources
@@ -71,7 +74,7 @@ def run(
     from fedbalancer.runs.trust import code_of, remember
     from fedbalancer.runs.variants import named_in_full
 
-    settings = options.overrides(config, set_)
+    settings = options.overrides(config, set_, attack)
     if epsilon_budget is not None:
         settings["epsilon_budget"] = epsilon_budget
     (name,) = options.methods_of(config, method, "method", ["fedbalancer"])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.attacks import Attackers
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound, received, understood
 from fedbalancer.devices import AlwaysOn, DeviceDraws, many
@@ -63,10 +64,11 @@ class SimulatedEngine:
         encoded_bytes: int | None = None,
         window_s: float = 20.0,
         spending: Spending | None = None,
+        attackers: Attackers | None = None,
     ) -> None:
         """`model_bytes` travel to a client, `up_bytes` back (unless told, as many), for which an update is encoded as
         `encoded_bytes` (unless told, as these); `window_s` is what the selection of clients takes before every round;
-        `spending` counts what clients release, and who may be asked again.
+        `spending` counts what clients release, and who may be asked again; `attackers` are clients that are not honest.
         """
         self.policies = policies
         self.ledger = ledger
@@ -78,6 +80,7 @@ class SimulatedEngine:
         self._encoded_bytes = self.up_bytes if encoded_bytes is None else encoded_bytes
         self.window_s = window_s
         self.spending = spending
+        self.attackers = attackers
         self.memory = Memories(ledger)
         self.pending = Reports()
 
@@ -120,6 +123,8 @@ class SimulatedEngine:
             p: self._report(rounds[p], int(rows[p]), attempts, p, t, timings[p])
             for p, t in zip(places, trained, strict=True)
         }
+        if self.attackers is not None:
+            made = {p: self.attackers.falsified(report, order) for p, report in made.items()}
         arrives_s = clock.start_s + attempts.elapsed_s
         late = [Pending(made[p], order.round, float(arrives_s[p])) for p in places if coming[p]]
         self.pending = self.pending.without(stale).and_these(late)

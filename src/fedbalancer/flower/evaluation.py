@@ -12,6 +12,7 @@ from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
 from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE
 from fedbalancer.flower.replies import WEIGHT
+from fedbalancer.server.report_check import BIGGEST_LOSS
 from fedbalancer.types import Evaluation, Weights
 
 if TYPE_CHECKING:
@@ -129,4 +130,8 @@ def _checked(message: Message) -> RecordDict:
     strange = [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
     if strange:
         raise Faulty(f"{strange[0]} {metrics[strange[0]]}, which is not a finite number")
+    for words, low, high in ((ACCURACY, 0.0, 1.0), (LOSS, -BIGGEST_LOSS, BIGGEST_LOSS)):
+        for name, value in metrics.items():
+            if set(_words(name)) & set(words) and isinstance(value, int | float) and not low <= value <= high:
+                raise Faulty(f"{name} {value:g}, which must be from {low:g} to {high:g}")
     return message.content

@@ -9,7 +9,6 @@ from typing import Any
 
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
-from fedbalancer.flower.bench import Bench
 from fedbalancer.flower.compat import Grid, RecordDict
 from fedbalancer.flower.evaluation import asked, evaluation_of
 from fedbalancer.flower.layout import ModelLayout
@@ -24,6 +23,7 @@ from fedbalancer.flower.speeds import Speeds
 from fedbalancer.flower.waiting import WAITING, Waiting
 from fedbalancer.methods import Method
 from fedbalancer.privacy.spending import RELEASES
+from fedbalancer.server.bench import Bench
 from fedbalancer.settings import Settings
 from fedbalancer.store.privacy import spending_for
 from fedbalancer.types import (
@@ -81,7 +81,8 @@ class GridEngine:
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
-        self.speeds, self.empty_rounds, self.bench = Speeds(), 0, Bench()
+        self.speeds, self.empty_rounds = Speeds(), 0
+        self.bench, self.played = Bench(), 0
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[Arrival] = []
@@ -148,7 +149,7 @@ class GridEngine:
 
     def _free(self) -> tuple[list[str], list[str]]:
         present = (client for client in self.nodes.present() if client in self.known.position and self._may(client))
-        there = self.bench.without(present)
+        there = self.bench.without(present, self.played)
         busy = self.mailbox.busy()
         return [client for client in there if client not in busy], [client for client in there if client in busy]
 
@@ -184,8 +185,6 @@ class GridEngine:
         self.accepted |= dict.fromkeys(current.reports, plan.order.round)
         self.own_metrics = [current.metrics[client] for client in sorted(current.metrics)]
         result = current.result(seconds, self._window_s)
-        for client, until in self.bench.note(result).items():
-            self.say("sits out", client=client, round=plan.order.round, until=until)
         if self.spending is not None:
             self.spending.note(result)
         self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
@@ -270,7 +269,7 @@ class GridEngine:
     def snapshot(self) -> dict[str, Any]:
         """What the engine must remember over a restart."""
         saved = {
-            "accepted": dict(self.accepted), "overheads": self.overheads.to_json(), "bench": self.bench.to_json(),
+            "accepted": dict(self.accepted), "overheads": self.overheads.to_json(),
             "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds,
         }  # fmt: skip
         return saved if self.spending is None else saved | {RELEASES: dict(self.spending.releases)}
@@ -281,7 +280,6 @@ class GridEngine:
         self.overheads.load(saved["overheads"])
         self.speeds.assumed = set(saved.get("assumed", ()))
         self.empty_rounds = int(saved.get("empty_rounds", 0))
-        self.bench.load(saved.get("bench", {}))
         if self.spending is not None:
             self.spending.load(saved[RELEASES])
 

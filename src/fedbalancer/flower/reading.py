@@ -36,7 +36,8 @@ BIGGEST_CHANGE = 1e9
 BIGGEST_STATISTIC = 1e50
 """Of a client's losses: sums over clients and their squares must stay finite, too."""
 
-_SLACK_S = 5.0
+CLOCK_SLACK_S = 5.0
+"""By how much a client's clock may disagree with the server's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +84,15 @@ def _report(
     values = {name: _number(metrics, dashed(name)) for name in SUMMARY}
     if values["batch_s"] <= 0 or not 0 <= values["loss_count"] <= expected.size:
         raise Faulty(f"batch_s {values['batch_s']:g} and loss_count {values['loss_count']:g}")
-    if values["batch_s"] > round_trip_s + _SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
+    if values["batch_s"] > round_trip_s + CLOCK_SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
         raise Faulty(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
     timings = split_timings(measured, round_trip_s)
     released = _released(metrics, expected.summary)
     summary = Summary(**values, trained=int(trained), released=released, read_by_server=False)
     update = _update(content, expected)
     report = ClientReport(expected.client, update, float(trained), measured.epochs, summary, timings)
-    if problem := fault(report, expected.weights, expected.size):
+    noise = getattr(expected.summary, "loss_noise", None)
+    if problem := fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S):
         raise Faulty(problem)
     if np.abs(update).max(initial=0.0) > BIGGEST_CHANGE:
         raise Faulty(f"a change of {np.abs(update).max():g} in one parameter")
@@ -165,9 +167,9 @@ def _plain_update(arrays: ArrayRecord, expected: Expected) -> Weights:
 
 def _measured(metrics: Mapping[str, Any], phase: str, round_trip_s: float) -> Measured:
     values = {name: _number(metrics, dashed(name)) for name in MEASURED}
-    if min(values.values()) < 0 or max(values["forward_s"], values["train_s"]) > values["busy_s"] + _SLACK_S:
+    if min(values.values()) < 0 or max(values["forward_s"], values["train_s"]) > values["busy_s"] + CLOCK_SLACK_S:
         raise Faulty(f"seconds that cannot be: {values}")
-    if values["busy_s"] > round_trip_s + _SLACK_S:
+    if values["busy_s"] > round_trip_s + CLOCK_SLACK_S:
         raise Faulty(f"{values['busy_s']:.1f} busy seconds in a round trip of {round_trip_s:.1f}")
     return Measured(**values, phase=phase)
 

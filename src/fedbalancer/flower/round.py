@@ -11,6 +11,7 @@ from fedbalancer.flower.mailbox import Arrival, Letter
 from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, TRAIN
 from fedbalancer.flower.reading import Expected, batch_s_of, split_timings, unpack
 from fedbalancer.flower.replies import WEIGHT, own_metrics
+from fedbalancer.server.bench import INVALID
 from fedbalancer.types import ClientReport, Missing, RoundPlan, RoundResult, Weights
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class OpenRound:
         try:
             report, measured = unpack(message, self._expected(client), arrival.seconds)
         except Faulty as problem:
-            self._miss(client, "invalid", str(problem), "invalid")
+            self._miss(client, INVALID, str(problem), "invalid", str(problem))
             return
         self.engine.overheads.measured(client, arrival.seconds - measured.busy_s)
         if report is None:
@@ -99,8 +100,8 @@ class OpenRound:
         ours = engine.method.client
         return Expected(client, size, self.plan.order, self.weights, engine.layout, ours.compress, ours.summary)
 
-    def _miss(self, client: str, why: str, text: str, event: str = "missing") -> None:
-        self.missing[client] = Missing(client, why)
+    def _miss(self, client: str, why: str, text: str, event: str = "missing", problem: str = "") -> None:
+        self.missing[client] = Missing(client, why, problem=problem)
         self.engine.say(event, client=client, round=self.plan.order.round, why=text)
 
 

@@ -18,6 +18,7 @@ from fedbalancer.flower.foreign import sent_with_orders
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
+from fedbalancer.flower.reading import CLOCK_SLACK_S
 from fedbalancer.flower.recorder import RunRecorder, manifest_of
 from fedbalancer.flower.replies import WEIGHT
 from fedbalancer.loop import rounds
@@ -132,6 +133,7 @@ class Run:
     def _ready(self, server: Server) -> Server:
         """Before a round: who is there, and what there is to learn from those who answered the last one too late."""
         engine, assumed = self.engine, set(self.engine.speeds.assumed)
+        engine.bench, engine.played = self.state.bench, self.state.round
         if self.strategy.measure_network and engine.ledger is not None:
             engine.settle()
         self.state = self._welcomed(self.state)
@@ -143,6 +145,9 @@ class Run:
         """After a round: how fast those are who reported, and whether nobody did."""
         engine, measures = self.engine, self.strategy.measure_network
         assumed = set(engine.speeds.assumed)
+        for missing in result.missing:
+            if (until := self.state.bench.until.get(missing.client, 0)) > self.state.round and missing.problem:
+                engine.say("sits out", client=missing.client, round=self.state.round, until=until, why=missing.problem)
         self.failed = bool(result.plan.cohort) and not result.reports
         engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
         if measures:
@@ -178,7 +183,8 @@ class Run:
 
     def _server(self, ledger: Ledger) -> Server:
         strategy = self.strategy
-        return Server(strategy.method.server, setup_of(strategy.method, ledger, strategy.settings, strategy.seed))
+        setup = setup_of(strategy.method, ledger, strategy.settings, strategy.seed)
+        return Server(strategy.method.server, replace(setup, clock_slack_s=CLOCK_SLACK_S))
 
     def _welcomed(self, state: ServerState) -> ServerState:
         return replace(state, ledger=self.engine.welcome(state.ledger, self.strategy.measure_network))

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,24 +18,34 @@ from fedbalancer.flower.foreign import with_aggregation
 from fedbalancer.flower.grid_engine import WAITING, Waiting
 from fedbalancer.flower.recorder import RunRecorder, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
-from fedbalancer.methods import SLOTS, Method
+from fedbalancer.methods import LAST, SLOTS, Method
 from fedbalancer.methods import method as method_of
 from fedbalancer.places import cache_folder
+from fedbalancer.robust import robust as robust_of
 from fedbalancer.settings import resolve
 from fedbalancer.spelling import spelt
 
 _log = logging.getLogger("flwr.fedbalancer")
 
 
+def _robust(method: str | Method) -> str | Method:
+    """The liar-proof form of a method."""
+    if not isinstance(method, str):
+        return replace(robust_of(method), name=f"{method.name}{LAST}")
+    found = spelt(method)
+    return method if LAST in found.stem else str(replace(found, stem=found.stem + LAST))
+
+
 class Strategy:
     """Any method of this project on real devices: `start` it inside a `ServerApp`.
 
     `method` is a name or a `Method`. `clients_per_round`, `epochs`, `batch_size` and `learning_rate` are what clients
-    train with; other `settings` are those of `--set` (an unknown key is an error). `aggregate` puts another policy, or
-    one of Flower's own strategies, into the aggregation slot. The first round waits for `min_clients`. The model is
-    evaluated every `eval_every` rounds, by `evaluate_fn` of `start` and, with `federated_evaluate`, by the clients;
-    `evaluate_metrics_aggr_fn` makes their metrics one (default: means, weighted by samples), `train_metrics_aggr_fn`
-    those that clients of your own send with their reports.
+    train with; other `settings` are those of `--set` (an unknown key is an error). With `robust` it is the method's
+    `+robust` form, which a few liars cannot steer, and so says the manifest: for clients that are not all known and
+    trusted. `aggregate` puts another policy, or one of Flower's own strategies, into the aggregation slot. The first
+    round waits for `min_clients`. The model is evaluated every `eval_every` rounds, by `evaluate_fn` of `start` and,
+    with `federated_evaluate`, by the clients; `evaluate_metrics_aggr_fn` makes their metrics one (default: means,
+    weighted by samples), `train_metrics_aggr_fn` those that clients of your own send with their reports.
 
     The run goes into the folder `run_key` under `checkpoint_dir` (default: the user's cache folder); started again with
     the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. With other
@@ -56,6 +67,7 @@ class Strategy:
         learning_rate: float = 0.01,
         settings: Mapping[str, Any] | None = None,
         aggregate: Any = None,
+        robust: bool = False,
         seed: int = 0,
         min_clients: int = 2,
         eval_every: int = 1,
@@ -75,6 +87,7 @@ class Strategy:
             "clients_per_round": clients_per_round, "epochs": epochs, "batch_size": batch_size,
             "learning_rate": learning_rate, "eval_every": eval_every,
         }  # fmt: skip
+        method = _robust(method) if robust else method
         in_brackets = spelt(method).layer if isinstance(method, str) else method.settings
         self.settings = resolve(given, settings or {}, in_brackets)
         made = method_of(method, self.settings) if isinstance(method, str) else method
@@ -95,6 +108,8 @@ class Strategy:
                 f"method {self.method.name!r} counts late reports ({type(self.method.late).__name__}), which only the "
                 "simulator does so far: on Flower a message ends with its round"
             )
+        if self.settings.attacks:
+            raise BadSetting(f"attacks = {self.settings.attacks}: attackers are simulated; `fedbalancer run` has them")
         if min_clients < 1:
             raise BadSetting(f"min_clients = {min_clients} must be at least 1")
         self.seed, self.min_clients, self.federated_evaluate = seed, min_clients, federated_evaluate

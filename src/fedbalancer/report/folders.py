@@ -17,6 +17,7 @@ import polars as pl
 from fedbalancer.errors import RunFolderError
 from fedbalancer.report.fairness import with_selections
 from fedbalancer.report.participation import OUTCOMES, SELECTIONS, TIMES, outcomes, selections, times
+from fedbalancer.report.refused import REFUSED, refused
 from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, PrivacyRow, RoundRow, schema_of
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
@@ -112,6 +113,7 @@ class StoredRun:
     times: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=TIMES))
     manifest: Mapping[str, Any] = field(default_factory=dict)
     privacy: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PRIVACY))
+    refused: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=REFUSED))
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +212,9 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     chosen, _ = _read_parquet(clients, SELECTIONS, lambda rows: selections(rows, people))
     spent, _ = _read_parquet(clients, TIMES, lambda rows: times(rows, rounds, people))
     told, _ = _read_parquet(folder / "privacy.parquet", PRIVACY, defaults=PrivacyRow._field_defaults)
-    return StoredRun(curve, why, rounds, ends, chosen, spent, manifest, told)
+    return StoredRun(
+        curve, why, rounds, ends, chosen, spent, manifest, told, _read_parquet(clients, REFUSED, refused)[0]
+    )
 
 
 def _as_results(folder: Path, run: StoredRun) -> Results:
@@ -230,8 +234,7 @@ def _as_results(folder: Path, run: StoredRun) -> Results:
 
 
 def _task_of(run: StoredRun) -> Mapping[str, Any]:
-    task = run.manifest.get("task")
-    return task if isinstance(task, dict) else {"name": task}
+    return task if isinstance(task := run.manifest.get("task"), dict) else {"name": task}
 
 
 def _read_json(path: Path) -> tuple[dict[str, Any], str]:

@@ -19,6 +19,8 @@ from fedbalancer.report.headline import headline
 from fedbalancer.report.privacy import ABOUT as PRIVACY_ABOUT
 from fedbalancer.report.privacy import HEADER as PRIVACY_HEADER
 from fedbalancer.report.privacy import given_away
+from fedbalancer.report.refused import HEADER as REFUSED_HEADER
+from fedbalancer.report.refused import refused_rows
 from fedbalancer.report.run_charts import charts
 from fedbalancer.report.scores import Comparison
 from fedbalancer.report.single import run_headline, run_summary
@@ -52,6 +54,8 @@ def page_html(results: Results, comparison: Comparison | None, live: Live | None
         privacy=list(given_away(results)),
         privacy_header=PRIVACY_HEADER,
         privacy_about=PRIVACY_ABOUT,
+        refused=[row for run in results.runs for row in refused_rows(run.curve.method, run.curve.seed, run.refused)],
+        refused_header=REFUSED_HEADER,
         settings=list(_settings_tables(results)),
         origin=_origin(results),
         commands=list(commands(results)),

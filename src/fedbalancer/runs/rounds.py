@@ -16,7 +16,7 @@ from fedbalancer.runs.grid import Reached, grid_times, is_at
 from fedbalancer.runs.population import population_of
 from fedbalancer.runs.simulation import Simulation
 from fedbalancer.store import ClientRow, EvalRow, MemoryRecorder, RoundRow, RunFolder
-from fedbalancer.types import Evaluation, ServerState, Weights
+from fedbalancer.types import Evaluation, RoundResult, ServerState, Weights
 
 if TYPE_CHECKING:
     import polars as pl
@@ -68,6 +68,7 @@ class RunLoop:
             self.state = state
             evals = [] if self.spec.timing_only else self._evals(before)
             self._record(RoundRow.of(before, state, result), evals, ClientRow.all_of(result))
+            self._tell_faults(result)
             before = state
             self.progress(self._progress())
             self._save(force=stopped())
@@ -126,6 +127,15 @@ class RunLoop:
         self.reached.note(evals)
         if evals:
             self.accuracy = evals[-1].accuracy
+
+    def _tell_faults(self, result: RoundResult) -> None:
+        """Name in the log whose report was left out, why, and until which round it sits out."""
+        for missing in result.missing:
+            if missing.problem:
+                until = self.state.bench.until[missing.client]
+                self.recorder.log(
+                    "report left out", client=missing.client, round=self.state.round, why=missing.problem, until=until
+                )
 
     def _take_up(self, frames: dict[str, pl.DataFrame]) -> None:
         """What the rows of before tell about where the run stands."""

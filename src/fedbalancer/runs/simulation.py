@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from fedbalancer.attacks import attackers_of
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.devices import AlwaysOn, Network, Phones, many, read_traces, resolve_latency, spread_latency
 from fedbalancer.engine import SimulatedEngine
@@ -50,6 +51,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
                 f"task {task.name!r} has {len(task.sizes)} clients, so 1 to {len(task.sizes)} are allowed"
             )
         settings = settings.model_copy(update={"clients_per_round": len(task.sizes)})
+    attackers_of(settings.attacks, tuple(task.sizes), spec.seed)
     spending_for(chosen, settings, SENT_NOTHING)  # a budget that allows nothing is refused before anything starts
     return settings, chosen
 
@@ -92,6 +94,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         encoded_bytes=encoded_bytes,
         window_s=settings.window_s,
         spending=spending_for(chosen, settings, SENT_NOTHING),
+        attackers=attackers_of(settings.attacks, clients, spec.seed),
     )
     server = Server(chosen.server, setup_of(chosen, ledger, settings, spec.seed))
     return Simulation(spec, task, settings, chosen, server, engine, work_done_by)

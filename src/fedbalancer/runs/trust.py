@@ -34,7 +34,7 @@ def code_of(spec: RunSpec, methods: Sequence[object] = ()) -> tuple[str, ...]:
     policies = [
         f"policy {text} of slot {slot}, {_origin(text)}" for slot, text in slots if ":" in str(text).partition("(")[0]
     ]
-    return tuple(dict.fromkeys([*_of_task(spec.task), *policies]))
+    return tuple(dict.fromkeys([*_of_task(spec.task), *policies, *_of_attacks(spec.overrides)]))
 
 
 def check_trusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> None:
@@ -80,6 +80,12 @@ def _of_task(task: object) -> Iterator[str]:
 def _slots(settings: Mapping[str, object]) -> list[tuple[object, object]]:
     slots = settings.get("slots")
     return list(slots.items()) if isinstance(slots, Mapping) else []
+
+
+def _of_attacks(settings: Mapping[str, object]) -> list[str]:
+    attacks = settings.get("attacks")
+    texts = [str(each).rpartition(":")[0] for each in attacks] if isinstance(attacks, list | tuple) else []
+    return [f"attack {text}, {_origin(text)}" for text in texts if ":" in text.partition("(")[0]]
 
 
 def _origin(place: object, *beside: str) -> str:

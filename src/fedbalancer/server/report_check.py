@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from fedbalancer.errors import TrainingDiverged
-from fedbalancer.types import ClientReport, Missing, RoundResult, ServerState, Weights
+from fedbalancer.server.bench import INVALID, Bench
+from fedbalancer.types import (
+    ClientReport,
+    Missing,
+    Order,
+    RoundResult,
+    ServerState,
+    Setup,
+    Summary,
+    Weights,
+    batches_per_epoch,
+)
 
 _log = logging.getLogger("fedbalancer")
 
@@ -16,38 +28,90 @@ BIGGEST_CHANGE = 1e6
 BIGGEST_LOSS = 1e7
 """Of a sample, noise included: sums over clients and their squares must stay finite, too."""
 SLACK_COUNT = 1000.0
-"""By how much noise may carry a count beyond the samples that there are."""
-INVALID = "invalid"
-"""Why a client is missing whose report was not believed."""
+"""By how much noise of an unknown size may carry a count beyond the samples that there are."""
+DEVIATIONS = 10.0
+"""How many standard deviations of its noise a statistic may be off."""
+ROUNDING = 1e-6
+LOST_ROUNDS = 3
+"""So many rounds in a row in which nobody sends finite numbers are a training that has diverged, not liars."""
+NOT_FINITE = "an update with a value that is not a finite number"
+
+CohortFaults = Callable[[Sequence[ClientReport]], Mapping[str, str]]
+"""What is wrong with reports beside the others of their round, by client."""
 
 
-def fault(report: ClientReport, weights: Weights, size: int | None = None) -> str | None:
-    """What is wrong with a report, or None. `size` is how many samples the client enrolled with, if that is known."""
-    return _update_fault(report, weights) or _summary_fault(report, size)
+def fault(
+    report: ClientReport,
+    weights: Weights,
+    size: int | None = None,
+    order: Order | None = None,
+    loss_noise: float | None = None,
+    slack_s: float = 0.0,
+) -> str | None:
+    """What is wrong with a report, or None: the field, its value and the rule.
+
+    `size` is how many samples the client enrolled with, `order` what it was asked, `loss_noise` the deviation of the
+    noise that its summary adds to statistics of losses; what is not known is not held against it. `slack_s` is by how
+    much its clock may disagree with the server's.
+    """
+    found = _update_fault(report, weights) or _summary_fault(report, size)
+    if found is None and order is not None:
+        found = _latency_fault(report, order, slack_s)
+        if found is None and loss_noise is not None and size is not None and not report.summary.read_by_server:
+            found = _consistency_fault(report.summary, size, order.loss_threshold, DEVIATIONS * loss_noise)
+    return found
 
 
-def believed(result: RoundResult, state: ServerState) -> RoundResult:
+def believed(
+    result: RoundResult, state: ServerState, setup: Setup, cohort_faults: CohortFaults | None = None
+) -> RoundResult:
     """The result without reports that cannot be true: each is named in the log, and its client is missing as invalid.
-    If nobody's can be, it is not the clients who are wrong: then the training has diverged."""
-    ledger = state.ledger
-    faults = {
-        report.client: problem
-        for report in result.reports
-        if (problem := fault(report, state.weights, int(ledger.size[ledger.position[report.client]])))
-    }
-    if not faults:
+    `cohort_faults` looks at what is left: the rule of a robust method, which compares clients with each other."""
+    asked = set(result.plan.cohort)
+    reports: dict[str, ClientReport] = {}
+    problems: dict[str, str] = {}
+    for report in result.reports:
+        if report.client in reports or report.client in problems or report.client not in asked:
+            _log.warning("round %d: a report of client %r that was not asked for", state.round + 1, report.client)
+        elif problem := _problem(report, state, setup, result.plan.order):
+            problems[report.client] = problem
+        else:
+            reports[report.client] = report
+    if cohort_faults is not None and reports:
+        found = cohort_faults(tuple(reports.values()))
+        problems |= {client: found[client] for client in reports if client in found}
+        reports = {client: report for client, report in reports.items() if client not in found}
+    if not problems and len(reports) == len(result.reports):
         return result
-    if len(faults) == len(result.reports):
-        client, problem = next(iter(faults.items()))
-        raise TrainingDiverged(f"client {client!r} in round {state.round + 1} sent {problem}")
-    for client, problem in faults.items():
-        _log.warning("round %d: the report of client %r is left out: %s", state.round + 1, client, problem)
-    dropped = [Missing(report.client, INVALID, report.timings) for report in result.reports if report.client in faults]
-    return replace(
-        result,
-        reports=tuple(report for report in result.reports if report.client not in faults),
-        missing=tuple(sorted((*result.missing, *dropped), key=lambda each: each.client)),
-    )
+    _check_diverged(problems, reports, state)
+    return _without(result, reports, problems)
+
+
+def _problem(report: ClientReport, state: ServerState, setup: Setup, order: Order) -> str | None:
+    size = int(state.ledger.size[state.ledger.position[report.client]])
+    return fault(report, state.weights, size, order, setup.loss_noise, setup.clock_slack_s)
+
+
+def _check_diverged(problems: Mapping[str, str], reports: Mapping[str, ClientReport], state: ServerState) -> None:
+    bench: Bench = state.bench or Bench()
+    hopeless = not reports and all(problem == NOT_FINITE for problem in problems.values())
+    if problems and hopeless and bench.in_vain + 1 >= LOST_ROUNDS:
+        client, problem = next(iter(problems.items()))
+        raise TrainingDiverged(f"client {client!r} in round {state.round + 1} sent {problem}, and so did all others")
+
+
+def _without(result: RoundResult, reports: Mapping[str, ClientReport], problems: Mapping[str, str]) -> RoundResult:
+    """The result with these reports only, and those with a problem missing."""
+    for client, problem in problems.items():
+        _log.warning("round %d: the report of client %r is left out: %s", result.plan.order.round, client, problem)
+    dropped = [
+        Missing(report.client, INVALID, report.timings, problem=problems[report.client])
+        for report in result.reports
+        if report.client in problems
+    ]
+    once = {missing.client: missing for missing in dropped}.values()
+    missing = tuple(sorted((*result.missing, *once), key=lambda each: each.client))
+    return replace(result, reports=tuple(reports.values()), missing=missing)
 
 
 def _update_fault(report: ClientReport, weights: Weights) -> str | None:
@@ -58,7 +122,7 @@ def _update_fault(report: ClientReport, weights: Weights) -> str | None:
         return f"an update of {update.dtype}, which must be of floats"
     low, high = (float(update.min()), float(update.max())) if update.size else (0.0, 0.0)
     if not (math.isfinite(low) and math.isfinite(high)):
-        return "an update with a value that is not a finite number"
+        return NOT_FINITE
     if max(-low, high) > BIGGEST_CHANGE:
         return f"a change of {max(-low, high):g} in one parameter, where {BIGGEST_CHANGE:g} is the most"
     if not (math.isfinite(report.weight) and report.weight > 0):
@@ -71,6 +135,8 @@ def _summary_fault(report: ClientReport, size: int | None) -> str | None:
     for name in (*_STATISTICS, "batch_s"):
         if not math.isfinite(getattr(summary, name)):
             return f"{name} {getattr(summary, name)}, which must be a finite number"
+    if summary.batch_s < 0:
+        return f"batch_s {summary.batch_s:g}, which must not be negative"
     if size is None:
         return None
     told = {"weight": report.weight, "trained": summary.trained}
@@ -84,6 +150,34 @@ def _summary_fault(report: ClientReport, size: int | None) -> str | None:
     for name, bound in most.items():
         if abs(told[name]) > bound:
             return f"{name} {told[name]:g}, which is at most {bound:g} with {size} samples"
+    return None
+
+
+def _latency_fault(report: ClientReport, order: Order, slack_s: float) -> str | None:
+    """The batches cannot have taken longer than the server saw the client take for everything."""
+    took_s, told_s = report.timings.total_s, report.summary.batch_s
+    if took_s <= 0 or not math.isfinite(took_s):  # nobody measured
+        return None
+    batches = max(report.epochs * batches_per_epoch(report.summary.trained, order.batch_size, order.epoch_batches), 1.0)
+    most_s = (took_s + slack_s) / batches
+    if told_s > most_s * (1 + ROUNDING):
+        return f"batch_s {told_s:g}, which is at most {most_s:g}: {batches:g} batches, {took_s:g} s in all"
+    return None
+
+
+def _consistency_fault(summary: Summary, size: int, threshold: float, slack: float) -> str | None:
+    """Statistics of one list of losses hang together: each may be off by `slack`, and all by rounding."""
+    low, count = summary.loss_low, summary.loss_count
+    if low > summary.loss_high + 2 * slack + ROUNDING * abs(low):
+        return f"loss_low {low:g}, which is at most loss_high {summary.loss_high:g}"
+    least = count * low - slack * (1 + count)
+    if summary.loss_sum < least - ROUNDING * (1 + abs(least)):
+        return f"loss_sum {summary.loss_sum:g}, which is at least {least:g}: {count:g} losses from {low:g} on"
+    if summary.over_count > size * (1 + ROUNDING) + slack:
+        return f"over_count {summary.over_count:g}, which is at most {size} samples"
+    least = (summary.over_count - slack) * max(threshold, 0.0) ** 2 - slack
+    if summary.over_sumsq < least - ROUNDING * (1 + abs(least)):
+        return f"over_sumsq {summary.over_sumsq:g}, which is at least {least:g}: all are over the threshold"
     return None
 
 

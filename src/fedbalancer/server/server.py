@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from fedbalancer.errors import TrainingDiverged
+from fedbalancer.server.bench import Bench
 from fedbalancer.server.policies import ServerPolicies
-from fedbalancer.server.report_check import fault
+from fedbalancer.server.report_check import CohortFaults, fault
 from fedbalancer.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
 
 OBSERVING_SLOTS = ("clients", "threshold", "pace", "deadline")
@@ -25,10 +27,11 @@ class Server:
     def init(self, weights: Weights) -> ServerState:
         """The state before the first round."""
         slots = {slot: getattr(self.policies, slot).init(self.setup) for slot in STATEFUL_SLOTS}
-        return ServerState(round=0, clock_s=0.0, weights=weights, ledger=self.setup.ledger, **slots)
+        return ServerState(round=0, clock_s=0.0, weights=weights, ledger=self.setup.ledger, bench=Bench(), **slots)
 
     def plan(self, state: ServerState, available: IndexArray) -> RoundPlan:
         """The next round: its clients, then its threshold, then a deadline for just these clients."""
+        available = _bench(state).rows_without(state.ledger, available, state.round)
         cohort = self._cohort(state, available)
         deadline_s, quorum = self.policies.deadline.plan(self.setup, state, cohort)
         quorum = self.policies.late.quorum(self.setup, state, quorum)
@@ -73,9 +76,18 @@ class Server:
         slots["late"] = self.policies.late.observe(self.setup, known, result)
         clock_s = state.clock_s + result.window_s + result.seconds
         deliver = self.policies.deliver.after(self.setup, state, weights) if result.reports else state.deliver
-        made = {"weights": weights, "aggregate": aggregate, "deliver": deliver}
+        made = {"weights": weights, "aggregate": aggregate, "deliver": deliver, "bench": _bench(state).after(result)}
         return replace(known, round=state.round + 1, clock_s=clock_s, **made, **slots)
+
+    def cohort_faults(self, state: ServerState) -> CohortFaults | None:
+        """How reports are compared with each other before they are believed; None where the method does not."""
+        faults = getattr(self.policies.aggregate, "cohort_faults", None)  # a policy need not have it
+        return None if faults is None else partial(faults, state)
 
     def model(self, state: ServerState) -> Weights:
         """The model to evaluate and to hand out."""
         return self.policies.deliver.model(state)
+
+
+def _bench(state: ServerState) -> Bench:
+    return state.bench or Bench()

@@ -95,7 +95,9 @@ def decode_state(blob: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], te
     columns: dict[str, Any] = {
         name: _fitting(arrays, f"ledger.{name}", getattr(fresh, name)) for name in LEDGER_COLUMNS
     }
-    slots = {slot: _decode_slot(slot, blob["slots"].get(slot), arrays, getattr(template, slot)) for slot in SLOTS}
+    saved = blob["slots"]
+    slots = {slot: _decode_slot(slot, saved[slot], arrays, getattr(template, slot)) for slot in SLOTS if slot in saved}
+    slots |= {slot: getattr(template, slot) for slot in SLOTS if slot not in saved}  # of a version that had none
     return ServerState(
         round=blob["round"],
         clock_s=from_jsonable(blob["clock_s"]),
@@ -110,17 +112,21 @@ def _encode_slot(slot: str, state: Any) -> dict[str, Any] | None:
         return None
     if not is_dataclass(state):
         raise TypeError(f"the state of slot {slot!r} must be a frozen dataclass or None, not {type(state).__name__}")
-    apart = _slot_arrays(state)
-    values = {f.name: to_jsonable(getattr(state, f.name)) for f in fields(state) if f.init and f.name not in apart}
-    return {"type": type(state).__qualname__, "fields": values, "arrays": sorted(apart)}
+    found = {f.name: getattr(state, f.name) for f in fields(state) if f.init}
+    apart = sorted(name for name, value in found.items() if isinstance(value, np.ndarray))
+    within = {name: _encode_slot(f"{slot}.{name}", value) for name, value in found.items() if is_dataclass(value)}
+    values = {name: to_jsonable(value) for name, value in found.items() if name not in apart and name not in within}
+    blob = {"type": type(state).__qualname__, "fields": values, "arrays": apart}
+    return {**blob, "within": within} if within else blob
 
 
 def _slot_arrays(state: Any) -> Arrays:
-    """The fields of a policy's state that are arrays."""
+    """The fields of a policy's state that are arrays, those of a state within it too."""
     if state is None or not is_dataclass(state):
         return {}
     values = {f.name: getattr(state, f.name) for f in fields(state) if f.init}
-    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    within = {f"{at}.{name}": value for at, inner in values.items() for name, value in _slot_arrays(inner).items()}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)} | within
 
 
 def _decode_slot(slot: str, saved: Mapping[str, Any] | None, arrays: Mapping[str, NDArray[Any]], fresh: Any) -> Any:
@@ -131,7 +137,8 @@ def _decode_slot(slot: str, saved: Mapping[str, Any] | None, arrays: Mapping[str
     if saved is None:
         return None
     names = {f.name for f in fields(fresh) if f.init}
-    found_names = {*saved["fields"], *saved["arrays"]}
+    within = saved.get("within", {})
+    found_names = {*saved["fields"], *saved["arrays"], *within}
     if names != found_names:
         differing = ", ".join(sorted(names ^ found_names))
         raise RunFolderError(f"the checkpoint's {slot} state {found} differs from this version's in: {differing}")
@@ -140,6 +147,9 @@ def _decode_slot(slot: str, saved: Mapping[str, Any] | None, arrays: Mapping[str
         if f"{slot}.{name}" not in arrays:
             raise RunFolderError(f"the checkpoint has no array {f'{slot}.{name}'!r}")
         values[name] = np.array(arrays[f"{slot}.{name}"])
+    values |= {
+        name: _decode_slot(f"{slot}.{name}", inner, arrays, getattr(fresh, name)) for name, inner in within.items()
+    }
     return type(fresh)(**values)
 
 

@@ -61,6 +61,9 @@ class MemoryRecorder:
     def write_tables(self) -> None:
         """Nothing is written."""
 
+    def log(self, event: str, **fields: Any) -> None:
+        """Nothing is written."""
+
     def finish(
         self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None
     ) -> None:

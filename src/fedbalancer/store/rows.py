@@ -98,7 +98,8 @@ JOINED = "joined"
 class ClientRow(NamedTuple):
     """A row of clients.parquet: how a round went for one of the clients that were selected for it. One whose report
     comes late has two where that counts: `under way` in its own round, without times, and `joined` in the round in
-    which its report came, with all of them."""
+    which its report came, with all of them. `why` says of a report that was not believed which field has which value,
+    and what the rule is; of others nothing."""
 
     round: int
     client: str
@@ -110,6 +111,7 @@ class ClientRow(NamedTuple):
     epochs: float
     samples: int
     outcome: str
+    why: str = ""
 
     @classmethod
     def all_of(cls, result: RoundResult) -> list[ClientRow]:
@@ -119,13 +121,15 @@ class ClientRow(NamedTuple):
             cls._of(number, r.client, r.timings, r.epochs, r.summary.trained, JOINED if r.staleness else "completed")
             for r in result.reports
         ]
-        rows += [cls._of(number, m.client, m.timings, 0.0, m.samples, m.why) for m in result.missing]
+        rows += [cls._of(number, m.client, m.timings, 0.0, m.samples, m.why, m.problem) for m in result.missing]
         return sorted(rows, key=lambda row: row.client)
 
     @classmethod
-    def _of(cls, number: int, client: str, t: Timings, epochs: float, samples: int, outcome: str) -> ClientRow:
+    def _of(
+        cls, number: int, client: str, t: Timings, epochs: float, samples: int, outcome: str, why: str = ""
+    ) -> ClientRow:
         times_s = (t.download_s, t.forward_s, t.train_s, t.upload_s, t.paused_s)
-        return cls(number, client, *times_s, epochs, samples, outcome)
+        return cls(number, client, *times_s, epochs, samples, outcome, why)
 
 
 class PopulationRow(NamedTuple):

@@ -75,6 +75,10 @@ class Table:
         """Add a row by the names of its columns; one of an older version lacks those that came later."""
         self.append((self._defaults | dict(named))[name] for name in self.schema)
 
+    def later(self, columns: int) -> list[Any]:
+        """The values of the columns that came after the first so many, in a row of an older version."""
+        return [self._defaults[name] for name in list(self.schema)[columns:]]
+
     def frame(self) -> pl.DataFrame:
         """All rows."""
         import polars as pl
@@ -121,7 +125,7 @@ class RunTables:
         for evaluation in entry["evals"] if "evals" in entry else filter(None, [entry["eval"]]):
             self._evals.take(evaluation)
         for values in entry["clients"]:
-            self._clients.append(values)
+            self._clients.append([*values, *self._clients.later(len(values))])
 
     def frames(self) -> dict[str, pl.DataFrame]:
         """The tables by name."""

@@ -44,6 +44,11 @@ class LossStatistics:
         return self.loss_clip is not None
 
     @property
+    def loss_noise(self) -> float:
+        """Deviation of the noise on every statistic, which the server has to allow for."""
+        return self.noise_factor
+
+    @property
     def sensitivity(self) -> float:
         """How far one sample more or less can move the five numbers, as a distance: LLow, LHigh and the loss sum by
         the clip, the count by 1, the sum of squares by the clip squared."""

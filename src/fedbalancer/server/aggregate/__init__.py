@@ -1,6 +1,7 @@
 """New global weights from the clients' updates."""
 
 from fedbalancer.server.aggregate.adaptive import FedAdagrad, FedAdam, FedYogi
+from fedbalancer.server.aggregate.clipped_around import ClippedAround
 from fedbalancer.server.aggregate.coordinatewise import Median, TrimmedMean
 from fedbalancer.server.aggregate.extrapolated_momentum import ExtrapolatedMomentum
 from fedbalancer.server.aggregate.fedexp import FedExP
@@ -13,6 +14,7 @@ from fedbalancer.server.aggregate.qffl import QFFL
 
 __all__ = [
     "QFFL",
+    "ClippedAround",
     "ExtrapolatedMomentum",
     "FedAdagrad",
     "FedAdam",

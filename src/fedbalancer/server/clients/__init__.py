@@ -1,6 +1,7 @@
 """Who takes part in a round."""
 
 from fedbalancer.server.clients.by_loss import ByLoss
+from fedbalancer.server.clients.capped import CappedParticipation
 from fedbalancer.server.clients.fedcs import FedCS
 from fedbalancer.server.clients.least_selected import LeastSelected
 from fedbalancer.server.clients.oort import Oort
@@ -8,4 +9,13 @@ from fedbalancer.server.clients.over_threshold import OverThresholdUtility
 from fedbalancer.server.clients.power_of_choice import PowerOfChoice
 from fedbalancer.server.clients.uniform import Uniform
 
-__all__ = ["ByLoss", "FedCS", "LeastSelected", "Oort", "OverThresholdUtility", "PowerOfChoice", "Uniform"]
+__all__ = [
+    "ByLoss",
+    "CappedParticipation",
+    "FedCS",
+    "LeastSelected",
+    "Oort",
+    "OverThresholdUtility",
+    "PowerOfChoice",
+    "Uniform",
+]

@@ -1,7 +1,8 @@
 """How fast selection sharpens and the deadline shortens."""
 
 from fedbalancer.server.pace.constant import ConstantPace
+from fedbalancer.server.pace.median_control import MedianControl
 from fedbalancer.server.pace.ratio_control import PaceState, RatioControl
 from fedbalancer.server.pace.utility import round_utility
 
-__all__ = ["ConstantPace", "PaceState", "RatioControl", "round_utility"]
+__all__ = ["ConstantPace", "MedianControl", "PaceState", "RatioControl", "round_utility"]

@@ -2,6 +2,7 @@
 
 from fedbalancer.server.threshold.interpolated import InterpolatedThreshold, loss_threshold
 from fedbalancer.server.threshold.none import NoThreshold
+from fedbalancer.server.threshold.recent import RecentThreshold
 from fedbalancer.server.threshold.tracked import TrackedThreshold
 
-__all__ = ["InterpolatedThreshold", "NoThreshold", "TrackedThreshold", "loss_threshold"]
+__all__ = ["InterpolatedThreshold", "NoThreshold", "RecentThreshold", "TrackedThreshold", "loss_threshold"]

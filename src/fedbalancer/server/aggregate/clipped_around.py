@@ -1,0 +1,103 @@
+"""Aggregation in which no update pulls further than most do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.protocols import Aggregator
+from fedbalancer.server.aggregate.mean import WeightedMean, in_order, mean_update
+from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
+
+REMEMBERED = 5
+"""Rounds whose median norms say what an update is like."""
+ENOUGH = 3
+"""Norms that it takes for a median to mean anything."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedState:
+    """What the other policy remembers; the last step (empty before the first); the median norms of the last rounds."""
+
+    inner: Any
+    center: FloatArray = field(default_factory=lambda: np.zeros(0))
+    norms: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClippedAround:
+    """Ours, for `+robust`: centred clipping (Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust
+    Optimization", ICML 2021) before another aggregation. Every update is drawn towards the last step until it is no
+    further from it than the median update is, and no client weighs more than `most_weight` times the median client;
+    what comes of that is aggregated as ever.
+
+    Departures: the radius is the cohort's median distance in place of a constant; one pass; the step of the round
+    before is the centre, where the paper keeps momentum. An update longer than `most_norm` times what was usual in this
+    and the last rounds is not clipped but named and left out (`cohort_faults`), and its sender sits out.
+    """
+
+    inner: Aggregator = field(default_factory=WeightedMean)
+    most_norm: float = 10.0
+    most_weight: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not (self.most_norm >= 1 and self.most_weight >= 1):
+            raise ValueError(f"most_norm = {self.most_norm} and most_weight = {self.most_weight} must be at least 1")
+
+    @property
+    def needs_losses(self) -> bool:
+        return bool(getattr(self.inner, "needs_losses", False))
+
+    def refuses(self, method: Any) -> str | None:
+        """What the other policy says."""
+        refuses = getattr(self.inner, "refuses", None)
+        return None if refuses is None else refuses(method)
+
+    def init(self, setup: Setup) -> ClippedState:
+        return ClippedState(self.inner.init(setup))
+
+    def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> dict[str, str]:
+        """Whose update is far longer than usual."""
+        norms = {report.client: _norm(report.update) for report in reports}
+        usual = [*state.aggregate.norms, *([float(np.median(list(norms.values())))] if len(norms) >= ENOUGH else [])]
+        most = self.most_norm * float(np.median(usual)) if usual else np.inf
+        if most == 0:
+            return {}
+        return {
+            client: f"an update of norm {norm:g}, which is at most {most:g}: {self.most_norm:g} times the usual"
+            for client, norm in norms.items()
+            if norm > most
+        }
+
+    def aggregate(
+        self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]
+    ) -> tuple[Weights, ClippedState]:
+        own: ClippedState = state.aggregate
+        ordered = self._clipped(in_order(reports), own.center)
+        weights, inner = self.inner.aggregate(setup, replace(state, aggregate=own.inner), ordered)
+        norm = float(np.median([_norm(report.update) for report in reports]))
+        return weights, ClippedState(inner, mean_update(ordered), (*own.norms, norm)[-REMEMBERED:])
+
+    def _clipped(self, reports: list[ClientReport], center: FloatArray) -> list[ClientReport]:
+        around = center if len(center) else np.zeros(reports[0].update.shape)
+        distances = [_norm(report.update - around) for report in reports]
+        radius = float(np.median(distances))
+        heaviest = self.most_weight * float(np.median([report.weight for report in reports]))
+        return [
+            replace(report, update=_drawn(report.update, around, radius, far), weight=min(report.weight, heaviest))
+            for report, far in zip(reports, distances, strict=True)
+        ]
+
+
+def _drawn(update: Weights, around: FloatArray, radius: float, far: float) -> Weights:
+    """The update, or the point on its way to the centre that is so near."""
+    if far <= radius:
+        return update
+    return (around + (update - around) * (radius / far)).astype(np.float32)
+
+
+def _norm(vector: Any) -> float:
+    return float(np.linalg.norm(np.asarray(vector, dtype=np.float64)))

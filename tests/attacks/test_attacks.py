@@ -1,0 +1,127 @@
+"""Attackers: who they are, what they send, and that nothing else changes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import make_order, make_report
+from runs import tinytask
+
+import fedbalancer as fb
+from fedbalancer.attacks import ATTACKS, Attackers, MetadataLiar, UpdateFlip, UtilityLiar, attackers_of, parse_attack
+from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.runs.execute import execute
+from fedbalancer.runs.spec import RunSpec
+
+CLIENTS = tuple(f"c{number}" for number in range(20))
+
+
+def sent(text: str, **report: object) -> object:
+    attack, _ = parse_attack(f"{text}:1")
+    return attack.falsified(make_report(update=[1.0, -2.0], **report), make_order())  # type: ignore[arg-type]
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ATTACKS)
+    def test_every_attack_has_a_name_and_changes_a_report(self, name: str) -> None:
+        before = make_report(update=[1.0, -2.0])
+        after = parse_attack(f"{name}:3")[0].falsified(before, make_order())
+        assert after.client == before.client
+        assert after.summary != before.summary or after.update.tolist() != before.update.tolist()
+
+    def test_arguments_are_given_in_parentheses(self) -> None:
+        assert parse_attack("metadata-liar(factor=1e40, told='high'):10") == (MetadataLiar(1e40, "high"), 10)
+
+    def test_an_attack_of_ones_own_is_named_as_any_policy(self) -> None:
+        assert parse_attack("fedbalancer.attacks.update_flip:UpdateFlip(factor=2):4") == (UpdateFlip(2), 4)
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("update-flip", "how many clients"), ("update-flip:0", "how many"), ("update-flip:x", "how many"),
+            ("update-flip(factor=0):1", "factor = 0"), ("update-flip(size=1):1", "size"), ("a.b:C:1", "No module"),
+            ("fedbalancer.types:Order:1", "cannot be made"), ("metadata-liar(told='no'):1", "told one of all"),
+        ],
+    )  # fmt: skip
+    def test_what_is_wrong_is_said(self, text: str, words: str) -> None:
+        with pytest.raises(BadSetting, match=words):
+            parse_attack(text)
+
+    def test_the_nearest_name_is_told(self) -> None:
+        with pytest.raises(UnknownName, match="did you mean update-flip"):
+            parse_attack("updateflip:1")
+
+
+class TestWho:
+    def test_the_seed_decides_and_more_of_them_are_the_same_and_others(self) -> None:
+        one, ten = (attackers_of([f"update-flip:{n}"], CLIENTS, 3) for n in (1, 10))
+        assert one is not None
+        assert ten is not None
+        assert set(one.attack_of) < set(ten.attack_of)
+        assert len(ten.attack_of) == 10
+        other = attackers_of(["update-flip:10"], CLIENTS, 4)
+        assert other is not None
+        assert set(other.attack_of) != set(ten.attack_of)
+
+    def test_no_client_makes_two_attacks(self) -> None:
+        found = Attackers.drawn([(UpdateFlip(), 12), (UtilityLiar(), 8)], CLIENTS, 0)
+        assert set(found.attack_of) == set(CLIENTS)
+
+    def test_more_attackers_than_clients_are_refused(self) -> None:
+        with pytest.raises(BadSetting, match="21 attackers are asked for, but there are 20 clients"):
+            attackers_of(["update-flip:21"], CLIENTS, 0)
+
+    def test_without_attacks_there_is_nobody(self) -> None:
+        assert attackers_of([], CLIENTS, 0) is None
+
+
+class TestWhat:
+    def test_losses_stay_consistent_where_all_are_inflated(self) -> None:
+        told = sent("metadata-liar").summary  # type: ignore[attr-defined]
+        assert (told.loss_low, told.loss_high, told.loss_sum, told.over_sumsq) == (1.0, 20.0, 100.0, 500.0)
+        assert (told.loss_count, told.over_count, told.trained, told.batch_s) == (10.0, 5.0, 10, 1.0)
+
+    def test_one_statistic_can_be_chosen(self) -> None:
+        told = sent("metadata-liar(factor=1e40, told='high')").summary  # type: ignore[attr-defined]
+        assert (told.loss_low, told.loss_high) == (0.1, 2e40)
+
+    def test_a_histogram_is_pushed_to_one_end_with_its_total(self) -> None:
+        told = sent("metadata-liar", released=(5.0, 3.0, 2.0)).summary  # type: ignore[attr-defined]
+        assert told.released == (0.0, 0.0, 10.0)
+        told = sent("metadata-liar(factor=0)", released=(5.0, 3.0, 2.0)).summary  # type: ignore[attr-defined]
+        assert told.released == (10.0, 0.0, 0.0)
+
+    def test_updates_are_flipped_and_scaled_as_float32(self) -> None:
+        flipped = sent("update-flip(factor=100)").update  # type: ignore[attr-defined]
+        assert flipped.dtype == np.float32
+        assert flipped.tolist() == [-100.0, 200.0]
+        assert not np.isfinite(sent("update-scale(factor=1e300)").update).any()  # type: ignore[attr-defined]
+
+
+class TestRuns:
+    def test_attackers_are_in_the_manifest_and_a_resumed_run_gives_the_same_bytes(self, tmp_path: Path) -> None:
+        settings = {"checkpoint_s": 0.0, "attacks": ["update-flip:2", "utility-liar:1"]}
+        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=6, engine="plain")
+        whole = execute(spec, tmp_path / "whole")
+        manifest = json.loads((tmp_path / "whole" / "manifest.json").read_text())
+        assert manifest["settings"]["attacks"] == settings["attacks"]
+        answers = iter([False, False, False, True])
+        assert execute(spec, tmp_path / "part", stopped=lambda: next(answers, True)).status == "stopped"
+        fb.resume(tmp_path / "part", task=tinytask.load())
+        for name in ("rounds.parquet", "clients.parquet", "model.safetensors"):
+            assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        honest = execute(replace(spec, settings={}))
+        assert not np.array_equal(whole.weights, honest.weights)
+
+    def test_a_run_with_more_attackers_than_clients_is_refused_before_it_starts(self, tmp_path: Path) -> None:
+        with pytest.raises(BadSetting, match="attackers"):
+            fb.run(tinytask.load(), out=tmp_path / "r", settings={"attacks": ["update-flip:1000"]})
+        assert not (tmp_path / "r").exists()
+
+    def test_attacks_belong_to_no_method(self) -> None:
+        with pytest.raises(BadSetting, match="who the clients are"):
+            fb.method("fedbalancer[attacks=update-flip:1]")

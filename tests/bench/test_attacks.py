@@ -1,0 +1,86 @@
+"""Figures that robust methods keep under attack: 100 clients of `synthetic`, ten of them in a round, 30 rounds.
+
+The ratio control looks every five rounds, so that it moves within thirty. Beside `fedbalancer+robust` stand the paper's
+rules, which the same attacks steer: a test that cannot fail would say nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from fedbalancer.bench.attacks import Steered, steered
+from fedbalancer.runs.executor_cache import ExecutorCache
+from fedbalancer.runs.spec import RunSpec
+
+BASE = RunSpec(task="synthetic", users=100, rounds=30, settings={"w": 5})
+ROBUST, PAPER = "fedbalancer+robust", "fedbalancer"
+soak = pytest.mark.soak
+
+
+@cache
+def world() -> tuple[object, object]:
+    task = BASE.load_task()
+    return task, ExecutorCache().executor(BASE, task)
+
+
+@cache
+def under(attack: str, method: str = ROBUST, seed: int = 0) -> Steered:
+    task, executor = world()
+    spec = replace(BASE, method=method, seed=seed)
+    return steered(spec, task, executor, (attack,) if attack else ())  # type: ignore[arg-type]
+
+
+SEEDS = [0, pytest.param(1, marks=soak), pytest.param(2, marks=soak)]
+LIES = ["metadata-liar", "metadata-liar(factor=.1)", "metadata-liar(factor=1e40,told='high')"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("count", "most"), [(1, 0.01), (10, 0.05)])
+@pytest.mark.parametrize("lie", [LIES[0], *(pytest.param(lie, marks=soak) for lie in LIES[1:])])
+def test_the_loss_threshold_hardly_moves(lie: str, count: int, most: float, seed: int) -> None:
+    assert under(f"{lie}:{count}", seed=seed).threshold < most
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "lie",
+    [
+        "latency-liar(factor=.01)",
+        pytest.param("latency-liar", marks=soak),
+        pytest.param("latency-liar(factor=1.5)", marks=soak),
+    ],
+)
+@pytest.mark.parametrize("count", [pytest.param(1, marks=soak), 10])
+def test_the_deadline_hardly_moves_and_honest_clients_finish(lie: str, count: int, seed: int) -> None:
+    found = under(f"{lie}:{count}", seed=seed)
+    assert found.deadline < 0.05
+    assert found.honest >= 0.9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("count", [pytest.param(1, marks=soak), 10])
+def test_a_liar_about_its_utility_is_seldom_chosen(count: int, seed: int) -> None:
+    assert under(f"utility-liar:{count}", seed=seed).chosen < 0.25
+
+
+@soak
+@pytest.mark.parametrize("lie", ["update-flip:10", "update-flip(factor=100):10", "update-scale:10"])
+def test_the_model_learns_as_well_under_ten_flippers(lie: str) -> None:
+    honest, attacked = ([under(each, seed=seed).accuracy for seed in range(3)] for each in ("", lie))
+    assert sum(attacked) / 3 >= sum(honest) / 3 - 0.02
+
+
+def test_without_attackers_nobody_is_left_out_and_the_model_is_no_worse_than_the_papers() -> None:
+    robust, paper = under(""), under("", PAPER)
+    assert (robust.left_out, robust.threshold, robust.deadline) == (0, 0.0, 0.0)
+    assert robust.accuracy >= paper.accuracy - 0.02
+
+
+def test_the_same_lies_steer_the_papers_rules() -> None:
+    assert under("metadata-liar:10", PAPER).threshold > 0.5
+    assert under("utility-liar:10", PAPER).chosen > 0.25

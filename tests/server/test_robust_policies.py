@@ -1,0 +1,236 @@
+"""The choices of `+robust`: what each promises about liars, and that honest clients are not held up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from builders import heard, known_clients, make_ledger, make_report, make_result, make_setup, make_state, oort_world
+
+from fedbalancer.methods import method
+from fedbalancer.server.aggregate import ClippedAround, MajorityVote, Median, WeightedMean
+from fedbalancer.server.aggregate.clipped_around import ClippedState
+from fedbalancer.server.clients import CappedParticipation, Oort, OverThresholdUtility, Uniform
+from fedbalancer.server.clients.capped import CappedState, tempered
+from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline, WaitForShare
+from fedbalancer.server.deadline.limited import LimitedState
+from fedbalancer.server.deadline.peak import PeakState
+from fedbalancer.server.pace import MedianControl, PaceState
+from fedbalancer.server.threshold import RecentThreshold
+from fedbalancer.types import ServerState, Timings
+
+
+class TestComposition:
+    def test_every_choice_that_believes_its_clients_is_made_safe(self) -> None:
+        made = method("fedbalancer+robust[w=5]")
+        assert made.clients == CappedParticipation(OverThresholdUtility())
+        assert made.deadline == LimitedDeadline(PeakDeadline())
+        assert (made.threshold, made.pace) == (RecentThreshold(), MedianControl(5))
+        assert made.aggregate == ClippedAround(WeightedMean())
+
+    def test_what_needs_nothing_stays(self) -> None:
+        made = method("fedavg+1t+robust")
+        assert (made.clients, made.deadline) == (Uniform(), FixedDeadline(1))
+        assert method("fedavg+wfa+robust").deadline == WaitForShare()
+        assert method("fedbalancer+signsgd+robust").aggregate == MajorityVote()
+        assert method("oort+robust").clients == CappedParticipation(Oort())
+
+    def test_it_comes_after_all_others_wherever_it_stands(self) -> None:
+        one, other = method("fedbalancer+robust+median"), method("fedbalancer+median+robust")
+        assert one.aggregate == other.aggregate == ClippedAround(Median())
+
+
+def threshold_of(policy: RecentThreshold, reports: list[Any], ratio: float = 0.5) -> float:
+    state = make_state(make_ledger([100] * 40), threshold=policy.init(make_setup()))
+    for number, each in enumerate(reports, 1):
+        state = replace(state, threshold=policy.observe(make_setup(), state, make_result(each, round=number)))
+    return policy.threshold(make_setup(), replace(state, pace=PaceState(loss_threshold_ratio=ratio)))
+
+
+class TestRecentThreshold:
+    honest: ClassVar = [make_report(f"c{n}", loss_low=n / 20, loss_high=1 + n / 20) for n in range(20)]
+
+    def test_it_lies_between_the_lower_quartile_and_the_median(self) -> None:
+        low, high = np.quantile(np.arange(20) / 20, 0.25), np.median(1 + np.arange(20) / 20)
+        assert threshold_of(RecentThreshold(), [self.honest]) == pytest.approx((low + high) / 2)
+        assert threshold_of(RecentThreshold(), [self.honest], ratio=0.0) == 0.0
+        assert threshold_of(RecentThreshold(), []) == 0.0
+
+    @pytest.mark.parametrize(("low", "high"), [(0.1, 1e40), (-1e7, 2.0), (1e7, 1e7)])
+    def test_a_liar_moves_it_by_a_rank_however_large_its_numbers_are(self, low: float, high: float) -> None:
+        liar = make_report("c30", loss_low=low, loss_high=high)
+        moved = threshold_of(RecentThreshold(), [[*self.honest, liar]]) - threshold_of(RecentThreshold(), [self.honest])
+        assert abs(moved) <= 0.05
+
+    def test_a_client_is_one_voice_however_often_it_comes(self) -> None:
+        liar = make_report("c30", loss_low=5.0, loss_high=50.0)
+        once = threshold_of(RecentThreshold(), [[*self.honest, liar]])
+        assert threshold_of(RecentThreshold(), [self.honest, [liar], [liar], [liar]]) == once
+
+    def test_it_forgets_after_its_window_but_not_everything(self) -> None:
+        late = make_report("c1", loss_low=0.0, loss_high=2.0)
+        assert threshold_of(RecentThreshold(window=2), [self.honest, [], [late]]) == 1.0
+        assert threshold_of(RecentThreshold(window=1), [[late], [], []]) == 1.0
+
+
+class TestMedianControl:
+    def after(self, control: MedianControl, *rounds: list[float]) -> Any:
+        pace = control.init(make_setup())
+        for told in rounds:
+            pace = control.step(pace, np.array(told))
+        return pace
+
+    def test_a_clear_change_makes_a_whole_step(self) -> None:
+        found = self.after(MedianControl(w=1), [4.0], [2.0], [1.0])
+        assert (found.loss_threshold_ratio, found.deadline_ratio) == (0.1, 0.9)
+        back = self.after(MedianControl(w=1), [4.0], [2.0], [4.0])
+        assert (back.loss_threshold_ratio, back.deadline_ratio) == (0.0, 1.0)
+
+    def test_a_small_change_makes_a_small_step(self) -> None:
+        assert self.after(MedianControl(w=1), [1.0], [0.95]).loss_threshold_ratio == pytest.approx(0.2 * 0.05)
+        assert self.after(MedianControl(w=2), [1.0], [1.0], [0.5]).observed == 3
+
+    def test_a_liar_changes_a_step_by_as_little_as_it_moves_the_median(self) -> None:
+        honest = [list(np.linspace(1, 2, 11)), list(np.linspace(0.9, 1.9, 11))]
+        lied = [honest[0], [*honest[1][:-1], 1e9]]
+        one, other = self.after(MedianControl(w=1), *honest), self.after(MedianControl(w=1), *lied)
+        assert one.loss_threshold_ratio == other.loss_threshold_ratio, "who is above the median anyway moves nothing"
+
+    def test_the_window_is_of_rounds_with_reports(self) -> None:
+        found = self.after(MedianControl(w=2), *[[float(n)] for n in range(7)])
+        assert found.told.tolist() == [3.0, 4.0, 5.0, 6.0]
+        state = make_state(pace=found)
+        silent = MedianControl(w=2).observe(make_setup(), state, make_result([], ["c0"]))
+        assert (silent.utility, silent.observed) == (None, 7)
+
+    def test_losses_are_per_second_of_the_deadline_or_of_the_round(self) -> None:
+        reports = [
+            make_report("c0", loss_sum=10.0),
+            make_report("c1", loss_sum=30.0),
+            make_report("c2", loss_count=0.0),
+        ]
+        assert MedianControl.per_second(make_result(reports, deadline_s=10.0)).tolist() == [0.1, 0.3]
+        waited = make_result(reports, deadline_s=math.inf, seconds=20.0)
+        assert MedianControl.per_second(waited).tolist() == [0.05, 0.15]
+
+
+class TestLimitedDeadline:
+    ledger = heard(make_ledger([100] * 6, network_s=10.0, batch_s=1.0), range(6))
+
+    def plan(self, ledger: Any, last_s: float | None = None, **changes: Any) -> float:
+        policy = LimitedDeadline(PeakDeadline(), **changes)
+        state = make_state(ledger, deadline=LimitedState(PeakState(100.0), last_s))
+        return policy.plan(make_setup(ledger), state, np.arange(6))[0]
+
+    def test_of_honest_clients_it_is_the_other_policys(self) -> None:
+        assert self.plan(self.ledger) == 60.0  # ten batches of a second, five epochs, and the network
+
+    def test_clients_that_say_they_are_fast_do_not_take_the_others_time(self) -> None:
+        fast = replace(self.ledger, batch_s_sum=np.array([1e-3, 1.0, 1.0, 1.0, 1.0, 1.0]), network_s=np.full(6, 5.0))
+        fast = replace(fast, network_s=np.array([1.0, 10.0, 10.0, 10.0, 10.0, 10.0]))
+        state = make_state(fast, deadline=PeakState(100.0))
+        assert PeakDeadline().plan(make_setup(fast), state, np.arange(6))[0] < 3, "the paper's follows it"
+        assert self.plan(fast) == 20.0, "one epoch of the others"
+
+    def test_it_moves_by_its_rate_at_most(self) -> None:
+        assert self.plan(self.ledger, last_s=10.0) == 15.0
+        assert self.plan(self.ledger, last_s=300.0) == 200.0
+        assert self.plan(self.ledger, last_s=50.0) == 60.0
+
+    def test_what_clients_say_of_their_speed_is_replaced_by_what_the_server_saw(self) -> None:
+        """Ten samples in batches of ten, five epochs: five batches in 60 - 10 seconds are of 10 s, whatever is told."""
+        policy, setup = LimitedDeadline(), make_setup(make_ledger([100] * 6))
+        found = []
+        for told_s in (1e-3, 10.0, 40.0):
+            report = replace(make_report("c0", batch_s=told_s), timings=Timings(5.0, 0.0, 50.0, 5.0))
+            result = make_result([report])
+            state = make_state(setup.ledger.record(result), deadline=policy.init(setup))
+            own = policy.observe(setup, state, result)
+            found.append(float(state.ledger.batch_s_sum[0] + own.off_s[0]))
+        assert found == pytest.approx([11.0] * 3)
+
+    def test_who_waits_for_all_goes_on_to(self) -> None:
+        policy = LimitedDeadline(WaitForShare())
+        state = make_state(self.ledger, deadline=policy.init(make_setup(self.ledger)))
+        assert policy.plan(make_setup(self.ledger), state, np.arange(6)) == (math.inf, 6)
+
+    def test_the_last_deadline_is_remembered(self) -> None:
+        policy = LimitedDeadline()
+        state = make_state(self.ledger, deadline=policy.init(make_setup(self.ledger)))
+        after = policy.observe(make_setup(self.ledger), state, make_result([make_report("c0")], deadline_s=77.0))
+        assert after.last_s == 77.0
+        with pytest.raises(ValueError, match="rate"):
+            LimitedDeadline(rate=0.5)
+
+
+class TestCappedParticipation:
+    def world(self, utility: list[float], chosen: list[int], round: int) -> tuple[Any, ServerState]:
+        setup, state = oort_world(known_clients(utility), clients_per_round=3)
+        own = CappedState(state.clients, np.array(chosen, dtype=np.int32))
+        return setup, replace(state, round=round, clients=own)
+
+    def test_a_client_that_was_chosen_too_often_sits_out(self) -> None:
+        """30 clients, 3 a round: a fair share is a tenth; after 20 rounds 1 + 1.5 x 2 is the most."""
+        setup, state = self.world([1e6, *np.linspace(1, 2, 29)], [4, *[2] * 29], 20)
+        assert 0 not in CappedParticipation().choose(setup, state, np.arange(30))
+        assert OverThresholdUtility().choose(setup, replace(state, clients=state.clients.inner), np.arange(30))[0] == 0
+
+    def test_where_too_few_are_left_the_least_chosen_are_offered(self) -> None:
+        setup, state = self.world([1.0] * 8, [9, 9, 9, 9, 9, 9, 9, 30], 5)
+        found = CappedParticipation().choose(setup, state, np.arange(8))
+        assert len(found) == 3
+        assert 7 not in found
+
+    def test_everybody_asked_is_counted_whether_it_reports_or_not(self) -> None:
+        setup, state = self.world([1.0] * 6, [], 1)
+        after = CappedParticipation().observe(setup, state, make_result([make_report("c1")], ["c4"]))
+        assert after.chosen.tolist() == [0, 1, 0, 0, 1, 0]
+
+    def test_losses_far_over_the_median_clients_are_cut(self) -> None:
+        ledger = replace(known_clients([1.0, 1.0, 1.0, 1000.0]), loss_mean=np.array([1.0, 1.0, np.nan, 1e9]))
+        cut = tempered(ledger, 3.0)
+        assert cut.over_sumsq.tolist() == [1.0, 1.0, 1.0, 9.0]
+        assert cut.loss_mean[[0, 1, 3]].tolist() == [1.0, 1.0, 3.0]
+        assert tempered(make_ledger(), 3.0).loss_mean is not None
+
+
+def aggregated(policy: ClippedAround, updates: list[list[float]], state: ServerState | None = None) -> Any:
+    state = state if state is not None else make_state(aggregate=policy.init(make_setup()))
+    reports = [make_report(f"c{number}", update) for number, update in enumerate(updates)]
+    return policy.aggregate(make_setup(), state, reports)
+
+
+class TestClippedAround:
+    def test_updates_that_agree_are_averaged(self) -> None:
+        weights, own = aggregated(ClippedAround(), [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+        assert weights.tolist() == [1.0, 0.0]
+        assert own.center.tolist() == [1.0, 0.0]
+        assert own.norms == (1.0,)
+
+    def test_nobody_pulls_further_than_the_median_from_the_last_step(self) -> None:
+        policy = ClippedAround()
+        state = make_state(aggregate=ClippedState(None, np.array([1.0, 0.0]), (1.0,)))
+        weights, _ = aggregated(policy, [[1.0, 1.0], [1.0, -1.0], [-99.0, 0.0]], state)
+        assert weights == pytest.approx([2 / 3, 0.0]), "the liar is at distance 1, on its side"
+
+    def test_nobody_weighs_more_than_three_times_the_median(self) -> None:
+        reports = [make_report(f"c{n}", [float(n == 3), 0.0], weight=1000.0 if n == 3 else 10.0) for n in range(4)]
+        state = make_state(aggregate=ClippedState(None, np.array([0.5, 0.0]), ()))
+        weights, _ = ClippedAround().aggregate(make_setup(), state, reports)
+        assert weights[0] == pytest.approx(0.5), "30 of 60"
+
+    def test_what_is_far_longer_than_usual_is_a_fault(self) -> None:
+        policy = ClippedAround()
+        state = make_state(aggregate=ClippedState(None, np.zeros(2), (1.0, 1.0)))
+        reports = [make_report("c0", [1.0, 0.0]), make_report("c1", [0.0, -100.0])]
+        assert list(policy.cohort_faults(state, reports)) == ["c1"]
+        assert "norm 100, which is at most 10" in policy.cohort_faults(state, reports)["c1"]
+        new = make_state(aggregate=ClippedState(None))
+        assert policy.cohort_faults(new, reports) == {}, "of two, nobody knows who is unusual"
+        more = [*reports, make_report("c2", [1.0, 0.0]), make_report("c3", [1.0, 0.0])]
+        assert list(policy.cohort_faults(new, more)) == ["c1"]
+        still = [make_report(f"c{n}") for n in range(3)]
+        assert policy.cohort_faults(new, still) == {}
