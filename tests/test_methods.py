@@ -44,6 +44,7 @@ from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 from fedbalancer.settings import Settings, resolve
+from fedbalancer.spelling import check_name
 
 TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "fedavg+1t": (Uniform(), EverySample(), FixedDeadline(1), AllOrNothing()),
@@ -306,6 +307,12 @@ class TestSlots:
                 return "as long as /it/ takes"
 
         assert method("fedavg+1t", deadline=Longer()).name == "fedavg+1t[deadline=Longer]"
+
+    def test_many_choices_make_no_name_that_is_too_long_for_a_folder(self) -> None:
+        plain = method("fedbalancer")
+        made = method("fedavg+1t", **{slot: getattr(plain, slot) for slot in SLOTS})
+        assert made.name.startswith("fedavg+1t[clients=own,samples=own,")
+        check_name(made.name)
 
     def test_a_name_of_ones_own_is_taken_unless_it_is_another_methods(self) -> None:
         assert method("fedbalancer", deadline=FixedDeadline(2), name="mine").name == "mine"

@@ -276,11 +276,16 @@ def method(base: str, settings: Settings | None = None, *, name: str | None = No
     settings = resolve(settings.model_dump() if settings is not None else {}, spelling.layer)
     made = _composed(spelling.stem, settings)
     named = {slot: policy(slot, text) for slot, text in settings.slots.items()}
-    given = {slot: checked(slot, repr(it), it) if slot in SLOTS else it for slot, it in slots.items()}
+    given = {slot: _checked(slot, choice) for slot, choice in slots.items()}
     called = with_choices(spelling, given) if name is None else _free(name)
     made = replace(made.changed(**{**named, **given}), name=called, settings=spelling.layer)
     check_composition(made)
     return made
+
+
+def _checked(slot: str, choice: Any) -> Any:
+    """What a user puts into a slot, if it fits; the method's other choices, such as mu, are plain values."""
+    return checked(slot, getattr(choice, "__name__", type(choice).__name__), choice) if slot in SLOTS else choice
 
 
 def _free(name: str) -> str:

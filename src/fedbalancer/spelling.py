@@ -104,9 +104,9 @@ def with_slots(name: str, slots: Mapping[str, str]) -> str:
 
 def with_choices(spelling: Spelling, choices: Mapping[str, Any]) -> str:
     """The name of a method some of whose choices are objects: they stand in it as they would be written, or by their
-    class alone where that is no plain text or too long."""
+    class alone where that is no plain text or too long, or as "own" where even that is."""
     others = {key: value_text(value) for key, value in choices.items() if key not in SLOTS}
-    for text_of in (_as_written, lambda policy: type(policy).__name__):
+    for text_of in (_as_written, lambda policy: type(policy).__name__, lambda policy: "own"):
         slots = {**spelling.slots, **{slot: text_of(choices[slot]) for slot in SLOTS if slot in choices}}
         name = str(Spelling(spelling.stem, spelling.settings, {**_ordered(slots, SLOTS), **others}))
         if len(name.encode(errors="replace")) <= LONGEST_BYTES:
@@ -117,6 +117,8 @@ def with_choices(spelling: Spelling, choices: Mapping[str, Any]) -> str:
 def _as_written(policy: Any) -> str:
     kind = type(policy)
     text = kind.__name__ + repr(policy).removeprefix(kind.__qualname__)
+    if len(text) > LONGEST_BYTES:
+        return kind.__name__
     try:
         written = _policy("", "", text)
         check_name(written)

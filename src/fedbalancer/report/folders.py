@@ -20,6 +20,7 @@ from fedbalancer.report.participation import OUTCOMES, SELECTIONS, TIMES, outcom
 from fedbalancer.report.refused import REFUSED, refused
 from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, PrivacyRow, RoundRow, schema_of
 from fedbalancer.store.comparison import TARGETS
+from fedbalancer.store.glossary import RUN
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
 from fedbalancer.store.seals import damaged, is_unchanged
 
@@ -289,7 +290,7 @@ def _population(folder: Path, rounds: pl.DataFrame) -> pl.DataFrame | None:
     if not (folder / "population.parquet").exists() or not (folder / "clients.parquet").exists():
         return None
     try:
-        population = pl.read_parquet(folder / "population.parquet", glob=False)
+        population = pl.read_parquet(folder / "population.parquet", glob=False).drop(list(RUN), strict=False)
         clients = pl.scan_parquet(folder / "clients.parquet", glob=False)
         return with_selections(population, rounds, clients).cast(POPULATION)  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
