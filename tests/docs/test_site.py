@@ -6,10 +6,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
+from browsing import BROWSER, DRIVER, complaints, fetched, opened, resized, started, until
 from docs.built import Page, inside
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed")
@@ -79,3 +84,31 @@ def test_a_folder_that_is_linked_shows_its_files(site: Path) -> None:
     text = (site / "source" / "examples" / "own_policies" / "index.html").read_text()
     assert "expected_share.py" in text
     assert "ExpectedShare" in text
+
+
+@pytest.fixture
+def served(site: Path) -> Iterator[str]:
+    """The address of the site on this machine: from the disk a browser allows no search."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver on the path")
+def test_in_a_browser_it_fits_a_phone_asks_no_other_host_and_its_search_finds(served: str, tmp_path: Path) -> None:
+    with started(tmp_path) as browser:
+        for page in ("index.html", "results/table1/table1.html", "architecture.html", "tutorials/run-folder.html"):
+            opened(browser, f"{served}/{page}")
+            for width in (1280, 390):
+                resized(browser, width)
+            asked = fetched(browser)
+            assert len(asked) > 3
+            assert [url for url in asked if not url.startswith((served, "data:"))] == []
+            assert complaints(browser) == []
+        opened(browser, f"{served}/index.html?q=deadline")
+        until(browser, "return document.querySelectorAll('.md-search-result__item').length > 3")

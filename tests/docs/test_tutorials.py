@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -63,7 +66,12 @@ def test_the_quick_start_runs(tutorials: ModuleType, tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", LONG)
 def test_a_tutorial_with_real_processes_runs(name: str, tutorials: ModuleType, tmp_path: Path) -> None:
-    check(TUTORIALS / f"{name}.md", tutorials, tmp_path, 1700)
+    try:
+        check(TUTORIALS / f"{name}.md", tutorials, tmp_path, 1700)
+    finally:  # nodes that a page which failed on the way has not ended itself
+        for kept in tmp_path.glob("*.pid"):
+            with suppress(ProcessLookupError):
+                os.kill(int(kept.read_text()), signal.SIGTERM)
 
 
 def test_every_tutorial_is_run_by_one_of_these(tutorials: ModuleType) -> None:
