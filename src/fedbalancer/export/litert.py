@@ -16,6 +16,7 @@ import numpy as np
 from fedbalancer.errors import BadData, MissingData
 from fedbalancer.export.model import TracedModel
 from fedbalancer.export.operators import Translation
+from fedbalancer.export.slim import without_zeros
 
 
 def tensorflow() -> Any:
@@ -40,7 +41,7 @@ def to_litert(model: TracedModel, about: Mapping[str, Any]) -> bytes:
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         converter.experimental_enable_resource_variables = True
         try:
-            return bytes(converter.convert())
+            return without_zeros(bytes(converter.convert()))
         except Exception as error:  # the converter raises whatever its parts do
             raise BadData(f"TensorFlow cannot convert the model to LiteRT: {_first_line(error)}") from error
 
