@@ -5,6 +5,7 @@ Needs TensorFlow, which neither CI nor the device has: `pip install 'fedbalancer
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fedbalancer.export import operators
 from fedbalancer.export.run import export
 from fedbalancer.export.windows import Spatial
 from fedbalancer.task import Task
+from fedbalancer.tasks.lstm import text_model
 
 
 def task(make: Any, *shape: int, classes: int = 3, **options: Any) -> Task:
@@ -46,10 +48,11 @@ NORMED = (
     nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4, track_running_stats=False), nn.MaxPool2d(2, ceil_mode=True),
     nn.ReLU(), nn.Flatten(), nn.Linear(64, 3),
 )  # fmt: skip
+TEXT = np.random.default_rng(1).integers(5, size=(20, 3)), np.random.default_rng(2).integers(5, size=20)
 MODELS = {
     "strided, dilated, overlapping": task(layers(*CONVOLUTIONS), 2, 17, 15),
     "batch norm, ceil": task(layers(*NORMED), 1, 7, 7),
-    "layer norm, GELU": task(layers(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)), 6),
+    "recurrent": Task(clients={"ann": TEXT}, test=TEXT, model=partial(text_model, symbols=5, embedding=3, hidden=4)),
 }
 
 

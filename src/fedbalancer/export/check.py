@@ -93,7 +93,8 @@ def _by_torch(module: torch.nn.Module, loss: Any, batch: Samples) -> Results:
     there = {name: each for name, each in zip(trained, gradients, strict=True) if each is not None}
     zeros = {name: np.zeros(each.shape) for name, each in parameters.items()}
     found = {name: each.double().numpy() for name, each in there.items()}
-    return Results(*(part.detach().double().numpy() for part in (outputs, losses, stepped)), zeros | found)
+    plain = [part.detach().double().numpy() for part in (outputs, losses, stepped)]
+    return Results(plain[0], plain[1], plain[2], zeros | found)
 
 
 def _tensor(part: Any) -> torch.Tensor:

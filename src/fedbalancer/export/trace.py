@@ -102,7 +102,8 @@ def _table() -> dict[Any, Any]:
     from torch._decomp import core_aten_decompositions
 
     kept = {torch.ops.aten.embedding_dense_backward.default}
-    return {name: rule for name, rule in core_aten_decompositions().items() if name not in kept}
+    table: dict[Any, Any] = dict(core_aten_decompositions())
+    return {name: rule for name, rule in table.items() if name not in kept}
 
 
 @contextmanager
