@@ -17,6 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from flwr.app import Context, Message, RecordDict
 
+from fedbalancer.client.litert_trainer import LitertTrainer
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.client.work import AllOrNothing
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord
@@ -52,11 +53,15 @@ def phone(tmp_path: Path, batch_s: float = 0.5, network_s: float = 8.0) -> Emula
     return EmulatedPhone(client, plan, devices, TorchTrainer(plan.loaded), 1000)
 
 
-def order_to(emulated: EmulatedPhone, method: str, budget_s: float) -> tuple[Message, Context]:
+def order_to(
+    emulated: EmulatedPhone, method: str, budget_s: float, loss_threshold: float = 0.0
+) -> tuple[Message, Context]:
     """A train message as the server sends it."""
     trainer, settings = emulated.trainer, emulated.plan.settings(method)
     layout = ModelLayout(trainer.layout, {name: np.dtype(np.float32) for name, _ in trainer.layout}, {})
-    order = Order(1, 0.0, budget_s, settings.epochs, settings.batch_size, 0, learning_rate=settings.learning_rate)
+    order = Order(
+        1, loss_threshold, budget_s, settings.epochs, settings.batch_size, 0, learning_rate=settings.learning_rate
+    )
     policies = emulated.plan.method(method).client.to_json() or ""
     told = Instruction(emulated.client, order, budget_s, 0, 0.5, "run", method, policies)
     arrays: ArrayRecord = layout.record(trainer.initial_weights(0))
@@ -138,3 +143,32 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     assert BedPlan.read(emulated.plan.write()) == emulated.plan
     assert isinstance(emulated.plan.method("fedavg+1t").work, AllOrNothing)
     assert replace(emulated.plan, seed=3).run_folder("fedavg+1t").name == "seed-3"
+
+
+def test_a_phone_with_litert_does_what_one_with_torch_does(tmp_path: Path) -> None:
+    """The same samples selected by the same threshold, the same update, on the phone's own clock."""
+    pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
+    file = Path(__file__).parent.parent / "client" / "small.tflite"
+    found = []
+    for runtime in ("torch", "litert"):
+        plan = BedPlan.make(
+            tmp_path / runtime, methods=("fedbalancer",), clients=3, task="small_nets:task", speed=SPEED,
+            runtime=runtime, model=str(file) if runtime == "litert" else "",
+        )  # fmt: skip
+        (Path(plan.folder) / "bed").mkdir(parents=True)
+        plan.clock().start()
+        client, on_torch = plan.names[2], TorchTrainer(plan.loaded)
+        devices = RecordedPhones(0, {client: Phone("1", np.array([0.5]), np.array([1.0]))})
+        trainer = LitertTrainer(plan.loaded, plan.model) if runtime == "litert" else on_torch
+        emulated = EmulatedPhone(client, plan, devices, trainer, 1000)
+        message, context = order_to(replace(emulated, trainer=on_torch), "fedbalancer", 6.0, loss_threshold=1.0)
+        plan.clock().hold(order_name(1, client))
+        found.append((emulated.train(message, context), logged(emulated, "fedbalancer")))
+    (on_torch, its_log), (on_litert, log) = found
+    assert 0 < log["samples"] == its_log["samples"] < 40
+    assert log["batches"] == its_log["batches"] > 0
+    for name, array in on_torch.content[ARRAYS].items():
+        assert on_litert.content[ARRAYS][name].numpy() == pytest.approx(array.numpy(), abs=1e-5)
+    for name, value in on_torch.content[METRICS].items():
+        if name != "busy-s":
+            assert on_litert.content[METRICS][name] == pytest.approx(value, abs=1e-5), name

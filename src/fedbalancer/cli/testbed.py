@@ -29,6 +29,11 @@ Out = Annotated[Path | None, typer.Option(help="Folder (default: runs/testbed-TA
 Netns = Annotated[
     bool, typer.Option("--netns", help="A network namespace with the phone's bandwidth for each (Linux, root).")
 ]
+Runtime = Annotated[str, typer.Option(help="What the phones train with: torch or litert.")]
+ModelFile = Annotated[
+    Path | None,
+    typer.Option(help="File of `fedbalancer export` for --runtime litert (default: export it now, by TensorFlow)."),
+]
 
 
 class GentleStop(StopFlag):
@@ -54,6 +59,8 @@ def bed(
         bool, typer.Option("--real-time", help="Never wait: what this machine is late shows in the times.")
     ] = False,
     netns: Netns = False,
+    runtime: Runtime = "torch",
+    model: ModelFile = None,
     set_: Assignments = None,
     config: Config = None,
     as_json: Json = False,
@@ -68,6 +75,8 @@ def bed(
         fedbalancer testbed --clients 21 --method fedavg+1t,fedbalancer
 
         fedbalancer testbed --task watch --clients 4 --rounds 5 --speed 20
+
+        fedbalancer testbed --runtime litert --model har.tflite --clients 21
     """
     from fedbalancer.spelling import one_name, split_names
 
@@ -75,7 +84,8 @@ def bed(
     folder = out if out is not None else Path("runs") / f"testbed-{task}"
     result = run(
         folder, phones, overwrite, methods=names, clients=clients, speed=speed, rounds=rounds, seed=seed, task=task,
-        scale=scale, overrides=overrides(config, set_), netns=netns, real_time=real_time,
+        scale=scale, overrides=overrides(config, set_), netns=netns, real_time=real_time, runtime=runtime,
+        model="" if model is None else str(model.absolute()),
     )  # fmt: skip
     finish(result, as_json)
 

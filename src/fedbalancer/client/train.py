@@ -42,6 +42,10 @@ class TorchTrainer:
         """Names and shapes of the parameters, then of the floating-point buffers."""
         return self.model.layout
 
+    def prepare(self) -> None:
+        """Do now what the first training would wait for: to try the layers."""
+        _ = self.plan
+
     def initial_weights(self, seed: int) -> Weights:
         """What the model's factory makes under this seed."""
         return self.model.initial_weights(seed)

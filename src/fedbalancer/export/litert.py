@@ -16,6 +16,7 @@ import numpy as np
 from fedbalancer.errors import BadData, MissingData
 from fedbalancer.export.model import TracedModel
 from fedbalancer.export.operators import Translation
+from fedbalancer.export.slim import without_zeros
 
 
 def tensorflow() -> Any:
@@ -40,7 +41,7 @@ def to_litert(model: TracedModel, about: Mapping[str, Any]) -> bytes:
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         converter.experimental_enable_resource_variables = True
         try:
-            return bytes(converter.convert())
+            return without_zeros(bytes(converter.convert()))
         except Exception as error:  # the converter raises whatever its parts do
             raise BadData(f"TensorFlow cannot convert the model to LiteRT: {_first_line(error)}") from error
 
@@ -51,55 +52,64 @@ def _first_line(error: Exception) -> str:
 
 
 def _signatures(tf: Any, model: TracedModel, about: bytes) -> tuple[Any, dict[str, Any]]:
-    module, run, shapes = tf.Module(), Translation(tf).run, [shape for _, shape in model.layout]
-    module.now, module.start = ([tf.Variable(np.zeros(shape, np.float32)) for shape in shapes] for _ in range(2))
-    features = tf.TensorSpec((None, *model.features.shape), _kind(tf, model.features.dtype), "x")
-    labels = tf.TensorSpec((None, *model.labels.shape), _kind(tf, model.labels.dtype), "y")
-    number = [tf.TensorSpec((), tf.float32, name) for name in ("learning_rate", "mu", "clip_norm")]
+    """The module that has the variables, and the functions of the file."""
+    steps, module = _Steps(tf, model, about), tf.Module()
+    module.now, module.start = steps.now, steps.start
+    x = tf.TensorSpec((None, *model.features.shape), _kind(tf, model.features.dtype), "x")
+    y = tf.TensorSpec((None, *model.labels.shape), _kind(tf, model.labels.dtype), "y")
+    numbers = [tf.TensorSpec((), tf.float32, name) for name in ("learning_rate", "mu", "clip_norm")]
+    weights = [tf.TensorSpec(shape, tf.float32, f"w{n}") for n, (_, shape) in enumerate(model.layout)]
+    given = {"train": [x, y, *numbers], "losses": [x, y], "infer": [x], "get": [], "put": weights, "about": []}
+    functions = {
+        name: tf.function(getattr(steps, name), autograph=False, input_signature=inputs)
+        for name, inputs in given.items()
+    }
+    return module, {name: function.get_concrete_function() for name, function in functions.items()}
 
-    def weights(name: str) -> list[Any]:
-        return [each.read_value() for each in getattr(module, name)]
 
-    @tf.function(autograph=False, input_signature=[features, labels, *number])
-    def train(x: Any, y: Any, learning_rate: Any, mu: Any, clip_norm: Any) -> dict[str, Any]:
-        now = weights("now")
-        losses, *gradients = run(model.train, [*now, x, y], tf.shape(x)[0])
-        pairs = enumerate(zip(gradients, weights("start"), strict=True))
+class _Steps:
+    """The signatures as functions of TensorFlow."""
+
+    def __init__(self, tf: Any, model: TracedModel, about: bytes) -> None:
+        self._tf, self._model, self._about, self._run = tf, model, about, Translation(tf).run
+        self.now, self.start = (
+            [tf.Variable(np.zeros(shape, np.float32)) for _, shape in model.layout] for _ in range(2)
+        )
+
+    def train(self, x: Any, y: Any, learning_rate: Any, mu: Any, clip_norm: Any) -> dict[str, Any]:
+        """One step of SGD, clipped as torch clips; the losses from before it."""
+        tf, now = self._tf, _read(self.now)
+        losses, *gradients = self._run(self._model.train, [*now, x, y], tf.shape(x)[0])
+        pairs = enumerate(zip(gradients, _read(self.start), strict=True))
         moves = {n: gradient + mu * (now[n] - start) for n, (gradient, start) in pairs if gradient is not None}
         norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(move)) for move in moves.values()]))
         step = learning_rate * tf.minimum(1.0, clip_norm / (norm + 1e-6))
         for n, move in moves.items():
-            module.now[n].assign(now[n] - step * move)
+            self.now[n].assign(now[n] - step * move)
         return {"losses": losses}
 
-    @tf.function(autograph=False, input_signature=[features, labels])
-    def losses(x: Any, y: Any) -> dict[str, Any]:
-        made = run(model.losses, [*weights("now"), x, y], tf.shape(x)[0])
+    def losses(self, x: Any, y: Any) -> dict[str, Any]:
+        made = self._run(self._model.losses, [*_read(self.now), x, y], self._tf.shape(x)[0])
         return dict(zip(("losses", "outputs"), made, strict=True))
 
-    @tf.function(autograph=False, input_signature=[features])
-    def infer(x: Any) -> dict[str, Any]:
-        return {"outputs": run(model.infer, [*weights("now"), x], tf.shape(x)[0])[0]}
+    def infer(self, x: Any) -> dict[str, Any]:
+        return {"outputs": self._run(self._model.infer, [*_read(self.now), x], self._tf.shape(x)[0])[0]}
 
-    @tf.function(autograph=False, input_signature=[])
-    def get() -> dict[str, Any]:
-        return {f"w{n}": value for n, value in enumerate(weights("now"))}
+    def get(self) -> dict[str, Any]:
+        return {f"w{n}": value for n, value in enumerate(_read(self.now))}
 
-    @tf.function(
-        autograph=False, input_signature=[tf.TensorSpec(shape, tf.float32, f"w{n}") for n, shape in enumerate(shapes)]
-    )
-    def put(*given: Any) -> dict[str, Any]:
-        for now, start, value in zip(module.now, module.start, given, strict=True):
+    def put(self, *given: Any) -> dict[str, Any]:
+        for now, start, value in zip(self.now, self.start, given, strict=True):
             now.assign(value)
             start.assign(value)
-        return {"tensors": tf.constant(len(given))}
+        return {"tensors": self._tf.constant(len(given))}
 
-    @tf.function(autograph=False, input_signature=[])
-    def told() -> dict[str, Any]:
-        return {"json": tf.constant(np.frombuffer(about, np.uint8))}
+    def about(self) -> dict[str, Any]:
+        return {"json": self._tf.constant(np.frombuffer(self._about, np.uint8))}
 
-    functions = {"train": train, "losses": losses, "infer": infer, "get": get, "put": put, "about": told}
-    return module, {name: function.get_concrete_function() for name, function in functions.items()}
+
+def _read(variables: list[Any]) -> list[Any]:
+    return [each.read_value() for each in variables]
 
 
 def _kind(tf: Any, dtype: str) -> Any:

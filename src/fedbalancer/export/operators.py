@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedbalancer.errors import BadData
+from fedbalancer.export import cuts, layers
+from fedbalancer.export.layers import Refused
 from fedbalancer.export.trace import PerBatch, Ref, Step, Traced
-from fedbalancer.export.windows import Spatial, windows
+from fedbalancer.export.windows import Spatial
 
 
 class Translation:
@@ -22,7 +23,8 @@ class Translation:
 
     def run(self, traced: Traced, inputs: Sequence[Any], batch: Any) -> list[Any]:
         """The outputs; `batch` is the number of samples as a tensor."""
-        self._batch, given, done = batch, iter(inputs), {}
+        self._batch, given = batch, iter(inputs)
+        done: dict[str, Any] = {}
         for step in traced.steps:
             done[step.name] = next(given) if step.kind == "input" else self._done(step, done)
         return [None if output is None else done[output.name] for output in traced.outputs]
@@ -57,10 +59,6 @@ class Translation:
         if not any(isinstance(dim, PerBatch) for dim in dims):
             return tuple(dims)
         return self.tf.stack([self._batch * round(d.times) if isinstance(d, PerBatch) else d for d in dims])
-
-
-class Refused(Exception):
-    """What an operation cannot do here."""
 
 
 def _narrow(array: Any) -> Any:
@@ -111,7 +109,7 @@ def _like(t: Translation, a: Any, b: Any) -> tuple[Any, Any]:
     a, b = t.number(a), t.number(b)
     kinds = [each.dtype for each in (a, b) if hasattr(each, "dtype")]
     kind = t.tf.float32 if t.tf.float32 in kinds else kinds[0]
-    return tuple(t.tf.cast(each, kind) for each in (a, b))  # type: ignore[return-value]
+    return tuple(t.tf.cast(each, kind) for each in (a, b))
 
 
 def _binary(function: str) -> Callable[..., Any]:
@@ -141,37 +139,6 @@ def _reduced(function: str) -> Callable[..., Any]:
 
 def _where(t: Translation, chosen: Any, a: Any, b: Any) -> Any:
     return t.tf.where(chosen, *_like(t, a, b))
-
-
-def _slice(
-    t: Translation, x: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Any:
-    ends = None if end is None or isinstance(end, PerBatch) or end > 2**31 else end
-    return x[(slice(None),) * (dim % len(x.shape)) + (slice(start, ends, step),)]
-
-
-def _slice_scatter(
-    t: Translation, base: Any, part: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> Any:
-    """Only into zeros as autograd does it: the rest keeps what the base has."""
-    dim, size = dim % len(base.shape), base.shape[dim]
-    if step != 1 or size is None:
-        raise Refused("into every so many places of a batch is not supported")
-    begin, stop, _ = slice(start, None if end is None or end > 2**31 else end).indices(size)
-    whole = (slice(None),) * dim
-    before = [base[(*whole, slice(0, begin))]] if begin else []  # LiteRT takes 0:0 for everything
-    after = [base[(*whole, slice(stop, size))]] if stop < size else []
-    return t.tf.concat([*before, part, *after], axis=dim)
-
-
-def _select(t: Translation, x: Any, dim: int, place: int) -> Any:
-    return x[(slice(None),) * (dim % len(x.shape)) + (place,)]
-
-
-def _select_scatter(t: Translation, base: Any, part: Any, dim: int, place: int) -> Any:
-    dim = dim % len(base.shape)
-    place = place % base.shape[dim]
-    return _slice_scatter(t, base, t.tf.expand_dims(part, dim), dim, place, place + 1)
 
 
 def _squeeze(t: Translation, x: Any, dims: int | Sequence[int]) -> Any:
@@ -210,103 +177,6 @@ def _log_softmax(t: Translation, x: Any, dim: int, half: bool) -> Any:
 
 def _softmax(t: Translation, x: Any, dim: int, half: bool) -> Any:
     return t.tf.exp(_log_softmax(t, x, dim, half))
-
-
-def _pad(t: Translation, x: Any, pads: Sequence[int], value: float = 0.0) -> Any:
-    """torch gives the last dimension first. Less than nothing cuts off, as the gradient of a padding does."""
-    pairs = [(0, 0)] * (len(x.shape) - len(pads) // 2) + list(zip(pads[::2], pads[1::2], strict=True))[::-1]
-    cut = tuple(slice(max(-low, 0), -max(-high, 0) or None) for low, high in pairs)
-    return t.tf.pad(x[cut], [(max(low, 0), max(high, 0)) for low, high in pairs], constant_values=value or 0.0)
-
-
-def _unfold(t: Translation, x: Any, dim: int, size: int, step: int) -> Any:
-    dim = dim % len(x.shape)
-    starts = np.arange((x.shape[dim] - size) // step + 1) * step
-    places = (starts[:, None] + np.arange(size)).astype(np.int32)
-    gathered = t.tf.gather(x, places, axis=dim)
-    order = [axis for axis in range(len(x.shape) + 1) if axis != dim + 1]
-    return t.tf.transpose(gathered, [*order, dim + 1])
-
-
-def _convolution_how(x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, odd: bool) -> Any:
-    if odd:
-        raise Refused("is supported without groups and not transposed only")
-    return windows(tuple(x.shape[2:]), tuple(weight.shape[2:]), stride, padding, dilation)
-
-
-def _convolution(
-    t: Translation, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, _: Any,
-    groups: int,
-) -> Any:  # fmt: skip
-    how = _convolution_how(x, weight, stride, padding, dilation, transposed or groups != 1)
-    return t.spatial.convolution(x, weight, bias, how)
-
-
-def _convolution_backward(
-    t: Translation, grad: Any, x: Any, weight: Any, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    __: Any, groups: int, wanted: Sequence[bool],
-) -> Any:  # fmt: skip
-    how = _convolution_how(x, weight, stride, padding, dilation, transposed or groups != 1)
-    return t.spatial.convolution_backward(grad, x, weight, how, wanted)
-
-
-def _pool_how(x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> Any:
-    size = tuple(x.shape[2:])
-    each = [
-        tuple(part) * len(size) if len(part) == 1 else tuple(part)
-        for part in (kernel, stride or kernel, padding, dilation)
-    ]
-    return windows(size, *each, ceil)
-
-
-def _max_pool(
-    t: Translation, x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil: bool = False
-) -> Any:
-    return t.spatial.max_pool(x, _pool_how(x, kernel, stride, padding, dilation, ceil))
-
-
-def _max_pool_backward(
-    t: Translation, grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool, which: Any
-) -> Any:
-    return t.spatial.max_pool_backward(grad, x, which, _pool_how(x, kernel, stride, padding, dilation, ceil))
-
-
-def _batch_norm(
-    t: Translation, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, _: float, eps: float
-) -> Any:
-    """By the statistics of the batch at hand: (normalised, mean, 1 / deviation)."""
-    if not training or mean is not None:
-        raise Refused("with running statistics is not supported; use track_running_stats=False or a group norm")
-    axes = [axis for axis in range(len(x.shape)) if axis != 1]
-    centre = t.tf.reduce_mean(x, axis=axes, keepdims=True)
-    scale = t.tf.math.rsqrt(t.tf.reduce_mean(t.tf.square(x - centre), axis=axes, keepdims=True) + eps)
-    one = (1, -1, *(1,) * (len(x.shape) - 2))
-    out = (x - centre) * scale
-    out = out if weight is None else out * t.tf.reshape(weight, one) + t.tf.reshape(bias, one)
-    return out, t.tf.reshape(centre, (-1,)), t.tf.reshape(scale, (-1,))
-
-
-def _embedding(t: Translation, table: Any, rows: Any, *_: Any) -> Any:
-    return t.tf.gather(table, rows)
-
-
-def _embedding_backward(t: Translation, grad: Any, rows: Any, count: int, padding: int, scaled: bool) -> Any:
-    """As a product: nothing built in adds up rows by number."""
-    if padding != -1 or scaled:
-        raise Refused("with padding_idx or scale_grad_by_freq is not supported")
-    hot = t.tf.one_hot(t.tf.reshape(rows, (-1,)), count, dtype=grad.dtype)
-    return t.tf.matmul(hot, t.tf.reshape(grad, (-1, grad.shape[-1])), transpose_a=True)
-
-
-def _cat(t: Translation, parts: Sequence[Any], dim: int = 0) -> Any:
-    return t.tf.concat(list(parts), axis=dim)
-
-
-def _split(t: Translation, x: Any, sizes: Any, dim: int = 0) -> Any:
-    dim = dim % len(x.shape)
-    sizes = [sizes] * math.ceil(x.shape[dim] / sizes) if isinstance(sizes, int) else list(sizes)
-    sizes[-1] = x.shape[dim] - sum(sizes[:-1])
-    return t.tf.split(x, sizes, axis=dim)
 
 
 def _to(t: Translation, x: Any, dtype: str | None = None, **_: Any) -> Any:
@@ -348,7 +218,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     **{f"aten.{name}.default": _unary(function) for name, function in {
         "relu": "nn.relu", "exp": "exp", "log": "math.log", "neg": "negative", "sigmoid": "sigmoid", "tanh": "tanh",
         "sqrt": "sqrt", "rsqrt": "math.rsqrt", "abs": "abs", "bitwise_not": "logical_not", "logical_not": "logical_not",
-        "erf": "math.erf", "reciprocal": "math.reciprocal",
+        "reciprocal": "math.reciprocal",
     }.items()},
     **{f"aten.{name}.{kind}": _binary(function) for kind in ("Tensor", "Scalar") for name, function in {
         "add": "add", "sub": "subtract", "mul": "multiply", "div": "divide", "eq": "equal", "ne": "not_equal",
@@ -375,13 +245,13 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.unsqueeze.default": _unsqueeze,
     "aten.squeeze.dims": _squeeze,
     "aten.squeeze.dim": _squeeze,
-    "aten.slice.Tensor": _slice,
-    "aten.slice_scatter.default": _slice_scatter,
-    "aten.select.int": _select,
-    "aten.select_scatter.default": _select_scatter,
-    "aten.cat.default": _cat,
-    "aten.split.Tensor": _split,
-    "aten.split_with_sizes.default": _split,
+    "aten.slice.Tensor": cuts.cut,
+    "aten.slice_scatter.default": cuts.slice_scatter,
+    "aten.select.int": cuts.select,
+    "aten.select_scatter.default": cuts.select_scatter,
+    "aten.cat.default": cuts.cat,
+    "aten.split.Tensor": cuts.split,
+    "aten.split_with_sizes.default": cuts.split,
     "aten.full.default": _full,
     "aten.full_like.default": _full_like,
     "aten.scalar_tensor.default": _scalar,
@@ -391,14 +261,14 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten._to_copy.default": _to,
     "aten._log_softmax.default": _log_softmax,
     "aten._softmax.default": _softmax,
-    "aten.constant_pad_nd.default": _pad,
-    "aten.unfold.default": _unfold,
-    "aten.convolution.default": _convolution,
-    "aten.convolution_backward.default": _convolution_backward,
-    "aten.max_pool2d_with_indices.default": _max_pool,
-    "aten.max_pool2d_with_indices_backward.default": _max_pool_backward,
-    "aten.native_batch_norm.default": _batch_norm,
-    "aten.embedding.default": _embedding,
-    "aten.embedding_dense_backward.default": _embedding_backward,
+    "aten.constant_pad_nd.default": cuts.pad,
+    "aten.unfold.default": layers.unfold,
+    "aten.convolution.default": layers.convolution,
+    "aten.convolution_backward.default": layers.convolution_backward,
+    "aten.max_pool2d_with_indices.default": layers.max_pool,
+    "aten.max_pool2d_with_indices_backward.default": layers.max_pool_backward,
+    "aten.native_batch_norm.default": layers.batch_norm,
+    "aten.embedding.default": layers.embedding,
+    "aten.embedding_dense_backward.default": layers.embedding_backward,
 }  # fmt: skip
 """By torch's name: (translation, what the operation is given) -> its result."""

@@ -8,6 +8,7 @@ written in a special way.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,15 +71,19 @@ def _steps(function: Callable[..., Any], inputs: tuple[Any, ...], module: torch.
 
     layers: dict[Any, str] = {}
     # Without oneDNN a recurrent layer is written down as the products and gates that it consists of.
-    with _named_layers(module, layers), torch.backends.mkldnn.flags(enabled=False):
-        graph = make_fx(function, decomposition_table=_table())(*inputs)
+    with warnings.catch_warnings(), _named_layers(module, layers):
+        warnings.simplefilter("ignore", UserWarning)  # of graphics cards that nobody asked for
+        with torch.backends.mkldnn.flags(enabled=False):
+            graph = make_fx(function, decomposition_table=_table())(*inputs)
     graph.graph.eliminate_dead_code()
     steps, outputs = [], ()
+    inputs_of = (node for node in graph.graph.nodes if node.op == "placeholder")
+    layers.update(zip(inputs_of, _owners(module), strict=False))  # parameters come first
     for node in graph.graph.nodes:
         if node.op == "output":
             outputs = _plain(node.args[0])
             continue
-        layer = layers.get(node) or next((layers[n] for n in reversed(node.all_input_nodes) if n in layers), "")
+        layer = layers.get(node) or next((layers[n] for n in reversed(node.all_input_nodes) if layers.get(n)), "")
         layers[node] = layer
         kind = {"placeholder": "input", "get_attr": "constant"}.get(node.op) or _kind(node.target)
         args = (getattr(graph, node.target).detach().numpy(),) if kind == "constant" else _plain(node.args)
@@ -97,7 +102,8 @@ def _table() -> dict[Any, Any]:
     from torch._decomp import core_aten_decompositions
 
     kept = {torch.ops.aten.embedding_dense_backward.default}
-    return {name: rule for name, rule in core_aten_decompositions().items() if name not in kept}
+    table: dict[Any, Any] = dict(core_aten_decompositions())
+    return {name: rule for name, rule in table.items() if name not in kept}
 
 
 @contextmanager
@@ -125,6 +131,12 @@ def _named_layers(module: torch.nn.Module, layers: dict[Any, str]) -> Iterator[N
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _owners(module: torch.nn.Module) -> list[str]:
+    """Of every parameter, the layer that has it."""
+    names = [name.rpartition(".")[0] for name, _ in module.named_parameters()]
+    return [layer_name(name, module.get_submodule(name)) for name in names]
 
 
 def layer_name(name: str, layer: torch.nn.Module) -> str:

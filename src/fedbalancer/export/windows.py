@@ -45,8 +45,8 @@ def windows(
     for axis, length in zip(rows, size, strict=True):
         index = _crossed(index * length, np.clip(axis, 0, length - 1))
         inside = _crossed(inside, (axis >= 0) & (axis < length), both=True)
-    index = np.where(inside, index, places).astype(np.int32)
-    return Windows(out, places, index, _occurrences(index, places))
+    found = np.where(inside, index, places).astype(np.int32)
+    return Windows(out, places, found, _occurrences(found, places))
 
 
 def _axis(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> NDArray[np.int64]:
@@ -63,7 +63,8 @@ def _crossed(a: NDArray[Any], b: NDArray[Any], both: bool = False) -> NDArray[An
     """Every window of one axis with every window of the next, and so for the places in them."""
     pairs = a[:, None, :, None]
     joined = pairs & b[None, :, None, :] if both else pairs + b[None, :, None, :]
-    return joined.reshape(a.shape[0] * b.shape[0], a.shape[1] * b.shape[1])
+    shape = a.shape[0] * b.shape[0], a.shape[1] * b.shape[1]
+    return np.reshape(joined, shape)
 
 
 def _occurrences(index: NDArray[np.int32], places: int) -> NDArray[np.int32]:

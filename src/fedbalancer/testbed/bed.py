@@ -5,14 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from fedbalancer.errors import MissingData
+from fedbalancer.client.litert import LitertModel
+from fedbalancer.client.train import TorchTrainer
+from fedbalancer.errors import BadSetting, MissingData
+from fedbalancer.export.run import export
 from fedbalancer.files import write_json
 from fedbalancer.report import Comparison, write_report
 from fedbalancer.store import RunFolder, check_free, status_of
@@ -54,18 +57,42 @@ def run_bed(
     stopped: Callable[[], bool] = lambda: False,
 ) -> BedResult:
     """Run all methods of the plan and write the report. Every process that was started is gone afterwards."""
-    for package in ("flwr", "torch"):
-        if find_spec(package) is None:
-            raise MissingData(f"the test bed needs {package}; install it: pip install 'fedbalancer[flower,torch]'")
+    _check_packages(plan.runtime)
     if plan.netns:
         check()
+    if plan.model:
+        _check_model(plan)
     _make_free(Path(plan.folder), overwrite)
+    if plan.runtime == "litert" and not plan.model:
+        plan = replace(plan, model=str(_exported(plan)))
     with ExitStack() as stack:
         bed = RunningBed(plan, stack, listen, stopped)
         for method in bed.order():
             if not stopped():
                 bed.run(method)
     return _reported(plan, bed, stopped())
+
+
+def _check_packages(runtime: str) -> None:
+    needed = {"flwr": "flower", "torch": "torch"} | ({"ai_edge_litert": "device"} if runtime == "litert" else {})
+    for package, extra in needed.items():
+        if find_spec(package) is None:
+            raise MissingData(f"the test bed needs {package}; install it: pip install 'fedbalancer[{extra}]'")
+
+
+def _check_model(plan: BedPlan) -> None:
+    """Refuse a file of another model than the task's."""
+    found, wanted = LitertModel(plan.model).layout, TorchTrainer(plan.loaded).layout
+    if found != wanted:
+        strange = next(str(item) for item in (*wanted, *found) if item not in found or item not in wanted)
+        raise BadSetting(f"{plan.model} is no model of {plan.task} at scale {plan.scale}: they differ in {strange}")
+
+
+def _exported(plan: BedPlan) -> Path:
+    """The file of the task's model, in the folder of the bed."""
+    path = Path(plan.folder) / "bed" / "model.tflite"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return export(plan.loaded, path).path
 
 
 def _reported(plan: BedPlan, bed: RunningBed, stopped: bool) -> BedResult:

@@ -13,15 +13,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from fedbalancer.client.train import TorchTrainer
 from fedbalancer.flower.client import LocalRound, balanced
 from fedbalancer.flower.compat import ClientApp, Context, Message
 from fedbalancer.flower.hello import introduce
 from fedbalancer.flower.orders import round_of
 from fedbalancer.protocols import DeviceModel, Draw
 from fedbalancer.testbed.plan import BedPlan
+from fedbalancer.types import ClientWork, FloatArray, Trained, Weights
 
 TRAVEL_S = 0.25
 """Seconds of this machine that a report takes from the app to the server. In real time the app answers so much earlier;
@@ -52,6 +52,14 @@ class PhoneClock:
         self.at_s += batches * self.batch_s
 
 
+class PhoneTrainer(Protocol):
+    """What a phone trains with: torch, or LiteRT."""
+
+    def prepare(self) -> None: ...
+    def losses(self, weights: Weights, client: str) -> FloatArray: ...
+    def train(self, weights: Weights, work: ClientWork) -> Trained: ...
+
+
 @dataclass(frozen=True, eq=False)
 class EmulatedPhone:
     """One client of the bed. Where the network is real (`--netns`) only the training takes a pause."""
@@ -59,12 +67,12 @@ class EmulatedPhone:
     client: str
     plan: BedPlan
     devices: DeviceModel
-    trainer: TorchTrainer
+    trainer: PhoneTrainer
     model_bytes: int
 
     def loaded_app(self) -> ClientApp:
         """The app, when all that it needs is ready: only a fork of its own may do that, since torch starts threads."""
-        _ = self.trainer.plan
+        self.trainer.prepare()
         return self.app()
 
     def app(self) -> ClientApp:

@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from fedbalancer.client.litert_trainer import LitertTrainer
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.flower.memory import FOLDER_KEY
 from fedbalancer.processes import one_thread_here
 from fedbalancer.testbed import preloaded
-from fedbalancer.testbed.client import EmulatedPhone
+from fedbalancer.testbed.client import EmulatedPhone, PhoneTrainer
 from fedbalancer.testbed.netns import enter, namespace_of
 from fedbalancer.testbed.plan import BedPlan
 from fedbalancer.testbed.wakeups import SERVER
@@ -35,8 +36,9 @@ def main(plan: BedPlan, superlink: str, ports: Sequence[int]) -> None:
     """Start every phone and wait until one of them, or whoever started this, is gone."""
     one_thread_here()
     devices, parent = plan.devices(), os.getppid()
-    trainer = TorchTrainer(plan.loaded)
-    model_bytes = plan.loaded.model_bytes or trainer.layout.wire_bytes
+    on_litert = plan.runtime == "litert"
+    trainer: PhoneTrainer = LitertTrainer(plan.loaded, plan.model) if on_litert else TorchTrainer(plan.loaded)
+    model_bytes = plan.model_bytes()
     for number, (client, port) in enumerate(zip(plan.names, ports, strict=True)):
         _start(EmulatedPhone(client, plan, devices, trainer, model_bytes), number, superlink, port)
     while os.getppid() == parent and os.waitpid(-1, os.WNOHANG) == (0, 0):

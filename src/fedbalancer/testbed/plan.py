@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.devices import Network, Phones, resolve_latency
-from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.files import write_json
 from fedbalancer.methods import Method
 from fedbalancer.protocols import DeviceModel
@@ -23,6 +23,7 @@ from fedbalancer.testbed.clock import BedClock
 from fedbalancer.testbed.phones import RecordedPhones, find_file, handed_out, read_phones
 
 DEFAULT_SPEED = 20.0
+RUNTIMES = ("torch", "litert")
 FILE = "bed.json"
 
 
@@ -31,7 +32,8 @@ class BedPlan:
     """A test bed: `clients` of a task on as many phones, methods one after the other, `speed` phone seconds a second.
 
     `phones` is the file of the recorded phones, "" for the project's device model. `folder` gets one run folder a
-    method, as a comparison has them. In `real_time` the clock of the phones does not wait for this machine.
+    method, as a comparison has them. In `real_time` the clock of the phones does not wait for this machine. `runtime`
+    is what the phones train with, and `model` their file if it is litert.
     """
 
     folder: str
@@ -47,6 +49,8 @@ class BedPlan:
     extend: float = 1.5
     netns: bool = False
     real_time: bool = False
+    runtime: str = "torch"
+    model: str = ""
 
     @classmethod
     def make(cls, folder: Path, phones: Path | None = None, **options: Any) -> BedPlan:
@@ -55,6 +59,10 @@ class BedPlan:
         plan = cls(str(folder.absolute()), phones="" if found is None else str(found.absolute()), **options)
         if not 0.1 <= plan.speed <= 1000:
             raise BadSetting(f"speed = {plan.speed} must be from 0.1 to 1000 phone seconds a second")
+        if plan.runtime not in RUNTIMES:
+            raise UnknownName("runtime", plan.runtime, RUNTIMES)
+        if plan.model and plan.runtime == "torch":
+            raise BadSetting(f"model = {plan.model}: phones with torch have no model file; say --runtime litert")
         if plan.clients < 1:
             raise BadSetting(f"clients = {plan.clients} must be at least 1")
         if not plan.methods or len(set(plan.methods)) < len(plan.methods):
@@ -102,6 +110,12 @@ class BedPlan:
         task = self.loaded
         latency = task.latency if not isinstance(task.latency, str) else self.settings(self.methods[0]).latency
         return Phones(self.seed, resolve_latency(latency), Network(self.seed, floor=0.1))
+
+    def model_bytes(self) -> int:
+        """What travels each way."""
+        from fedbalancer.client.train import TorchTrainer
+
+        return self.loaded.model_bytes or TorchTrainer(self.loaded).layout.wire_bytes
 
     def run_folder(self, method: str) -> Path:
         return Path(self.folder) / method / f"seed-{self.seed}"

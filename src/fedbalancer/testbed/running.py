@@ -177,10 +177,7 @@ class RunningBed:
 
 def _bandwidths(plan: BedPlan) -> list[float]:
     """Bits a second at which the model takes the seconds that it takes on the phone, at the bed's speed."""
-    from fedbalancer.client.train import TorchTrainer
-
-    size = plan.loaded.model_bytes or TorchTrainer(plan.loaded).layout.wire_bytes
-    devices = plan.devices()
+    size, devices = plan.model_bytes(), plan.devices()
     return [8 * size * plan.speed / (devices.expected_network_s(client, size, size) / 2) for client in plan.names]
 
 

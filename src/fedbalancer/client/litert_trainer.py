@@ -1,0 +1,41 @@
+"""A model file as the trainer of a task: it finds every client's samples by the client's name."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from fedbalancer.client.litert import LitertModel
+from fedbalancer.client.tensors import Shelf
+from fedbalancer.task import Task
+from fedbalancer.types import ClientWork, FloatArray, Layout, Trained, Weights
+
+
+class LitertTrainer:
+    """Trains the clients of a task by a file of `fedbalancer export`, which is opened when it is first needed: only
+    then, for a process that has opened it must not fork."""
+
+    def __init__(self, task: Task, path: Path | str) -> None:
+        self._path = path
+        self._shelf = Shelf(lambda client: task.clients[client])
+
+    @cached_property
+    def model(self) -> LitertModel:
+        return LitertModel(self._path)
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the parameters."""
+        return self.model.layout
+
+    def prepare(self) -> None:
+        """Do now what the first training would wait for."""
+        _ = self.model
+
+    def train(self, weights: Weights, work: ClientWork) -> Trained:
+        """`work.batches` steps of SGD from `weights`."""
+        return self.model.train(weights, self._shelf[work.client], work)
+
+    def losses(self, weights: Weights, client: str) -> FloatArray:
+        """Loss of every sample of the client, in evaluation mode."""
+        return self.model.losses(weights, self._shelf[client], client)

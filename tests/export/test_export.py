@@ -1,0 +1,94 @@
+"""A model becomes a file whose losses and gradients are torch's, or is refused with the layer that is not.
+
+Needs TensorFlow, which neither CI nor the device has: `pip install 'fedbalancer[export]'` and run this file."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_nets
+from typer.testing import CliRunner
+
+pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn
+
+from fedbalancer.cli.app import app
+from fedbalancer.client.litert import LitertModel
+from fedbalancer.errors import BadData
+from fedbalancer.export import operators
+from fedbalancer.export.run import export
+from fedbalancer.export.windows import Spatial
+from fedbalancer.task import Task
+from fedbalancer.tasks.lstm import text_model
+
+
+def task(make: Any, *shape: int, classes: int = 3, **options: Any) -> Task:
+    rng = np.random.default_rng(0)
+    samples = rng.normal(size=(20, *shape)).astype(np.float32), rng.integers(classes, size=20)
+    return Task(clients={"ann": samples}, test=samples, model=make, **options)
+
+
+def layers(*of: Any) -> Any:
+    return lambda: nn.Sequential(*of)
+
+
+CONVOLUTIONS = (
+    nn.Conv2d(2, 3, 3, stride=2, padding=1), nn.Tanh(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(3, 4, 2, dilation=2),
+    nn.Sigmoid(), nn.Flatten(), nn.Linear(24, 3),
+)  # fmt: skip
+NORMED = (
+    nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4, track_running_stats=False), nn.MaxPool2d(2, ceil_mode=True),
+    nn.ReLU(), nn.Flatten(), nn.Linear(64, 3),
+)  # fmt: skip
+TEXT = np.random.default_rng(1).integers(5, size=(20, 3)), np.random.default_rng(2).integers(5, size=20)
+MODELS = {
+    "strided, dilated, overlapping": task(layers(*CONVOLUTIONS), 2, 17, 15),
+    "batch norm, ceil": task(layers(*NORMED), 1, 7, 7),
+    "recurrent": Task(clients={"ann": TEXT}, test=TEXT, model=partial(text_model, symbols=5, embedding=3, hidden=4)),
+}
+
+
+def test_the_committed_file_is_what_the_exporter_makes(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["export", "small_nets:make", "--shape", "2,12", "-o", str(tmp_path / "a.tflite"), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.output.splitlines()[-1])
+    committed = Path(__file__).parent.parent / "client" / "small.tflite"
+    assert told["bytes"] == pytest.approx(committed.stat().st_size, rel=0.1)
+    assert max(told["loss_difference"], told["gradient_difference"]) < 1e-5
+    assert LitertModel(tmp_path / "a.tflite").about == LitertModel(committed).about
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_of_many_kinds_of_layers_are_torchs(name: str, tmp_path: Path) -> None:
+    assert export(MODELS[name], tmp_path / "model.tflite").agreement.gradient < 1e-4
+
+
+def test_a_wrong_gradient_is_refused_with_the_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a pooling gave its gradient to the last place of a window, whichever was the largest."""
+
+    def wrong(self: Spatial, grad: Any, x: Any, which: Any, how: Any) -> Any:
+        return right(self, grad, x, 0 * which + 1, how)
+
+    right = Spatial.max_pool_backward
+    monkeypatch.setattr(Spatial, "max_pool_backward", wrong)
+    with pytest.raises(BadData, match=r"layer 1 \(Conv1d\): the gradient of its weight differs"):
+        export(small_nets.task(), tmp_path / "model.tflite")
+    assert not list(tmp_path.iterdir()), "no file is left"
+
+
+def test_a_layer_without_counterpart_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadData, match=r"layer 1 \(Dropout\)"):
+        export(task(layers(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3)), 4), tmp_path / "model.tflite")
+    monkeypatch.delitem(operators.OPERATIONS, "aten.max_pool2d_with_indices_backward.default")
+    with pytest.raises(BadData, match=r"layer 2 \(MaxPool1d\)"):
+        export(small_nets.task(), tmp_path / "model.tflite")
