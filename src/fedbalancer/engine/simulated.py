@@ -23,6 +23,7 @@ from fedbalancer.errors import TrainingDiverged
 from fedbalancer.privacy.spending import RELEASES, Spending
 from fedbalancer.protocols import Availability, DeviceModel, Executor
 from fedbalancer.randomness import stream
+from fedbalancer.server.bench import INVALID
 from fedbalancer.types import (
     ClientReport,
     ClientWork,
@@ -114,8 +115,7 @@ class SimulatedEngine:
             self._report(rounds[p], int(rows[p]), attempts, p, t, timings[p])
             for p, t in zip(places, trained, strict=True)
         ]
-        if self.attackers is not None:
-            reports = [self.attackers.falsified(report, order) for report in reports]
+        reports, unread = self._falsified(order, reports)
         missing = tuple(
             Missing(plan.cohort[place], str(attempts.why[place]) or "late", timings[place], len(rounds[place].indices))
             for place in np.flatnonzero(~accepted)
@@ -123,6 +123,7 @@ class SimulatedEngine:
         down_bytes = self.down_bytes * len(rows)
         up_bytes = self.up_bytes * int(attempts.makes_it.sum())
         read = understood(reports, self.policies.summary, order)
+        missing = tuple(sorted((*missing, *unread), key=lambda each: each.client)) if unread else missing
         result = RoundResult(plan, read, missing, seconds, self.window_s, down_bytes, up_bytes)
         if self.spending is not None:
             self.spending.note(result)
@@ -169,6 +170,21 @@ class SimulatedEngine:
     def _train(self, order: Order, weights: Weights, works: list[ClientWork]) -> list[Trained]:
         with _naming_round(order):
             return self.executor.train(weights, works)
+
+    def _falsified(self, order: Order, reports: list[ClientReport]) -> tuple[list[ClientReport], list[Missing]]:
+        """The reports as their clients send them, and those whose release cannot be read: beside it nobody else's in
+        the cohort could be, either."""
+        if self.attackers is None:
+            return reports, []
+        sent = [self.attackers.falsified(report, order) for report in reports]
+        check = getattr(self.policies.summary, "fault", None)
+        problems = {} if check is None else {report.client: check(report.summary.released) for report in sent}
+        unread = [
+            Missing(report.client, INVALID, report.timings, problem=problems[report.client])
+            for report in sent
+            if problems.get(report.client)
+        ]
+        return [report for report in sent if not problems.get(report.client)], unread
 
     def _report(
         self, round: ClientRound, row: int, attempts: Attempts, place: int, trained: Trained, timings: Timings
