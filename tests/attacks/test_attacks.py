@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,16 @@ from fedbalancer.attacks import ATTACKS, Attackers, MetadataLiar, UpdateFlip, Ut
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.runs.execute import execute
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.types import ClientReport, Order
 
 CLIENTS = tuple(f"c{number}" for number in range(20))
+
+
+class Unreadable:
+    """A histogram that is none."""
+
+    def falsified(self, report: ClientReport, order: Order) -> ClientReport:
+        return replace(report, summary=replace(report.summary, released=(math.nan,)))
 
 
 def sent(text: str, **report: object) -> object:
@@ -95,6 +104,10 @@ class TestWhat:
         told = sent("metadata-liar(factor=0)", released=(5.0, 3.0, 2.0)).summary  # type: ignore[attr-defined]
         assert told.released == (10.0, 0.0, 0.0)
 
+    def test_a_share_is_one_or_none(self) -> None:
+        assert sent("metadata-liar", released=(0.3,)).summary.released == (1.0,)  # type: ignore[attr-defined]
+        assert sent("metadata-liar(factor=0)", released=(0.3,)).summary.released == (0.0,)  # type: ignore[attr-defined]
+
     def test_updates_are_flipped_and_scaled_as_float32(self) -> None:
         flipped = sent("update-flip(factor=100)").update  # type: ignore[attr-defined]
         assert flipped.dtype == np.float32
@@ -116,6 +129,15 @@ class TestRuns:
             assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
         honest = execute(replace(spec, settings={}))
         assert not np.array_equal(whole.weights, honest.weights)
+
+    def test_a_histogram_that_cannot_be_read_is_left_out_before_it_spoils_the_others(self) -> None:
+        settings = {"attacks": ["attacks.test_attacks:Unreadable:2"], "slots": {"summary": "Histogram(bins=8)"}}
+        found = fb.run(tinytask.load(), "fedbalancer", rounds=4, settings=settings)
+        wrong = found.clients.filter(found.clients["why"] != "")
+        assert wrong.height > 0
+        assert wrong["why"].str.contains("a histogram of 1 values, which must be 8").all()
+        assert set(wrong["outcome"]) == {"invalid"}
+        assert np.isfinite(found.weights).all()
 
     def test_a_run_with_more_attackers_than_clients_is_refused_before_it_starts(self, tmp_path: Path) -> None:
         with pytest.raises(BadSetting, match="attackers"):

@@ -53,6 +53,9 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--workers", "0"), "workers = 0"),
         (("run", "synthetic", "--executor", "inline", "--workers", "3"), "the executor inline has one"),
         (("run", "synthetic", "--address", "auto"), "--executor ray"),
+        (("run", "synthetic", "--attack", "update-flop:1"), "did you mean update-flip"),
+        (("run", "synthetic", "--attack", "update-flip"), "how many clients"),
+        (("compare", "synthetic", "--users", "8", "--attack", "update-flip:9"), "9 attackers are asked for"),
         (("compare", "synthetic", "--engine", "fats"), "did you mean fast"),
         (("compare", "synthetic", "--jobs", "0"), "jobs = 0"),
         (("compare", "synthetic", "--executor", "rya"), "did you mean ray"),
@@ -196,7 +199,7 @@ def test_slots_of_the_command_line_are_added_to_those_of_the_file(
     assert settings["w"] == (3 if "w=3" in given else 7)
 
 
-@pytest.mark.parametrize("what", ["tasks", "methods", "devices", "policies", "settings", "columns"])
+@pytest.mark.parametrize("what", ["tasks", "methods", "devices", "policies", "attacks", "settings", "columns"])
 def test_list(cli: Cli, what: str) -> None:
     assert cli("list", what).returncode == 0
     assert json.loads(cli("list", what, "--json").stdout)

@@ -187,3 +187,21 @@ def test_settings_in_the_brackets_of_a_name_are_the_strategys() -> None:
         assert (strategy.settings.epochs, strategy.settings.w) == (2, 3)
         assert strategy.method.pace.w == 3
         assert strategy.method.name == "fedbalancer[epochs=2,w=3]"
+
+
+def test_a_robust_strategy_is_the_methods_robust_form_in_name_too(tmp_path: Path) -> None:
+    assert Strategy("fedbalancer[w=5]", robust=True).method == method("fedbalancer+robust[w=5]")
+    assert Strategy("fedbalancer+robust", robust=True).method.name == "fedbalancer+robust"
+    assert Strategy(method("fedavg+1t"), robust=True).method.name == "fedavg+1t+robust"
+    world = World(Phone(0), Phone(1), Phone(2))
+    with pytest.raises(Killed):
+        world.start(4, robust=True, checkpoint_dir=tmp_path, run_key="mine", evaluate_fn=dies_at(3))
+    again = World(*world.phones)
+    again.start(4, robust=True, checkpoint_dir=tmp_path, run_key="mine")
+    assert again.of("resumed"), "all that its policies remember is in the checkpoint"
+    assert json.loads((tmp_path / "mine" / "manifest.json").read_text())["method"] == "fedbalancer+robust"
+
+
+def test_attackers_are_simulated_only() -> None:
+    with pytest.raises(BadSetting, match="attackers are simulated"):
+        Strategy(settings={"attacks": ["update-flip:1"]})

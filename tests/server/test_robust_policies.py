@@ -90,7 +90,7 @@ class TestMedianControl:
         assert (back.loss_threshold_ratio, back.deadline_ratio) == (0.0, 1.0)
 
     def test_a_small_change_makes_a_small_step(self) -> None:
-        assert self.after(MedianControl(w=1), [1.0], [0.95]).loss_threshold_ratio == pytest.approx(0.2 * 0.05)
+        assert self.after(MedianControl(w=1), [1.0], [0.9]).loss_threshold_ratio == pytest.approx(0.2 * 0.05)
         assert self.after(MedianControl(w=2), [1.0], [1.0], [0.5]).observed == 3
 
     def test_a_liar_changes_a_step_by_as_little_as_it_moves_the_median(self) -> None:

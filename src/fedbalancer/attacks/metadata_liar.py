@@ -17,7 +17,7 @@ class MetadataLiar:
 
     `told` is what it lies about: "all", which stays consistent in itself, or only the "high" or the "low" loss or the
     "sum". A factor below 1 makes losses small. Of a histogram it tells that all samples are in the last bin, or in the
-    first one.
+    first one; of a share that it is 1, or 0.
     """
 
     factor: float = 10.0
@@ -43,6 +43,8 @@ class MetadataLiar:
 
     def _of_histogram(self, summary: Summary) -> Summary:
         counts = summary.released
+        if len(counts) == 1:  # a share of losses over the threshold
+            return replace(summary, released=(float(self.factor >= 1),))
         rest = (0.0,) * (len(counts) - 1)
         total = (math.fsum(counts),)
         return replace(summary, released=(*rest, *total) if self.factor >= 1 else (*total, *rest))

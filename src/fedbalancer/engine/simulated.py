@@ -26,6 +26,7 @@ from fedbalancer.errors import TrainingDiverged
 from fedbalancer.privacy.spending import RELEASES, Spending
 from fedbalancer.protocols import Availability, DeviceModel, Executor
 from fedbalancer.randomness import stream
+from fedbalancer.server.bench import INVALID
 from fedbalancer.types import (
     UNDER_WAY,
     ClientReport,
@@ -128,10 +129,14 @@ class SimulatedEngine:
         arrives_s = clock.start_s + attempts.elapsed_s
         late = [Pending(made[p], order.round, float(arrives_s[p])) for p in places if coming[p]]
         self.pending = self.pending.without(stale).and_these(late)
-        arrived = [each.joining(order.round) for each in stale] + [made[p] for p in places if accepted[p]]
+        arrived, unread = self._readable(
+            [each.joining(order.round) for each in stale] + [made[p] for p in places if accepted[p]]
+        )
         read = understood(sorted(arrived, key=lambda report: report.client), self.policies.summary, order)
         missing = self._missing(plan, rounds, attempts, timings, accepted, coming)
-        up_bytes = self.up_bytes * (len(read) if late_counts else int(attempts.makes_it.sum()))
+        missing = tuple(sorted((*missing, *unread), key=lambda each: each.client)) if unread else missing
+        came = len(arrived) + len(unread)
+        up_bytes = self.up_bytes * (came if late_counts else int(attempts.makes_it.sum()))
         result = RoundResult(
             plan, read, missing, seconds, self.window_s, self.down_bytes * len(rows), up_bytes, self.pending.clients
         )
@@ -206,6 +211,20 @@ class SimulatedEngine:
     def _train(self, order: Order, weights: Weights, works: list[ClientWork]) -> list[Trained]:
         with _naming_round(order):
             return self.executor.train(weights, works)
+
+    def _readable(self, reports: list[ClientReport]) -> tuple[list[ClientReport], list[Missing]]:
+        """The reports, and those that attackers made so that their release cannot be read: beside it nobody else's in
+        the cohort could be, either."""
+        check = getattr(self.policies.summary, "fault", None)
+        if self.attackers is None or check is None:
+            return reports, []
+        problems = {report.client: check(report.summary.released) for report in reports}
+        unread = [
+            Missing(report.client, INVALID, report.timings, problem=problems[report.client])
+            for report in reports
+            if problems[report.client]
+        ]
+        return [report for report in reports if not problems[report.client]], unread
 
     def _report(
         self, round: ClientRound, row: int, attempts: Attempts, place: int, trained: Trained, timings: Timings

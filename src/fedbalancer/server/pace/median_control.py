@@ -31,7 +31,7 @@ class MedianControl:
 
     And the step is not all or nothing: it is lss (and dss) times the change of utility over `full`, at most 1. In the
     paper's rule the smallest lie can turn a step round where both windows are nearly equal; here it changes the step by
-    as little as the lie moves the median. Where utility changes by a quarter and more, steps are the paper's.
+    as little as the lie moves the median. Where utility halves, or more, a step is the paper's.
     """
 
     needs_losses: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class MedianControl:
     w: int = 20
     lss: float = 0.05
     dss: float = 0.05
-    full: float = 0.25
+    full: float = 0.5
 
     def __post_init__(self) -> None:
         if not self.full > 0:
