@@ -154,11 +154,7 @@ def _timelyfl(s: Settings) -> Method:
 
 
 def _refl(s: Settings) -> Method:
-    return _fedavg("refl", WaitForShare(REFL_SHARE), s).changed(clients=LeastSelected(), late=Boosted())
-
-
-REFL_SHARE = 0.8
-"""The share of reports with which REFL's rounds close, as in its released code."""
+    return _fedavg("refl", WaitForShare(0.8), s).changed(clients=LeastSelected(), late=Boosted())
 
 
 def _late(m: Method, s: Settings) -> Method:

@@ -56,7 +56,10 @@ def test_clients_that_were_not_evaluated_are_left_out_of_accuracies_but_not_of_p
 
 def test_selections_are_counted_until_the_clients_were_evaluated() -> None:
     rounds = pl.DataFrame({"round": [1, 2, 3], "end_s": [50.0, 100.0, 150.0]})
-    clients = pl.DataFrame({"round": [1, 1, 2, 3, 3], "client": ["c0", "c1", "c0", "c2", "c0"]}).lazy()
+    ends = ["completed", "under way", "completed", "train", "completed", "joined"]
+    clients = pl.DataFrame(
+        {"round": [1, 1, 2, 3, 3, 2], "client": ["c0", "c1", "c0", "c2", "c0", "c1"], "outcome": ends}
+    ).lazy()
     before = population([0, 0, 0], [0.1, 0.2, 0.3]).drop("selected")
     assert with_selections(before, rounds, clients)["selected"].to_list() == [2, 1, 0]
 

@@ -85,8 +85,14 @@ def test_policies_that_steer_a_round_see_what_was_sent_for_it() -> None:
 class TestBuffered:
     @pytest.mark.parametrize(("clients", "buffer"), [(1, 1), (2, 1), (5, 3), (10, 5), (20, 10), (100, 10)])
     def test_the_buffer_is_the_papers_ten_and_at_most_half(self, clients: int, buffer: int) -> None:
-        assert Buffered().quorum(make_setup(clients_per_round=clients), make_state(), 99) == buffer
-        assert Buffered(7).quorum(make_setup(clients_per_round=clients), make_state(), 99) == 7
+        setup, state = make_setup(clients_per_round=clients), make_state(late=UnderWay())
+        assert Buffered().quorum(setup, state, 99) == buffer
+        assert Buffered(7).quorum(setup, state, 99) == 7
+
+    def test_it_waits_for_no_more_than_are_at_work(self) -> None:
+        state = make_state(late=UnderWay(("c0", "c1")))
+        assert Buffered(7).quorum(make_setup(), state, 3) == 5
+        assert Buffered().quorum(make_setup(), make_state(late=UnderWay()), 0) == 0
 
     @given(st.integers(1, 6), st.integers(0, 6))
     def test_as_many_start_as_there_is_room_for(self, most: int, busy: int) -> None:

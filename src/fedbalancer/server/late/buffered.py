@@ -49,9 +49,8 @@ class Buffered:
         return setup.clients_per_round - len(state.late.clients)
 
     def quorum(self, setup: Setup, state: ServerState, quorum: int) -> int:
-        if self.buffer is not None:
-            return self.buffer
-        return min(PAPER_BUFFER, (setup.clients_per_round + 1) // 2)
+        buffer = min(PAPER_BUFFER, (setup.clients_per_round + 1) // 2) if self.buffer is None else self.buffer
+        return min(buffer, quorum + len(state.late.clients))  # no more than may come
 
     def weighted(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
         return [
