@@ -27,7 +27,7 @@ def test_help_imports_nothing_that_computes(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1].strip() == "imported:"
 
 
-def test_the_shell_completes_commands_and_options() -> None:
+def test_the_shell_completes_commands_options_tasks_and_methods() -> None:
     def completed(words: str) -> list[str]:
         asked = {
             "_FEDBALANCER_COMPLETE": "complete_bash",
@@ -41,6 +41,8 @@ def test_the_shell_completes_commands_and_options() -> None:
 
     assert completed("fedbalancer comp") == ["compare"]
     assert completed("fedbalancer compare --meth") == ["--methods", "--method"]
+    assert completed("fedbalancer run syn") == ["synthetic"]
+    assert completed("fedbalancer compare watch --methods prox+1t,fedb") == ["prox+1t,fedbalancer"]
 
 
 def test_the_doctor_has_a_line_for_each_thing_and_an_exit_code(cli: Cli) -> None:

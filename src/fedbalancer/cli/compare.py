@@ -23,7 +23,11 @@ T = TypeVar("T")
 
 def compare(
     task: Annotated[
-        str | None, typer.Argument(help="Name of a task, or TOML file; without one: the demo, on data that come along.")
+        str | None,
+        typer.Argument(
+            help="Name of a task, or TOML file; without one: the demo, on data that come along.",
+            autocompletion=options.known_tasks,
+        ),
     ] = None,
     methods: Annotated[
         str | None,
@@ -32,6 +36,7 @@ def compare(
             "--method",
             "-m",
             help="Comma-separated methods (default: FedBalancer and the paper's baselines).",
+            autocompletion=options.known_methods,
         ),
     ] = None,
     seeds: Annotated[

@@ -13,6 +13,22 @@ from fedbalancer.errors import BadSetting
 METHODS = ("method", "methods")
 """Keys of the configuration file that are no settings."""
 
+
+def known_tasks(incomplete: str) -> list[str]:
+    """What a shell offers for a task."""
+    from fedbalancer.tasks.registry import TASKS
+
+    return [name for name in TASKS if name.startswith(incomplete)]
+
+
+def known_methods(incomplete: str) -> list[str]:
+    """What a shell offers for methods, after those that are typed already."""
+    from fedbalancer.methods import BASES
+
+    before, comma, begun = incomplete.rpartition(",")
+    return [before + comma + name for name in BASES if name.startswith(begun)]
+
+
 Scale = Annotated[str, typer.Option(help="Size of the task: small, or paper as published.")]
 Users = Annotated[int | None, typer.Option(help="How many users of the task to take, where it allows a choice.")]
 Variant = Annotated[str | None, typer.Option(help="Which of the task's data sets (`fedbalancer data list`).")]

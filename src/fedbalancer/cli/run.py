@@ -19,10 +19,21 @@ if TYPE_CHECKING:
 
 def run(
     task: Annotated[
-        str, typer.Argument(help="Name of a task (`fedbalancer list tasks`), TOML file, or package.module:function.")
+        str,
+        typer.Argument(
+            help="Name of a task (`fedbalancer list tasks`), TOML file, or package.module:function.",
+            autocompletion=options.known_tasks,
+        ),
     ],
     method: Annotated[
-        str | None, typer.Option("--method", "--methods", "-m", help="Name of a method (default: fedbalancer).")
+        str | None,
+        typer.Option(
+            "--method",
+            "--methods",
+            "-m",
+            help="Name of a method (default: fedbalancer).",
+            autocompletion=options.known_methods,
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     scale: options.Scale = "small",
