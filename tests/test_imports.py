@@ -21,6 +21,7 @@ LAYERS = (
     ("attacks", "client", "server"),
     ("composition", "known", "loop"),
     ("robust",),
+    ("modifiers",),
     ("methods",),
     ("store",),
     ("datasets", "engine", "export", "flower"),

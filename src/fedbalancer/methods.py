@@ -11,42 +11,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fedbalancer.client.compress import (
-    GradientDropping,
-    LowRank,
-    Quantised,
-    RandomMask,
-    SignSGD,
-    Subsample,
-)
-from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
-from fedbalancer.client.summary import LossStatistics, Silent
+from fedbalancer.client.samples import HighestLoss, OverThreshold, OverThresholdBatch
+from fedbalancer.client.summary import LossStatistics
 from fedbalancer.client.work import WholeBatches, WholeEpochs
 from fedbalancer.composition import Method, setup_of
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.known import policy
+from fedbalancer.modifiers import LAST, MODIFIERS
 from fedbalancer.protocols import DeadlinePolicy
-from fedbalancer.robust import robust
-from fedbalancer.server.aggregate import (
-    QFFL,
-    ExtrapolatedMomentum,
-    FedAdagrad,
-    FedAdam,
-    FedExP,
-    FedNova,
-    FedYogi,
-    Krum,
-    MajorityVote,
-    Median,
-    ServerMomentum,
-    TrimmedMean,
-)
-from fedbalancer.server.clients import ByLoss, FedCS, LeastSelected, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.aggregate import ExtrapolatedMomentum
+from fedbalancer.server.clients import ByLoss, LeastSelected, Oort, OverThresholdUtility
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel
-from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
+from fedbalancer.server.late import Boosted, Buffered
 from fedbalancer.server.pace import RatioControl
-from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
+from fedbalancer.server.threshold import InterpolatedThreshold
 from fedbalancer.settings import Settings, resolve
 from fedbalancer.slots import SLOTS, check_composition, checked, load_policy
 from fedbalancer.spelling import check_name, spelt, with_choices
@@ -157,12 +136,6 @@ def _refl(s: Settings) -> Method:
     return _fedavg("refl", WaitForShare(0.8), s).changed(clients=LeastSelected(), late=Boosted())
 
 
-def _late(m: Method, s: Settings) -> Method:
-    if m.late != Lost():
-        raise BadSetting(f"method '{m.name}+late': {type(m.late).__name__} counts late reports anyway")
-    return m.changed(late=Joins())
-
-
 def _summary(s: Settings) -> LossStatistics:
     return LossStatistics(s.noise_factor, s.utility_samples)
 
@@ -189,73 +162,6 @@ FAMILIES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "prox": ("Prox with the deadline that is named: prox[deadline=.5T]", lambda s: _prox("", Undecided(), s)),
 }
 """Bases that are no method before they have a deadline."""
-
-LAST = "+robust"
-Modifier = Callable[[Method, Settings], Method]
-
-MODIFIERS: dict[str, tuple[str, Modifier]] = {
-    # How much a client does, and what it knows of its losses.
-    "+batches": ("clients stop after the batches that fit", lambda m, s: m.changed(work=WholeBatches())),
-    "+forwardpass": ("a fresh forward pass every round", lambda m, s: m.changed(forward_pass="every")),
-    "+silent": ("clients release nothing about their losses", lambda m, s: m.changed(summary=Silent())),
-    # Who takes part.
-    "+powerofchoice": (
-        "clients of high loss among some drawn by size",
-        lambda m, s: m.changed(clients=PowerOfChoice(s.candidates)),
-    ),
-    "+fedcs": ("as many fast clients as fit", lambda m, s: m.changed(clients=FedCS(s.candidates))),
-    "+late": ("a late report joins the round in which it comes", _late),
-    # How updates become a model.
-    "+qffl": ("q-FFL: high losses count for more", lambda m, s: m.changed(aggregate=QFFL(s.qffl_q))),
-    "+momentum": (
-        "momentum on the server",
-        lambda m, s: m.changed(aggregate=ServerMomentum(s.server_momentum, s.server_momentum_eta)),
-    ),
-    "+fedadam": (
-        "Adam on the server",
-        lambda m, s: m.changed(aggregate=FedAdam(s.server_eta, s.server_beta_1, s.server_beta_2, s.server_tau)),
-    ),
-    "+fedyogi": (
-        "Yogi on the server",
-        lambda m, s: m.changed(aggregate=FedYogi(s.server_eta, s.server_beta_1, s.server_beta_2, s.server_tau)),
-    ),
-    "+fedadagrad": (
-        "Adagrad on the server",
-        lambda m, s: m.changed(aggregate=FedAdagrad(s.server_eta, s.server_tau)),
-    ),
-    "+fedexp": ("FedExP: longer steps where clients disagree", lambda m, s: m.changed(aggregate=FedExP())),
-    "+fednova": ("FedNova: updates count per step behind them", lambda m, s: m.changed(aggregate=FedNova())),
-    "+averaged": ("the average of the last models is handed out", lambda m, s: m.changed(deliver=AveragedModel())),
-    "+median": ("the median of every parameter", lambda m, s: m.changed(aggregate=Median())),
-    "+trimmedmean": ("the mean without extremes", lambda m, s: m.changed(aggregate=TrimmedMean(s.trim_share))),
-    "+krum": (
-        "Krum: the updates closest to the others",
-        lambda m, s: m.changed(aggregate=Krum(s.krum_malicious, s.krum_keep)),
-    ),
-    # What liars can do: applied after all others.
-    LAST: ("liar-proof: medians, limits and clipped updates (docs/reliability.md)", lambda m, s: robust(m)),
-    # How updates travel.
-    "+structured": ("Structured Updates of low rank", lambda m, s: m.changed(compress=LowRank(s.structured_rank))),
-    "+mask": ("Structured Updates by a random mask", lambda m, s: m.changed(compress=RandomMask(s.mask_share))),
-    "+subsample": ("a random share of each update", lambda m, s: m.changed(compress=Subsample(s.subsample_share))),
-    "+quantised": ("few bits per parameter, rotated", lambda m, s: m.changed(compress=Quantised(s.quantised_bits))),
-    "+graddrop": (
-        "the largest changes",
-        lambda m, s: m.changed(compress=GradientDropping(s.drop_keep)),
-    ),
-    "+signsgd": (
-        "signs only, majority vote",
-        lambda m, s: m.changed(compress=SignSGD(), aggregate=MajorityVote(s.vote_step)),
-    ),
-    # What FedBalancer is without one of its parts.
-    "+randomsamples": ("as many samples, at random", lambda m, s: m.changed(samples=RandomSamples())),
-    "-samples": (
-        "without sample selection",
-        lambda m, s: m.changed(samples=EverySample(), threshold=NoThreshold()),
-    ),
-    "-deadline": ("without deadline control: T", lambda m, s: m.changed(deadline=FixedDeadline(1))),
-    "-clients": ("without client selection", lambda m, s: m.changed(clients=Uniform())),
-}
 
 
 def method(base: str, settings: Settings | None = None, *, name: str | None = None, **slots: Any) -> Method:
