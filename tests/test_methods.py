@@ -56,7 +56,7 @@ TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "sampleselection": (Uniform(), HighestLoss(), FixedDeadline(1), WholeEpochs()),
     "oort": (Oort(), EverySample(), FirstReports(), AllOrNothing()),
     "fedbalancer": (OverThresholdUtility(), OverThreshold(1.0), PeakDeadline(), WholeEpochs()),
-    "tempo": (ByLoss(), OverThreshold(1.0), UsefulWork(), WholeBatches()),
+    "tempo": (ByLoss(), OverThreshold(0.75), UsefulWork(), WholeBatches()),
     "oortbalancer": (OverThresholdUtility(alpha=2.0), OverThresholdBatch(1.0), PeakDeadline(), WholeEpochs()),
     "timelyfl": (Uniform(), EverySample(), KthFastest(0.5, 1.0), WholeBatches()),
     "refl": (LeastSelected(), EverySample(), WaitForShare(0.8), AllOrNothing()),
