@@ -8,6 +8,8 @@ from __future__ import annotations
 
 NOW = (
     "fedbalancer list methods",
+    "fedbalancer list tasks",
+    "fedbalancer list settings",
     "fedbalancer data list",
     "fedbalancer privacy plan --epsilon 8 --rounds 140",
     "fedbalancer privacy plan --noise 7.11 --rounds 140",

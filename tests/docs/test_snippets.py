@@ -96,6 +96,7 @@ def test_python_is_run_or_has_a_reason() -> None:
     assert unknown == [], "add a line to tests/docs/ledger.py"
 
 
+@pytest.mark.timeout(900)
 def test_short_commands_run_as_they_stand(tmp_path: Path) -> None:
     for command in NOW:
         typed(command, tmp_path)
