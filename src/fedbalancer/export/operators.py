@@ -100,6 +100,12 @@ def _scalar(t: Translation, value: Any, dtype: str | None = None, **_: Any) -> A
     return t.tf.cast(t.number(value), _dtype(t, dtype) or t.tf.float32)
 
 
+def _arange(t: Translation, start: int, end: Any, step: int = 1, dtype: str | None = None, **_: Any) -> Any:
+    if any(isinstance(each, PerBatch) for each in (start, end, step)):
+        raise Refused("over the batch is not supported")
+    return t.tf.cast(np.arange(start, end, step), _dtype(t, dtype) or t.tf.int32)
+
+
 def _full_like(t: Translation, x: Any, value: Any, dtype: str | None = None, **_: Any) -> Any:
     return t.tf.fill(t.tf.shape(x), t.tf.cast(value, _dtype(t, dtype) or x.dtype))
 
@@ -254,6 +260,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.split_with_sizes.default": cuts.split,
     "aten.full.default": _full,
     "aten.full_like.default": _full_like,
+    "aten.arange.start_step": _arange,
     "aten.scalar_tensor.default": _scalar,
     "aten.where.self": _where,
     "aten.gather.default": _picked,
