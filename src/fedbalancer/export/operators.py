@@ -33,14 +33,12 @@ class Translation:
         if step.kind == "constant":
             return self.tf.constant(_narrow(step.args[0]))
         if step.kind not in OPERATIONS:
-            raise BadData(
-                f"layer {step.layer}: the operation {step.kind} has no counterpart among LiteRT's built-in ones"
-            )
+            raise BadData(f"{step.place}: the operation {step.kind} has no counterpart among LiteRT's built-in ones")
         args = [self._known(arg, done) for arg in step.args]
         try:
             return OPERATIONS[step.kind](self, *args, **{key: self._known(v, done) for key, v in step.options.items()})
         except Refused as reason:
-            raise BadData(f"layer {step.layer}: {step.kind} {reason}") from reason
+            raise BadData(f"{step.place}: {step.kind} {reason}") from reason
 
     def _known(self, arg: Any, done: Mapping[str, Any]) -> Any:
         if isinstance(arg, Ref):
