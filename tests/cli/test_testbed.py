@@ -10,6 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 
 Cli = Callable[..., "CompletedProcess[str]"]
+FILE = Path(__file__).parent.parent / "client" / "small.tflite"
 SMALL = ("testbed", "--task", "synthetic", "--scale", "small", "--clients", "3")
 
 
@@ -22,6 +23,10 @@ SMALL = ("testbed", "--task", "synthetic", "--scale", "small", "--clients", "3")
         (("--clients", "0"), "must be at least 1"),
         (("--phones", "nowhere.json"), "nowhere.json"),
         (("--set", "learningrate=1"), "did you mean learning_rate"),
+        (("--runtime", "lite"), "unknown runtime 'lite'; did you mean litert?"),
+        (("--model", "a.tflite"), "phones with torch have no model file; say --runtime litert"),
+        (("--runtime", "litert", "--model", "none.tflite"), "there is no model file"),
+        (("--runtime", "litert", "--model", str(FILE)), "is no model of synthetic at scale small: they differ in"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:

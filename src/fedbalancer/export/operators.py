@@ -33,14 +33,12 @@ class Translation:
         if step.kind == "constant":
             return self.tf.constant(_narrow(step.args[0]))
         if step.kind not in OPERATIONS:
-            raise BadData(
-                f"layer {step.layer}: the operation {step.kind} has no counterpart among LiteRT's built-in ones"
-            )
+            raise BadData(f"{step.place}: the operation {step.kind} has no counterpart among LiteRT's built-in ones")
         args = [self._known(arg, done) for arg in step.args]
         try:
             return OPERATIONS[step.kind](self, *args, **{key: self._known(v, done) for key, v in step.options.items()})
         except Refused as reason:
-            raise BadData(f"layer {step.layer}: {step.kind} {reason}") from reason
+            raise BadData(f"{step.place}: {step.kind} {reason}") from reason
 
     def _known(self, arg: Any, done: Mapping[str, Any]) -> Any:
         if isinstance(arg, Ref):
@@ -98,6 +96,12 @@ def _full(t: Translation, dims: Sequence[Any], value: Any, dtype: str | None = N
 
 def _scalar(t: Translation, value: Any, dtype: str | None = None, **_: Any) -> Any:
     return t.tf.cast(t.number(value), _dtype(t, dtype) or t.tf.float32)
+
+
+def _arange(t: Translation, start: int, end: Any, step: int = 1, dtype: str | None = None, **_: Any) -> Any:
+    if any(isinstance(each, PerBatch) for each in (start, end, step)):
+        raise Refused("over the batch is not supported")
+    return t.tf.cast(np.arange(start, end, step), _dtype(t, dtype) or t.tf.int32)
 
 
 def _full_like(t: Translation, x: Any, value: Any, dtype: str | None = None, **_: Any) -> Any:
@@ -254,6 +258,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.split_with_sizes.default": cuts.split,
     "aten.full.default": _full,
     "aten.full_like.default": _full_like,
+    "aten.arange.start_step": _arange,
     "aten.scalar_tensor.default": _scalar,
     "aten.where.self": _where,
     "aten.gather.default": _picked,

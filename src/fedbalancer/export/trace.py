@@ -48,6 +48,11 @@ class Step:
     options: dict[str, Any]
     layer: str
 
+    @property
+    def place(self) -> str:
+        """Where in the model that is, for people."""
+        return f"layer {self.layer}" if self.layer else "the loss, or between two layers"
+
 
 @dataclass(frozen=True)
 class Traced:
@@ -162,7 +167,7 @@ def _merged(one: Step, other: Step) -> Step:
         args = _same(one.args, other.args)
         options = {key: _same(value, other.options[key]) for key, value in one.options.items()}
     except ValueError as error:
-        raise BadData(f"layer {one.layer}: {error}; a file for any size of batch cannot hold that") from error
+        raise BadData(f"{one.place}: {error}; a file for any size of batch cannot hold that") from error
     return Step(one.name, one.kind, args, options, one.layer)
 
 

@@ -57,7 +57,7 @@ def run_bed(
     stopped: Callable[[], bool] = lambda: False,
 ) -> BedResult:
     """Run all methods of the plan and write the report. Every process that was started is gone afterwards."""
-    _check_packages(plan.runtime)
+    _check_packages(plan)
     if plan.netns:
         check()
     if plan.model:
@@ -73,8 +73,10 @@ def run_bed(
     return _reported(plan, bed, stopped())
 
 
-def _check_packages(runtime: str) -> None:
-    needed = {"flwr": "flower", "torch": "torch"} | ({"ai_edge_litert": "device"} if runtime == "litert" else {})
+def _check_packages(plan: BedPlan) -> None:
+    needed = {"flwr": "flower", "torch": "torch"}
+    if plan.runtime == "litert":
+        needed |= {"ai_edge_litert": "device"} | ({} if plan.model else {"tensorflow": "export"})
     for package, extra in needed.items():
         if find_spec(package) is None:
             raise MissingData(f"the test bed needs {package}; install it: pip install 'fedbalancer[{extra}]'")

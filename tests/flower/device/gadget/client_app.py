@@ -23,4 +23,4 @@ def data(context: Context) -> tuple[Any, Any]:
     return features, scores.argmax(axis=1)
 
 
-app = device_app(os.environ["GADGET_FILE"], data)
+app = device_app(os.environ.get("GADGET_FILE", "small.tflite"), data)
