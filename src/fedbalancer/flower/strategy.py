@@ -18,8 +18,9 @@ from fedbalancer.flower.foreign import with_aggregation
 from fedbalancer.flower.grid_engine import WAITING, Waiting
 from fedbalancer.flower.recorder import RunRecorder, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
-from fedbalancer.methods import LAST, SLOTS, Method
+from fedbalancer.methods import SLOTS, Method
 from fedbalancer.methods import method as method_of
+from fedbalancer.modifiers import LAST
 from fedbalancer.places import cache_folder
 from fedbalancer.robust import robust as robust_of
 from fedbalancer.settings import resolve
