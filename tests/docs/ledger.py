@@ -14,6 +14,7 @@ NOW = (
     "fedbalancer privacy plan --epsilon 8 --rounds 140",
     "fedbalancer privacy plan --noise 7.11 --rounds 140",
     "fedbalancer flower new my_app",
+    "fedbalancer doctor",
 )
 """Typed in an empty folder, in this order."""
 
@@ -34,6 +35,20 @@ _DATA = "needs data that a checkout does not have; on the embedded task: "
 _NODES = "starts real nodes; typed by "
 
 NOT_TYPED = {
+    "fedbalancer compare": "the demo, which is as long as make demo; smaller: tests/cli/test_cli.py",
+    "fedbalancer export har -o har.tflite": "needs TensorFlow: tests/export/test_export.py",
+    "fedbalancer export har --runtime litert --scale paper -o har.tflite": (
+        "needs TensorFlow: tests/export/test_export.py"
+    ),
+    "fedbalancer export my_package.nets:make --shape 1,28,28 -o mine.tflite": (
+        "the reader's own model, and TensorFlow: tests/export/test_export.py"
+    ),
+    "python benchmarks/litert.py --repeats 2": "needs TensorFlow: tests/export/test_export.py",
+    "fedbalancer run synthetic --users 100 --method fedbalancer+robust --attack metadata-liar:10 "
+    "--attack 'update-flip(factor=100):5'": _HOURS + "tests/cli/test_cli.py",
+    "fedbalancer compare watch --methods fedbalancer,fedbalancer+robust --attack utility-liar:3": (
+        _HOURS + "tests/cli/test_cli.py"
+    ),
     "make demo": "sets up an environment of its own; its command, smaller: tests/cli/test_cli.py",
     "make test": "runs these tests",
     "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/bench/test_peers.py",
@@ -116,13 +131,22 @@ PYTHON = {
     ("docs/flower.md", "from fedbalancer.flower import balanced, introduce"): (
         "part of an app: tests/examples/test_flower_frameworks.py"
     ),
-    ("docs/methods/README.md", 'method = fb.method("fedbalancer", deadline=MyDeadline())'): (
+    (
+        "docs/devices.md",
+        "from fedbalancer.flower import device_app",
+    ): "part of an app: tests/flower/test_device_client.py",
+    (
+        "docs/flower.md",
+        "from fedbalancer.flower import device_app",
+    ): "part of an app: tests/flower/test_device_client.py",
+    ("docs/methods/README.md", 'method = fb.method("fedbalancer", deadline=MyDeadline(first=60))'): (
         "with a class of ours: tests/docs/test_tutorials.py"
     ),
     ("docs/reference/index.md", "import fedbalancer as fb"): "an import: tests/test_public.py",
     ("docs/tasks.md", 'task = fb.Task.from_arrays(x, y, model="mlp", partition="dirichlet", clients=50, alpha=0.3)'): (
         "with arrays: tests/test_examples.py"
     ),
+    ("docs/watching.md", "def show(row):"): "with a function of its own: tests/runs/test_notebook.py",
     ("docs/watching.md", "class Slack:"): "a pattern with `...`: tests/tracking/test_tracking.py",
 }
 """Blocks of Python that are not run as they stand, by page and first line without its comment."""
