@@ -171,7 +171,7 @@ def method(base: str, settings: Settings | None = None, *, name: str | None = No
 
     >>> method("fedavg+1t", deadline=FixedDeadline(1.5)).name
     'fedavg+1t[deadline=FixedDeadline(multiple=1.5)]'
-    >>> method("fedbalancer[p=0.75, w=5]").name, method("fedbalancer", clients=Uniform(), name="mine").name
+    >>> method("fedbalancer[p=0.75, w=5]").name, method("fedbalancer", clients=ByLoss(), name="mine").name
     ('fedbalancer[w=5,p=.75]', 'mine')
     """
     spelling = spelt(base)

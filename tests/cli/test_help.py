@@ -42,7 +42,7 @@ def test_the_shell_completes_commands_options_tasks_and_methods() -> None:
     assert completed("fedbalancer comp") == ["compare"]
     assert completed("fedbalancer compare --meth") == ["--methods", "--method"]
     assert completed("fedbalancer run syn") == ["synthetic"]
-    assert completed("fedbalancer compare watch --methods prox+1t,fedb") == ["prox+1t,fedbalancer"]
+    assert completed("fedbalancer compare watch --methods prox+1t,fedbal") == ["prox+1t,fedbalancer"]
 
 
 def test_the_doctor_has_a_line_for_each_thing_and_an_exit_code(cli: Cli) -> None:

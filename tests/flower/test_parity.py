@@ -21,7 +21,7 @@ from flwr.app import Message
 
 import fedbalancer.client.live
 import fedbalancer.flower.hello
-import fedbalancer.flower.torch_client
+import fedbalancer.flower.model_app
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.devices import AlwaysOn, DeviceDraw
 from fedbalancer.devices.replay import Replay
@@ -146,7 +146,7 @@ def on_flower(
 
     # The clients' clock stands still while they compute; they are held to what their devices take.
     time = SimpleNamespace(monotonic=lambda: phone.now_s, sleep=sleep)
-    for module in (fedbalancer.client.live, fedbalancer.flower.torch_client, fedbalancer.flower.hello):
+    for module in (fedbalancer.client.live, fedbalancer.flower.model_app, fedbalancer.flower.hello):
         monkeypatch.setattr(module, "time", time)
     app = client_app(
         net, lambda context: devices.data[context.node_config["client-id"]],

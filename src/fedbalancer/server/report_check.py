@@ -67,7 +67,7 @@ def believed(
 ) -> RoundResult:
     """The result without reports that cannot be true: each is named in the log, and its client is missing as invalid.
     `cohort_faults` looks at what is left: the rule of a robust method, which compares clients with each other."""
-    asked = set(result.plan.cohort)
+    asked = {*result.plan.cohort, *(report.client for report in result.reports if report.staleness)}
     reports: dict[str, ClientReport] = {}
     problems: dict[str, str] = {}
     for report in result.reports:
@@ -89,7 +89,8 @@ def believed(
 
 def _problem(report: ClientReport, state: ServerState, setup: Setup, order: Order) -> str | None:
     size = int(state.ledger.size[state.ledger.position[report.client]])
-    return fault(report, state.weights, size, order, setup.loss_noise, setup.clock_slack_s)
+    known = None if report.staleness else order  # a late report answers an order of an earlier round
+    return fault(report, state.weights, size, known, setup.loss_noise, setup.clock_slack_s)
 
 
 def _check_diverged(problems: Mapping[str, str], reports: Mapping[str, ClientReport], state: ServerState) -> None:

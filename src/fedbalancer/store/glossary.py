@@ -62,7 +62,8 @@ TABLES: Mapping[str, Glossary] = {
         "paused_s": ("s", "seconds in which the device was not available"),
         "epochs": ("epochs", "epochs trained, of which the last may be partial"),
         "samples": ("samples", "samples selected for training"),
-        "outcome": ("", "completed, or why there is no report"),
+        "outcome": ("", "completed, joined (late, in the round in which it came), or why there is no report"),
+        "why": ("", "of a report that was not believed: the field, its value and the rule"),
         **RUN,
     },
     "population": {
