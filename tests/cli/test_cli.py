@@ -116,7 +116,7 @@ def test_compare_prints_the_table_and_json_has_its_shape(
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
     (tmp_path / "c" / "fedbalancer" / "seed-1" / "evals.parquet").write_bytes(b"PAR1")
     shown = cli("report", "c")
-    assert "┃ method" in shown.stdout
+    assert "┃ Method" in shown.stdout
     assert shown.returncode == 2
     assert "error: damaged: fedbalancer seed 1: evals.parquet" in shown.stderr
 
