@@ -1,6 +1,6 @@
 # fedbalancer without setting up Python. A comparison, its report kept in ./runs:
 #   docker build -t fedbalancer .
-#   docker run --rm -v "$PWD/runs:/work/runs" fedbalancer compare --out runs/demo
+#   docker run --rm -v "$PWD/runs:/home/fed/runs" fedbalancer compare --out runs/demo
 
 # What both need: a C compiler for the kernels of training, which are compiled where they run.
 FROM python:3.12-slim AS dev
@@ -13,6 +13,6 @@ WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 RUN pip install --no-cache-dir -c constraints.txt '.[torch,demo]'
-WORKDIR /work
+WORKDIR /home/fed
 ENTRYPOINT ["fedbalancer"]
 CMD ["--help"]
