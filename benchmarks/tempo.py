@@ -3,6 +3,7 @@
     python benchmarks/tempo.py held-out [--tasks har,femnist] [--seeds 10..19]    # seeds that it was not made with
     python benchmarks/tempo.py gifts [--tasks har]                                # what it is given, given to others
     python benchmarks/tempo.py parts [--tasks har]                                # without one part each
+    python benchmarks/tempo.py peers [--tasks har,femnist]                        # methods of other papers
     python benchmarks/tempo.py trials [--tasks synthetic]                         # other phones, cohorts, labels
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
@@ -41,6 +42,7 @@ PARTS = (
     "tempo[aggregate=ExtrapolatedMomentum(beta=0)]", "tempo[aggregate=ServerMomentum(beta=.5)]",
     "tempo[aggregate=WeightedMean]", "tempo[deliver=LastModel]",
 )  # fmt: skip
+PEERS = (*FEDAVG, "fedavg+1t+fednova", "oort", "fedbuff", "timelyfl", "refl", "fedbalancer", "tempo", "tempo+late")
 TRIALS: Mapping[str, tuple[str, ...]] = {
     "as it is": (),
     "phones twice as unequal": ("device_spread=2",),
@@ -61,6 +63,8 @@ class Compared(NamedTuple):
     methods: Sequence[str]
     seeds: str
     settings: Sequence[str] = ()
+    shown: Sequence[str] = ()
+    """Of the methods, those of the table; all unless told."""
 
     def made(self, runs: Path) -> dict[str, Any]:
         """Its summary; the runs that are missing are run first."""
@@ -77,7 +81,8 @@ class Compared(NamedTuple):
             command = ["compare", self.task, "--methods", methods, "--seeds", self.seeds, "--out", str(out), *told]
         subprocess.run([sys.executable, "-m", "fedbalancer", *command], check=True, stdout=subprocess.DEVNULL)
         found: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-        return found
+        shown = self.shown or self.methods
+        return found | {"methods": {name: found["methods"][name] for name in found["methods"] if name in shown}}
 
 
 def over(summary: Mapping[str, Any], mine: str, reference: str, share: str) -> Ratio:
@@ -153,13 +158,16 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None) -> list[Co
         "held-out": (USUAL, TASKS, "10..19"),
         "gifts": (GIVEN, ("har",), "0..4"),
         "parts": (PARTS, ("har",), "0..4"),
+        "peers": (PEERS, TASKS, "10..14"),
     }[what]
-    return [Compared(task, task, methods, seeds or usual_seeds) for task in tasks or usual_tasks]
+    # Two tables of one comparison: what they have in common runs once.
+    run = tuple(dict.fromkeys((*PARTS, *GIVEN))) if methods in (GIVEN, PARTS) else methods
+    return [Compared(task, task, run, seeds or usual_seeds, shown=methods) for task in tasks or usual_tasks]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("held-out", "gifts", "parts", "trials"))
+    parser.add_argument("what", choices=("held-out", "gifts", "parts", "peers", "trials"))
     parser.add_argument("--tasks", type=lambda text: text.split(","))
     parser.add_argument("--seeds")
     parser.add_argument("--runs", type=Path, default=Path("runs/tempo"))
@@ -169,7 +177,7 @@ def main() -> None:
     lines = [f"## {told.what}", ""]
     for compared in chosen(told.what, told.tasks, told.seeds):
         print(compared.name, flush=True)
-        summary = compared.made(told.runs / told.what)
+        summary = compared.made(told.runs / ("parts" if told.what == "gifts" else told.what))
         made += rows(compared.name, compared.task, summary)
         lines += table(compared.name, summary)
     told.out.mkdir(parents=True, exist_ok=True)
