@@ -4,6 +4,7 @@
     python benchmarks/tempo.py gifts [--tasks har]                                # what it is given, given to others
     python benchmarks/tempo.py parts [--tasks har]                                # without one part each
     python benchmarks/tempo.py peers [--tasks har,femnist]                        # methods of other papers
+    python benchmarks/tempo.py unseen                                             # data that it was not made with
     python benchmarks/tempo.py trials [--tasks synthetic]                         # other phones, cohorts, labels
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
@@ -53,6 +54,24 @@ TRIALS: Mapping[str, tuple[str, ...]] = {
     "batches of 50": ("batch_size=50",),
 }
 USERS = {"synthetic": 100}
+DIGITS = """name = "digits"
+[data]
+kind = "npz"
+path = "digits.npz"
+partition = "dirichlet"
+clients = 40
+alpha = 0.5
+test_share = 0.2
+[model]
+name = "mlp"
+hidden = [32]
+[settings]
+rounds = 80
+clients_per_round = 8
+learning_rate = 0.05
+latency = "femnist"
+"""
+"""scikit-learn's 1,797 digits of 8 x 8 pixels, in unequal shares and with unequal labels."""
 
 
 class Compared(NamedTuple):
@@ -65,6 +84,7 @@ class Compared(NamedTuple):
     settings: Sequence[str] = ()
     shown: Sequence[str] = ()
     """Of the methods, those of the table; all unless told."""
+    variant: str = ""
 
     def made(self, runs: Path) -> dict[str, Any]:
         """Its summary; the runs that are missing are run first."""
@@ -74,6 +94,7 @@ class Compared(NamedTuple):
         else:
             users = USERS.get(self.task)
             told = [f"--users={users}"] if users else []
+            told += [f"--variant={self.variant}"] if self.variant else []
             # All methods are evaluated on one grid of seconds; evaluations by rounds would only cost time.
             for setting in ("eval_every=1000000", *self.settings):
                 told += ["--set", setting.replace("HALF", str((users or 20) // 2))]
@@ -148,12 +169,15 @@ def hours(cost: Mapping[str, Any]) -> str:
     return "–" if cost.get("device_s") is None else f"{cost['device_s'] / 3600:.2f}"
 
 
-def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None) -> list[Compared]:
-    """The comparisons of one kind."""
+def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None, runs: Path) -> list[Compared]:
+    """The comparisons of one kind; a task that is made for it is written to `runs`."""
     if what == "trials":
         cases = [(task, trial) for task in tasks or ("synthetic",) for trial in TRIALS]
         methods = ("fedavg+1t", "fedavg+wfa", "fedbalancer", "tempo")
         return [Compared(f"{t}, {trial}", t, methods, seeds or "0..2", TRIALS[trial]) for t, trial in cases]
+    if what == "unseen":
+        strokes = Compared("femnist strokes", "femnist", PEERS, seeds or "10..14", variant="strokes")
+        return [Compared("digits", str(digits(runs)), PEERS, seeds or "10..19"), strokes]
     methods, usual_tasks, usual_seeds = {
         "held-out": (USUAL, TASKS, "10..19"),
         "gifts": (GIVEN, ("har",), "0..4"),
@@ -165,9 +189,21 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None) -> list[Co
     return [Compared(task, task, run, seeds or usual_seeds, shown=methods) for task in tasks or usual_tasks]
 
 
+def digits(runs: Path) -> Path:
+    """The task's file, written with its data."""
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    runs.mkdir(parents=True, exist_ok=True)
+    x, y = load_digits(return_X_y=True)
+    np.savez(runs / "digits.npz", x=(x / 16).astype("float32"), y=y)
+    write_text(runs / "digits.toml", DIGITS)
+    return (runs / "digits.toml").resolve()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("held-out", "gifts", "parts", "peers", "trials"))
+    parser.add_argument("what", choices=("held-out", "gifts", "parts", "peers", "unseen", "trials"))
     parser.add_argument("--tasks", type=lambda text: text.split(","))
     parser.add_argument("--seeds")
     parser.add_argument("--runs", type=Path, default=Path("runs/tempo"))
@@ -175,7 +211,7 @@ def main() -> None:
     told = parser.parse_args()
     made: list[dict[str, Any]] = []
     lines = [f"## {told.what}", ""]
-    for compared in chosen(told.what, told.tasks, told.seeds):
+    for compared in chosen(told.what, told.tasks, told.seeds, told.runs):
         print(compared.name, flush=True)
         summary = compared.made(told.runs / ("parts" if told.what == "gifts" else told.what))
         made += rows(compared.name, compared.task, summary)
