@@ -1,14 +1,17 @@
 """`fedbalancer ARGUMENTS` as a process of its own that need not load its libraries again.
 
 A process that has them loaded forks for every command: each has its own folder, environment, streams and exit code, and
-ends as any other does. That a fresh process loads what it needs, and no more, is what cli/test_help.py looks at.
+ends as any other does, but for taking its libraries apart, which costs as much as loading them. That a fresh process
+loads what it needs, and no more, is what cli/test_help.py looks at.
 
-Run as a script this file is that process: a request, a line of JSON, comes on stdin; the child's number and then its exit
-code go out.
+Run as a script this file is that process: a request, a line of JSON, comes on stdin; the child's number and then its
+exit code go out.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import runpy
@@ -16,6 +19,8 @@ import select
 import signal
 import subprocess
 import sys
+import threading
+import traceback
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -70,6 +75,7 @@ def _serve() -> None:
     for name in LOADED:
         with suppress(ImportError):
             import_module(name)
+    gc.freeze()  # a collection in a child would copy all that is loaded
     known = [entry for entry in sys.path if entry not in os.environ.get("PYTHONPATH", "").split(os.pathsep)][1:]
     while line := sys.stdin.buffer.readline():
         child = os.fork()
@@ -89,14 +95,32 @@ def _become(request: dict[str, Any], known: list[str]) -> None:
     for number, (path, mode) in enumerate(streams):
         os.dup2(os.open(path, mode | os.O_CREAT | os.O_TRUNC * (number > 0)), number)
     encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", encoding=encoding, closefd=False)
-    sys.stderr = open(2, "w", encoding=encoding, errors="backslashreplace", buffering=1, closefd=False)
+    for stream in (sys.stdout, sys.stderr):  # those of the new places: Python has looked at the old ones
+        stream.reconfigure(encoding=encoding)  # type: ignore[union-attr]
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [request["folder"], *path, *known]
     sys.argv[1:] = request["arguments"]
 
 
+def _ran() -> int:
+    """The exit code of the command, and what it says of itself at its end."""
+    try:
+        runpy.run_module("fedbalancer", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
     _serve()
-    runpy.run_module("fedbalancer", run_name="__main__", alter_sys=True)
+    code = _ran()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -355,6 +356,23 @@ class TestLoadPolicy:
         assert str(caught.value).startswith(f"slots.deadline = {path!r}")
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ("def plan(:\n", "SyntaxError: invalid syntax (broken_policy.py, line 1)"),
+            ("import dataclass\n", "No module named 'dataclass'"),
+            ("first = second\n", "NameError: name 'second' is not defined"),
+        ],
+    )
+    def test_a_module_that_cannot_be_loaded_is_one_line(
+        self, source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "broken_policy.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(BadSetting) as caught:
+            load_policy("deadline", "broken_policy:Mine")
+        assert str(caught.value) == f"slots.deadline = 'broken_policy:Mine': {message}"
 
     def test_an_unknown_slot_suggests_the_nearest(self) -> None:
         with pytest.raises(UnknownName, match="did you mean deadline"):

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import commands
 import pytest
 
 FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "population.parquet", "model.safetensors")
@@ -27,7 +28,7 @@ def finish(folder: Path) -> None:
     """Resume, or start if the kill came before the run had a manifest."""
     started = (folder / "manifest.json").is_file()
     arguments = ("resume", str(folder)) if started else (*RUN, "--out", str(folder))
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=240, check=False)
+    done = commands.run(folder.parent, *arguments)
     assert done.returncode == 0, done.stderr
 
 
@@ -61,7 +62,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], f
     return contents(folder), first_s, time.monotonic() - begun
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.05, 0.9])  # at any moment between: test_two_hundred_kills
 def test_a_killed_run_resumes_to_the_same_bytes(
     share: float, whole: tuple[dict[str, bytes], float, float], tmp_path: Path
 ) -> None:
@@ -101,7 +102,7 @@ def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
     try:
         while not (folder / "checkpoint").is_dir():
             time.sleep(0.01)
-        second = subprocess.run(command("resume", str(folder)), capture_output=True, text=True, check=False)
+        second = commands.run(tmp_path, "resume", "run")
         assert second.returncode == 2
         assert "Traceback" not in second.stderr
     finally:
@@ -132,8 +133,8 @@ def start_comparison(folder: Path) -> subprocess.Popen[str]:
 
 
 def test_a_comparison_stopped_by_ctrl_c_or_killed_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    whole = subprocess.run(command(*COMPARE, "--out", str(tmp_path / "whole")), capture_output=True, check=False)
-    assert whole.returncode == 0
+    whole = commands.run(tmp_path, *COMPARE, "--out", "whole")
+    assert whole.returncode == 0, whole.stderr
     expected = all_runs(tmp_path / "whole")
     assert len(expected) == 4
 
@@ -148,7 +149,7 @@ def test_a_comparison_stopped_by_ctrl_c_or_killed_resumes_to_the_same_bytes(tmp_
     killed.communicate(timeout=20)  # returns when no process of it is left that holds the pipes
 
     for name in ("stopped", "killed"):
-        done = subprocess.run(command("resume", str(tmp_path / name)), capture_output=True, text=True, check=False)
+        done = commands.run(tmp_path, "resume", name)
         assert done.returncode == 0, done.stderr
         assert all_runs(tmp_path / name) == expected
 

@@ -62,8 +62,10 @@ def runs_display(titles: Mapping[Key, str], shown: bool = True) -> Iterator[List
         TimeRemainingColumn(),
     )
     # What a cell prints is in nobody's way: in a notebook the bars are a widget of their own.
-    kept = {"redirect_stdout": not console.is_jupyter, "redirect_stderr": not console.is_jupyter}
-    with Progress(*columns, console=console, disable=not _is_live(console), **kept) as bars:
+    taken = not console.is_jupyter
+    with Progress(
+        *columns, console=console, disable=not _is_live(console), redirect_stdout=taken, redirect_stderr=taken
+    ) as bars:
         try:
             yield _Display(bars, titles)
         finally:
