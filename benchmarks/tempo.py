@@ -4,6 +4,7 @@
     python benchmarks/tempo.py gifts [--tasks har]                                # what it is given, given to others
     python benchmarks/tempo.py parts [--tasks har]                                # without one part each
     python benchmarks/tempo.py trials [--tasks synthetic]                         # other phones, cohorts, labels
+    python benchmarks/tempo.py labels [--tasks har]                               # wrong labels: +trimmed
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
 of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and 95 %
@@ -50,6 +51,7 @@ TRIALS: Mapping[str, tuple[str, ...]] = {
     "one local epoch": ("epochs=1",),
     "batches of 50": ("batch_size=50",),
 }
+LABELS = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed")
 USERS = {"synthetic": 100}
 
 
@@ -149,6 +151,9 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None) -> list[Co
         cases = [(task, trial) for task in tasks or ("synthetic",) for trial in TRIALS]
         methods = ("fedavg+1t", "fedavg+wfa", "fedbalancer", "tempo")
         return [Compared(f"{t}, {trial}", t, methods, seeds or "0..2", TRIALS[trial]) for t, trial in cases]
+    if what == "labels":
+        names = {task: f"{task}, a fifth of the labels wrong" for task in tasks or ("har", "synthetic")}
+        return [Compared(names[t], t, LABELS, seeds or "10..12", ("label_noise=.2",)) for t in names]
     methods, usual_tasks, usual_seeds = {
         "held-out": (USUAL, TASKS, "10..19"),
         "gifts": (GIVEN, ("har",), "0..4"),
@@ -159,7 +164,7 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None) -> list[Co
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("held-out", "gifts", "parts", "trials"))
+    parser.add_argument("what", choices=("held-out", "gifts", "parts", "trials", "labels"))
     parser.add_argument("--tasks", type=lambda text: text.split(","))
     parser.add_argument("--seeds")
     parser.add_argument("--runs", type=Path, default=Path("runs/tempo"))

@@ -19,7 +19,14 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
+from fedbalancer.client.samples import (
+    EverySample,
+    HighestLoss,
+    OverThreshold,
+    OverThresholdBatch,
+    RandomSamples,
+    Trimmed,
+)
 from fedbalancer.client.summary import LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting
@@ -75,7 +82,7 @@ CHOICES: dict[str, list[Any]] = {
         Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS(), ByLoss(), LeastSelected(),
         CappedParticipation(),
     ],
-    "samples": [EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples()],
+    "samples": [EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples(), Trimmed(0.8)],
     "deadline": [
         FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports(), UsefulWork(), KthFastest(),
         LimitedDeadline(UsefulWork()),

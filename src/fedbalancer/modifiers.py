@@ -12,7 +12,7 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.samples import EverySample, RandomSamples
+from fedbalancer.client.samples import EverySample, OverThreshold, RandomSamples, Trimmed
 from fedbalancer.client.summary import Silent
 from fedbalancer.client.work import WholeBatches
 from fedbalancer.composition import Method
@@ -45,6 +45,13 @@ def _late(m: Method, s: Settings) -> Method:
     return m.changed(late=Joins())
 
 
+def _trimmed(m: Method, s: Settings) -> Method:
+    """In place of Algorithm 1, and of every sample, which is Algorithm 1 with a threshold of zero."""
+    if type(m.samples) not in (EverySample, OverThreshold):
+        raise BadSetting(f"method '{m.name}+trimmed': {type(m.samples).__name__} selects by a rule of its own")
+    return m.changed(samples=Trimmed(getattr(m.samples, "p", 1.0)))
+
+
 LAST = "+robust"
 Modifier = Callable[[Method, Settings], Method]
 
@@ -52,6 +59,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
     # How much a client does, and what it knows of its losses.
     "+batches": ("clients stop after the batches that fit", lambda m, s: m.changed(work=WholeBatches())),
     "+forwardpass": ("a fresh forward pass every round", lambda m, s: m.changed(forward_pass="every")),
+    "+trimmed": ("without samples whose labels seem wrong", _trimmed),
     "+silent": ("clients release nothing about their losses", lambda m, s: m.changed(summary=Silent())),
     # Who takes part.
     "+powerofchoice": (

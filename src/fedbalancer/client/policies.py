@@ -16,14 +16,24 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
+from fedbalancer.client.samples import (
+    EverySample,
+    HighestLoss,
+    OverThreshold,
+    OverThresholdBatch,
+    RandomSamples,
+    Trimmed,
+)
 from fedbalancer.client.summary import FractionTracker, Histogram, LossStatistics, SecAggHistogram, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting
 from fedbalancer.protocols import Compressor, SampleSelector, Summarizer, WorkPolicy
 
 KNOWN: dict[str, Mapping[str, type]] = {
-    "samples": {c.__name__: c for c in (EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples)},
+    "samples": {
+        c.__name__: c
+        for c in (EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples, Trimmed)
+    },
     "work": {c.__name__: c for c in (AllOrNothing, WholeBatches, WholeEpochs)},
     "summary": {
         **{c.__name__: c for c in (FractionTracker, Histogram, LossStatistics, SecAggHistogram, Silent)},

@@ -5,5 +5,6 @@ from fedbalancer.client.samples.highest_loss import HighestLoss
 from fedbalancer.client.samples.random import RandomSamples
 from fedbalancer.client.samples.threshold import OverThreshold
 from fedbalancer.client.samples.threshold_batch import OverThresholdBatch
+from fedbalancer.client.samples.trimmed import Trimmed
 
-__all__ = ["EverySample", "HighestLoss", "OverThreshold", "OverThresholdBatch", "RandomSamples"]
+__all__ = ["EverySample", "HighestLoss", "OverThreshold", "OverThresholdBatch", "RandomSamples", "Trimmed"]
