@@ -5,6 +5,7 @@
     python benchmarks/tempo.py parts [--tasks har]                                # without one part each
     python benchmarks/tempo.py trials [--tasks synthetic]                         # other phones, cohorts, labels
     python benchmarks/tempo.py labels [--tasks har]                               # wrong labels: +trimmed
+    python benchmarks/tempo.py added [--tasks har]                                # parts that it does not have
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
 of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and 95 %
@@ -51,6 +52,7 @@ TRIALS: Mapping[str, tuple[str, ...]] = {
     "one local epoch": ("epochs=1",),
     "batches of 50": ("batch_size=50",),
 }
+ADDED = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed", "tempo+forecast", "tempo+classfloor")
 LABELS = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed")
 USERS = {"synthetic": 100}
 
@@ -158,13 +160,14 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None) -> list[Co
         "held-out": (USUAL, TASKS, "10..19"),
         "gifts": (GIVEN, ("har",), "0..4"),
         "parts": (PARTS, ("har",), "0..4"),
+        "added": (ADDED, ("har", "synthetic"), "10..12"),
     }[what]
     return [Compared(task, task, methods, seeds or usual_seeds) for task in tasks or usual_tasks]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("held-out", "gifts", "parts", "trials", "labels"))
+    parser.add_argument("what", choices=("held-out", "gifts", "parts", "trials", "labels", "added"))
     parser.add_argument("--tasks", type=lambda text: text.split(","))
     parser.add_argument("--seeds")
     parser.add_argument("--runs", type=Path, default=Path("runs/tempo"))
