@@ -17,7 +17,16 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
+from fedbalancer.client.forecast import ForecastEpochs
+from fedbalancer.client.samples import (
+    ClassFloor,
+    EverySample,
+    HighestLoss,
+    OverThreshold,
+    OverThresholdBatch,
+    RandomSamples,
+    Trimmed,
+)
 from fedbalancer.client.summary import LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting, UnknownName
@@ -104,6 +113,9 @@ class TestTable:
         waits = isinstance(method(name).deadline, WaitForShare | FirstReports)
         refused -= {"-deadline"} if waits or "2t" in name or name == "timelyfl" else set()
         refused |= {"+late"} if name in LATE else set()
+        refused |= {"+forecast"} if isinstance(method(name).work, AllOrNothing) else set()
+        own_rule = not isinstance(method(name).samples, EverySample | OverThreshold)
+        refused |= {"+trimmed", "+classfloor"} if own_rule else set()
         for modifier in MODIFIERS:
             if modifier not in refused:
                 assert method(name + modifier).name == name + modifier
@@ -200,6 +212,9 @@ class TestSettingsReachTheSlots:
             "-clients": {"clients": Uniform()},
             "+batches": {"work": WholeBatches()},
             "+forwardpass": {"forward_pass": "every"},
+            "+forecast": {"work": ForecastEpochs()},
+            "+trimmed": {"samples": Trimmed(0.9)},
+            "+classfloor": {"samples": ClassFloor(0.9)},
         }
         assert set(made) == set(MODIFIERS) - {"+silent", "+robust"}, "these two are in tests of their own"
         for modifier, slots in made.items():

@@ -132,6 +132,7 @@ def simulated(own: Method, devices: Devices, trainer: TorchTrainer) -> list[Roun
         trainer.layout.wire_bytes,
         up_bytes=up_bytes,
         window_s=0.0,
+        labels=lambda client: devices.data[client][1],
     )
     return played(Server(own.server, setup_of(own, ledger, SETTINGS, SEED)), engine, trainer)
 
@@ -202,7 +203,7 @@ def assert_close(one: Any, other: Any) -> None:
 
 def all_methods() -> list[str]:
     """Every base, and every modifier on the first of some bases that it goes together with; but for those that count
-    late reports, which Flower refuses."""
+    late reports, which Flower refuses, and for forecasts, which there are the server's."""
     names = list(BASES)
     for modifier in MODIFIERS:
         for base in ("fedbalancer", "prox+2t"):
@@ -212,7 +213,8 @@ def all_methods() -> list[str]:
                 continue
             names.append(base + modifier)
             break
-    return [name for name in names if method(name, SETTINGS).late == Lost()]
+    made = {name: method(name, SETTINGS) for name in names}
+    return [name for name, own in made.items() if own.late == Lost() and not getattr(own.work, "forecasts", False)]
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "refl", "fedavg+1t+late"])
@@ -226,8 +228,20 @@ def test_both_worlds_have_the_same_rounds(
     name: str, devices: Devices, trainer: TorchTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = method(name, SETTINGS)
-    wanted = simulated(own, devices, trainer)
-    found = on_flower(own, devices, trainer, monkeypatch)
+    assert_the_same(on_flower(own, devices, trainer, monkeypatch), simulated(own, devices, trainer))
+
+
+def test_on_flower_a_client_leaves_the_forecast_to_the_server(
+    devices: Devices, trainer: TorchTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knowing, guessing = method("fedbalancer+batches", SETTINGS), method("fedbalancer+batches+forecast", SETTINGS)
+    wanted = simulated(knowing, devices, trainer)
+    assert_the_same(on_flower(guessing, devices, trainer, monkeypatch), wanted)
+    late = [each.why for result in simulated(guessing, devices, trainer) for each in result.missing]
+    assert late.count("upload") > sum(each.why == "upload" for result in wanted for each in result.missing)
+
+
+def assert_the_same(found: list[RoundResult], wanted: list[RoundResult]) -> None:
     assert len(found) == len(wanted) == ROUNDS
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.plan.cohort == theirs.plan.cohort

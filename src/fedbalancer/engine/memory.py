@@ -52,6 +52,8 @@ class Memories(Mapping[str, ClientMemory]):
             self._residuals.pop(row, None)
         if memory.uploads_s:
             self._uploads_s[row] = memory.uploads_s
+        else:
+            self._uploads_s.pop(row, None)
 
     def to_arrays(self) -> dict[str, Any]:
         """Everything as six arrays, by row; a client without a list has length -1. Uploads are two more, a row of each

@@ -47,7 +47,7 @@ def test_it_keeps_the_contract_of_its_slot() -> None:
 def test_most_samples_of_wrong_labels_are_left_out_and_hardly_any_other(size: int, wrong: float) -> None:
     losses, bad = two_groups(size, wrong)
     rounds = [set(select(losses, seed=seed).tolist()) for seed in range(20)]
-    assert np.mean([len(chosen & bad) for chosen in rounds]) <= 0.25 * len(bad)
+    assert np.mean([len(chosen & bad) for chosen in rounds]) <= 0.35 * len(bad)
     assert np.mean([len(chosen - bad) for chosen in rounds]) >= 0.97 * (size - len(bad))
 
 

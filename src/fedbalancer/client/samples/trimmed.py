@@ -24,13 +24,14 @@ def split(losses: FloatArray) -> tuple[float, float]:
     (2.8, 0.996)
     """
     ordered = np.sort(losses)
-    if not len(ordered) or ordered[0] == ordered[-1]:
+    apart = ordered - ordered.mean() if len(ordered) else ordered
+    if not np.square(apart).sum() > 0:
         return np.inf, 0.0
     below = np.arange(1, len(ordered))
-    sums = np.cumsum(ordered - ordered.mean())[:-1]  # minus those above, since all sum up to nothing
+    sums = np.cumsum(apart)[:-1]  # minus those above, since all sum up to nothing
     between = sums**2 / (below * (1.0 - below / len(ordered)))
     best = int(np.argmax(between))
-    return float(ordered[best + 1]), float(between[best] / np.square(ordered - ordered.mean()).sum())
+    return float(ordered[best + 1]), float(between[best] / np.square(apart).sum())
 
 
 @dataclass(frozen=True)
