@@ -5,7 +5,7 @@
     python benchmarks/tempo.py parts [--tasks har]                                # without one part each
     python benchmarks/tempo.py trials [--tasks synthetic]                         # other phones, cohorts, labels
     python benchmarks/tempo.py labels [--tasks har]                               # wrong labels: +trimmed
-    python benchmarks/tempo.py added [--tasks har]                                # parts that it does not have
+    python benchmarks/tempo.py added [--tasks synthetic]                          # parts that it does not have
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
 of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and 95 %
@@ -154,13 +154,15 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None) -> list[Co
         methods = ("fedavg+1t", "fedavg+wfa", "fedbalancer", "tempo")
         return [Compared(f"{t}, {trial}", t, methods, seeds or "0..2", TRIALS[trial]) for t, trial in cases]
     if what == "labels":
-        names = {task: f"{task}, a fifth of the labels wrong" for task in tasks or ("har", "synthetic")}
-        return [Compared(names[t], t, LABELS, seeds or "10..12", ("label_noise=.2",)) for t in names]
+        wrong = "a fifth of the labels wrong"
+        kinds: Mapping[str, tuple[str, ...]] = {wrong: TRIALS[wrong], "labels as they are": ()}
+        cases = [(task, kind) for task in tasks or ("har", "synthetic") for kind in kinds]
+        return [Compared(f"{t}, {kind}", t, LABELS, seeds or "10..12", kinds[kind]) for t, kind in cases]
     methods, usual_tasks, usual_seeds = {
         "held-out": (USUAL, TASKS, "10..19"),
         "gifts": (GIVEN, ("har",), "0..4"),
         "parts": (PARTS, ("har",), "0..4"),
-        "added": (ADDED, ("har", "synthetic"), "10..12"),
+        "added": (ADDED, ("synthetic",), "10..12"),
     }[what]
     return [Compared(task, task, methods, seeds or usual_seeds) for task in tasks or usual_tasks]
 
