@@ -49,7 +49,7 @@ def timed(task: Task, name: str, method: str, seed: int) -> dict[str, Any]:
 def table(made: pl.DataFrame) -> list[str]:
     """All seeds together, in Markdown."""
     lines = [
-        "| task | method | no report in its round | of these cut off in the upload | batches reported per 1000 s |",
+        "| task | method | no report in its round | cut off in its upload | batches reported per 1000 s |",
         "|:--|:--|--:|--:|--:|",
     ]
     sums = made.group_by("task", "method", maintain_order=True).sum()
