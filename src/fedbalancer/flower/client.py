@@ -86,7 +86,7 @@ class LocalRound:
 
     def time_left(self) -> float:
         """Seconds until the client should send its report, the way back already taken off; inf without a deadline."""
-        return self.instruction.budget_s - self.elapsed_s()
+        return (self.instruction.budget_s if self._live is None else self._live.budget_s) - self.elapsed_s()
 
     def select(self, losses: ArrayLike | None = None, *, forward: Callable[[], ArrayLike] | None = None) -> IndexArray:
         """The samples to train on, by the method's own policy.
@@ -197,7 +197,7 @@ class LocalRound:
         self._saved = saved.saved
         return LiveRound(
             self.policies, self.order, self.client, keeper.size, saved.settled(told.accepted_round), told.batch_s,
-            budget_s=told.budget_s, clock=self._clock, began_s=self._began_s,
+            budget_s=told.budget_s, clock=self._clock, began_s=self._began_s, late_counts=told.late_counts,
         )  # fmt: skip
 
     def _keeper(self) -> Keeper:
