@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbalancer.errors import BadData
+from fedbalancer.flower.aggregate import count_of
 from fedbalancer.flower.compat import ArrayRecord, Message, MetricRecord, RecordDict, made_reply
 from fedbalancer.flower.evaluation import weighted_mean
 from fedbalancer.flower.layout import Faulty
@@ -77,7 +78,7 @@ class OwnAggregation:
 
     def _reply(self, state: ServerState, report: ClientReport, node: int) -> Message:
         own = dict(self._run.engine.own_metrics[report.client].metric_records[METRICS])
-        metrics = own | {WEIGHT: report.weight, "train_loss": float(report.summary.loss_mean)}
+        metrics = own | {WEIGHT: count_of(report.weight), "train_loss": float(report.summary.loss_mean)}
         arrays = self._run.layout.record(_model(state, report))
         return made_reply(RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics)}), node)
 

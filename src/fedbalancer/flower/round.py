@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedbalancer.client.round import understood
@@ -59,10 +60,11 @@ class OpenRound:
         engine, number = self.engine, self.plan.order.round
         arrays, config = engine.layout.record(self.weights), engine.train_config
         config["server-round"] = number
-        made = self.messages(arrays, config)
-        if engine.configure_train is not None:
-            made = list(engine.configure_train(number, arrays, config, engine.grid))
-        letters = [self._letter(message, arrays) for message in made]
+        if engine.configure_train is None:
+            messages: Iterable[Message] = self.messages(arrays, config)
+        else:
+            messages = engine.configure_train(number, arrays, config, engine.grid)
+        letters = [self._letter(message, arrays) for message in messages]
         went = {sent.client for sent in engine.mailbox.send(TRAIN, letters, number, ttl_s)}
         for client in self.plan.cohort:
             if client not in went:
