@@ -19,6 +19,10 @@ from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.flower import Strategy
 
 
+def mean_of(contents: list[RecordDict], key: str) -> MetricRecord:
+    return MetricRecord({})
+
+
 def model(record: ArrayRecord) -> Any:
     return record["w"].numpy()
 
@@ -284,3 +288,23 @@ def test_it_does_not_run_in_a_loop_of_flowers() -> None:
         wrapped.start(world.grid, arrays)
     with pytest.raises(BadSetting, match="aggregate=Strategy"):
         Strategy("fedavg+wfa", aggregate=Strategy("fedavg+wfa"))
+
+
+class Noting(flower_strategies.FedAvg):
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (flower_strategies.FedAvg(fraction_evaluate=0.5), "fraction_evaluate = 0.5 of aggregate=FedAvg"),
+        (flower_strategies.FedAdam(min_evaluate_nodes=3), "min_evaluate_nodes = 3 of aggregate=FedAdam"),
+        (flower_strategies.FedAvg(evaluate_metrics_aggr_fn=mean_of), "evaluate_metrics_aggr_fn of aggregate=FedAvg"),
+        (flower_strategies.FedAvg(train_metrics_aggr_fn=mean_of), "train_metrics_aggr_fn of aggregate=FedAvg"),
+        (Noting(), "its own aggregate_evaluate would not be called"),
+    ],
+)
+def test_what_a_strategy_in_the_aggregation_slot_would_not_do_is_refused(strategy: Any, said: str) -> None:
+    with pytest.raises(BadSetting, match=said):
+        Strategy("fedavg+wfa", aggregate=strategy)
