@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from runs.killing import (
     MARK,
+    PATIENCE_S,
     POOL,
     RUN,
     SHARED,
@@ -50,7 +51,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Whole]:
             time.sleep(0.01)
             assert process.poll() is None
         first_s = time.monotonic() - begun
-        assert process.wait(240) == 0
+        assert process.wait(PATIENCE_S) == 0
         return contents(folder), first_s, time.monotonic() - begun
 
     return made
