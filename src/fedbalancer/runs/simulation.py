@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from fedbalancer.attacks import attackers_of
+from fedbalancer.attacks import attackers_of, with_poison
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.devices import AlwaysOn, Network, Phones, many, read_traces, resolve_latency, spread_latency
 from fedbalancer.engine import SimulatedEngine
@@ -52,6 +52,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
             )
         settings = settings.model_copy(update={"clients_per_round": len(task.sizes)})
     attackers_of(settings.attacks, tuple(task.sizes), spec.seed)
+    with_poison(task, settings.attacks, spec.seed)
     spending_for(chosen, settings, SENT_NOTHING)  # a budget that allows nothing is refused before anything starts
     return settings, chosen
 
