@@ -10,6 +10,7 @@ import polars as pl
 from fedbalancer.paper.items.compared import full_target
 from fedbalancer.paper.picture import legend_below, panels
 from fedbalancer.report.style import DASHES, looks
+from fedbalancer.spelling import one_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +42,7 @@ def _spelled() -> dict[tuple[str, float], str]:
         for epsilon in (INFINITE, 1.0, 4.0, 8.0):
             summary = f"{name}(noise_multiplier={MULTIPLIERS[epsilon]:g}{more})"
             found[name, epsilon] = f"{begin},summary={summary}]"
-    return found
+    return {key: one_name(method) for key, method in found.items()}
 
 
 SPELLED = _spelled()
