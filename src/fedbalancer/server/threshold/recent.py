@@ -31,7 +31,7 @@ class RecentThreshold:
     One client is one voice, however often it takes part, and however large its numbers are. Of n voices k liars that
     all say more move the quantile q by q k ranks among the honest ones, and such that all say less by (1 - q) k. There
     is no room below zero, where most clients have no loss there, so that a low q for LLow is safe from either: with the
-    lower quartile ten liars of 100 moved the threshold by up to .11, with this one by less than .05. In one round's ten
+    lower quartile ten liars of 100 moved the threshold by up to .11, with this one by .05. In one round's ten
     reports a single liar would do that.
     """
 
