@@ -13,8 +13,8 @@ demo: $(VENV)/.demo ## FedBalancer against FedAvg and Prox on real smartwatch da
 test: $(VENV)/.dev ## lint, types and all tests
 	BIN=$(BIN) scripts/check
 
-soak: $(VENV)/.dev ## the long checks: kills and resumes, random compositions, all Flower faults, kernels under sanitizers
-	$(BIN)/pytest -m soak -n 0 --timeout 7200 tests
+soak: $(VENV)/.dev ## the long checks: kills and resumes, fuzzing, compositions, sanitizers, attacks; then all Flower faults
+	BIN=$(BIN) scripts/soak
 
 docs: $(VENV)/.dev ## the site, into site/; fetches nothing, and a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir site

@@ -21,6 +21,7 @@ ATTACKS = (
     "utility-liar:1", "utility-liar:10",
     "latency-liar:10", "latency-liar(factor=1.5):10", "latency-liar(factor=.01):10",
     "update-flip:1", "update-flip:10", "update-flip(factor=100):10", "update-scale:10",
+    "label-flip:10",
 )  # fmt: skip
 
 

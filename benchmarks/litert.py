@@ -66,7 +66,8 @@ def measured(task: str, place: Path, arguments: argparse.Namespace) -> dict[str,
         np.savez(data, x=features[:SAMPLES], y=labels[:SAMPLES])
         found: dict[str, Any] = {"bytes": file.stat().st_size}
         make = getattr(loaded.model, "func", loaded.model), getattr(loaded.model, "args", ())
-        model = json.dumps([make[0].__module__, make[0].__name__, make[1]])
+        loss = loaded.loss if isinstance(loaded.loss, str) else [loaded.loss.__module__, loaded.loss.__name__]
+        model = json.dumps([make[0].__module__, make[0].__name__, make[1], loss])
         for client in CLIENTS:
             runs = [child(client, model, file, data, arguments.batches) for _ in range(arguments.repeats)]
             found[client] = {key: min(run[key] for run in runs) for key in runs[0]}
@@ -84,11 +85,13 @@ def be_child(client: str, made_by: str, file: str, data: str, batches: str) -> N
     """Measure one client in this process."""
     import flwr.clientapp  # noqa: F401
 
+    from fedbalancer.client.tensors import stored
+
     told = {"mb": largest_mb()}
     if client != "nothing":
         model = on_litert(file) if client == "litert" else on_torch(made_by, data)
         with np.load(data) as held:
-            samples = held["x"], held["y"]
+            samples = stored((held["x"], held["y"]))
         model.timed(samples, 10, 1)
         start_s = time.process_time()
         seconds = [cpu_s(model, samples) for _ in range(int(batches) // 4)]
@@ -115,10 +118,12 @@ def on_torch(made_by: str, data: str) -> Any:
     from fedbalancer.client.torch_model import TorchModel
 
     torch.set_num_threads(1)
-    module, name, given = json.loads(made_by)
+    module, name, given, loss = json.loads(made_by)
+    if not isinstance(loss, str):
+        loss = getattr(import_module(loss[0]), loss[1])
     with np.load(data) as held:
         example = held["x"][:10]
-    model = TorchModel(partial(getattr(import_module(module), name), *given), example=lambda: example)
+    model = TorchModel(partial(getattr(import_module(module), name), *given), loss=loss, example=lambda: example)
     _ = model.plan
     return model
 

@@ -6,6 +6,8 @@
     python benchmarks/tempo.py peers [--tasks har,femnist]                        # methods of other papers
     python benchmarks/tempo.py unseen                                             # data that it was not made with
     python benchmarks/tempo.py trials [--tasks synthetic]                         # other phones, cohorts, labels
+    python benchmarks/tempo.py labels [--tasks har]                               # wrong labels: +trimmed
+    python benchmarks/tempo.py added [--tasks synthetic]                          # parts that it does not have
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
 of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and 95 %
@@ -26,6 +28,7 @@ import polars as pl
 
 from fedbalancer.files import write_bytes, write_text
 from fedbalancer.report.ratio import Arrival, Ratio, paired_ratio
+from fedbalancer.spelling import one_name
 
 TASKS = ("har", "femnist", "celeba", "shakespeare", "reddit")
 FEDAVG = ("fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa")
@@ -53,6 +56,8 @@ TRIALS: Mapping[str, tuple[str, ...]] = {
     "one local epoch": ("epochs=1",),
     "batches of 50": ("batch_size=50",),
 }
+ADDED = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed", "tempo+forecast", "tempo+classfloor")
+LABELS = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed")
 USERS = {"synthetic": 100}
 DIGITS = """name = "digits"
 [data]
@@ -102,7 +107,7 @@ class Compared(NamedTuple):
             command = ["compare", self.task, "--methods", methods, "--seeds", self.seeds, "--out", str(out), *told]
         subprocess.run([sys.executable, "-m", "fedbalancer", *command], check=True, stdout=subprocess.DEVNULL)
         found: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-        shown = self.shown or self.methods
+        shown = {one_name(method) for method in self.shown or self.methods}
         return found | {"methods": {name: found["methods"][name] for name in found["methods"] if name in shown}}
 
 
@@ -178,11 +183,17 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None, runs: Path
     if what == "unseen":
         strokes = Compared("femnist strokes", "femnist", PEERS, seeds or "10..14", variant="strokes")
         return [Compared("digits", str(digits(runs)), PEERS, seeds or "10..19"), strokes]
+    if what == "labels":
+        wrong = "a fifth of the labels wrong"
+        kinds: Mapping[str, tuple[str, ...]] = {wrong: TRIALS[wrong], "labels as they are": ()}
+        cases = [(task, kind) for task in tasks or ("har", "synthetic") for kind in kinds]
+        return [Compared(f"{t}, {kind}", t, LABELS, seeds or "10..12", kinds[kind]) for t, kind in cases]
     methods, usual_tasks, usual_seeds = {
         "held-out": (USUAL, TASKS, "10..19"),
         "gifts": (GIVEN, ("har",), "0..4"),
         "parts": (PARTS, ("har",), "0..4"),
         "peers": (PEERS, TASKS, "10..14"),
+        "added": (ADDED, ("synthetic",), "10..12"),
     }[what]
     # Two tables of one comparison: what they have in common runs once.
     run = tuple(dict.fromkeys((*PARTS, *GIVEN))) if methods in (GIVEN, PARTS) else methods
@@ -203,7 +214,7 @@ def digits(runs: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("held-out", "gifts", "parts", "peers", "unseen", "trials"))
+    parser.add_argument("what", choices=("held-out", "gifts", "parts", "peers", "unseen", "trials", "labels", "added"))
     parser.add_argument("--tasks", type=lambda text: text.split(","))
     parser.add_argument("--seeds")
     parser.add_argument("--runs", type=Path, default=Path("runs/tempo"))

@@ -19,7 +19,16 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
+from fedbalancer.client.forecast import ForecastBatches
+from fedbalancer.client.samples import (
+    ClassFloor,
+    EverySample,
+    HighestLoss,
+    OverThreshold,
+    OverThresholdBatch,
+    RandomSamples,
+    Trimmed,
+)
 from fedbalancer.client.summary import LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting
@@ -75,12 +84,15 @@ CHOICES: dict[str, list[Any]] = {
         Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS(), ByLoss(), LeastSelected(),
         CappedParticipation(),
     ],
-    "samples": [EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples()],
+    "samples": [
+        EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples(), Trimmed(0.8),
+        ClassFloor(),
+    ],
     "deadline": [
         FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports(), UsefulWork(), KthFastest(),
         LimitedDeadline(UsefulWork()),
     ],
-    "work": [AllOrNothing(), WholeEpochs(), WholeBatches()],
+    "work": [AllOrNothing(), WholeEpochs(), WholeBatches(), ForecastBatches()],
     "aggregate": [
         WeightedMean(), QFFL(), ServerMomentum(), FedAdam(), FedYogi(), FedAdagrad(), Median(), TrimmedMean(), Krum(),
         MajorityVote(), FedExP(), FedNova(), ExtrapolatedMomentum(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,16 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
+from fedbalancer.client.forecast import ForecastEpochs
+from fedbalancer.client.samples import (
+    ClassFloor,
+    EverySample,
+    HighestLoss,
+    OverThreshold,
+    OverThresholdBatch,
+    RandomSamples,
+    Trimmed,
+)
 from fedbalancer.client.summary import LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting, UnknownName
@@ -104,6 +114,9 @@ class TestTable:
         waits = isinstance(method(name).deadline, WaitForShare | FirstReports)
         refused -= {"-deadline"} if waits or "2t" in name or name == "timelyfl" else set()
         refused |= {"+late"} if name in LATE else set()
+        refused |= {"+forecast"} if isinstance(method(name).work, AllOrNothing) else set()
+        own_rule = not isinstance(method(name).samples, EverySample | OverThreshold)
+        refused |= {"+trimmed", "+classfloor"} if own_rule else set()
         for modifier in MODIFIERS:
             if modifier not in refused:
                 assert method(name + modifier).name == name + modifier
@@ -200,6 +213,9 @@ class TestSettingsReachTheSlots:
             "-clients": {"clients": Uniform()},
             "+batches": {"work": WholeBatches()},
             "+forwardpass": {"forward_pass": "every"},
+            "+forecast": {"work": ForecastEpochs()},
+            "+trimmed": {"samples": Trimmed(0.9)},
+            "+classfloor": {"samples": ClassFloor(0.9)},
         }
         assert set(made) == set(MODIFIERS) - {"+silent", "+robust"}, "these two are in tests of their own"
         for modifier, slots in made.items():
@@ -355,6 +371,23 @@ class TestLoadPolicy:
         assert str(caught.value).startswith(f"slots.deadline = {path!r}")
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ("def plan(:\n", "SyntaxError: invalid syntax (broken_policy.py, line 1)"),
+            ("import dataclass\n", "No module named 'dataclass'"),
+            ("first = second\n", "NameError: name 'second' is not defined"),
+        ],
+    )
+    def test_a_module_that_cannot_be_loaded_is_one_line(
+        self, source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "broken_policy.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(BadSetting) as caught:
+            load_policy("deadline", "broken_policy:Mine")
+        assert str(caught.value) == f"slots.deadline = 'broken_policy:Mine': {message}"
 
     def test_an_unknown_slot_suggests_the_nearest(self) -> None:
         with pytest.raises(UnknownName, match="did you mean deadline"):

@@ -11,6 +11,7 @@ from builders import Unchanged, make_ledger, make_report, make_result, same
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.sums import total
 from fedbalancer.types import RECENT_COUNTS, Layout, Ledger, RoundResult, Timings, batches_per_epoch
 
 
@@ -112,7 +113,7 @@ def test_a_ledger_is_what_a_record_per_client_would_be(
         last = heard[-1] if heard else (0, (0, math.nan, math.nan, 0.0))
         latencies = [2.0, *(report[3] for _, report in heard)]
         expected = (
-            sum(latencies), len(latencies), ([size] * 5 + [report[0] for _, report in heard])[-5:], last[1][1],
+            total(latencies), len(latencies), ([size] * 5 + [report[0] for _, report in heard])[-5:], last[1][1],
             last[1][2], last[1][1] / 10.0, len(heard), last[0],
         )  # fmt: skip
         for name, value in zip(COLUMNS, expected, strict=True):

@@ -204,7 +204,7 @@ def _composed(stem: str, settings: Settings) -> Method:
     base = next((known for known in sorted(bases, key=len, reverse=True) if _starts(stem, known)), None)
     if base is None:
         raise UnknownName("method", stem, bases)
-    result = bases[base][1](settings)
+    result = replace(bases[base][1](settings), name=base)  # by which a modifier that refuses it calls it
     for modifier in sorted(_modifiers(base, stem), key=lambda each: each == LAST):
         before, result = result, MODIFIERS[modifier][1](result, settings)
         if modifier.startswith("-") and result == before:

@@ -12,9 +12,10 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.samples import EverySample, RandomSamples
+from fedbalancer.client.forecast import ForecastBatches, ForecastEpochs
+from fedbalancer.client.samples import ClassFloor, EverySample, OverThreshold, RandomSamples, Trimmed
 from fedbalancer.client.summary import Silent
-from fedbalancer.client.work import WholeBatches
+from fedbalancer.client.work import WholeBatches, WholeEpochs
 from fedbalancer.composition import Method
 from fedbalancer.errors import BadSetting
 from fedbalancer.robust import robust
@@ -45,13 +46,38 @@ def _late(m: Method, s: Settings) -> Method:
     return m.changed(late=Joins())
 
 
+def _trimmed(m: Method, s: Settings) -> Method:
+    return m.changed(samples=Trimmed(_share_over(m, "+trimmed")))
+
+
+def _class_floor(m: Method, s: Settings) -> Method:
+    return m.changed(samples=ClassFloor(_share_over(m, "+classfloor")))
+
+
+def _share_over(m: Method, modifier: str) -> float:
+    """The p of Algorithm 1, of which every sample is the case of a threshold of zero."""
+    if type(m.samples) not in (EverySample, OverThreshold):
+        raise BadSetting(f"method '{m.name}{modifier}': {type(m.samples).__name__} selects by a rule of its own")
+    return float(getattr(m.samples, "p", 1.0))
+
+
+def _forecast(m: Method, s: Settings) -> Method:
+    made = {WholeBatches: ForecastBatches, WholeEpochs: ForecastEpochs}.get(type(m.work))
+    if made is None:
+        raise BadSetting(f"method '{m.name}+forecast': {type(m.work).__name__} does the same whatever is forecast")
+    return m.changed(work=made())
+
+
 LAST = "+robust"
 Modifier = Callable[[Method, Settings], Method]
 
 MODIFIERS: dict[str, tuple[str, Modifier]] = {
     # How much a client does, and what it knows of its losses.
     "+batches": ("clients stop after the batches that fit", lambda m, s: m.changed(work=WholeBatches())),
+    "+forecast": ("clients forecast their upload in place of knowing it", _forecast),
     "+forwardpass": ("a fresh forward pass every round", lambda m, s: m.changed(forward_pass="every")),
+    "+trimmed": ("without samples whose labels seem wrong", _trimmed),
+    "+classfloor": ("no class of a client is left out", _class_floor),
     "+silent": ("clients release nothing about their losses", lambda m, s: m.changed(summary=Silent())),
     # Who takes part.
     "+powerofchoice": (

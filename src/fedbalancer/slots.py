@@ -74,9 +74,10 @@ def load_class(place: str, path: str) -> Any:
     module_name, colon, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute) if colon else None
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    except Exception as error:  # a module of the user's may raise anything while it is loaded
         advice = " (install its package, or put its folder on PYTHONPATH)" if _is_absent(error, module_name) else ""
-        raise BadSetting(f"{place}: {error}{advice}") from error
+        kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+        raise BadSetting(f"{place}: {kind}{error}{advice}") from error
     if found is None:
         raise BadSetting(f"{place} must look like package.module:Class")
     return found

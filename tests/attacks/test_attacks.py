@@ -13,9 +13,21 @@ from builders import make_order, make_report
 from runs import tinytask
 
 import fedbalancer as fb
-from fedbalancer.attacks import ATTACKS, Attackers, MetadataLiar, UpdateFlip, UtilityLiar, attackers_of, parse_attack
+from fedbalancer.attacks import (
+    ATTACKS,
+    Attackers,
+    DataAttack,
+    MetadataLiar,
+    UpdateFlip,
+    UtilityLiar,
+    attackers_of,
+    parse_attack,
+    with_poison,
+)
+from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.runs.execute import execute
+from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.types import ClientReport, Order
 
@@ -36,9 +48,12 @@ def sent(text: str, **report: object) -> object:
 
 class TestNames:
     @pytest.mark.parametrize("name", ATTACKS)
-    def test_every_attack_has_a_name_and_changes_a_report(self, name: str) -> None:
-        before = make_report(update=[1.0, -2.0])
-        after = parse_attack(f"{name}:3")[0].falsified(before, make_order())
+    def test_every_attack_has_a_name_and_changes_a_report_or_its_data(self, name: str) -> None:
+        before, attack = make_report(update=[1.0, -2.0]), parse_attack(f"{name}:3")[0]
+        if isinstance(attack, DataAttack):
+            assert attack.poisoned((np.zeros(2), np.array([0, 2])), 3)[1].tolist() == [2, 0]
+            return
+        after = attack.falsified(before, make_order())
         assert after.client == before.client
         assert after.summary != before.summary or after.update.tolist() != before.update.tolist()
 
@@ -114,8 +129,43 @@ class TestWhat:
         assert flipped.tolist() == [-100.0, 200.0]
         assert not np.isfinite(sent("update-scale(factor=1e300)").update).any()  # type: ignore[attr-defined]
 
+    def test_flipped_labels_are_the_attackers_alone_and_never_those_of_the_test(self) -> None:
+        task = tinytask.load()
+        poisoned, who = with_poison(task, ("label-flip:2",), 3), attackers_of(["label-flip:2"], tuple(task.sizes), 3)
+        assert who is not None
+        classes = int(np.max(task.test[1])) + 1
+        for client, (features, labels) in task.clients.items():
+            wanted = classes - 1 - labels if client in who.attack_of else labels
+            assert np.array_equal(poisoned.clients[client][1], wanted)
+            assert np.array_equal(poisoned.clients[client][0], features)
+        assert poisoned.test is task.test
+        assert poisoned.sizes == task.sizes
+        assert with_poison(task, ("update-flip:2",), 3) is task
+
+    def test_labels_that_are_no_classes_cannot_be_flipped(self) -> None:
+        task = tinytask.load()
+        floats = {client: (x, y.astype(np.float32)) for client, (x, y) in task.clients.items()}
+        other = replace(task, clients=floats, test=(task.test[0], task.test[1].astype(np.float32)))
+        with pytest.raises(BadSetting, match="one class a sample"):
+            fb.run(other, settings={"attacks": ["label-flip:1"]})
+
 
 class TestRuns:
+    def test_who_flips_labels_changes_with_the_seed_though_executors_are_shared(self, tmp_path: Path) -> None:
+        """Runs of one process, and a pool of workers, which make their own trainers."""
+        settings = {"attacks": ["label-flip:3"]}
+        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=3, engine="plain")
+        specs = [replace(spec, seed=seed) for seed in (0, 1)]
+        alone = [execute(each) for each in specs]
+        with ExecutorCache() as cache:
+            shared = [execute(each, executors=cache) for each in (*specs, replace(spec, settings={}))]
+        with ExecutorCache(Resources(executor="pool", workers=1)) as cache:
+            shared.append(execute(specs[1], executors=cache))
+        assert np.array_equal(shared[0].weights, alone[0].weights)
+        assert np.array_equal(shared[1].weights, alone[1].weights)
+        assert np.array_equal(shared[3].weights, alone[1].weights)
+        assert not np.array_equal(shared[2].weights, alone[0].weights)
+
     def test_attackers_are_in_the_manifest_and_a_resumed_run_gives_the_same_bytes(self, tmp_path: Path) -> None:
         settings = {"checkpoint_s": 0.0, "attacks": ["update-flip:2", "utility-liar:1"]}
         spec = RunSpec(task=tinytask.load(), settings=settings, rounds=6, engine="plain")

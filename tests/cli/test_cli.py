@@ -205,6 +205,16 @@ def test_list(cli: Cli, what: str) -> None:
     assert json.loads(cli("list", what, "--json").stdout)
 
 
+def test_the_list_of_policies_says_which_name_brings_each(cli: Cli) -> None:
+    rows = json.loads(cli("list", "policies", "--json").stdout)
+    users = {(row["slot"], row["policy"]): row["used by"].split(", ") for row in rows}
+    assert all(row["used by"] for row in rows)
+    assert users["samples", "Trimmed"] == ["+trimmed"]
+    assert users["work", "ForecastBatches"] == users["work", "ForecastEpochs"] == ["+forecast"]
+    assert users["samples", "OverThreshold"] == ["fedbalancer", "tempo"]
+    assert users["deliver", "AveragedModel"] == ["tempo", "+averaged"]
+
+
 def test_a_diverging_run_fails_in_words(cli: Cli, tmp_path: Path) -> None:
     done = cli("run", *SMALL[:-4], "--rounds", "50", "--method", "fedavg+wfa", "--set", "learning_rate=1000",
                "--set", "prox_mu=900", "--method", "prox+2t", "--out", "r")  # fmt: skip

@@ -91,6 +91,7 @@ def test_flower_can_install_what_an_app_says_that_it_needs(tmp_path: Path, app: 
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("measures", [True, False], ids=["with batch_s", "without batch_s"])
 def test_flwr_run_as_it_is_typed(cli: Cli, tmp_path: Path, measures: bool) -> None:
@@ -185,7 +186,8 @@ def test_forget_deletes_loss_lists_and_nothing_else(cli: Cli, tmp_path: Path, mo
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
-    ("name", "framework"), [("my_app", "numpy"), pytest.param("2nd.App", "torch", marks=pytest.mark.soak)]
+    ("name", "framework"),
+    [("my_app", "numpy"), pytest.param("2nd.App", "torch", marks=[pytest.mark.soak, pytest.mark.alone])],
 )
 def test_a_new_app_runs_as_it_is(cli: Cli, tmp_path: Path, name: str, framework: str) -> None:
     """And what its server writes to a relative path, as Flower's quickstarts do, is in the app's folder afterwards."""
@@ -208,6 +210,7 @@ def test_a_new_app_runs_as_it_is(cli: Cli, tmp_path: Path, name: str, framework:
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 def test_an_app_that_fails_is_exit_code_1_with_the_logs(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="flwr is not installed")
     assert cli("flower", "new", "mine", "--framework", "numpy").returncode == 0

@@ -19,6 +19,7 @@ SMALL = ("testbed", "--task", "synthetic", "--scale", "small", "--clients", "3")
     [
         (("--method", "fedbalancr"), "did you mean fedbalancer"),
         (("--method", "fedavg+1t,fedavg+1t"), "different ones"),
+        (("--method", "fedavg+1t,fedavg+1t+late"), "method fedavg+1t+late counts late reports"),
         (("--speed", "0"), "speed = 0.0 must be from"),
         (("--clients", "0"), "must be at least 1"),
         (("--phones", "nowhere.json"), "nowhere.json"),

@@ -26,7 +26,12 @@ def test_every_method_can_be_told(name: str) -> None:
 def test_every_known_policy_is_used_by_some_method() -> None:
     names = [*BASES, *(f"{base}{name}" for base in ("prox+1t", "fedbalancer") for name in MODIFIERS)]
     tracked = "threshold=TrackedThreshold,pace=ConstantPace,summary=fraction-tracker"
-    names += ["fedbalancer[summary=histogram]", "prox+1t[summary=secagg-histogram]", f"fedbalancer-clients[{tracked}]"]
+    names += [
+        "fedbalancer+batches+forecast",
+        "fedbalancer[summary=histogram]",
+        "prox+1t[summary=secagg-histogram]",
+        f"fedbalancer-clients[{tracked}]",
+    ]
     used: dict[str, set[str]] = {slot: set() for slot in KNOWN}
     for name in names:
         try:

@@ -80,6 +80,12 @@ def test_the_reference_has_every_public_name(pages: dict[Path, Page], site: Path
         assert f">{name}<" in text or f".{name}" in text, name
 
 
+def test_examples_of_docstrings_are_code_and_no_quotes(site: Path) -> None:
+    text = (site / "reference" / "types.html").read_text()
+    assert text.count('class="language-pycon highlight"') == 2
+    assert "<blockquote>" not in text
+
+
 def test_a_folder_that_is_linked_shows_its_files(site: Path) -> None:
     text = (site / "source" / "examples" / "own_policies" / "index.html").read_text()
     assert "expected_share.py" in text

@@ -66,6 +66,7 @@ def test_the_quick_start_runs(tutorials: ModuleType, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", LONG)
 def test_a_tutorial_with_real_processes_runs(name: str, tutorials: ModuleType, tmp_path: Path) -> None:

@@ -21,11 +21,15 @@ residuals = st.none() | st.lists(st.floats(-1, 1, width=32), min_size=3, max_siz
 rows = st.integers(0, COUNT - 1)
 
 
-def puts(row: int, value: Any, residual: Any, batch_s: float) -> Callable[[Memories], None]:
-    return lambda memory: memory.put(row, replace(memory.of(row).timed(batch_s), losses=value, residual=residual))
+uploads = st.lists(st.floats(0, 9), max_size=3).map(tuple)
 
 
-changes = st.lists(st.builds(puts, rows, losses, residuals, st.floats(0.1, 9)))
+def puts(row: int, value: Any, residual: Any, uploads_s: Any, batch_s: float) -> Callable[[Memories], None]:
+    kept = {"losses": value, "residual": residual, "uploads_s": uploads_s}
+    return lambda memory: memory.put(row, replace(memory.of(row).timed(batch_s), **kept))
+
+
+changes = st.lists(st.builds(puts, rows, losses, residuals, uploads, st.floats(0.1, 9)))
 
 
 def fresh() -> Memories:
@@ -43,6 +47,14 @@ def test_arrays_bring_every_memory_back(ours: list[Any], theirs: list[Any]) -> N
     other.load(arrays)
     assert same(dict(other), dict(memory))
     assert same(other.to_arrays(), arrays)
+
+
+def test_a_run_without_forecasts_saves_no_uploads() -> None:
+    memory = fresh()
+    memory.put(1, memory.of(1).timed(2.0))
+    assert not [name for name in memory.to_arrays() if "upload" in name]
+    memory.put(1, memory.of(1).uploaded(3.0))
+    assert memory.to_arrays()["upload_s"].tolist() == [3.0]
 
 
 def test_a_restored_list_does_not_share_memory_with_the_snapshot() -> None:

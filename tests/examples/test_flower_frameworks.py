@@ -61,6 +61,7 @@ def test_fedbalancer_learns_without_torch(
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.parametrize(("folder", "package", "accuracy"), APPS)
 def test_the_commands_of_the_readme(folder: str, package: str, accuracy: float, tmp_path: Path) -> None:
     text = (EXAMPLES / folder / "README.md").read_text()

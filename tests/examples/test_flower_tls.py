@@ -84,6 +84,7 @@ def check(folder: Path, rounds: int) -> list[float]:
 
 @pytest.mark.skipif(which("bash") is None, reason="needs bash")
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(280)
 def test_two_rounds_by_the_readme(tmp_path: Path) -> None:
     folder = tmp_path / "flower"
@@ -96,6 +97,7 @@ def test_two_rounds_by_the_readme(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 def test_ten_rounds_by_the_readme(tmp_path: Path) -> None:
     folder = tmp_path / "flower"
     printed = run(folder, 10, 900)

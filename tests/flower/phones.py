@@ -83,9 +83,10 @@ class Phone:
 
 
 class World:
-    """Phones behind a fake grid, and the events that the strategy told."""
+    """Phones behind a fake grid, and the events that the strategy told; `kind` is its class, `made` itself."""
 
-    def __init__(self, *phones: Phone) -> None:
+    def __init__(self, *phones: Phone, kind: type[Strategy] = Strategy) -> None:
+        self.kind = kind
         self.clock = Clock()
         self.phones = phones
         self.grid = FakeGrid(self.clock, {number + 2: phone for number, phone in enumerate(phones)})
@@ -95,7 +96,8 @@ class World:
         waiting = Waiting(clock=self.clock, sleep=self.clock.sleep, background=False)
         given = {"clients_per_round": len(self.phones), "epochs": 3, "batch_size": 10, "learning_rate": 0.05}
         given |= {"min_clients": len(self.phones), "waiting": waiting, "log": self.told}
-        return Strategy(method, **(given | options))
+        self.made = self.kind(method, **(given | options))
+        return self.made
 
     def told(self, event: str, **fields: Any) -> None:
         self.events.append((event, fields))

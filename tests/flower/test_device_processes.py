@@ -20,6 +20,7 @@ PATIENCE_S = 900.0
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(1200)
 def test_devices_without_torch_take_part(tmp_path: Path) -> None:
     """GADGET_BIN may name the `bin` of another environment, such as one with only the device extra."""

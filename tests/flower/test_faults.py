@@ -33,6 +33,7 @@ def test_bad_replies_a_killed_client_and_a_killed_server(tmp_path: Path) -> None
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", FEDERATIONS)
 def test_the_whole_table(name: str, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ methods. One set of draws says what every client's device takes; torch trains fo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -28,7 +27,7 @@ from fedbalancer.devices.replay import Replay
 from fedbalancer.engine import SimulatedEngine
 from fedbalancer.engine.executors import InlineExecutor
 from fedbalancer.errors import BadSetting
-from fedbalancer.flower import Strategy, client_app
+from fedbalancer.flower import client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
@@ -36,7 +35,6 @@ from fedbalancer.flower.orders import HELLO
 from fedbalancer.flower.overhead import Overheads
 from fedbalancer.loop import rounds
 from fedbalancer.methods import BASES, MODIFIERS, Method, method, setup_of
-from fedbalancer.server.late import Lost
 from fedbalancer.server.server import Server
 from fedbalancer.settings import resolve
 from fedbalancer.task import Task
@@ -132,6 +130,7 @@ def simulated(own: Method, devices: Devices, trainer: TorchTrainer) -> list[Roun
         trainer.layout.wire_bytes,
         up_bytes=up_bytes,
         window_s=0.0,
+        labels=lambda client: devices.data[client][1],
     )
     return played(Server(own.server, setup_of(own, ledger, SETTINGS, SEED)), engine, trainer)
 
@@ -201,8 +200,8 @@ def assert_close(one: Any, other: Any) -> None:
 
 
 def all_methods() -> list[str]:
-    """Every base, and every modifier on the first of some bases that it goes together with; but for those that count
-    late reports, which Flower refuses."""
+    """Every base, and every modifier on the first of some bases that it goes together with; but for forecasts, which on
+    Flower are the server's."""
     names = list(BASES)
     for modifier in MODIFIERS:
         for base in ("fedbalancer", "prox+2t"):
@@ -212,13 +211,8 @@ def all_methods() -> list[str]:
                 continue
             names.append(base + modifier)
             break
-    return [name for name in names if method(name, SETTINGS).late == Lost()]
-
-
-@pytest.mark.parametrize("name", ["fedbuff", "refl", "fedavg+1t+late"])
-def test_what_counts_late_reports_is_refused_by_name(name: str) -> None:
-    with pytest.raises(BadSetting, match=re.escape(f"method {name!r} counts late reports")):
-        Strategy(name)
+    names += ["fedavg+1t+late", "prox+1t+late+batches"]
+    return [name for name in names if not getattr(method(name, SETTINGS).work, "forecasts", False)]
 
 
 @pytest.mark.parametrize("name", all_methods())
@@ -226,14 +220,27 @@ def test_both_worlds_have_the_same_rounds(
     name: str, devices: Devices, trainer: TorchTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = method(name, SETTINGS)
-    wanted = simulated(own, devices, trainer)
-    found = on_flower(own, devices, trainer, monkeypatch)
+    assert_the_same(on_flower(own, devices, trainer, monkeypatch), simulated(own, devices, trainer))
+
+
+def test_on_flower_a_client_leaves_the_forecast_to_the_server(
+    devices: Devices, trainer: TorchTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knowing, guessing = method("fedbalancer+batches", SETTINGS), method("fedbalancer+batches+forecast", SETTINGS)
+    wanted = simulated(knowing, devices, trainer)
+    assert_the_same(on_flower(guessing, devices, trainer, monkeypatch), wanted)
+    late = [each.why for result in simulated(guessing, devices, trainer) for each in result.missing]
+    assert late.count("upload") > sum(each.why == "upload" for result in wanted for each in result.missing)
+
+
+def assert_the_same(found: list[RoundResult], wanted: list[RoundResult]) -> None:
     assert len(found) == len(wanted) == ROUNDS
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.plan.cohort == theirs.plan.cohort
         assert ours.plan.quorum == theirs.plan.quorum
         assert_close(ours.plan.order, theirs.plan.order)
-        assert [r.client for r in ours.reports] == [r.client for r in theirs.reports]
+        assert [(r.client, r.staleness) for r in ours.reports] == [(r.client, r.staleness) for r in theirs.reports]
+        assert ours.under_way == theirs.under_way
         for one, other in zip(ours.reports, theirs.reports, strict=True):
             assert_close(one.summary, other.summary)
             assert (one.epochs, one.weight) == (other.epochs, other.weight)
@@ -249,5 +256,7 @@ def test_the_draws_are_worth_comparing(devices: Devices, trainer: TorchTrainer) 
     assert any(report.epochs < SETTINGS.epochs for result in results for report in result.reports)
     sizes = {client: len(y) for client, (_, y) in devices.data.items()}
     assert any(report.weight < sizes[report.client] for result in results for report in result.reports)
+    late = simulated(method("fedavg+1t+late", SETTINGS), devices, trainer)
+    assert max(report.staleness for result in late for report in result.reports) > 1
     looking = simulated(method("oortbalancer", SETTINGS), devices, trainer)
     assert any(report.timings.forward_s for result in looking for report in result.reports)

@@ -17,17 +17,18 @@ APP = Path(__file__).parent / "app"
 PATIENCE_S = 240.0
 
 
-@pytest.mark.timeout(300)
-def test_fedbalancer_on_three_supernodes(tmp_path: Path) -> None:
+def run(tmp_path: Path, config: str, patience_s: float = PATIENCE_S, slow_s: float = 0.0) -> Path:
+    """The run folder of a run on three SuperNodes, of which the last takes so much longer; it is done."""
     manifest = tmp_path / "runs" / "first" / "manifest.json"
     # A node's executor looks for work every second; for three nodes it may look more often, and the test is shorter.
     with Federation(tmp_path / "federation", {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}) as federation:
         federation.superlink()
         for number in range(3):
-            folder = {"FEDBALANCER_CLIENT_FOLDER": str(tmp_path / f"client{number}")}
-            federation.supernode(f"node{number}", f"partition-id={number}", folder)
-        federation.run(APP, "--run-config", f'folder="{tmp_path / "runs"}" key="first" rounds=3')
-        until = time.monotonic() + PATIENCE_S
+            environment = {"FEDBALANCER_CLIENT_FOLDER": str(tmp_path / f"client{number}")}
+            environment |= {"TINY_SLOW_S": str(slow_s)} if number == 2 else {}
+            federation.supernode(f"node{number}", f"partition-id={number}", environment)
+        federation.run(APP, "--run-config", f'folder="{tmp_path / "runs"}" key="first" {config}')
+        until = time.monotonic() + patience_s
         while time.monotonic() < until:
             if manifest.exists() and json.loads(manifest.read_text())["status"] != "running":
                 break
@@ -35,9 +36,35 @@ def test_fedbalancer_on_three_supernodes(tmp_path: Path) -> None:
         logs = "\n".join(federation.log(name)[-1500:] for name in ("superlink", "node0"))
     assert manifest.exists(), logs
     assert json.loads(manifest.read_text())["status"] == "done", json.loads(manifest.read_text())["why"]
-    rounds = pl.read_parquet(manifest.parent / "rounds.parquet")
-    evals = pl.read_parquet(manifest.parent / "evals.parquet")
+    return manifest.parent
+
+
+@pytest.mark.timeout(300)
+def test_fedbalancer_on_three_supernodes(tmp_path: Path) -> None:
+    folder = run(tmp_path, "rounds=3")
+    rounds = pl.read_parquet(folder / "rounds.parquet")
+    evals = pl.read_parquet(folder / "evals.parquet")
     assert rounds["round"].to_list() == [1, 2, 3]
     assert rounds["completed"].sum() >= 1
     assert evals["loss"][-1] < evals["loss"][0]
     assert any((tmp_path / f"client{number}").glob("*.safetensors") for number in range(3))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_late_reports_join_and_methods_of_ones_own_are_called(tmp_path: Path) -> None:
+    """FedBuff, with a client that takes a minute longer than the others, under a user's own strategy."""
+    folder = run(tmp_path, 'rounds=8 method="fedbuff" own=true', 1100.0, slow_s=60.0)
+    rows = pl.read_parquet(folder / "clients.parquet")
+    joined = rows.filter(pl.col("outcome") == "joined")
+    assert len(joined), rows
+    for (client,), own in rows.group_by("client"):
+        under_way, came = ((own["outcome"] == what).sum() for what in ("under way", "joined"))
+        assert came <= under_way, client
+        assert own["round"].is_unique().all() or came, client
+    called = [line.split() for line in (folder.parent / "called.txt").read_text().splitlines()]
+    assert [int(round) for name, round, _ in called if name == "aggregate_train"] == list(range(1, 9))
+    completed = pl.read_parquet(folder / "rounds.parquet")["completed"].to_list()
+    assert [int(count) for name, _, count in called if name == "aggregate_train"] == completed
+    evals = pl.read_parquet(folder / "evals.parquet")
+    assert evals["loss"][-1] < evals["loss"][0]

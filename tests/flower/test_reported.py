@@ -16,6 +16,7 @@ ROUNDS, LEAST = 9, 0.95
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("measures", [True, False], ids=["with batch_s", "without batch_s"])
 @pytest.mark.parametrize("framework", ["numpy", "torch"])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
 import numpy as np
 import pytest
 
@@ -61,10 +62,7 @@ def edited(file: Path, change: Callable[[Any], None]) -> None:
 
 
 def cli(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fedbalancer", *arguments],
-        cwd=folder, env=os.environ, capture_output=True, text=True, timeout=240, check=False, input="",
-    )  # fmt: skip
+    return commands.run(folder, *arguments)
 
 
 def run_naming(strange: Path, tmp_path: Path) -> Path:

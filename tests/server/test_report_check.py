@@ -120,6 +120,14 @@ def test_a_sound_report_has_no_fault() -> None:
     assert fault(make_report(loss_low=-1.0, over_count=-0.5, loss_sum=-3.0), WEIGHTS) is None  # noise may do that
 
 
+def test_a_count_may_be_off_by_the_noise_that_the_method_adds() -> None:
+    """As much of it as epsilon 1 takes of the paper's statistics: no honest client is left out for its noise."""
+    told = make_report(over_count=2379.9)
+    assert "over_count" in str(fault(told, WEIGHTS, 375, loss_noise=5.0))
+    assert fault(told, WEIGHTS, 375, loss_noise=1169.0) is None
+    assert "over_count" in str(fault(make_report(over_count=2e4), WEIGHTS, 375, loss_noise=1169.0))
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_an_update_must_be_finite(value: float) -> None:
     assert "finite" in str(fault(make_report(update=[0.0, value]), WEIGHTS))

@@ -53,8 +53,8 @@ def threshold_of(policy: RecentThreshold, reports: list[Any], ratio: float = 0.5
 class TestRecentThreshold:
     honest: ClassVar = [make_report(f"c{n}", loss_low=n / 20, loss_high=1 + n / 20) for n in range(20)]
 
-    def test_it_lies_between_the_lower_quartile_and_the_median(self) -> None:
-        low, high = np.quantile(np.arange(20) / 20, 0.25), np.median(1 + np.arange(20) / 20)
+    def test_it_lies_between_a_low_quantile_and_the_median(self) -> None:
+        low, high = np.quantile(np.arange(20) / 20, 0.05), np.median(1 + np.arange(20) / 20)
         assert threshold_of(RecentThreshold(), [self.honest]) == pytest.approx((low + high) / 2)
         assert threshold_of(RecentThreshold(), [self.honest], ratio=0.0) == 0.0
         assert threshold_of(RecentThreshold(), []) == 0.0
@@ -64,6 +64,17 @@ class TestRecentThreshold:
         liar = make_report("c30", loss_low=low, loss_high=high)
         moved = threshold_of(RecentThreshold(), [[*self.honest, liar]]) - threshold_of(RecentThreshold(), [self.honest])
         assert abs(moved) <= 0.05
+
+    @pytest.mark.parametrize("low", [-1e7, -1.0, 0.0, 1e7])
+    def test_three_liars_of_23_move_it_by_as_many_ranks(self, low: float) -> None:
+        liars = [make_report(f"c{n}", loss_low=low, loss_high=max(low, 2.0)) for n in (30, 31, 32)]
+        moved = threshold_of(RecentThreshold(), [[*self.honest, *liars]])
+        assert abs(moved - threshold_of(RecentThreshold(), [self.honest])) <= 3 * 0.05
+
+    def test_losses_that_are_negative_for_most_stay_so(self) -> None:
+        below = [make_report(f"c{n}", loss_low=-1.0, loss_high=1.0) for n in range(20)]
+        assert threshold_of(RecentThreshold(), [below]) == 0.0
+        assert threshold_of(RecentThreshold(), [below], ratio=0.75) == 0.5
 
     def test_a_client_is_one_voice_however_often_it_comes(self) -> None:
         liar = make_report("c30", loss_low=5.0, loss_high=50.0)

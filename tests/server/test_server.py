@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from builders import Unchanged, make_ledger, make_report, make_result, make_setup, same
 
-from fedbalancer.errors import TrainingDiverged
+from fedbalancer.errors import BadSetting, TrainingDiverged
 from fedbalancer.methods import BASES, method
+from fedbalancer.protocols import Stateless
 from fedbalancer.server.server import STATEFUL_SLOTS, Server
 from fedbalancer.types import ClientReport, Missing, RoundPlan, RoundResult, ServerState
 
@@ -135,3 +137,27 @@ def test_the_first_state_is_made_by_the_policies(name: str) -> None:
     assert (state.round, state.clock_s, state.ledger) == (0, 0.0, server.setup.ledger)
     for slot in STATEFUL_SLOTS:
         assert same(getattr(state, slot), getattr(server.policies, slot).init(server.setup))
+
+
+@dataclass(frozen=True)
+class Given(Stateless):
+    """A deadline of a user's own that gives just this."""
+
+    what: object
+
+    def plan(self, setup: object, state: object, cohort: object) -> object:
+        return self.what
+
+
+@pytest.mark.parametrize("wrong", [60.0, (math.nan, 3), (-1.0, 3), ("sixty", 3), (60.0, 3, 1), (60.0, None), None])
+def test_what_is_no_deadline_is_told_with_the_name_of_its_policy(wrong: object) -> None:
+    server = Server(replace(method("fedbalancer").server, deadline=Given(wrong)), make_setup())
+    with pytest.raises(BadSetting, match=rf"Given\.plan gave {re.escape(repr(wrong))} in round 1; .*\(60\.0, 5\)"):
+        server.plan(start(server), EVERYBODY)
+
+
+@pytest.mark.parametrize("right", [(60, 3), (np.float64(60.0), np.int64(3)), (math.inf, 0), (np.float32(0.0), 1)])
+def test_any_kind_of_number_is_a_deadline(right: tuple[float, int]) -> None:
+    server = Server(replace(method("fedbalancer").server, deadline=Given(right)), make_setup())
+    plan = server.plan(start(server), EVERYBODY)
+    assert (plan.order.deadline_s, plan.quorum) == right

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
+import commands
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -46,12 +45,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def cli(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1", "TERM": "dumb"}
-    return subprocess.run(
-        [sys.executable, "-m", "fedbalancer", *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+def cli(folder: Path, *arguments: str) -> CompletedProcess[str]:
+    return commands.run(folder, *arguments, COLUMNS="160", NO_COLOR="1", TERM="dumb")
 
 
 def test_the_file_is_the_task(place: Path) -> None:

@@ -81,6 +81,7 @@ def test_two_methods_on_three_phones(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_process_and_says_stopped(tmp_path: Path, number: int) -> None:

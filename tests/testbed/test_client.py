@@ -19,7 +19,7 @@ from flwr.app import Context, Message, RecordDict
 
 from fedbalancer.client.litert_trainer import LitertTrainer
 from fedbalancer.client.train import TorchTrainer
-from fedbalancer.client.work import AllOrNothing
+from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, Instruction
@@ -128,14 +128,15 @@ def test_the_update_is_the_simulators_own(tmp_path: Path) -> None:
 
 
 def test_a_bed_expects_the_mean_of_the_last_ways_and_lets_whole_trainings_try() -> None:
-    hopeful, fitting = BedOverheads(True), BedOverheads(False)
+    hopeful, fitting, filling = (BedOverheads(work) for work in (AllOrNothing(), WholeEpochs(), WholeBatches()))
     for seconds in (4.0, 8.0):
-        hopeful.measured("a", seconds)
-        fitting.measured("a", seconds)
+        for overheads in (hopeful, fitting, filling):
+            overheads.measured("a", seconds)
     assert fitting.expected_s("a") == 6.0
     assert fitting.budget_s("a", 1, 20.0) == 14.0
     assert hopeful.budget_s("a", 1, 20.0) == 20.0
     assert fitting.budget_s("a", 1, 5.0) > 0
+    assert filling.budget_s("a", 1, 20.0) == 10.0  # the worst, and half of what they differ
 
 
 def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from fedbalancer.attacks.attack import Attack
 from fedbalancer.attacks.attackers import Attackers
+from fedbalancer.attacks.label_flip import LabelFlip
 from fedbalancer.attacks.latency_liar import LatencyLiar
 from fedbalancer.attacks.metadata_liar import MetadataLiar
 from fedbalancer.attacks.named import ATTACKS, attackers_of, parse_attack
+from fedbalancer.attacks.poisoned import DataAttack, poisons, with_poison
 from fedbalancer.attacks.update_flip import UpdateFlip
 from fedbalancer.attacks.update_scale import UpdateScale
 from fedbalancer.attacks.utility_liar import UtilityLiar
@@ -13,6 +15,8 @@ __all__ = [
     "ATTACKS",
     "Attack",
     "Attackers",
+    "DataAttack",
+    "LabelFlip",
     "LatencyLiar",
     "MetadataLiar",
     "UpdateFlip",
@@ -20,4 +24,6 @@ __all__ = [
     "UtilityLiar",
     "attackers_of",
     "parse_attack",
+    "poisons",
+    "with_poison",
 ]

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbalancer.attacks import Attackers
+from fedbalancer.attacks import Attackers, poisons
 from fedbalancer.protocols import Executor
+from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.simulation import Simulation, build
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.server.report_check import believed
@@ -86,7 +87,10 @@ class _Tally:
 def steered(spec: RunSpec, task: Task, executor: Executor, attacks: Sequence[str] = ()) -> Steered:
     """Run a spec under attack, for its `rounds`."""
     settings = {**spec.overrides, "attacks": tuple(attacks)}
-    simulation = build(replace(spec, settings=settings), task, executor)
+    attacked = replace(spec, settings=settings)
+    if poisons(tuple(attacks)):  # whoever trains must have these clients' data
+        executor = ExecutorCache().executor(attacked, task)
+    simulation = build(attacked, task, executor)
     server, engine = simulation.server, simulation.engine
     engine.attackers = listening = _Listening(engine.attackers)
     tally = _Tally(listening)

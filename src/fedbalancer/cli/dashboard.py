@@ -30,5 +30,7 @@ def dashboard(
     with served(folder, host, port) as server, suppress(KeyboardInterrupt):
         for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have started us with one of them ignored
             signal.signal(number, signal.default_int_handler)
+        if not folder.exists():  # a run that begins later, or a slip of the pen
+            typer.echo(f"there is no {folder} yet; the page waits for it", err=True)
         typer.echo(f"{folder} is shown at {server.address} (Ctrl-C ends it)")
         server.serve_forever(poll_interval=0.2)

@@ -37,9 +37,11 @@ def export(
 
         fedbalancer export my_package.nets:make --shape 1,28,28 -o mine.tflite
     """
+    from fedbalancer.export.run import check_runtime
     from fedbalancer.export.run import export as write
     from fedbalancer.export.source import task_of
 
+    check_runtime(runtime)  # before the task's data is looked for
     loaded = task_of(task, scale=scale, variant=variant, shape=_shape(shape))
     done = write(loaded, out if out is not None else Path(f"{folder_name(task)}.tflite"), runtime)
     found = done.agreement

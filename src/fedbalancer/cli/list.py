@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from itertools import product
 from typing import Annotated, Any
 
 import typer
 
 from fedbalancer.cli.options import Json
-from fedbalancer.errors import UnknownName
+from fedbalancer.errors import BadSetting, UnknownName
 
 Rows = list[dict[str, Any]]
 
@@ -65,13 +67,21 @@ def _devices() -> Rows:
 
 
 def _policies() -> Rows:
-    from fedbalancer.methods import BASES, SLOTS, method
+    """Every policy of a base, and those that a modifier brings into one of some bases."""
+    from fedbalancer.methods import BASES, MODIFIERS, SLOTS, method
 
     found: dict[tuple[str, str], list[str]] = {}
     for name in BASES:
         for slot in SLOTS:
             policy = type(getattr(method(name), slot)).__name__
             found.setdefault((slot, policy), []).append(name)
+    for modifier, base in product(MODIFIERS, ("fedbalancer", "tempo", "prox+1t")):
+        with suppress(BadSetting):
+            own, made = method(base), method(base + modifier)
+            for slot in SLOTS:
+                users = found.setdefault((slot, type(getattr(made, slot)).__name__), [])
+                if getattr(made, slot) != getattr(own, slot) and modifier not in users:
+                    users.append(modifier)
     return [
         {"slot": slot, "policy": policy, "used by": ", ".join(names)} for (slot, policy), names in sorted(found.items())
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -59,10 +60,11 @@ class LiveRound(ClientRound):
 
     def __init__(
         self, policies: ClientPolicies, order: Order, client: str, size: int, memory: ClientMemory, batch_s: float, *,
-        budget_s: float, clock: DeviceClock, began_s: float,
+        budget_s: float, clock: DeviceClock, began_s: float, late_counts: bool = False,
     ) -> None:  # fmt: skip
-        """`began_s` is when the order came, by the clock."""
-        self.budget_s, self._clock, self._began_s = budget_s, clock, began_s
+        """`began_s` is when the order came, by the clock. If `late_counts`, a client that has nothing to report when
+        its budget is spent gets another deadline's seconds, until it has."""
+        self.budget_s, self._clock, self._began_s, self._late_counts = budget_s, clock, began_s, late_counts
         self.forward_s = self.train_s = 0.0
         self.done, self.seen = 0, np.zeros(0, dtype=np.int64)
         super().__init__(policies, order, client, size, memory, batch_s)
@@ -74,7 +76,7 @@ class LiveRound(ClientRound):
 
     def look_by(self, forward: Callable[[], FloatArray]) -> None:
         """Look if it must and there is time, by a function that gives the loss of every sample in a forward pass."""
-        if not self.must_look or not self.may_start(self.elapsed_s(), self.budget_s):
+        if not self.must_look or not self._has_time():
             return
         from_s = self._clock.now_s()
         self.look(forward())
@@ -84,7 +86,19 @@ class LiveRound(ClientRound):
 
     def may_train(self) -> bool:
         """Whether there is time, and reason, for one more batch."""
+        self._has_time()
         return self.goes_on(self.done, self.elapsed_s(), self.batch_s(), self.budget_s)
+
+    def _has_time(self) -> bool:
+        """Whether the budget is not spent. Where a late report counts, one that is, in vain, grows by deadlines."""
+        deadline_s, elapsed_s = self.order.deadline_s, self.elapsed_s()
+        while self._late_counts and 0 < deadline_s < math.inf and elapsed_s >= self.budget_s and not self._counts():
+            self.budget_s += deadline_s
+        return self.may_start(elapsed_s, self.budget_s)
+
+    def _counts(self) -> bool:
+        """Whether anything of what was trained so far makes a report."""
+        return not self.must_look and self.counted(self.done) > 0
 
     def must_keep(self) -> bool:
         """Whether what was trained so far counts, but not together with one more batch."""

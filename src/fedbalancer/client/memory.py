@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedbalancer.types import FloatArray, IndexArray, Weights
 
+UPLOADS = 16
+"""How many uploads are remembered: enough to know a rare long one, few enough to notice another network."""
+
 
 @dataclass(frozen=True, eq=False)
 class ClientMemory:
-    """The loss list (None before it was first made), all batch latencies that the client has seen, and the part of its
-    updates that compression has kept back (None where it keeps nothing)."""
+    """The loss list (None before it was first made), all batch latencies that the client has seen, the part of its
+    updates that compression has kept back (None where it keeps nothing), and its last uploads, where it forecasts the
+    next one by them."""
 
     losses: FloatArray | None = None
     batch_s_sum: float = 0.0
     batch_s_count: int = 0
     residual: Weights | None = None
+    uploads_s: tuple[float, ...] = ()
 
     def batch_s(self, otherwise: float = float("nan")) -> float:
         """The mean batch latency; `otherwise` before the first was seen."""
@@ -25,11 +30,15 @@ class ClientMemory:
 
     def timed(self, batch_s: float) -> ClientMemory:
         """With one more batch latency."""
-        return ClientMemory(self.losses, self.batch_s_sum + batch_s, self.batch_s_count + 1, self.residual)
+        return replace(self, batch_s_sum=self.batch_s_sum + batch_s, batch_s_count=self.batch_s_count + 1)
+
+    def uploaded(self, upload_s: float) -> ClientMemory:
+        """With one more upload."""
+        return replace(self, uploads_s=(*self.uploads_s, upload_s)[-UPLOADS:])
 
     def reported(self, losses: FloatArray, residual: Weights | None) -> ClientMemory:
         """With the list and the rest of a report."""
-        return ClientMemory(losses, self.batch_s_sum, self.batch_s_count, residual)
+        return replace(self, losses=losses, residual=residual)
 
 
 def updated_losses(losses: FloatArray | None, size: int, seen: IndexArray, fresh: FloatArray) -> FloatArray:

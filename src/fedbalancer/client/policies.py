@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
+
+from numpy.typing import ArrayLike
 
 from fedbalancer.client.compress import (
     GradientDropping,
@@ -16,15 +18,27 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples
+from fedbalancer.client.forecast import ForecastBatches, ForecastEpochs
+from fedbalancer.client.samples import (
+    ClassFloor,
+    EverySample,
+    HighestLoss,
+    OverThreshold,
+    OverThresholdBatch,
+    RandomSamples,
+    Trimmed,
+)
 from fedbalancer.client.summary import FractionTracker, Histogram, LossStatistics, SecAggHistogram, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting
 from fedbalancer.protocols import Compressor, SampleSelector, Summarizer, WorkPolicy
 
 KNOWN: dict[str, Mapping[str, type]] = {
-    "samples": {c.__name__: c for c in (EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples)},
-    "work": {c.__name__: c for c in (AllOrNothing, WholeBatches, WholeEpochs)},
+    "samples": {
+        c.__name__: c
+        for c in (ClassFloor, EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples, Trimmed)
+    },
+    "work": {c.__name__: c for c in (AllOrNothing, ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs)},
     "summary": {
         **{c.__name__: c for c in (FractionTracker, Histogram, LossStatistics, SecAggHistogram, Silent)},
         "gaussian": LossStatistics, "histogram": Histogram, "secagg-histogram": SecAggHistogram,
@@ -73,6 +87,16 @@ class ClientPolicies:
         if told or policies.forward_pass not in ("first", "every") or not 0 <= policies.mu < float("inf"):
             raise BadSetting(f"what the server says of the client's policies makes no sense: {text[:300]}")
         return policies
+
+
+def of_client(policies: ClientPolicies, labels: Callable[[], ArrayLike] | None) -> ClientPolicies:
+    """The policies of one client: a selector with a method `of_labels` is made one that knows the client's labels."""
+    of_labels = getattr(policies.samples, "of_labels", None)
+    if of_labels is None:
+        return policies
+    if labels is None:
+        raise BadSetting(f"{type(policies.samples).__name__} selects by the client's labels, which it was not given")
+    return replace(policies, samples=of_labels(labels()))
 
 
 CLIENT_SLOTS = tuple(field.name for field in fields(ClientPolicies))

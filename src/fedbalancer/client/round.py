@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedbalancer.client.compress import NoCompression
+from fedbalancer.client.forecast import batches_by_forecast
 from fedbalancer.client.memory import ClientMemory, updated_losses
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import looks_every_round
@@ -123,12 +124,30 @@ class ClientRound:
         """How many batches to train where the deadline cannot be kept and a late report counts: what fits by the first
         multiple of the deadline by which anything does, as if it were a client of as many rounds. All where that is
         never."""
-        least = bisect_left(range(1, self.all_batches), 1, key=self.counted) + 1
+        least = self._least
         soonest_s = elapsed_s(least)
         if not (math.isfinite(soonest_s) and 0 < deadline_s < math.inf):
             return self.all_batches
         fitting = self.batches_in_time(elapsed_s, math.ceil(soonest_s / deadline_s) * deadline_s)
         return fitting if fitting else least  # the division may round down
+
+    @property
+    def forecasts(self) -> bool:
+        """Whether the client does not know how long its upload will take, and forecasts it."""
+        return getattr(self.policies.work, "forecasts", False)
+
+    def batches_by_forecast(self, elapsed_s: Callable[[float], Callable[[int], float]], download_s: float) -> int:
+        """How many batches to train for a client that `forecasts`, where `elapsed_s(upload_s)` foretells when the
+        report of so many is done if its upload takes so long; the least that makes a report where none seem to fit."""
+        seen_s = self.memory.uploads_s or (download_s,)
+        deadline_s = self.order.deadline_s
+        found = batches_by_forecast(seen_s, lambda upload_s: self.batches_in_time(elapsed_s(upload_s), deadline_s))
+        return found if found else self._least
+
+    @property
+    def _least(self) -> int:
+        """The fewest batches that make a report."""
+        return bisect_left(range(1, self.all_batches), 1, key=self.counted) + 1
 
     def goes_on(self, done: int, elapsed_s: float, batch_s: float, budget_s: float) -> bool:
         """Whether a client that cannot know how long it will take trains another batch after `done`, `elapsed_s` after
@@ -167,6 +186,10 @@ class ClientRound:
     def timed(self, batch_s: float) -> None:
         """Remember how long a batch took in this round."""
         self.memory = self.memory.timed(batch_s)
+
+    def uploaded(self, upload_s: float) -> None:
+        """Remember how long an upload took, if the next one is forecast by it."""
+        self.memory = self.memory.uploaded(upload_s) if self.forecasts else self.memory
 
     def released(self, trained: Trained, batch_s: float, layout: Layout, noise: np.random.Generator) -> Released:
         """The report of a training. `noise` is where the noise on the statistics comes from: a device draws it where

@@ -20,6 +20,7 @@ from fedbalancer.client.torch_device import checked_device
 from fedbalancer.client.training import NotedTraining, check_finite
 from fedbalancer.errors import MissingData, UnknownName
 from fedbalancer.randomness import integer_seed
+from fedbalancer.sums import total
 from fedbalancer.task import Samples
 from fedbalancer.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, Trained, Weights
 
@@ -206,7 +207,7 @@ def pieces_of(samples: Samples) -> int:
 
 def combined(pieces: Sequence[Piece]) -> Evaluation:
     """The evaluation from all its pieces, given in their order."""
-    loss, right, counted, samples = (sum(column) for column in zip(*pieces, strict=True))
+    loss, right, counted, samples = (total(column) for column in zip(*pieces, strict=True))
     return Evaluation(right / counted if counted else math.nan, loss / samples, int(samples))
 
 

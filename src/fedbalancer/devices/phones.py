@@ -12,6 +12,7 @@ from fedbalancer.devices.many import DeviceDraw, DeviceDraws
 from fedbalancer.devices.network import Network
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.randomness import Keys, client_keys, normals, tickets
+from fedbalancer.sums import total
 from fedbalancer.types import FloatArray, IndexArray
 
 CLASS_WEIGHTS: Mapping[str, int] = {"slow": 18820, "mid": 16428, "fast": 159}
@@ -68,7 +69,7 @@ def spread_latency(latency: Mapping[str, tuple[float, float]], spread: float) ->
     if spread == 1:
         return row
     logs = {name: math.log(mean) for name, (mean, _) in row.items()}
-    middle = math.exp(sum(CLASS_WEIGHTS[name] * log for name, log in logs.items()) / sum(CLASS_WEIGHTS.values()))
+    middle = math.exp(total(CLASS_WEIGHTS[name] * log for name, log in logs.items()) / total(CLASS_WEIGHTS.values()))
     factor = {name: (mean / middle) ** (spread - 1) for name, (mean, _) in row.items()}
     return {name: (mean * factor[name], std * factor[name]) for name, (mean, std) in row.items()}
 

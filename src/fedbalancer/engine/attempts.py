@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,16 +89,27 @@ def attempted(
         after_s = clock.after_batches(round.client, *seconds)
         started[place] = not round.must_look and round.may_start(after_s(0), start_by_s)
         if not round.must_look:
-            done[place] = round.batches_in_time(after_s, order.deadline_s)
+            done[place] = _batches(round, after_s, clock, seconds, float(draws.download_s[place]))
             if late_counts and not done[place]:
                 otherwise[place] = round.batches_late(after_s, order.deadline_s)
     batches = np.where((done == 0) & (samples > 0), otherwise, done)
     trained_s = before_s + batches * draws.batch_s
     elapsed_s = clock.elapsed_s(clients, trained_s + draws.upload_s)
-    makes_it = (done > 0) & np.isfinite(elapsed_s)
+    forecast = np.array([round.forecasts for round in rounds], dtype=bool)
+    makes_it = (done > 0) & np.isfinite(elapsed_s) & (~forecast | (elapsed_s <= order.deadline_s))
     ends_s = (draws.download_s, before_s, trained_s)
     why = _why(clients, makes_it, elapsed_s, ends_s, order.deadline_s, clock)
     return Attempts(clients, draws, forward_s, batches, all_batches // order.epochs, started, elapsed_s, makes_it, why)
+
+
+def _batches(
+    round: ClientRound, after_s: Callable[[int], float], clock: RoundClock, seconds: list[float], download_s: float
+) -> int:
+    """What a client decides to train: knowing how long its upload will take, or by a forecast of that."""
+    if not round.forecasts:
+        return round.batches_in_time(after_s, round.order.deadline_s)
+    before_s, batch_s, _ = seconds
+    return round.batches_by_forecast(partial(clock.after_batches, round.client, before_s, batch_s), download_s)
 
 
 def _why(

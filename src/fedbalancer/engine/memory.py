@@ -25,6 +25,7 @@ class Memories(Mapping[str, ClientMemory]):
         self._batch_s_count = ledger.batch_s_count.copy()
         self._losses: NDArray[Any] = np.full(len(ledger.clients), None, dtype=object)
         self._residuals: dict[int, Weights] = {}
+        self._uploads_s: dict[int, tuple[float, ...]] = {}
 
     def __getitem__(self, client: str) -> ClientMemory:
         return self.of(self._position[client])
@@ -38,7 +39,8 @@ class Memories(Mapping[str, ClientMemory]):
     def of(self, row: int) -> ClientMemory:
         """What the client of a ledger row remembers."""
         total_s, count = float(self._batch_s_sum[row]), int(self._batch_s_count[row])
-        return ClientMemory(self._losses[row], total_s, count, self._residuals.get(row))
+        kept = self._residuals.get(row), self._uploads_s.get(row, ())
+        return ClientMemory(self._losses[row], total_s, count, *kept)
 
     def put(self, row: int, memory: ClientMemory) -> None:
         """Put a memory in the place of the old one."""
@@ -48,9 +50,14 @@ class Memories(Mapping[str, ClientMemory]):
             self._residuals[row] = memory.residual
         else:
             self._residuals.pop(row, None)
+        if memory.uploads_s:
+            self._uploads_s[row] = memory.uploads_s
+        else:
+            self._uploads_s.pop(row, None)
 
     def to_arrays(self) -> dict[str, Any]:
-        """Everything as six arrays, by row; a client without a list has length -1."""
+        """Everything as six arrays, by row; a client without a list has length -1. Uploads are two more, a row of each
+        upload and its seconds, where somebody remembers any."""
         length = np.fromiter((-1 if one is None else len(one) for one in self._losses), np.int64, len(self))
         held = sorted(self._residuals)
         has_residual = np.zeros(len(self), dtype=bool)
@@ -62,7 +69,15 @@ class Memories(Mapping[str, ClientMemory]):
             "losses": np.concatenate([np.zeros(0), *self._losses[length >= 0]]),
             "has_residual": has_residual,
             "residuals": np.concatenate([np.zeros(0, dtype=np.float32), *(self._residuals[row] for row in held)]),
+            **self._uploads(),
         }
+
+    def _uploads(self) -> dict[str, Any]:
+        pairs = [(row, seconds) for row, seen in sorted(self._uploads_s.items()) for seconds in seen]
+        if not pairs:
+            return {}
+        rows, seconds = zip(*pairs, strict=True)
+        return {"upload_row": np.array(rows, dtype=np.int64), "upload_s": np.array(seconds)}
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Take up what `to_arrays` gave."""
@@ -75,3 +90,7 @@ class Memories(Mapping[str, ClientMemory]):
         held = np.flatnonzero(arrays["has_residual"]).tolist()
         kept = np.array(arrays["residuals"]).reshape(len(held), -1) if held else ()
         self._residuals = dict(zip(held, kept, strict=True))
+        self._uploads_s = {}
+        if "upload_row" in arrays:
+            for row, seconds in zip(arrays["upload_row"].tolist(), arrays["upload_s"].tolist(), strict=True):
+                self._uploads_s[row] = (*self._uploads_s.get(row, ()), seconds)

@@ -7,16 +7,16 @@ trained, as pure work that an executor may spread. Work whose result nobody woul
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.attacks import Attackers
-from fedbalancer.client.policies import ClientPolicies
+from fedbalancer.client.policies import ClientPolicies, of_client
 from fedbalancer.client.round import ClientRound, received, understood
 from fedbalancer.devices import AlwaysOn, DeviceDraws, many
 from fedbalancer.engine.attempts import Attempts, RoundClock, attempted
@@ -66,10 +66,12 @@ class SimulatedEngine:
         window_s: float = 20.0,
         spending: Spending | None = None,
         attackers: Attackers | None = None,
+        labels: Callable[[str], ArrayLike] | None = None,
     ) -> None:
         """`model_bytes` travel to a client, `up_bytes` back (unless told, as many), for which an update is encoded as
         `encoded_bytes` (unless told, as these); `window_s` is what the selection of clients takes before every round;
-        `spending` counts what clients release, and who may be asked again; `attackers` are clients that are not honest.
+        `spending` counts what clients release, and who may be asked again; `attackers` are clients that are not honest;
+        `labels` says those of a client's samples, where they are selected by them.
         """
         self.policies = policies
         self.ledger = ledger
@@ -82,6 +84,7 @@ class SimulatedEngine:
         self.window_s = window_s
         self.spending = spending
         self.attackers = attackers
+        self.labels = labels
         self.memory = Memories(ledger)
         self.pending = Reports()
 
@@ -115,6 +118,7 @@ class SimulatedEngine:
         for place, (round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
             if attempts.started[place]:
                 round.timed(float(draws.batch_s[place]))
+                round.uploaded(float(draws.upload_s[place]))
             self.memory.put(row, round.memory)
         timings = attempts.timings()
         coming = attempts.comes & ~accepted & late_counts
@@ -181,7 +185,8 @@ class SimulatedEngine:
             self.spending.load(dict(zip(self.ledger.clients, arrays[RELEASES].tolist(), strict=True)))
 
     def _client(self, order: Order, client: str, row: int) -> ClientRound:
-        return ClientRound(self.policies, order, client, int(self.ledger.size[row]), self.memory.of(row))
+        policies = of_client(self.policies, partial(self.labels, client) if self.labels is not None else None)
+        return ClientRound(policies, order, client, int(self.ledger.size[row]), self.memory.of(row))
 
     def _look(
         self,

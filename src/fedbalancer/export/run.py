@@ -35,10 +35,15 @@ class Exported:
     agreement: Agreement
 
 
-def export(task: Task, path: Path, runtime: str = "litert") -> Exported:
-    """Write the file of a task's model, after its losses and gradients were checked against torch's."""
+def check_runtime(runtime: str) -> None:
+    """Refuse a runtime that there is not."""
     if runtime not in RUNTIMES:
         raise UnknownName("runtime", runtime, RUNTIMES)
+
+
+def export(task: Task, path: Path, runtime: str = "litert") -> Exported:
+    """Write the file of a task's model, after its losses and gradients were checked against torch's."""
+    check_runtime(runtime)
     if not path.absolute().parent.is_dir():
         raise BadSetting(f"{path}: there is no folder {path.absolute().parent}")
     tensorflow()  # before any work

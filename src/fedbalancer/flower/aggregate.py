@@ -58,7 +58,10 @@ class FlowerAggregator:
 
     @staticmethod
     def _reply(state: ServerState, report: ClientReport, node: int) -> Any:
-        metrics: dict[str, Any] = {"num-examples": int(report.weight), "train_loss": float(report.summary.loss_mean)}
+        metrics: dict[str, Any] = {
+            "num-examples": count_of(report.weight),
+            "train_loss": float(report.summary.loss_mean),
+        }
         content: dict[str, Any] = {"arrays": _record(state.weights + report.update), "metrics": MetricRecord(metrics)}
         return made_reply(RecordDict(content), node)
 
@@ -68,6 +71,11 @@ class FlowerAggregator:
         if not found:
             return FlowerMemory()
         return FlowerMemory(tuple(found), np.stack([np.asarray(value, dtype=np.float64) for value in found.values()]))
+
+
+def count_of(weight: float) -> float:
+    """A weight as Flower's clients have it, a whole number, unless a stale report weighs less than it has samples."""
+    return int(weight) if weight == int(weight) else weight
 
 
 def _record(weights: Weights) -> ArrayRecord:

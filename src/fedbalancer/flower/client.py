@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.live import DeviceClock, LiveRound, WallClock
-from fedbalancer.client.policies import ClientPolicies
+from fedbalancer.client.policies import ClientPolicies, of_client
 from fedbalancer.errors import BadData, BadSetting
 from fedbalancer.flower.compat import Array, ArrayRecord, Context, Message, RecordDict, reply_to
 from fedbalancer.flower.layout import Faulty, ModelLayout
@@ -39,17 +39,19 @@ def balanced(
     fingerprint: str = "",
     method: Any = None,
     clock: DeviceClock | None = None,
+    labels: Callable[[], ArrayLike] | None = None,
 ) -> LocalRound:
     """The round that a train message asks for.
 
     `size` is the client's number of samples (or give losses to `select`), `fingerprint` the name of its data as in
     `introduce`, `method` the server's own `Method` (or its `client` half) where it has policies of its own, `clock` an
-    emulated device's.
+    emulated device's, `labels` gives those of its samples, which a policy may select by and which stay here.
     """
     if OURS not in message.content.config_records:
         raise BadSetting("this message is no order of fedbalancer.flower.Strategy: it has no record 'fedbalancer'")
     instruction = Instruction.read(message.content.config_records[OURS])
     policies: ClientPolicies = instruction.client_policies() if method is None else getattr(method, "client", method)
+    policies = of_client(policies, labels)
     return LocalRound(message, context, instruction, policies, size, fingerprint, clock or WallClock())
 
 
@@ -86,7 +88,7 @@ class LocalRound:
 
     def time_left(self) -> float:
         """Seconds until the client should send its report, the way back already taken off; inf without a deadline."""
-        return self.instruction.budget_s - self.elapsed_s()
+        return (self.instruction.budget_s if self._live is None else self._live.budget_s) - self.elapsed_s()
 
     def select(self, losses: ArrayLike | None = None, *, forward: Callable[[], ArrayLike] | None = None) -> IndexArray:
         """The samples to train on, by the method's own policy.
@@ -197,7 +199,7 @@ class LocalRound:
         self._saved = saved.saved
         return LiveRound(
             self.policies, self.order, self.client, keeper.size, saved.settled(told.accepted_round), told.batch_s,
-            budget_s=told.budget_s, clock=self._clock, began_s=self._began_s,
+            budget_s=told.budget_s, clock=self._clock, began_s=self._began_s, late_counts=told.late_counts,
         )  # fmt: skip
 
     def _keeper(self) -> Keeper:

@@ -26,6 +26,7 @@ try:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import Result
+    from flwr.serverapp.strategy import Strategy as FlowerStrategy
 except ImportError as error:
     raise MissingData(
         f"this needs flwr 1.41 or later ({error}); install it: pip install 'fedbalancer[flower]'"
@@ -38,11 +39,13 @@ __all__ = [
     "ConfigRecord",
     "Context",
     "Error",
+    "FlowerStrategy",
     "Grid",
     "Message",
     "MetricRecord",
     "RecordDict",
     "Result",
+    "kept",
     "made_reply",
     "mods_of",
     "node_ids",
@@ -50,6 +53,7 @@ __all__ = [
     "push",
     "reply_to",
     "set_current",
+    "taken_up",
 ]
 
 
@@ -98,6 +102,17 @@ def made_reply(content: RecordDict, node: int) -> Message:
         message_type="train",
     )
     return Message(content=content, metadata=metadata)  # type: ignore[call-overload, no-any-return] # not in its stubs
+
+
+def kept(record: ConfigRecord) -> str:
+    """A configuration as text, for the checkpoint."""
+    return str(record.deflate().hex())
+
+
+def taken_up(text: str) -> ConfigRecord:
+    """What `kept` gave."""
+    found: ConfigRecord = ConfigRecord.inflate(bytes.fromhex(text))
+    return found
 
 
 def mods_of(app: ClientApp) -> list[Any]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.flower.compat import ConfigRecord, Message, MetricRecord, RecordDict
+from fedbalancer.errors import BadSetting
+from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from fedbalancer.flower.layout import Faulty
-from fedbalancer.flower.mailbox import Arrival, Letter
+from fedbalancer.flower.mailbox import Letter
 from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE
 from fedbalancer.flower.replies import WEIGHT
 from fedbalancer.server.report_check import BIGGEST_LOSS
-from fedbalancer.types import Evaluation, Weights
+from fedbalancer.types import Evaluation
 
 if TYPE_CHECKING:
     from fedbalancer.flower.grid_engine import GridEngine
@@ -30,23 +31,28 @@ Pool = Callable[[list[RecordDict], str], MetricRecord]
 `evaluate_metrics_aggr_fn`."""
 
 
-def asked(
-    engine: GridEngine, weights: Weights, round: int, config: Mapping[str, Any], pool: Pool | None = None
-) -> dict[str, Any]:
-    """The metrics of a model on the clients' data as one; clients that could not be asked are named in the log."""
-    numbered: dict[str, Any] = {"server-round": round, **config}
-    content = RecordDict({ARRAYS: engine.layout.record(weights), CONFIG: ConfigRecord(numbered)})
-    free = [client for client in engine.nodes.present() if client not in engine.mailbox.busy()]
+def questions(engine: GridEngine, clients: Iterable[str], arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
+    """A message for each of the clients that asks it to evaluate a model."""
+    content = RecordDict({ARRAYS: arrays, CONFIG: config})
+    return [Message(content, engine.nodes.node_of[client], EVALUATE) for client in clients]
+
+
+def asked(engine: GridEngine, messages: Iterable[Message], round: int) -> list[Message]:
+    """The answers to such messages, of the model after `round`; who has not answered in time is named in the log."""
+    names = {node: client for client, node in engine.nodes.node_of.items()}
+    letters = []
+    for message in messages:
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        if kind != EVALUATE or node not in engine.nodes.connected:
+            raise BadSetting(f"configure_evaluate made a message of type {kind!r} for node {node}; it must be of type "
+                             f"{EVALUATE!r}, for a node that is there")  # fmt: skip
+        letters.append(Letter(node, names.get(node, f"node {node}"), message.content))
     engine.answers = []
-    sent = engine.mailbox.send(EVALUATE, [Letter(engine.nodes.node_of[c], c, content) for c in free], 0, EVALUATE_S)
+    sent = engine.mailbox.send(EVALUATE, letters, 0, EVALUATE_S)
     _wait_for_answers(engine, len(sent))
-
-    def fault(client: str, why: str) -> None:
-        engine.say("evaluation failed", client=client, round=round, why=why)
-
     for client in sorted({one.client for one in sent} - {answer.sent.client for answer in engine.answers}):
-        fault(client, "no reply in time")
-    return pooled(engine.answers, fault, pool)
+        engine.say("evaluation failed", client=client, round=round, why="no reply in time")
+    return [answer.message for answer in engine.answers]
 
 
 def _wait_for_answers(engine: GridEngine, count: int) -> None:
@@ -60,15 +66,15 @@ def _wait_for_answers(engine: GridEngine, count: int) -> None:
         engine.waiting.sleep(engine.waiting.poll_s)
 
 
-def pooled(answers: Sequence[Arrival], fault: Callable[[str, str], None], pool: Pool | None = None) -> dict[str, Any]:
-    """The metrics of the clients that answered as one, and the number of samples; `fault` is told of every client whose
+def pooled(answers: Iterable[Message], fault: Callable[[int, str], None], pool: Pool | None = None) -> dict[str, Any]:
+    """The metrics of the clients that answered as one, and the number of samples; `fault` is told of every node whose
     answer cannot be used, and why."""
     usable = []
     for answer in answers:
         try:
-            usable.append(_checked(answer.message))
+            usable.append(_checked(answer))
         except Faulty as problem:
-            fault(answer.sent.client, str(problem))
+            fault(answer.metadata.src_node_id, str(problem))
     if not usable:
         return {}
     found = dict((pool or weighted_mean)(usable, WEIGHT))

@@ -14,9 +14,15 @@ NO_EFFECT = {
     "fraction_train": (1.0, "clients_per_round"),
     "min_train_nodes": (2, "clients_per_round"),
     "min_available_nodes": (2, "min_clients"),
+    "fraction_evaluate": (1.0, "fraction_evaluate of fedbalancer.flower.Strategy"),
+    "min_evaluate_nodes": (2, "min_evaluate_nodes of fedbalancer.flower.Strategy"),
     "weighted_by_key": ("num-examples", "nothing: updates weigh by the samples trained"),
 }
 """Arguments of Flower's strategies that say what is said elsewhere here: their default, and where."""
+POOLS = ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
+"""Functions that Flower's strategies may be given; theirs unless told."""
+OTHER_METHODS = ("configure_train", "configure_evaluate", "aggregate_evaluate")
+"""What is not called of a strategy in the aggregation slot."""
 
 
 def with_aggregation(method: Method, policy: Any) -> Method:
@@ -26,8 +32,9 @@ def with_aggregation(method: Method, policy: Any) -> Method:
     from fedbalancer.flower.aggregate import FlowerAggregator
 
     name = type(policy).__name__
+    aggregator = FlowerAggregator(policy)
     _check_configuration(policy, name)
-    changed = method.changed(aggregate=FlowerAggregator(policy))
+    changed = method.changed(aggregate=aggregator)
     if "FedProx" not in _classes(policy):
         return changed
     mu = float(policy.proximal_mu)
@@ -45,6 +52,8 @@ def sent_with_orders(policy: Any) -> dict[str, float]:
 def check_strategy(strategy: Any) -> None:
     """Refuse a strategy that would not do here what it says."""
     name = type(strategy).__name__
+    if any(kind.__module__ == "fedbalancer.flower.strategy" for kind in type(strategy).__mro__):
+        raise BadSetting(f"aggregate={name}: it runs rounds of its own; give one of Flower's strategies, or a policy")
     for known in _classes(strategy):
         if known.startswith("DifferentialPrivacy"):
             raise BadSetting(
@@ -58,16 +67,22 @@ def check_strategy(strategy: Any) -> None:
 
 def _check_configuration(strategy: Any, name: str) -> None:
     """Only a strategy's `aggregate_train` is called: one that does more elsewhere is told."""
-    home = next(kind for kind in type(strategy).__mro__ if "configure_train" in vars(kind))
-    if not home.__module__.startswith("flwr."):
-        raise BadSetting(
-            f"aggregate={name}: its own configure_train would not be called; say what it sends in train_config, and "
-            f"give aggregate=FlowerAggregator({name}(...)) if its aggregate_train is all that you want"
-        )
+    for method in OTHER_METHODS:
+        home = next(kind for kind in type(strategy).__mro__ if method in vars(kind))
+        if not home.__module__.startswith("flwr."):
+            raise BadSetting(
+                f"aggregate={name}: its own {method} would not be called; write it in a subclass of "
+                f"fedbalancer.flower.Strategy (what is sent may also be said in train_config), and give "
+                f"aggregate=FlowerAggregator({name}(...)) if its aggregate_train is all that you want"
+            )
     for argument, (default, place) in NO_EFFECT.items():
         value = getattr(strategy, argument, default)
         if value != default:
             raise BadSetting(f"{argument} = {value!r} of aggregate={name} would have no effect; here it is {place}")
+    for argument in POOLS:
+        given = getattr(strategy, argument, None)
+        if given is not None and not getattr(given, "__module__", "").startswith("flwr."):
+            raise BadSetting(f"{argument} of aggregate={name} would have no effect; give it to Strategy itself")
 
 
 def _classes(strategy: Any) -> set[str]:

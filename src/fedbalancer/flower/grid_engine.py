@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
-from fedbalancer.flower.compat import Grid, RecordDict
-from fedbalancer.flower.evaluation import asked, evaluation_of
+from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Message, RecordDict
+from fedbalancer.flower.evaluation import asked, evaluation_of, pooled, questions
+from fedbalancer.flower.events import Events, line
+from fedbalancer.flower.late import LateReports
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import joined, with_network
 from fedbalancer.flower.mailbox import Arrival, Mailbox
@@ -26,29 +27,15 @@ from fedbalancer.privacy.spending import RELEASES
 from fedbalancer.server.bench import Bench
 from fedbalancer.settings import Settings
 from fedbalancer.store.privacy import spending_for
-from fedbalancer.types import (
-    Evaluation,
-    IndexArray,
-    Ledger,
-    RoundPlan,
-    RoundResult,
-    Weights,
-)
+from fedbalancer.types import UNDER_WAY, Evaluation, IndexArray, Ledger, RoundPlan, RoundResult, Weights
 
 __all__ = ["WAITING", "GridEngine", "Waiting"]
 
-_log = logging.getLogger("flwr.fedbalancer")
-OFFENCES = (
-    "error", "invalid", "late reply", "missing", "no reply", "duplicate", "node not introduced", "evaluation failed",
-    "not among the metrics", "id claimed twice", "sits out",
-)  # fmt: skip
-
-
+ConfigureTrain = Callable[[int, ArrayRecord, ConfigRecord, Grid], Iterable[Message]]
+"""Flower's: (round, model, configuration, grid) -> the messages of a round."""
 SHORTEST_S = 1e-6
 PATIENCE_S, LAST_LOOK_S = 1.0, 0.3
 """How long a pull is waited for before it goes on by itself, and how long at the deadline."""
-LOGGED = 300
-"""Characters of a text in the log: some of it comes from clients, who may send a book."""
 
 
 class GridEngine:
@@ -67,26 +54,32 @@ class GridEngine:
         most_samples: int = 10**6,
         train_config: Mapping[str, Any] | None = None,
         evaluate_config: Mapping[str, Any] | None = None,
+        configure_train: ConfigureTrain | None = None,
         log: Callable[..., None] | None = None,
     ) -> None:
         self.method, self.layout, self.settings, self.waiting = method, layout, settings, waiting
         self.run_key, self.policies = run_key, method.client.to_json() or ""
         self.overheads = overheads if overheads is not None else Overheads()
-        self.train_config, self.evaluate_config = dict(train_config or {}), dict(evaluate_config or {})
-        self._clock, self._sleep, self._tell = waiting.clock, waiting.sleep, log
+        # As in Flower, one record for all rounds: what configure_train changes stays changed.
+        self.train_config, self.evaluate_config = ConfigRecord(dict(train_config or {})), dict(evaluate_config or {})
+        self.configure_train = configure_train
+        self._clock, self._sleep = waiting.clock, waiting.sleep
+        self._events = Events(log)
+        self.say, self.counts = self._events.say, self._events.counts
+        self.grid, self.late_counts = grid, method.late.rule() != "lost"
         self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
         self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples)
-        self.spending = spending_for(method, settings, ["unavailable"])
+        self.spending = spending_for(method, settings, ["unavailable", UNDER_WAY])
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
-        self.counts: Counter[str] = Counter()
         self.speeds, self.empty_rounds = Speeds(), 0
         self.bench, self.played = Bench(), 0
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[Arrival] = []
-        self.own_metrics: list[RecordDict] = []
+        self.own_metrics: dict[str, RecordDict] = {}
+        self._late: LateReports | None = None
 
     # Who is there
 
@@ -110,7 +103,7 @@ class GridEngine:
         failed, there = self.nodes.hopeless(), len(self.nodes.connected)
         if there >= least > there - len(failed):
             node, why = next(iter(failed.items()))
-            raise MissingData(f"{len(failed)} of {there} nodes cannot introduce themselves; node {node}: {_line(why)}")
+            raise MissingData(f"{len(failed)} of {there} nodes cannot introduce themselves; node {node}: {line(why)}")
 
     def welcome(self, ledger: Ledger, measure_network: bool = True) -> Ledger:
         """The ledger for the next round: with rows for clients that joined, with what late replies taught, and with
@@ -142,6 +135,8 @@ class GridEngine:
             enough = len(free) >= self.settings.clients_per_round and not self.waiting.everybody
             if free and (enough or not busy or waited_s >= self.waiting.settle_s):
                 break
+            if self.late_counts and not self.late.is_empty:  # the others are under way, and a round may be without them
+                break
             if waited_s > self.waiting.timeout_s:
                 raise MissingData(f"no client has been free for {waited_s:.0f} s; are the SuperNodes running?")
             self._sleep(self.waiting.poll_s)
@@ -150,8 +145,13 @@ class GridEngine:
     def _free(self) -> tuple[list[str], list[str]]:
         present = (client for client in self.nodes.present() if client in self.known.position and self._may(client))
         there = self.bench.without(present, self.played)
-        busy = self.mailbox.busy()
+        busy = self.mailbox.busy() | self.late.clients
         return [client for client in there if client not in busy], [client for client in there if client in busy]
+
+    def idle(self) -> list[str]:
+        """The clients that can be reached and have nothing to answer, in order of id."""
+        busy = self.mailbox.busy()
+        return [client for client in self.nodes.present() if client not in busy]
 
     def _may(self, client: str) -> bool:
         return self.spending is None or self.spending.may(client)
@@ -168,11 +168,11 @@ class GridEngine:
     def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
         """Send the orders, and take what comes until the round closes."""
         began = self._clock()
-        limit_s = min(plan.order.deadline_s, self.waiting.timeout_s)
+        limit_s = min(plan.order.deadline_s if plan.cohort else math.inf, self.waiting.timeout_s)
         self._round = current = OpenRound(self, plan, weights)
         self.say("round", round=plan.order.round, deadline_s=plan.order.deadline_s, cohort=list(plan.cohort),
                  loss_threshold=plan.order.loss_threshold, quorum=plan.quorum)  # fmt: skip
-        current.send(limit_s + self.waiting.grace_s)
+        current.send(self.waiting.timeout_s if self.late_counts else limit_s + self.waiting.grace_s)
         while True:
             self.poll(limit_s - (self._clock() - began))
             past_s = self._clock() - began
@@ -182,14 +182,28 @@ class GridEngine:
             self._sleep(max(min(self.waiting.poll_s, limit_s - past_s), SHORTEST_S))
         self._round = None
         seconds = self._clock() - began
-        self.accepted |= dict.fromkeys(current.reports, plan.order.round)
-        self.own_metrics = [current.metrics[client] for client in sorted(current.metrics)]
         result = current.result(seconds, self._window_s)
+        self.accepted |= {report.client: plan.order.round - report.staleness for report in result.reports}
+        self.own_metrics = {client: current.metrics[client] for client in sorted(current.metrics)}
         if self.spending is not None:
             self.spending.note(result)
         self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
                  missing={missing.client: missing.why for missing in result.missing})  # fmt: skip
         return result
+
+    @property
+    def open_round(self) -> OpenRound:
+        """The round that runs."""
+        if self._round is None:
+            raise RuntimeError("no round is open")
+        return self._round
+
+    @property
+    def late(self) -> LateReports:
+        """Reports of closed rounds. Made when it is first needed, for the mailbox may be another by then."""
+        if self._late is None:
+            self._late = LateReports(self.mailbox)
+        return self._late
 
     def instruction(self, plan: RoundPlan, client: str) -> Instruction:
         """What one client is told."""
@@ -204,6 +218,7 @@ class GridEngine:
             run_key=self.run_key,
             method=self.method.name,
             policies=self.policies,
+            late_counts=self.late_counts,
         )
 
     def _look(self) -> None:
@@ -228,15 +243,21 @@ class GridEngine:
             self.say("duplicate", replies=twice)
 
         for sent in self.mailbox.expired:
-            if sent.kind == TRAIN:  # it was busy for its budget at most, so this is the least that transport took
-                self.overheads.measured(sent.client, sent.ttl_s - sent.budget_s)
+            if sent.kind == TRAIN:
+                if not self.late_counts:  # it was busy for its budget at most: this is the least that transport took
+                    self.overheads.measured(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
                 self.nodes.silent.add(sent.node)
         self.mailbox.expired.clear()
 
     def _too_late(self, arrival: Arrival) -> None:
-        """A reply to a round that is closed is not counted, but how long it took is worth knowing."""
+        """A reply to a round that is closed joins the next, where the method counts it; otherwise how long it took is
+        worth knowing."""
         client, message = arrival.sent.client, arrival.message
+        if self.late_counts:
+            if self.late.take(arrival):
+                self.say("late report", client=client, round=arrival.sent.round, seconds=round(arrival.seconds, 3))
+            return
         if message.has_content():
             self.overheads.measured(client, arrival.seconds - busy_s(message, arrival.seconds))
             self.speeds.heard(client, batch_s_of(message, arrival.seconds))
@@ -249,20 +270,13 @@ class GridEngine:
             if self.nodes.node_of[greeting.client] == arrival.sent.node:
                 self.overheads.measured(greeting.client, greeting.network_s)
 
-    def say(self, event: str, **fields: Any) -> None:
-        """Log an event, count it, and tell whoever listens."""
-        self.counts[event] += 1
-        fields = {name: _line(value) if isinstance(value, str) else value for name, value in fields.items()}
-        level = logging.WARNING if event in OFFENCES else logging.INFO
-        _log.log(level, "%s: %s", event, ", ".join(f"{name} {value}" for name, value in fields.items()))
-        if self._tell is not None:
-            self._tell(event, **fields)
-
     # The model on data
 
     def evaluate(self, weights: Weights) -> Evaluation:
         """On the clients' data."""
-        return evaluation_of(asked(self, weights, 0, self.evaluate_config))
+        config = ConfigRecord({"server-round": 0, **self.evaluate_config})
+        answers = asked(self, questions(self, self.idle(), self.layout.record(weights), config), 0)
+        return evaluation_of(pooled(answers, lambda node, why: self.say("evaluation failed", node=node, why=why)))
 
     # What outlives a crash
 
@@ -282,8 +296,3 @@ class GridEngine:
         self.empty_rounds = int(saved.get("empty_rounds", 0))
         if self.spending is not None:
             self.spending.load(saved[RELEASES])
-
-
-def _line(text: str) -> str:
-    """A text as one line of the log, and not a long one."""
-    return " ".join(text.split())[:LOGGED]

@@ -85,8 +85,9 @@ def model_app(
         if draw is not None:
             time.sleep(draw.download_s)
         work = balanced(
-            message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method, clock=clock
-        )
+            message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method, clock=clock,
+            labels=lambda: samples[1],
+        )  # fmt: skip
         reply = work.report(_trained(work, made, samples), as_model=bool(mods))
         if draw is not None:
             time.sleep(draw.upload_s)

@@ -31,7 +31,8 @@ class Instruction:
     """An order and what a client needs to carry it out. `budget_s` is the deadline less the transport, counted from the
     moment at which the client starts; `accepted_round` the last round in which the server took its report; `batch_s`
     what the server knows of its speed, for a client that has forgotten; `policies` what the client runs of the method
-    (`ClientPolicies.to_json`), nothing where the server has policies of its own."""
+    (`ClientPolicies.to_json`), nothing where the server has policies of its own. If `late_counts`, a report counts
+    that comes after the deadline, too."""
 
     client: str
     order: Order
@@ -41,6 +42,7 @@ class Instruction:
     run_key: str
     method: str
     policies: str
+    late_counts: bool = False
 
     def record(self) -> ConfigRecord:
         order = self.order
@@ -52,7 +54,7 @@ class Instruction:
             "budget-s": float(self.budget_s), "learning-rate": order.learning_rate,
             "clip-norm": float(_NONE) if order.clip_norm is None else order.clip_norm,
             "accepted-round": self.accepted_round, "batch-s": self.batch_s, "run-key": self.run_key,
-            "method": self.method, "policies": self.policies,
+            "method": self.method, "policies": self.policies, "late-counts": self.late_counts,
         })  # fmt: skip
 
     @classmethod
@@ -81,6 +83,7 @@ class Instruction:
             run_key=text(record, "run-key"),
             method=text(record, "method"),
             policies=text(record, "policies", POLICIES_CHARACTERS),
+            late_counts=record.get("late-counts", False) is True,  # not known to servers of version 0.1
         )
 
     @property

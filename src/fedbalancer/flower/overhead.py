@@ -18,7 +18,9 @@ LEAST_SHARE = 0.1
 
 
 class Overheads:
-    """The last few overheads of every client."""
+    """The last few overheads of every client; `jitter_s` is by how much polling alone may make the next worse."""
+
+    jitter_s = JITTER_S
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[float]] = {}
@@ -37,7 +39,7 @@ class Overheads:
         usual = sorted(seen)
         if len(seen) >= FEW and usual[-1] > ODD * usual[-2] and usual[-1] != seen[-1]:
             usual.pop()
-        return usual[-1] + max(JITTER_S, (usual[-1] - usual[0]) / 2, WORSE * usual[-1])
+        return usual[-1] + max(self.jitter_s, (usual[-1] - usual[0]) / 2, WORSE * usual[-1])
 
     def budget_s(self, client: str, round: int, deadline_s: float) -> float:
         """What a client may take from its start to its report, so that this arrives in time."""

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedbalancer.client.round import understood
-from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from fedbalancer.errors import BadSetting
+from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from fedbalancer.flower.late import SILENT
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
-from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, TRAIN
+from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, TRAIN, Instruction
 from fedbalancer.flower.reading import Expected, batch_s_of, split_timings, unpack
 from fedbalancer.flower.replies import WEIGHT, own_metrics
 from fedbalancer.server.bench import INVALID
-from fedbalancer.types import ClientReport, Missing, RoundPlan, RoundResult, Weights
+from fedbalancer.types import UNDER_WAY, ClientReport, Missing, RoundPlan, RoundResult, Weights
 
 if TYPE_CHECKING:
     from fedbalancer.flower.grid_engine import GridEngine
-
-
-SILENT = "silent"
-"""Why a client is missing that has not answered when its round closes."""
 
 
 class OpenRound:
@@ -34,65 +33,131 @@ class OpenRound:
 
     @property
     def is_over(self) -> bool:
-        return len(self.reports) >= self.plan.quorum or len(self.reports) + len(self.missing) >= len(self.plan.cohort)
+        answered, late = len(self.reports) + len(self.missing) >= len(self.plan.cohort), self.engine.late
+        waits_for_others = self.plan.late == "counts" or (self.plan.late == "joins" and not self.plan.cohort)
+        return self._is_full or (answered and not (waits_for_others and late.waiting))
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether it has the reports that it closes with: of its own cohort, or of whoever's."""
+        if self.plan.late == "counts":
+            return len(self.reports) + len(self.engine.late.arrived) >= self.plan.quorum
+        if self.plan.late == "joins" and not self.plan.cohort:  # nobody is left to ask: the next that comes is enough
+            return bool(self.engine.late.arrived)
+        return len(self.reports) >= self.plan.quorum
+
+    def messages(self, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
+        """One message per client that is there; the weights are one object that Flower uploads once."""
+        there = self.engine.nodes.present()
+        return [
+            Message(RecordDict({ARRAYS: arrays, CONFIG: config, OURS: self._told(client).record()}), node, TRAIN)
+            for client, node in there.items()
+            if client in self.plan.cohort
+        ]
 
     def send(self, ttl_s: float) -> None:
-        """One message per client; the weights are one object that Flower uploads once."""
-        engine = self.engine
-        arrays = engine.layout.record(self.weights)
-        there = engine.nodes.present()
-        config = ConfigRecord({"server-round": self.plan.order.round, **engine.train_config})
-        letters = [
-            self._letter(there[client], client, arrays, config) for client in self.plan.cohort if client in there
-        ]
-        went = {sent.client for sent in engine.mailbox.send(TRAIN, letters, self.plan.order.round, ttl_s)}
+        """Write to everybody in the round."""
+        engine, number = self.engine, self.plan.order.round
+        arrays, config = engine.layout.record(self.weights), engine.train_config
+        config["server-round"] = number
+        if engine.configure_train is None:
+            messages: Iterable[Message] = self.messages(arrays, config)
+        else:
+            messages = engine.configure_train(number, arrays, config, engine.grid)
+        letters = [self._letter(message, arrays) for message in messages]
+        went = {sent.client for sent in engine.mailbox.send(TRAIN, letters, number, ttl_s)}
         for client in self.plan.cohort:
             if client not in went:
-                self._miss(client, "unavailable", "its node is gone")
+                gone = client not in engine.nodes.present()
+                why = "its node is gone" if gone else "nothing was sent to it"
+                self._miss(client, "unavailable", why)
 
-    def _letter(self, node: int, client: str, arrays: ArrayRecord, config: ConfigRecord) -> Letter:
-        told = self.engine.instruction(self.plan, client)
-        content = RecordDict({ARRAYS: arrays, CONFIG: config, OURS: told.record()})
+    def _told(self, client: str) -> Instruction:
+        return self.engine.instruction(self.plan, client)
+
+    def _letter(self, message: Message, arrays: ArrayRecord) -> Letter:
+        """What is sent of a message of `configure_train`, which may be a user's own."""
+        node, kind, content = message.metadata.dst_node_id, message.metadata.message_type, message.content
+        client = next((name for name, at in self.engine.nodes.present().items() if at == node), "")
+        if kind != TRAIN or client not in self.plan.cohort:
+            raise BadSetting(f"configure_train made a message of type {kind!r} for node {node}; it must be of type "
+                             f"{TRAIN!r}, for a client of the round: clients are chosen by the method")  # fmt: skip
+        sent = content.array_records.get(ARRAYS)
+        if sent is not arrays and sent != arrays:
+            raise BadSetting(f"configure_train changed the model for client {client!r}; updates are relative to it")
+        told = self._told(client)
+        if OURS not in content.config_records:
+            content = RecordDict({**content, OURS: told.record()})
         return Letter(node, client, content, min(told.budget_s, self.engine.waiting.timeout_s))
 
     def take(self, arrival: Arrival) -> None:
         """A reply of this round."""
-        client, message = arrival.sent.client, arrival.message
+        found = self.read(arrival)
+        if isinstance(found, Missing):
+            self.missing[found.client] = found
+            self.up_bytes += _bytes(arrival.message)
+        elif not self._is_full:
+            self.reports[found.client] = found
+            self.metrics[found.client], sent_bytes = self.beside(found, arrival)
+            self.up_bytes += sent_bytes
+        elif self.plan.late != "lost":
+            self.engine.late.keep(found, self, arrival)
+        else:
+            self.missing[found.client] = Missing(found.client, "late", found.timings, found.summary.trained)
+            self.engine.speeds.heard(found.client, found.summary.batch_s)
+            self.up_bytes += _bytes(arrival.message)
+
+    def read(self, arrival: Arrival) -> ClientReport | Missing:
+        """The report in a reply, or why there is none, which is also said."""
+        client, message, number = arrival.sent.client, arrival.message, self.plan.order.round
         if message.has_error():
-            self._miss(client, "error", f"error {message.error.code}: {message.error.reason}", "error")
-            return
-        self.up_bytes += _bytes(message.content)
+            why = f"error {message.error.code}: {message.error.reason}"
+            self.engine.say("error", client=client, round=number, why=why)
+            return Missing(client, "error")
         try:
             report, measured = unpack(message, self._expected(client), arrival.seconds)
         except Faulty as problem:
-            self._miss(client, INVALID, str(problem), "invalid", str(problem))
-            return
+            self.engine.say("invalid", client=client, round=number, why=str(problem))
+            return Missing(client, INVALID, problem=str(problem))
         self.engine.overheads.measured(client, arrival.seconds - measured.busy_s)
-        if report is None:
-            timings = split_timings(measured, arrival.seconds)
-            self.missing[client] = Missing(client, measured.phase or "train", timings)
-            self.engine.speeds.heard(client, batch_s_of(message, arrival.seconds))
-            self.engine.say("stopped at the deadline", client=client, round=self.plan.order.round)
-        elif len(self.reports) < self.plan.quorum:
-            self.reports[client] = report
-            own = own_metrics(message.content.metric_records[METRICS])
-            self.metrics[client] = RecordDict({METRICS: MetricRecord({WEIGHT: report.summary.trained, **own})})
-        else:
-            self.missing[client] = Missing(client, "late", report.timings, report.summary.trained)
-            self.engine.speeds.heard(client, report.summary.batch_s)
+        if report is not None:
+            return report
+        self.engine.speeds.heard(client, batch_s_of(message, arrival.seconds))
+        self.engine.say("stopped at the deadline", client=client, round=number)
+        return Missing(client, measured.phase or "train", split_timings(measured, arrival.seconds))
+
+    def beside(self, report: ClientReport, arrival: Arrival) -> tuple[RecordDict, int]:
+        """What came with a report: its client's own metrics, and how many bytes all of it had."""
+        own = own_metrics(arrival.message.content.metric_records[METRICS])
+        metrics = RecordDict({METRICS: MetricRecord({WEIGHT: report.summary.trained, **own})})
+        return metrics, _bytes(arrival.message)
 
     def result(self, seconds: float, window_s: float) -> RoundResult:
         """What the server is told, in order of client id."""
-        full = len(self.reports) >= self.plan.quorum
+        full, late = self._is_full, self.engine.late
+        stale = late.joining(self.plan, len(self.reports)) if self.plan.late != "lost" else []
+        for each in stale:
+            self.metrics[each.report.client] = each.metrics
+            self.up_bytes += each.up_bytes
+        arrived = [*self.reports.values(), *(each.joining(self.plan.order.round) for each in stale)]
+        under_way = self._closed({report.client for report in arrived}) if self.plan.late != "lost" else ()
         for client in self.plan.cohort:
             if client not in self.reports and client not in self.missing:
                 # Killed, asleep or slow: nobody knows, so it is not said to be late in training.
                 self._miss(client, "late" if full else SILENT, "no reply when the round closed")
-        arrived = [self.reports[client] for client in sorted(self.reports)]
+        arrived.sort(key=lambda report: report.client)
         reports = understood(arrived, self.engine.method.client.summary, self.plan.order)
         missing = tuple(self.missing[client] for client in sorted(self.missing))
         down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)
-        return RoundResult(self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes)
+        return RoundResult(self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes, under_way)
+
+    def _closed(self, heard: set[str]) -> tuple[str, ...]:
+        """Who is under way when a round closes whose late reports will count; they are missing in it so far."""
+        ended, under_way = self.engine.late.closes(self, heard)
+        self.missing |= ended
+        for client in set(self.plan.cohort) & set(under_way):
+            self.missing[client] = Missing(client, UNDER_WAY)
+        return under_way
 
     def _expected(self, client: str) -> Expected:
         engine = self.engine
@@ -100,10 +165,11 @@ class OpenRound:
         ours = engine.method.client
         return Expected(client, size, self.plan.order, self.weights, engine.layout, ours.compress, ours.summary)
 
-    def _miss(self, client: str, why: str, text: str, event: str = "missing", problem: str = "") -> None:
-        self.missing[client] = Missing(client, why, problem=problem)
-        self.engine.say(event, client=client, round=self.plan.order.round, why=text)
+    def _miss(self, client: str, why: str, text: str) -> None:
+        self.missing[client] = Missing(client, why)
+        self.engine.say("missing", client=client, round=self.plan.order.round, why=text)
 
 
-def _bytes(content: RecordDict) -> int:
-    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+def _bytes(message: Message) -> int:
+    records = message.content.array_records.values() if message.has_content() else ()
+    return sum(len(array.data) for record in records for array in record.values())

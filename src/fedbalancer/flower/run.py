@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -12,15 +11,18 @@ import numpy as np
 
 from fedbalancer.files import readable
 from fedbalancer.flower.changes import spoken
-from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result
+from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result, kept, taken_up
 from fedbalancer.flower.evaluation import asked, evaluation_of, unnamed, weighted_mean
 from fedbalancer.flower.foreign import sent_with_orders
 from fedbalancer.flower.grid_engine import GridEngine
+from fedbalancer.flower.hooks import overrides
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
+from fedbalancer.flower.own_aggregation import OwnAggregation
 from fedbalancer.flower.reading import CLOCK_SLACK_S
 from fedbalancer.flower.recorder import RunRecorder, manifest_of
 from fedbalancer.flower.replies import WEIGHT
+from fedbalancer.flower.results import RESULTS, figures_of, retell, told
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
@@ -30,10 +32,8 @@ from fedbalancer.types import Evaluation, Ledger, RoundResult, ServerState, Weig
 if TYPE_CHECKING:
     from fedbalancer.flower.strategy import Strategy
 
-RESULTS, METRICS_OF_ROUNDS = "results", (
-    "train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp",
-)  # fmt: skip
-"""Where the checkpoint has the metrics of earlier rounds, and what Flower's `Result` calls them."""
+CONFIGURATIONS = ("configure_train", "configure_evaluate")
+"""Whose configuration is kept with the checkpoint: as in Flower, what they change of it stays changed."""
 _log = logging.getLogger("flwr.fedbalancer")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -50,7 +50,9 @@ class Run:
         self.key = strategy.run_key if strategy.run_key is not None else f"run-{grid.run.run_id}"
         self.weights = self.layout.flat(arrays)
         self.result = Result(arrays=arrays)
-        self.evaluate_fn = evaluate_fn
+        strategy.run = self
+        self.aggregation = OwnAggregation(self) if overrides(strategy, "aggregate_train") else None
+        self.evaluate_fn, self.evaluate_config = evaluate_fn, ConfigRecord(dict(evaluate_config or {}))
         self._told: set[str] = set()
         self.state: ServerState
         self.record: RunRecorder
@@ -64,6 +66,7 @@ class Run:
             most_samples=strategy.most_samples,
             train_config={**sent_with_orders(strategy.method.aggregate), **self.train_config},
             evaluate_config=evaluate_config,
+            configure_train=strategy.configure_train,
             log=self._tell,
         )
 
@@ -94,6 +97,8 @@ class Run:
             # One round at a time: between two rounds the ledger may grow, which the loop knows nothing of.
             self.state, result = next(rounds(server, self.engine, before, lambda state: False))
             self.round = self.state.round
+            if self.aggregation is not None and not result.reports:
+                self.state = replace(self.state, weights=self.aggregation.of_nobody(self.state))
             server = self._learnt(server, result)
             self._keep(before, result, server.setup.ledger)
 
@@ -107,7 +112,8 @@ class Run:
             if restored is not None:
                 state, remembered = restored
                 self.engine.restore(remembered)
-                _retell(self.result, remembered.get(RESULTS, {}))
+                retell(self.result, remembered.get(RESULTS, {}))
+                self._take_up(remembered)
                 self.round = state.round
                 self._publish(state)
                 for change in self.record.changes:
@@ -148,7 +154,8 @@ class Run:
         for missing in result.missing:
             if (until := self.state.bench.until.get(missing.client, 0)) > self.state.round and missing.problem:
                 engine.say("sits out", client=missing.client, round=self.state.round, until=until, why=missing.problem)
-        self.failed = bool(result.plan.cohort) and not result.reports
+        seen = result.in_time if result.plan.late == "joins" else result  # what joined did not make this deadline
+        self.failed = bool(result.plan.cohort) and not seen.reports
         engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
         if measures:
             self.state = replace(self.state, ledger=engine.speeds.taught(self.state.ledger, result.reports))
@@ -184,7 +191,9 @@ class Run:
     def _server(self, ledger: Ledger) -> Server:
         strategy = self.strategy
         setup = setup_of(strategy.method, ledger, strategy.settings, strategy.seed)
-        return Server(strategy.method.server, replace(setup, clock_slack_s=CLOCK_SLACK_S))
+        policies = strategy.method.server
+        policies = policies if self.aggregation is None else replace(policies, aggregate=self.aggregation)
+        return Server(policies, replace(setup, clock_slack_s=CLOCK_SLACK_S))
 
     def _welcomed(self, state: ServerState) -> ServerState:
         return replace(state, ledger=self.engine.welcome(state.ledger, self.strategy.measure_network))
@@ -196,17 +205,30 @@ class Run:
         self._publish(self.state)
         self.result.train_metrics_clientapp[self.state.round] = self._train_metrics(result)
         self.record.round(before, self.state, result, evaluation)
-        self.record.checkpoint(self.state, first, self.engine.snapshot() | {RESULTS: _told(self.result)})
+        self.record.checkpoint(self.state, first, self.engine.snapshot() | {RESULTS: told(self.result)} | self._kept())
         if (spending := self.engine.spending) is not None:
             method, settings = self.strategy.method, self.strategy.settings
             rows = privacy_rows(method, settings, self.state.ledger.clients, spending.releases)
             self.record.folder.record_privacy(rows)
 
+    def _kept(self) -> dict[str, str]:
+        """The configurations, where a user's methods may have changed them."""
+        changing = {CONFIGURATIONS[0]: self.engine.train_config, CONFIGURATIONS[1]: self.evaluate_config}
+        return {name: kept(config) for name, config in changing.items() if overrides(self.strategy, name)}
+
+    def _take_up(self, remembered: Mapping[str, Any]) -> None:
+        if CONFIGURATIONS[0] in remembered:
+            self.engine.train_config = taken_up(remembered[CONFIGURATIONS[0]])
+        if CONFIGURATIONS[1] in remembered:
+            self.evaluate_config = taken_up(remembered[CONFIGURATIONS[1]])
+
     def _train_metrics(self, result: RoundResult) -> MetricRecord:
         """What a round was like, and the clients' own metrics as one."""
-        own = self.engine.own_metrics
+        own = list(self.engine.own_metrics.values())
+        if self.aggregation is not None:
+            return MetricRecord({**self.aggregation.metrics, **figures_of(result)})
         found = (self.strategy.train_metrics_aggr_fn or weighted_mean)(own, WEIGHT) if own else {}
-        return MetricRecord({**dict(found), **_metrics(result)})
+        return MetricRecord({**dict(found), **figures_of(result)})
 
     def model(self, state: ServerState) -> Weights:
         """The model to evaluate and to hand out."""
@@ -224,16 +246,24 @@ class Run:
             if server is not None:
                 self.result.evaluate_metrics_serverapp[self.round] = server
         clients: Mapping[str, Any] = {}
-        if self.strategy.federated_evaluate:
-            pool = self.strategy.evaluate_metrics_aggr_fn
-            clients = asked(self.engine, weights, self.round, self.engine.evaluate_config, pool)
-            self.result.evaluate_metrics_clientapp[self.round] = MetricRecord(dict(clients))
-        if server is None and not self.strategy.federated_evaluate:
+        if self.strategy.evaluators.fraction:
+            clients = self._asked(self.layout.record(weights)) or {}
+        if server is None and not self.strategy.evaluators.fraction:
             return None
         for place, found in (("server", server or {}), ("clients", clients)):
             if found:
                 self.engine.say("evaluated", round=self.round, on=place, **self._numbers(found))
         return evaluation_of(clients if server is None else server)
+
+    def _asked(self, arrays: ArrayRecord) -> MetricRecord | None:
+        """The clients' metrics as one, by the strategy's own methods."""
+        strategy, engine = self.strategy, self.engine
+        self.evaluate_config["server-round"] = self.round
+        messages = strategy.configure_evaluate(self.round, arrays, self.evaluate_config, engine.grid)
+        found = strategy.aggregate_evaluate(self.round, asked(engine, messages, self.round))
+        if found is not None:
+            self.result.evaluate_metrics_clientapp[self.round] = found
+        return found
 
     def _numbers(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Accuracy and loss for the log, and the others by their names. What is in neither is said once."""
@@ -251,29 +281,6 @@ class Run:
             self.record.folder.log(event, **fields)
         if self.strategy.log is not None:
             self.strategy.log(event, **fields)
-
-
-def _metrics(result: RoundResult) -> dict[str, Any]:
-    order, reports = result.plan.order, result.reports
-    counts = sum(report.summary.loss_count for report in reports)
-    loss = sum(report.summary.loss_sum for report in reports) / counts if counts else math.nan
-    return {
-        "deadline_s": float(order.deadline_s), "seconds": result.seconds, "selected": len(result.plan.cohort),
-        "completed": len(reports), "loss_threshold": order.loss_threshold, "train_loss": loss,
-        "num-examples": int(sum(report.summary.trained for report in reports)),
-    }  # fmt: skip
-
-
-def _told(result: Result) -> dict[str, dict[str, Any]]:
-    """The metrics of all rounds so far, for the checkpoint."""
-    return {kind: {str(n): dict(found) for n, found in getattr(result, kind).items()} for kind in METRICS_OF_ROUNDS}
-
-
-def _retell(result: Result, told: Mapping[str, Any]) -> None:
-    """The metrics of the rounds before a resume."""
-    for kind in METRICS_OF_ROUNDS:
-        rounds = told.get(kind, {})
-        getattr(result, kind).update({int(n): MetricRecord(dict(found)) for n, found in rounds.items()})
 
 
 def _no_state(weights: Weights) -> ServerState:

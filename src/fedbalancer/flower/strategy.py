@@ -12,10 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedbalancer.errors import BadSetting, FedBalancerError
+from fedbalancer.flower.arguments import Evaluators, check_others, least_clients
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.evaluation import Pool
 from fedbalancer.flower.foreign import with_aggregation
 from fedbalancer.flower.grid_engine import WAITING, Waiting
+from fedbalancer.flower.hooks import RoundHooks, overrides
 from fedbalancer.flower.recorder import RunRecorder, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods import SLOTS, Method
@@ -37,16 +39,21 @@ def _robust(method: str | Method) -> str | Method:
     return method if LAST in found.stem else str(replace(found, stem=found.stem + LAST))
 
 
-class Strategy:
-    """Any method of this project on real devices: `start` it inside a `ServerApp`.
+class Strategy(RoundHooks):
+    """Any method of this project on real devices, as one of Flower's strategies: `start` it inside a `ServerApp`.
 
     `method` is a name or a `Method`. `clients_per_round`, `epochs`, `batch_size` and `learning_rate` are what clients
     train with; other `settings` are those of `--set` (an unknown key is an error). With `robust` it is the method's
     `+robust` form, which a few liars cannot steer, and so says the manifest: for clients that are not all known and
     trusted. `aggregate` puts another policy, or one of Flower's own strategies, into the aggregation slot. The first
-    round waits for `min_clients`. The model is evaluated every `eval_every` rounds, by `evaluate_fn` of `start` and,
-    with `federated_evaluate`, by the clients; `evaluate_metrics_aggr_fn` makes their metrics one (default: means,
-    weighted by samples), `train_metrics_aggr_fn` those that clients of your own send with their reports.
+    round waits for `min_clients` (`min_available_nodes` is Flower's word for it). The model is evaluated every
+    `eval_every` rounds, by `evaluate_fn` of `start` and, with `federated_evaluate`, by the clients, or by
+    `fraction_evaluate` of those that are there and at least `min_evaluate_nodes`; `evaluate_metrics_aggr_fn` makes
+    their metrics one (default: means, weighted by samples), `train_metrics_aggr_fn` those that clients of your own send
+    with their reports. `others` are arguments of Flower's strategies that would have no effect here: refused by name.
+
+    A subclass may have methods of its own for `configure_train`, `aggregate_train`, `configure_evaluate` and
+    `aggregate_evaluate`, which `start` calls in every round (`hooks.py` says what each may do), and for `summary`.
 
     The run goes into the folder `run_key` under `checkpoint_dir` (default: the user's cache folder); started again with
     the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. With other
@@ -70,9 +77,12 @@ class Strategy:
         aggregate: Any = None,
         robust: bool = False,
         seed: int = 0,
-        min_clients: int = 2,
+        min_clients: int | None = None,
+        min_available_nodes: int | None = None,
         eval_every: int = 1,
         federated_evaluate: bool = False,
+        fraction_evaluate: float | None = None,
+        min_evaluate_nodes: int | None = None,
         train_metrics_aggr_fn: Pool | None = None,
         evaluate_metrics_aggr_fn: Pool | None = None,
         checkpoint_dir: Path | str | None = None,
@@ -83,7 +93,9 @@ class Strategy:
         measure_network: bool = True,
         waiting: Waiting = WAITING,
         log: Callable[..., None] | None = None,
+        **others: Any,
     ) -> None:
+        check_others(others)
         given = {
             "clients_per_round": clients_per_round, "epochs": epochs, "batch_size": batch_size,
             "learning_rate": learning_rate, "eval_every": eval_every,
@@ -104,16 +116,12 @@ class Strategy:
                 f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
                 "is told; say draws='system'"
             )
-        if self.method.late.rule() != "lost":
-            raise BadSetting(
-                f"method {self.method.name!r} counts late reports ({type(self.method.late).__name__}), which only the "
-                "simulator does so far: on Flower a message ends with its round"
-            )
         if self.settings.attacks:
             raise BadSetting(f"attacks = {self.settings.attacks}: attackers are simulated; `fedbalancer run` has them")
-        if min_clients < 1:
-            raise BadSetting(f"min_clients = {min_clients} must be at least 1")
-        self.seed, self.min_clients, self.federated_evaluate = seed, min_clients, federated_evaluate
+        self.seed, self.min_clients = seed, least_clients(min_clients, min_available_nodes)
+        asked = [] if evaluate_metrics_aggr_fn is None else ["evaluate_metrics_aggr_fn"]
+        asked += [name for name in ("configure_evaluate", "aggregate_evaluate") if overrides(self, name)]
+        self.evaluators = Evaluators.of(federated_evaluate, fraction_evaluate, min_evaluate_nodes, asked)
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
         self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
         self.accept_changes = accept_changes
@@ -137,6 +145,7 @@ class Strategy:
     ) -> Result:
         """Run so many rounds and return Flower's `Result`. The arguments are those of Flower's strategies; `timeout` is
         how long a round without a deadline may take, and how long the server waits for the first clients."""
+        _log.info("Starting %s strategy:", type(self).__name__)
         self.summary()
         began = time.monotonic()
         with ExitStack() as stack:
@@ -150,6 +159,8 @@ class Strategy:
             except BaseException as error:
                 record.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", repr(error))
                 raise
+            finally:
+                self.run = None
             record.close("done", None, run.model(run.state), run.layout.layout)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         _log.info("Final results:")

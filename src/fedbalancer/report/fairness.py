@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import ArrayLike
 
 from fedbalancer.store.rows import JOINED
+from fedbalancer.sums import total
 
 
 @dataclass(frozen=True)
@@ -115,4 +116,4 @@ def _by_device(population: pl.DataFrame) -> dict[str, dict[str, Any]]:
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    return total(known) / len(known) if known else None

@@ -14,6 +14,7 @@ from fedbalancer.report.ratio import Arrival, Ratio, median_s, one_ratio, paired
 from fedbalancer.report.rule import Rule, Stamp
 from fedbalancer.spelling import one_name
 from fedbalancer.store.comparison import TARGETS
+from fedbalancer.sums import total
 
 if TYPE_CHECKING:
     import polars as pl
@@ -281,6 +282,6 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
 
     def mean(part: str) -> float | None:
         values = [getattr(cost, part) for cost in costs]
-        return None if None in values or not values else sum(values) / len(values)
+        return None if None in values or not values else total(values) / len(values)
 
     return Cost(mean("sample_passes"), mean("device_s"), mean("down_bytes"), mean("up_bytes"))

@@ -1,16 +1,18 @@
-"""Progress on stderr: live where there is a terminal, a line now and then where there is none."""
+"""Progress on stderr: live in a terminal and in a notebook that has ipywidgets, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from fedbalancer.runs import rounds
 from fedbalancer.runs.events import JobEvent, Listen
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, TaskID
 
 LINE_EVERY_SHARE = 0.25
@@ -59,8 +61,20 @@ def runs_display(titles: Mapping[Key, str], shown: bool = True) -> Iterator[List
         TextColumn("{task.fields[text]}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        yield _Display(bars, titles)
+    # What a cell prints is in nobody's way: in a notebook the bars are a widget of their own.
+    taken = not console.is_jupyter
+    with Progress(
+        *columns, console=console, disable=not _is_live(console), redirect_stdout=taken, redirect_stderr=taken
+    ) as bars:
+        try:
+            yield _Display(bars, titles)
+        finally:
+            bars.refresh()  # rich leaves a notebook at the last tick
+
+
+def _is_live(console: Console) -> bool:
+    """Whether bars can move there: rich draws them in a notebook by ipywidgets, and without it warns at every tick."""
+    return find_spec("ipywidgets") is not None if console.is_jupyter else console.is_terminal
 
 
 class _Display:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 
+from fedbalancer.attacks import poisons, with_poison
 from fedbalancer.client.fast import kernels
 from fedbalancer.client.timing_only import TimingOnly
 from fedbalancer.engine.executors import InlineExecutor, Resources
@@ -13,6 +14,7 @@ from fedbalancer.engine.executors.remembering import RememberingExecutor
 from fedbalancer.errors import MissingData
 from fedbalancer.protocols import Executor, Trainer
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.settings import resolve
 from fedbalancer.task import Task
 from fedbalancer.tracking import check_sinks
 
@@ -84,7 +86,8 @@ class TrainerMaker:
         if self._decided is not None:
             kernels.hold_to(self._decided)
         task = self._task if self._task is not None else self._spec.load_task()
-        return trainer_for(task, self._spec.engine, self._spec.device)
+        poisoned = with_poison(task, _attacks(self._spec), self._spec.seed)
+        return trainer_for(poisoned, self._spec.engine, self._spec.device)
 
     def __reduce__(self) -> tuple[type[TrainerMaker], tuple[RunSpec, None, dict[str, str | None] | None]]:
         return TrainerMaker, (self._spec, None, kernels_for(self._spec))
@@ -92,8 +95,17 @@ class TrainerMaker:
 
 def _way_to_train(spec: RunSpec) -> RunSpec:
     """The spec without all that makes no difference to a trainer."""
-    noise = {key: value for key, value in spec.overrides.items() if key == "label_noise"}  # which is of the data
-    return replace(spec, method="", seed=0, settings=noise, rounds=None, budget_s=None, target=None, timing_only=False)
+    settings = {key: value for key, value in spec.overrides.items() if key == "label_noise"}  # which is of the data
+    seed, attacks = 0, _attacks(spec)
+    if poisons(attacks):  # and so are these, of other clients in every run
+        seed, settings["attacks"] = spec.seed, attacks
+    return replace(
+        spec, method="", seed=seed, settings=settings, rounds=None, budget_s=None, target=None, timing_only=False
+    )
+
+
+def _attacks(spec: RunSpec) -> tuple[str, ...]:
+    return resolve({key: value for key, value in spec.overrides.items() if key == "attacks"}).attacks
 
 
 def kernels_for(spec: RunSpec) -> dict[str, str | None] | None:

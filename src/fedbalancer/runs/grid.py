@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from fedbalancer.report.rule import CLOCK_SLACK, HELD
 from fedbalancer.store.rows import SECONDS, EvalRow
+from fedbalancer.sums import total
 
 
 def grid_times(step_s: float, after_s: float, until_s: float) -> list[float]:
@@ -44,7 +45,7 @@ class Reached:
             if row.schedule == SECONDS:
                 self._window.append(row.accuracy)
                 if len(self._window) == HELD:
-                    self._held = max(self._held, sum(self._window) / HELD)
+                    self._held = max(self._held, total(self._window) / HELD)
             elif row.clock_s > 0:
                 self._touched = max(self._touched, row.accuracy)
 

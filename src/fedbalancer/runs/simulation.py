@@ -8,8 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from fedbalancer.attacks import attackers_of
+from fedbalancer.attacks import attackers_of, with_poison
 from fedbalancer.client.compress import NoCompression
+from fedbalancer.client.policies import of_client
 from fedbalancer.devices import AlwaysOn, Network, Phones, many, read_traces, resolve_latency, spread_latency
 from fedbalancer.engine import SimulatedEngine
 from fedbalancer.engine.simulated import SENT_NOTHING
@@ -52,6 +53,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
             )
         settings = settings.model_copy(update={"clients_per_round": len(task.sizes)})
     attackers_of(settings.attacks, tuple(task.sizes), spec.seed)
+    with_poison(task, settings.attacks, spec.seed)
     spending_for(chosen, settings, SENT_NOTHING)  # a budget that allows nothing is refused before anything starts
     return settings, chosen
 
@@ -59,6 +61,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
 def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simulation:
     """Server and engine of a spec; this process trains, unless an executor is given."""
     settings, chosen = resolve_spec(spec, task)
+    of_client(chosen.client, lambda: task.test[1])  # refuses labels that its policies cannot go by, before the run
     work_done_by = executor if executor is not None else ExecutorCache().executor(spec, task)
     layout = partial(_layout, spec, task, work_done_by)  # asked for only where it is needed: that may take torch
     model_bytes = task.model_bytes if task.model_bytes is not None else layout().wire_bytes
@@ -95,6 +98,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         window_s=settings.window_s,
         spending=spending_for(chosen, settings, SENT_NOTHING),
         attackers=attackers_of(settings.attacks, clients, spec.seed),
+        labels=lambda client: task.clients[client][1],
     )
     server = Server(chosen.server, setup_of(chosen, ledger, settings, spec.seed))
     return Simulation(spec, task, settings, chosen, server, engine, work_done_by)

@@ -54,7 +54,7 @@ def fault(
     noise that its summary adds to statistics of losses; what is not known is not held against it. `slack_s` is by how
     much its clock may disagree with the server's.
     """
-    found = _update_fault(report, weights) or _summary_fault(report, size)
+    found = _update_fault(report, weights) or _summary_fault(report, size, DEVIATIONS * (loss_noise or 0.0))
     if found is None and order is not None:
         found = _latency_fault(report, order, slack_s)
         if found is None and loss_noise is not None and size is not None and not report.summary.read_by_server:
@@ -131,7 +131,7 @@ def _update_fault(report: ClientReport, weights: Weights) -> str | None:
     return None
 
 
-def _summary_fault(report: ClientReport, size: int | None) -> str | None:
+def _summary_fault(report: ClientReport, size: int | None, slack: float) -> str | None:
     summary = report.summary
     for name in (*_STATISTICS, "batch_s"):
         if not math.isfinite(getattr(summary, name)):
@@ -146,7 +146,7 @@ def _summary_fault(report: ClientReport, size: int | None) -> str | None:
         told |= {name: getattr(summary, name) for name in _STATISTICS}
         most |= {
             "loss_low": BIGGEST_LOSS, "loss_high": BIGGEST_LOSS, "loss_sum": BIGGEST_LOSS * size, "loss_count": size,
-            "over_count": 2 * size + SLACK_COUNT, "over_sumsq": BIGGEST_LOSS**2 * size,
+            "over_count": 2 * size + max(SLACK_COUNT, slack), "over_sumsq": BIGGEST_LOSS**2 * size,
         }  # fmt: skip
     for name, bound in most.items():
         if abs(told[name]) > bound:

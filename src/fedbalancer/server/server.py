@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Real
+from typing import cast
 
 import numpy as np
 
-from fedbalancer.errors import TrainingDiverged
+from fedbalancer.errors import BadSetting, TrainingDiverged
 from fedbalancer.server.bench import Bench
 from fedbalancer.server.policies import ServerPolicies
 from fedbalancer.server.report_check import CohortFaults, fault
@@ -33,7 +35,7 @@ class Server:
         """The next round: its clients, then its threshold, then a deadline for just these clients."""
         available = _bench(state).rows_without(state.ledger, available, state.round)
         cohort = self._cohort(state, available)
-        deadline_s, quorum = self.policies.deadline.plan(self.setup, state, cohort)
+        deadline_s, quorum = self._deadline(state, cohort)
         quorum = self.policies.late.quorum(self.setup, state, quorum)
         order = Order(
             round=state.round + 1,
@@ -51,6 +53,17 @@ class Server:
         bounds_s = None if between is None else between(self.setup, state, cohort)
         clients = tuple(sorted(state.ledger.clients[row] for row in cohort))
         return RoundPlan(order, clients, quorum, bounds_s, self.policies.late.rule())
+
+    def _deadline(self, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
+        """What the policy says. It may be a user's own: what is no deadline is told by its name, here."""
+        given: object = self.policies.deadline.plan(self.setup, state, cohort)
+        match given:
+            case (Real() as seconds, Real()) if float(seconds) >= 0:  # which NaN is not
+                return cast(tuple[float, int], given)
+        raise BadSetting(
+            f"{type(self.policies.deadline).__name__}.plan gave {given!r} in round {state.round + 1}; it must give the "
+            "seconds of the round and how many reports close it early, as in (60.0, 5)"
+        )
 
     def _cohort(self, state: ServerState, available: IndexArray) -> IndexArray:
         """As many clients as there is room for beside those that are under way."""

@@ -5,6 +5,7 @@ A client that misses the deadline works until then; one that is late for the quo
 
 from __future__ import annotations
 
+from fedbalancer.sums import total
 from fedbalancer.types import ClientReport, Missing, Order, RoundResult
 
 LATE = "late"
@@ -13,9 +14,9 @@ LATE = "late"
 
 def device_s(result: RoundResult) -> float:
     """Seconds that all devices of the cohort were busy: download, forward pass, training and upload."""
-    made_it = sum(_busy_s(report) for report in result.reports)
+    made_it = total(_busy_s(report) for report in result.reports)
     deadline_s = result.plan.order.deadline_s
-    return made_it + sum(
+    return made_it + total(
         _busy_s(each) if each.why == LATE else min(_busy_s(each), deadline_s) for each in result.missing
     )
 
@@ -23,8 +24,8 @@ def device_s(result: RoundResult) -> float:
 def sample_passes(result: RoundResult) -> float:
     """Samples times epochs, trained by all of the cohort."""
     order = result.plan.order
-    made_it = sum(_an_epoch(report.summary.trained, order) * max(report.epochs, 1.0) for report in result.reports)
-    return made_it + sum(_wasted(missing, order) for missing in result.missing)
+    made_it = total(_an_epoch(report.summary.trained, order) * max(report.epochs, 1.0) for report in result.reports)
+    return made_it + total(_wasted(missing, order) for missing in result.missing)
 
 
 def _busy_s(client: ClientReport | Missing) -> float:

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias, get_args, get_type_hints
 
 from fedbalancer.store.effort import device_s, sample_passes
 from fedbalancer.store.losses import released_losses
+from fedbalancer.sums import total
 from fedbalancer.types import Evaluation, RoundResult, ServerState, Timings
 
 ROUNDS, SECONDS = "rounds", "seconds"
@@ -57,7 +58,7 @@ class RoundRow(NamedTuple):
             selected=len(result.plan.cohort),
             completed=len(reports),
             samples=sum(report.summary.trained for report in reports),
-            epochs=sum(report.epochs for report in reports) / len(reports) if reports else 0.0,
+            epochs=total(report.epochs for report in reports) / len(reports) if reports else 0.0,
             utility=after.pace.utility,
             down_bytes=result.down_bytes,
             up_bytes=result.up_bytes,

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from numpy.typing import ArrayLike
+
 from fedbalancer.flower.client import LocalRound, balanced
 from fedbalancer.flower.compat import ClientApp, Context, Message
 from fedbalancer.flower.hello import introduce
@@ -90,13 +92,16 @@ class EmulatedPhone:
     def size(self) -> int:
         return int(self.plan.loaded.sizes[self.client])
 
+    def _labels(self) -> ArrayLike:
+        return self.plan.loaded.clients[self.client][1]
+
     def train(self, message: Message, context: Context) -> Message:
         """One round of the phone."""
         plan, began, round = self.plan, time.monotonic(), round_of(message)
         order_s = max(time.time() - message.metadata.created_at, 0.0)  # one machine, one clock
         draw = self.devices.draw(self.client, round, self.model_bytes, self.model_bytes)
         clock = PhoneClock(draw.batch_s)
-        work = balanced(message, context, size=self.size, clock=clock)
+        work = balanced(message, context, size=self.size, clock=clock, labels=self._labels)
         name, bed = order_name(round, self.client), plan.clock()
         sent_s = bed.now_s() - (order_s * plan.speed if plan.in_real_time else 0.0)
         reply = self._worked(work)

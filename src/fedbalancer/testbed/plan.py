@@ -68,7 +68,9 @@ class BedPlan:
         if not plan.methods or len(set(plan.methods)) < len(plan.methods):
             raise BadSetting(f"methods must be one or more different ones, not {', '.join(plan.methods) or 'none'}")
         for method in plan.methods:
-            plan.method(method)
+            if plan.method(method).late.rule() != "lost":
+                raise BadSetting(f"method {method} counts late reports, and neither the bed's twin nor its tables know "
+                                 "of rounds that overlap; `fedbalancer run` has it, and Flower itself")  # fmt: skip
         plan.devices()
         return plan
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.client.train import TorchTrainer
-from fedbalancer.client.work import AllOrNothing
+from fedbalancer.client.work import AllOrNothing, WholeBatches
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.files import write_text
 from fedbalancer.flower.compat import ArrayRecord, Context, Grid, MetricRecord
@@ -24,6 +24,7 @@ from fedbalancer.flower.recorder import RunRecorder
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
 from fedbalancer.processes import one_thread_here
+from fedbalancer.protocols import WorkPolicy
 from fedbalancer.testbed.client import order_name
 from fedbalancer.testbed.plan import BedPlan
 from fedbalancer.testbed.wakeups import SERVER, WakeupPipe, wake
@@ -37,19 +38,25 @@ phone that is late stays busy until it answers."""
 
 class BedOverheads(Overheads):
     """What a phone may take: the deadline less the mean of its last ways. Where only whole trainings count, a phone
-    tries until the deadline, as the paper's did: to give up early cannot win it the round. There is nothing to add
-    for Flower's slow polling, which the bed does not have."""
+    tries until the deadline, as the paper's did: to give up early cannot win it the round. One that trains as many
+    batches as fit has no slack of its own, so that by the mean half of its reports would be late: it expects the worst
+    of its last ways and some more, as on Flower everywhere. There is nothing to add for Flower's slow polling, which
+    the bed does not have."""
 
-    def __init__(self, all_or_nothing: bool) -> None:
+    jitter_s = 0.0
+
+    def __init__(self, work: WorkPolicy) -> None:
         super().__init__()
-        self.all_or_nothing = all_or_nothing
+        self.work = work
 
     def expected_s(self, client: str) -> float:
+        if isinstance(self.work, WholeBatches):
+            return super().expected_s(client)
         seen = self._seen.get(client, ())
         return math.fsum(seen) / len(seen) if seen else 0.0
 
     def budget_s(self, client: str, round: int, deadline_s: float) -> float:
-        if self.all_or_nothing:
+        if isinstance(self.work, AllOrNothing):
             return deadline_s
         return max(deadline_s - self.expected_s(client), LEAST_SHARE * deadline_s)
 
@@ -170,7 +177,7 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
     run.budget_s, run.target, run.extend = budget_s or math.inf, target or math.nan, plan.extend
     engine = run.engine
     engine.mailbox = BedMailbox(plan, grid, waiting.clock)
-    engine.overheads = BedOverheads(isinstance(strategy.method.client.work, AllOrNothing))
+    engine.overheads = BedOverheads(strategy.method.client.work)
     asked = question(run.key, settings.batch_size, settings.latency_samples)
     size, devices = plan.loaded.model_bytes or trainer.layout.wire_bytes, plan.devices()
     engine.nodes = BedNodes(

@@ -17,6 +17,7 @@ from fedbalancer.client.fast.row import Row
 from fedbalancer.client.fast.words import WordLosses
 from fedbalancer.client.flat import FlatModule
 from fedbalancer.client.sgd import outputs_of
+from fedbalancer.sums import total
 from fedbalancer.types import ClientWork, Weights
 
 if TYPE_CHECKING:
@@ -110,10 +111,10 @@ class FastSteps:
         if self._work.clip_norm is None:
             return 1.0
         grads = [parameter.grad for parameter in self._stepped if parameter.grad is not None]
-        others = sum(float(torch.linalg.vector_norm(grad)) ** 2 for grad in grads)
-        norm = math.sqrt(others + sum(layer.most() for layer in self._held))
+        others = total(float(torch.linalg.vector_norm(grad)) ** 2 for grad in grads)
+        norm = math.sqrt(others + total(layer.most() for layer in self._held))
         if not norm + 1e-6 <= self._work.clip_norm:
-            norm = math.sqrt(others + sum(layer.square() for layer in self._held))
+            norm = math.sqrt(others + total(layer.square() for layer in self._held))
         return 1.0 if norm + 1e-6 <= self._work.clip_norm else self._work.clip_norm / (norm + 1e-6)
 
     def update(self) -> Weights:

@@ -19,8 +19,8 @@ from fedbalancer.processes import usable_cores
 from fedbalancer.protocols import Trainer
 from fedbalancer.types import Trained, Weights
 
-START_S = 120.0
-"""How long Ray may take to give a first worker."""
+START_S = 300.0
+"""How long Ray may take to give a first worker, which has to load torch: minutes where the machines are busy."""
 
 
 class RayExecutor(DistributedExecutor):

@@ -1,34 +1,70 @@
-"""Figure 5a: noise on what clients say about their losses."""
+"""Figure 5a: noise on what clients say about their losses; and ours, the mechanisms whose epsilon is known."""
 
 from __future__ import annotations
 
-from fedbalancer.paper.item import Finding, Frames
-from fedbalancer.paper.items.compared import Compared, accuracy_of, rows_of
+from dataclasses import replace
+
+import polars as pl
+
+from fedbalancer.paper.item import Finding, Frames, Presentation
+from fedbalancer.paper.items.compared import Compared, accuracy_of, result_json, rows_of, score_tables
+from fedbalancer.paper.items.mechanisms import LABELS, NOTE, epsilon_figure
 from fedbalancer.paper.measured import Group
+from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.printed import NOISE
 
 FACTORS = {"fedbalancer": 0.0, "fedbalancer[noise_factor=.5]": 0.5, "fedbalancer[noise_factor=5]": 5.0}
+REFERENCES = ("fedavg+1t", "prox+1t")
 
 
 def found(frames: Frames) -> list[Finding]:
-    """Accuracy by noise factor."""
-    return [
+    """Accuracy by noise factor, and by mechanism and epsilon."""
+    rows = list(rows_of(frames["methods"]))
+    papers = [
         Finding.of(
             row["task"], f"noise factor {FACTORS[row['method']]:g}: accuracy", accuracy_of(row),
             NOISE.get((row["task"], FACTORS[row["method"]])), ratio=False, digits=3,
         )
-        for row in rows_of(frames["methods"])
+        for row in rows
         if row["method"] in FACTORS
     ]  # fmt: skip
+    return papers + [
+        Finding.of(row["task"], f"{LABELS[row['method']]}: accuracy", accuracy_of(row), None, ratio=False, digits=3)
+        for row in rows
+        if row["method"] in LABELS
+    ]
 
 
-ITEM = Compared(
+class WithEpsilon(Compared):
+    """The mechanisms have a drawing of their own, and short names."""
+
+    def present(self, frames: Frames) -> Presentation:
+        methods, curves = frames["methods"], frames["curves"]
+        papers = curves.filter(pl.col("method").is_in([*REFERENCES, *FACTORS]))
+        figures = {self.name: accuracy_figure(papers)}
+        if methods["method"].is_in(list(LABELS)).any():
+            figures[f"{self.name}-epsilon"] = epsilon_figure(methods)
+        short = methods.with_columns(pl.col("method").replace(LABELS))
+        shown = super().present(frames)
+        headline = shown.headline
+        for method, label in LABELS.items():
+            headline = headline.replace(f" {method} ", f" {label}: ")
+        return replace(
+            shown, headline=headline, tables=[*score_tables(short)], figures=figures, json=result_json(methods)
+        )
+
+
+ITEM = WithEpsilon(
     name="fig5a",
     title="noise on the metadata that clients share",
     place="Figure 5a",
-    groups=(Group("noise", ("fedavg+1t", "prox+1t", *FACTORS)),),
+    groups=(
+        Group("noise", (*REFERENCES, *FACTORS)),
+        Group("mechanisms", (*REFERENCES, *LABELS)),
+    ),
     found=found,
     notes=(
         "The paper shows FEMNIST, one accuracy for each noise factor and no intervals. fedavg+1t is the reference.",
+        NOTE,
     ),
-)
+)  # fmt: skip

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedbalancer.protocols import Stateless
 from fedbalancer.server.aggregate.mean import mean_update
+from fedbalancer.sums import total
 from fedbalancer.types import ClientReport, ServerState, Setup, Weights, batches_per_epoch
 
 
@@ -26,8 +27,8 @@ class FedNova(Stateless):
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         steps = {report.client: local_steps(setup, report) for report in reports}
-        total = sum(report.weight for report in reports)
-        effective = sum(report.weight / total * steps[report.client] for report in reports)
+        weights = total(report.weight for report in reports)
+        effective = total(report.weight / weights * steps[report.client] for report in reports)
         scaled = [
             replace(report, update=report.update * np.float32(effective / steps[report.client])) for report in reports
         ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.protocols import Stateless
+from fedbalancer.sums import total as total_of
 from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
 
 PIECE = 2**15
@@ -21,7 +22,7 @@ def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
     """
     ordered = in_order(reports)
     total = np.zeros(ordered[0].update.shape, dtype=np.float64)
-    weights = sum(report.weight for report in ordered)
+    weights = total_of(report.weight for report in ordered)
     for start in range(0, len(total), PIECE):
         piece = slice(start, start + PIECE)
         part = total[piece]

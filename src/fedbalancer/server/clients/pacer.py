@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedbalancer.server.expected import expected_s
+from fedbalancer.sums import total
 from fedbalancer.types import ClientReport, CountArray, FloatArray, Ledger, Setup
 
 
@@ -44,4 +45,4 @@ def look(utilities: tuple[float, ...], window: int) -> tuple[tuple[float, ...], 
     if len(utilities) < 2 * window:
         return utilities, False
     before, last = utilities[:window], utilities[window:]
-    return last, sum(before) > sum(last)
+    return last, total(before) > total(last)

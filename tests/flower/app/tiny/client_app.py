@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,4 +39,5 @@ def train(message: Message, context: Context) -> Message:
         found[rows] = np.where(np.isnan(found[rows]), before, found[rows])
         gradient = 2 * x[rows].T @ (x[rows] @ weights - y[rows]) / len(rows)
         weights -= work.order.learning_rate * gradient
+    time.sleep(float(os.environ.get("TINY_SLOW_S", "0")))
     return work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from fedbalancer.flower import Strategy
@@ -16,10 +20,35 @@ def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
     return MetricRecord({"loss": float(losses(arrays["w"].numpy(), *data(99)).mean())})
 
 
+class Own(Strategy):
+    """A strategy with methods of its own, as Flower's users write them, that say when they were called."""
+
+    folder = Path()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        config["note"] = server_round
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        self.note("configure_train", server_round, len(messages))
+        return messages
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        given = list(replies)
+        self.note("aggregate_train", server_round, len(given))
+        return super().aggregate_train(server_round, given)
+
+    def note(self, name: str, round: int, messages: int) -> None:
+        with open(self.folder / "called.txt", "a") as file:
+            file.write(f"{name} {round} {messages}\n")
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    strategy = Strategy(
+    kind = Own if config["own"] else Strategy
+    Own.folder = Path(str(config["folder"]))
+    strategy = kind(
         method=str(config["method"]), clients_per_round=3, epochs=3, batch_size=10, learning_rate=0.02, min_clients=3,
         checkpoint_dir=str(config["folder"]), run_key=str(config["key"]), task="tiny",
     )  # fmt: skip
