@@ -139,7 +139,10 @@ def test_ctrl_c_stops_cleanly_with_the_command_to_resume(whole: Callable[..., Wh
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    first = subprocess.Popen(command(*RUN, "--out", str(folder)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    endless = (*RUN, "--rounds", "100000")  # however long the second takes to start, the first is still at it
+    first = subprocess.Popen(
+        command(*endless, "--out", str(folder)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     try:
         while not (folder / "checkpoint").is_dir():
             time.sleep(0.01)

@@ -21,7 +21,7 @@ def split(losses: FloatArray) -> tuple[float, float]:
 
     >>> lowest, explained = split(np.array([0.1, 3.0, 0.2, 0.1, 2.8]))
     >>> lowest, round(explained, 3)
-    (2.8, 0.996)
+    (2.8, 0.997)
     """
     ordered = np.sort(losses)
     apart = ordered - ordered.mean() if len(ordered) else ordered
