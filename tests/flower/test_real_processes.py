@@ -51,6 +51,7 @@ def test_fedbalancer_on_three_supernodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.alone
 @pytest.mark.timeout(1200)
 def test_late_reports_join_and_methods_of_ones_own_are_called(tmp_path: Path) -> None:
     """FedBuff, with a client that takes a minute longer than the others, under a user's own strategy."""
