@@ -79,6 +79,8 @@ NOT_TYPED = {
     "fedbalancer run har --method 'fedbalancer[forward_pass=every,summary=histogram(noise_multiplier=7.11)]' "
     "--epsilon-budget 8": _DATA + "tests/docs/test_tutorials.py",
     "fedbalancer testbed --method fedavg+1t,fedbalancer": _HOURS + "tests/testbed/test_bed.py",
+    "fedbalancer testbed --clients 21 --scale small --method fedavg+1t,fedbalancer,tempo --rounds 50 --speed 40 "
+    "--set eval_every=2": "a quarter of an hour: 21 SuperNodes; tests/testbed/test_bed.py",
     "fedbalancer testbed --clients 21 --method fedavg+1t,fedavg+wfa,prox+1t,fedbalancer --out runs/testbed": (
         _HOURS + "tests/testbed/test_bed.py"
     ),
