@@ -200,16 +200,27 @@ def _free(name: str) -> str:
 
 def _composed(stem: str, settings: Settings) -> Method:
     """A base with its modifiers."""
-    bases = {**FAMILIES, **BASES}
-    base = next((known for known in sorted(bases, key=len, reverse=True) if _starts(stem, known)), None)
-    if base is None:
-        raise UnknownName("method", stem, bases)
-    result = replace(bases[base][1](settings), name=base)  # by which a modifier that refuses it calls it
-    for modifier in sorted(_modifiers(base, stem), key=lambda each: each == LAST):
+    base, modifiers = _parted(stem)
+    result = replace({**FAMILIES, **BASES}[base][1](settings), name=base)  # by which a modifier that refuses it calls it
+    for modifier in sorted(modifiers, key=lambda each: each == LAST):
         before, result = result, MODIFIERS[modifier][1](result, settings)
         if modifier.startswith("-") and result == before:
             raise BadSetting(f"method {stem!r}: {base} is {MODIFIERS[modifier][0].partition(':')[0]} anyway")
     return result
+
+
+def check_known(name: str) -> None:
+    """An error if there is no such base or modifier; policies in brackets may be found only when the task is loaded."""
+    _parted(spelt(name).stem)
+
+
+def _parted(stem: str) -> tuple[str, list[str]]:
+    """A base and its modifiers."""
+    bases = {**FAMILIES, **BASES}
+    base = next((known for known in sorted(bases, key=len, reverse=True) if _starts(stem, known)), None)
+    if base is None:
+        raise UnknownName("method", stem, bases)
+    return base, _modifiers(base, stem)
 
 
 def _starts(name: str, base: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from runs import tinytask
 
 import fedbalancer as fb
-from fedbalancer.errors import BadSetting
+from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.report.folders import load
 from fedbalancer.report.scores import score_comparison
 from fedbalancer.runs.plan import ComparisonPlan
@@ -137,3 +137,14 @@ def test_a_method_object_whose_name_would_leave_the_folder_is_refused() -> None:
     hostile = replace(fb.method("fedavg+1t"), name="../../outside")
     with pytest.raises(BadSetting, match="no slash"):
         ComparisonPlan.make(RunSpec(task=tinytask.load()), [hostile], 1)
+
+
+@pytest.mark.parametrize("name", ["nonsense", "fedbalancer+nonsense", "nonsense[w=5]"])
+def test_an_unknown_method_is_told_before_the_task_is_looked_for(name: str) -> None:
+    with pytest.raises(UnknownName, match="nonsense"):
+        named_in_full(RunSpec(task="a task that is nowhere"), ["fedavg+1t", name])
+
+
+def test_a_policy_that_the_folder_of_a_task_has_is_looked_for_with_the_task() -> None:
+    named = ["fedbalancer[deadline=beside_the_task:Mine]"]
+    assert named_in_full(RunSpec(task="a task that is nowhere"), named)[1] == named

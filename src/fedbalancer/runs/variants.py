@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedbalancer.errors import BadSetting
-from fedbalancer.methods import Method
+from fedbalancer.methods import Method, check_known
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.settings import resolve
 from fedbalancer.spelling import with_slots
@@ -15,6 +15,9 @@ from fedbalancer.spelling import with_slots
 def named_in_full(base: RunSpec, methods: Sequence[str | Method]) -> tuple[RunSpec, list[str | Method]]:
     """The same runs with `slots.*` of the settings in the methods' names instead: a baseline whose deadline is
     another one is not called plainly by its name, and the budget is that of the method as published."""
+    for method in methods:
+        if isinstance(method, str):
+            check_known(method)  # before a task is prepared, which takes time or data that are not there yet
     slots = resolve(base.overrides).slots
     if not slots:
         return base, list(methods)
