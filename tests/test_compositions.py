@@ -56,6 +56,7 @@ from fedbalancer.server.clients import (
     ByLoss,
     CappedParticipation,
     FedCS,
+    GroupFloor,
     LeastSelected,
     Oort,
     OverThresholdUtility,
@@ -82,7 +83,7 @@ TASK = load_task("synthetic", users=USERS)
 CHOICES: dict[str, list[Any]] = {
     "clients": [
         Uniform(), OverThresholdUtility(), Oort(), PowerOfChoice(), FedCS(), ByLoss(), LeastSelected(),
-        CappedParticipation(),
+        CappedParticipation(), GroupFloor(PowerOfChoice()),
     ],
     "samples": [
         EverySample(), HighestLoss(), OverThreshold(0.8), OverThresholdBatch(), RandomSamples(), Trimmed(0.8),
@@ -111,7 +112,7 @@ CHOICES: dict[str, list[Any]] = {
     "epoch_batches": [None, 1],
 }  # fmt: skip
 STEERED_BY_LOSSES = (
-    OverThresholdUtility, CappedParticipation, Oort, PowerOfChoice, ByLoss, QFFL, InterpolatedThreshold,
+    OverThresholdUtility, CappedParticipation, GroupFloor, Oort, PowerOfChoice, ByLoss, QFFL, InterpolatedThreshold,
     RecentThreshold, RatioControl, MedianControl,
 )  # fmt: skip
 

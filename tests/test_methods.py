@@ -47,7 +47,16 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
     WeightedMean,
 )
-from fedbalancer.server.clients import ByLoss, FedCS, LeastSelected, Oort, OverThresholdUtility, PowerOfChoice, Uniform
+from fedbalancer.server.clients import (
+    ByLoss,
+    FedCS,
+    GroupFloor,
+    LeastSelected,
+    Oort,
+    OverThresholdUtility,
+    PowerOfChoice,
+    Uniform,
+)
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
 from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
@@ -189,6 +198,7 @@ class TestSettingsReachTheSlots:
         made: dict[str, dict[str, Any]] = {
             "+powerofchoice": {"clients": PowerOfChoice(3.0)},
             "+fedcs": {"clients": FedCS(3.0)},
+            "+groupfloor": {"clients": GroupFloor(method("fedbalancer", s).clients)},
             "+late": {"late": Joins()},
             "+qffl": {"aggregate": QFFL(0.5)},
             "+momentum": {"aggregate": ServerMomentum(0.7, 0.6)},

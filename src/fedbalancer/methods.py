@@ -201,7 +201,8 @@ def _free(name: str) -> str:
 def _composed(stem: str, settings: Settings) -> Method:
     """A base with its modifiers."""
     base, modifiers = _parted(stem)
-    result = replace({**FAMILIES, **BASES}[base][1](settings), name=base)  # by which a modifier that refuses it calls it
+    made = {**FAMILIES, **BASES}[base][1](settings)
+    result = replace(made, name=base)  # by which a modifier that refuses it calls it
     for modifier in sorted(modifiers, key=lambda each: each == LAST):
         before, result = result, MODIFIERS[modifier][1](result, settings)
         if modifier.startswith("-") and result == before:

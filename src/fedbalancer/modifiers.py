@@ -32,7 +32,7 @@ from fedbalancer.server.aggregate import (
     ServerMomentum,
     TrimmedMean,
 )
-from fedbalancer.server.clients import FedCS, PowerOfChoice, Uniform
+from fedbalancer.server.clients import FedCS, GroupFloor, PowerOfChoice, Uniform
 from fedbalancer.server.deadline import FixedDeadline
 from fedbalancer.server.deliver import AveragedModel
 from fedbalancer.server.late import Joins, Lost
@@ -85,6 +85,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         lambda m, s: m.changed(clients=PowerOfChoice(s.candidates)),
     ),
     "+fedcs": ("as many fast clients as fit", lambda m, s: m.changed(clients=FedCS(s.candidates))),
+    "+groupfloor": ("no speed of devices is left out", lambda m, s: m.changed(clients=GroupFloor(m.clients))),
     "+late": ("a late report joins the round in which it comes", _late),
     # How updates become a model.
     "+qffl": ("q-FFL: high losses count for more", lambda m, s: m.changed(aggregate=QFFL(s.qffl_q))),

@@ -12,7 +12,7 @@ DEVICES = ["slow", "mid", "mid", "fast"]
 
 
 def complete(run: Path) -> None:
-    """Add to a run folder the columns and the file that older versions do not have."""
+    """Add to a run folder the columns and the files that older versions do not have."""
     rng = np.random.default_rng(5)
     rounds = pl.read_parquet(run / "rounds.parquet", glob=False)
     count, ours = rounds.height, run.parent.name == "fedbalancer"
@@ -36,3 +36,8 @@ def complete(run: Path) -> None:
         "client": names, "samples": 100, "device": DEVICES * (CLIENTS // 4), "clock_s": 10_000.0,
         "accuracy": rng.uniform(0.6, 0.9, CLIENTS),
     }).write_parquet(run / "population.parquet")  # fmt: skip
+    held = np.array([400, 800, 0, 400])
+    trained = held // (np.array([1, 4, 1, 2]) if ours else 1)
+    pl.DataFrame({"label": range(4), "held": held, "trained": trained, "clock_s": 10_000.0}).write_parquet(
+        run / "classes.parquet"
+    )

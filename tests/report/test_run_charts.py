@@ -38,7 +38,7 @@ def test_a_run_of_today_has_every_chart(full: Results) -> None:
     found = drawn(full)
     assert list(found) == [
         "accuracy", "speedup", "targets", "outcomes", "times", "completed", "dropped", "deadline",
-        "deadline-ratio", "threshold", "losses", "selections",
+        "deadline-ratio", "threshold", "losses", "selections", "classes",
     ]  # fmt: skip
     assert list(found["accuracy"].choices) == ["share", "time", "rounds", "bytes", "energy"]
 
@@ -53,6 +53,12 @@ def test_the_time_of_a_round_is_by_device_class_and_adds_up_to_the_round(full: R
     assert list(rows) == [f"{method} · {device}" for method in TWO for device in ("slow", "mid", "fast")]
     rounds = full.of("fedavg+1t")[0].rounds
     assert sum(rows["fedavg+1t · mid"]) == pytest.approx((rounds["end_s"] - rounds["start_s"]).mean(), rel=0.05)  # type: ignore[type-var]
+
+
+def test_a_class_that_is_left_out_shows(full: Results) -> None:
+    plain, ours = (series["on"]["class"] for series in drawn(full)["classes"].spec["series"])
+    assert plain["x"] == ours["x"] == [0, 1, 3]  # nobody held the class 2
+    assert (plain["y"], ours["y"]) == ([100, 100, 100], [100, 25, 50])
 
 
 def test_clients_that_were_never_selected_are_counted(full: Results) -> None:

@@ -14,7 +14,8 @@ from fedbalancer.methods import method
 from fedbalancer.server.aggregate import ClippedAround, MajorityVote, Median, WeightedMean
 from fedbalancer.server.aggregate.clipped_around import ClippedState
 from fedbalancer.server.clients import CappedParticipation, Oort, OverThresholdUtility, Uniform
-from fedbalancer.server.clients.capped import CappedState, tempered
+from fedbalancer.server.clients.capped import tempered
+from fedbalancer.server.clients.counted import CountedState
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline, WaitForShare
 from fedbalancer.server.deadline.limited import LimitedState
 from fedbalancer.server.deadline.peak import PeakState
@@ -180,7 +181,7 @@ class TestLimitedDeadline:
 class TestCappedParticipation:
     def world(self, utility: list[float], chosen: list[int], round: int) -> tuple[Any, ServerState]:
         setup, state = oort_world(known_clients(utility), clients_per_round=3)
-        own = CappedState(state.clients, np.array(chosen, dtype=np.int32))
+        own = CountedState(state.clients, np.array(chosen, dtype=np.int32))
         return setup, replace(state, round=round, clients=own)
 
     def test_a_client_that_was_chosen_too_often_sits_out(self) -> None:

@@ -20,6 +20,7 @@ from fedbalancer.client.policies import ClientPolicies, of_client
 from fedbalancer.client.round import ClientRound, received, understood
 from fedbalancer.devices import AlwaysOn, DeviceDraws, many
 from fedbalancer.engine.attempts import Attempts, RoundClock, attempted
+from fedbalancer.engine.classes import ClassCounts
 from fedbalancer.engine.memory import Memories
 from fedbalancer.engine.pending import Pending, Reports, closed
 from fedbalancer.errors import TrainingDiverged
@@ -67,11 +68,12 @@ class SimulatedEngine:
         spending: Spending | None = None,
         attackers: Attackers | None = None,
         labels: Callable[[str], ArrayLike] | None = None,
+        classes: ClassCounts | None = None,
     ) -> None:
         """`model_bytes` travel to a client, `up_bytes` back (unless told, as many), for which an update is encoded as
         `encoded_bytes` (unless told, as these); `window_s` is what the selection of clients takes before every round;
         `spending` counts what clients release, and who may be asked again; `attackers` are clients that are not honest;
-        `labels` says those of a client's samples, where they are selected by them.
+        `labels` says those of a client's samples, where they are selected by them; `classes` counts what is trained.
         """
         self.policies = policies
         self.ledger = ledger
@@ -85,6 +87,7 @@ class SimulatedEngine:
         self.spending = spending
         self.attackers = attackers
         self.labels = labels
+        self.classes = classes
         self.memory = Memories(ledger)
         self.pending = Reports()
 
@@ -175,6 +178,8 @@ class SimulatedEngine:
         arrays = self.memory.to_arrays()
         if self.spending is not None:
             arrays[RELEASES] = self.spending.to_array(self.ledger.clients)
+        if self.classes is not None:
+            arrays |= self.classes.to_arrays()
         return arrays | self.pending.to_arrays(self.ledger)
 
     def restore(self, arrays: dict[str, Any]) -> None:
@@ -183,6 +188,8 @@ class SimulatedEngine:
         self.pending = Reports.from_arrays(arrays, self.ledger)
         if self.spending is not None:
             self.spending.load(dict(zip(self.ledger.clients, arrays[RELEASES].tolist(), strict=True)))
+        if self.classes is not None:
+            self.classes.load(arrays)
 
     def _client(self, order: Order, client: str, row: int) -> ClientRound:
         policies = of_client(self.policies, partial(self.labels, client) if self.labels is not None else None)
@@ -242,6 +249,8 @@ class SimulatedEngine:
             who = type(self.policies.compress).__name__
             raise ValueError(f"{who} sent {len(released.sent)} bytes but promised {self._encoded_bytes}")
         self.memory.put(row, released.memory)
+        if self.classes is not None:
+            self.classes.note(round.client, trained.seen)
         update = received(released.sent, self.policies.compress, layout, order, round.client)
         epochs = int(attempts.batches[place]) / int(attempts.per_epoch[place])
         return ClientReport(round.client, update, float(len(trained.seen)), epochs, released.summary, timings)

@@ -18,7 +18,16 @@ from fedbalancer.errors import RunFolderError
 from fedbalancer.report.fairness import with_selections
 from fedbalancer.report.participation import OUTCOMES, SELECTIONS, TIMES, outcomes, selections, times
 from fedbalancer.report.refused import REFUSED, refused
-from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, PopulationRow, PrivacyRow, RoundRow, schema_of
+from fedbalancer.store import (
+    COMPARISON,
+    ClassRow,
+    ComparisonFile,
+    EvalRow,
+    PopulationRow,
+    PrivacyRow,
+    RoundRow,
+    schema_of,
+)
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.glossary import RUN
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
@@ -43,6 +52,7 @@ MORE = {
 COSTS = ("sample_passes", "device_s", "down_bytes", "up_bytes")
 """What a round costs, by the columns of rounds.parquet."""
 TRAFFIC = {name: _OF_ROUND[name] for name in ("start_s", "end_s", *COSTS)}
+CLASSES = schema_of(ClassRow)
 PRIVACY = {
     name: schema_of(PrivacyRow)[name] for name in ("client", "releases", "epsilon", "model_epsilon", "whole_epsilon")
 }
@@ -113,6 +123,7 @@ class StoredRun:
     selections: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SELECTIONS))
     times: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=TIMES))
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    classes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CLASSES))
     privacy: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PRIVACY))
     refused: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=REFUSED))
 
@@ -213,8 +224,9 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     chosen, _ = _read_parquet(clients, SELECTIONS, lambda rows: selections(rows, people))
     spent, _ = _read_parquet(clients, TIMES, lambda rows: times(rows, rounds, people))
     told, _ = _read_parquet(folder / "privacy.parquet", PRIVACY, defaults=PrivacyRow._field_defaults)
+    trained, _ = _read_parquet(folder / "classes.parquet", CLASSES)
     return StoredRun(
-        curve, why, rounds, ends, chosen, spent, manifest, told, _read_parquet(clients, REFUSED, refused)[0]
+        curve, why, rounds, ends, chosen, spent, manifest, trained, told, _read_parquet(clients, REFUSED, refused)[0]
     )
 
 

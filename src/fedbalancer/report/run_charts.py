@@ -32,6 +32,7 @@ def charts(results: Results, comparison: Comparison | None) -> list[Chart]:
         *(round_chart(results, panel) for panel in PANELS),
         losses_chart(results),
         selection_chart(results),
+        class_chart(results),
     ]
     return [chart for chart in made if not chart.empty]
 
@@ -187,6 +188,29 @@ def selection_chart(results: Results) -> Chart:
         about += " Clients that were never selected may be missing: the population was not recorded."
     spec = lines_spec("times selected", {"rank": "clients, most selected first"}, series) | {"zero": 1, "whole": 1}
     return Chart("selections", "Who was selected how often", about, spec)
+
+
+def class_chart(results: Results) -> Chart:
+    """Of the samples of each class, how many were trained."""
+    series = []
+    for m, method in enumerate(results.methods):
+        found = [run.classes for run in results.of(method) if run.classes.height]
+        if not found:
+            continue
+        classes = max(each.height for each in found)
+        shares = np.full((len(found), classes), np.nan)  # a class that nobody held yet has no share
+        for row, each in zip(shares, found, strict=True):
+            held, trained = each["held"].to_numpy(), each["trained"].to_numpy()
+            np.divide(100.0 * trained, held, out=row[: len(held)], where=held > 0)
+        known = np.flatnonzero(~np.isnan(shares).all(0))
+        least, mean, most = (of(shares[:, known], 0) for of in (np.nanmin, np.nanmean, np.nanmax))
+        series.append(line(m, method, Band(known.astype(np.float64), mean, least, most, len(found)), "class"))
+    about = (
+        "Of the samples of a class that clients held when they trained, the share that they trained on, over all rounds"
+        " of the budget. A method that leaves a class out shows here." + seeds_text(results)
+    )
+    spec = lines_spec("samples trained (%)", {"class": "class"}, series) | {"zero": 1, "whole": 1}
+    return Chart("classes", "Which classes were trained", about, spec)
 
 
 def seeds_text(results: Results) -> str:

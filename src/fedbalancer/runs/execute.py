@@ -220,6 +220,7 @@ def _to_its_end(
         recorder.record_privacy(privacy_rows(simulation.method, simulation.settings, clients, spending.releases))
     model = simulation.server.model(loop.state)
     recorder.finish(status, why, model, simulation.executor.layout)
-    found = {**recorder.frames(), "population": recorder.population(), "privacy": recorder.privacy()}
+    later = {"population": recorder.population(), "classes": recorder.classes(), "privacy": recorder.privacy()}
+    found = {**recorder.frames(), **later}
     run = {"task": task.name, "method": spec.method_name, "seed": spec.seed}
     return RunResult(status=status, folder=recorder.path, weights=model, **found, **run)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How the model at the end of a run does on every client's own data."""
+"""How the model at the end of a run does on every client's own data, and of which classes it was made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from fedbalancer.devices import Phones
 from fedbalancer.randomness import stream
 from fedbalancer.runs.simulation import Simulation
-from fedbalancer.store import PopulationRow
+from fedbalancer.store import ClassRow, PopulationRow
 from fedbalancer.types import ServerState
 
 
@@ -24,6 +24,15 @@ def population_of(simulation: Simulation, state: ServerState) -> list[Population
         PopulationRow(client, samples, device, state.clock_s, _known(found.get(client)))
         for client, samples, device in zip(ledger.clients, ledger.size.tolist(), classes, strict=True)
     ]
+
+
+def classes_of(simulation: Simulation, state: ServerState) -> list[ClassRow]:
+    """A row per class; none where nobody counted all rounds."""
+    counted = simulation.engine.classes
+    if counted is None or not counted.is_whole:
+        return []
+    pairs = zip(counted.held.tolist(), counted.trained.tolist(), strict=True)
+    return [ClassRow(label, held, trained, state.clock_s) for label, (held, trained) in enumerate(pairs)]
 
 
 def _chosen(clients: tuple[str, ...], most: int, seed: int) -> list[str]:

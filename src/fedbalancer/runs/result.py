@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class RunResult:
     """A run that ended: `status` is done or stopped. Frames have the columns of the tables in the run folder (there
     task, method and seed are columns too); the population is of when the run first came to its end, and None before;
-    `privacy` has every client's epsilon where there is noise on what it tells."""
+    `classes` what was trained by class up to then; `privacy` has every client's epsilon where there is noise on what it
+    tells."""
 
     status: str
     folder: Path | None
@@ -29,6 +30,7 @@ class RunResult:
     clients: pl.DataFrame
     weights: Weights
     population: pl.DataFrame | None = None
+    classes: pl.DataFrame | None = None
     privacy: pl.DataFrame | None = None
     task: str = ""
     method: str = ""

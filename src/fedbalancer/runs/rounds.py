@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from fedbalancer.errors import TrainingDiverged
 from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.runs.grid import Reached, grid_times, is_at
-from fedbalancer.runs.population import population_of
+from fedbalancer.runs.population import classes_of, population_of
 from fedbalancer.runs.simulation import Simulation
 from fedbalancer.store import ClientRow, EvalRow, MemoryRecorder, RoundRow, RunFolder
 from fedbalancer.types import Evaluation, RoundResult, ServerState, Weights
@@ -77,6 +77,7 @@ class RunLoop:
         self._save(force=True)
         over = self.is_over(self.state)
         if over and not self.spec.timing_only and not self.recorder.has_population:
+            self.recorder.record_classes(classes_of(self.simulation, self.state))
             self.recorder.record_population(population_of(self.simulation, self.state))
         return over
 

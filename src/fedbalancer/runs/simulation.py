@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedbalancer.attacks import attackers_of, with_poison
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.policies import of_client
 from fedbalancer.devices import AlwaysOn, Network, Phones, many, read_traces, resolve_latency, spread_latency
 from fedbalancer.engine import SimulatedEngine
+from fedbalancer.engine.classes import ClassCounts
 from fedbalancer.engine.simulated import SENT_NOTHING
 from fedbalancer.errors import BadSetting
 from fedbalancer.loop import rounds as run_rounds
@@ -86,6 +89,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         many.expected_network_s(devices, clients, model_bytes, up_bytes),
         many.sample_batch_s(devices, clients, settings.latency_samples),
     )
+    labels = partial(_labels, task)
     engine = SimulatedEngine(
         policies=chosen.client,
         ledger=ledger,
@@ -98,10 +102,25 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         window_s=settings.window_s,
         spending=spending_for(chosen, settings, SENT_NOTHING),
         attackers=attackers_of(settings.attacks, clients, spec.seed),
-        labels=lambda client: task.clients[client][1],
+        labels=labels,
+        classes=_classes(spec, task, settings, labels),
     )
     server = Server(chosen.server, setup_of(chosen, ledger, settings, spec.seed))
     return Simulation(spec, task, settings, chosen, server, engine, work_done_by)
+
+
+def _labels(task: Task, client: str) -> ArrayLike:
+    return task.clients[client][1]
+
+
+def _classes(spec: RunSpec, task: Task, settings: Settings, labels: Callable[[str], ArrayLike]) -> ClassCounts | None:
+    """What counts the classes that are trained, where labels are classes and the clients are few enough to know all
+    labels of theirs."""
+    known = np.asarray(task.test[1])
+    are_classes = known.ndim == 1 and known.dtype.kind in "iu"
+    if spec.timing_only or not are_classes or len(task.sizes) > settings.eval_clients:
+        return None
+    return ClassCounts(labels)
 
 
 def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:

@@ -4,10 +4,11 @@ from fedbalancer.store.comparison import COMPARISON, ComparisonFile
 from fedbalancer.store.contents import check_free, new_manifest, read_manifest, status_of
 from fedbalancer.store.folder import RunFolder
 from fedbalancer.store.recorder import MemoryRecorder
-from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow, schema_of
+from fedbalancer.store.rows import ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow, schema_of
 
 __all__ = [
     "COMPARISON",
+    "ClassRow",
     "ClientRow",
     "ComparisonFile",
     "EvalRow",

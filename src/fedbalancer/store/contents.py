@@ -26,8 +26,8 @@ MANIFEST, LOG, MODEL, CHECKPOINT = "manifest.json", "log.jsonl", "model.safetens
 BED = "bed.json"
 KINDS = {BED: "a test bed", COMPARISON: "a comparison", MANIFEST: "a run"}
 """The file by which each kind of folder is known."""
-POPULATION, PRIVACY = "population.parquet", "privacy.parquet"
-SEALED = ("rounds.parquet", "evals.parquet", "clients.parquet", POPULATION, PRIVACY, MODEL)
+POPULATION, CLASSES, PRIVACY = "population.parquet", "classes.parquet", "privacy.parquet"
+SEALED = ("rounds.parquet", "evals.parquet", "clients.parquet", POPULATION, CLASSES, PRIVACY, MODEL)
 """Files whose checksums the manifest has when a run has ended."""
 RESULTS = (*SEALED, LOG)
 

@@ -25,6 +25,7 @@ from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.codec import Arrays, decode_state, encode_state, from_jsonable, to_jsonable
 from fedbalancer.store.contents import (
     CHECKPOINT,
+    CLASSES,
     FORMAT,
     LOG,
     MANIFEST,
@@ -43,9 +44,9 @@ from fedbalancer.store.glossary import RUN
 from fedbalancer.store.journal import Journal, open_at
 from fedbalancer.store.lock import FolderLock
 from fedbalancer.store.recorder import Restored
-from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow
+from fedbalancer.store.rows import ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow
 from fedbalancer.store.seals import FILES, check_identity, checksums, damaged, identity, sealed
-from fedbalancer.store.tables import RunTables, population_table, privacy_table
+from fedbalancer.store.tables import RunTables, class_table, population_table, privacy_table
 from fedbalancer.types import Layout, ServerState, Weights
 
 if TYPE_CHECKING:
@@ -188,6 +189,11 @@ class RunFolder:
         """Write population.parquet, a row per client."""
         write_bytes(self.path / POPULATION, population_table(rows).parquet(self._run))
 
+    def record_classes(self, rows: Sequence[ClassRow]) -> None:
+        """Write classes.parquet, a row per class; nothing where nobody counted."""
+        if rows:
+            write_bytes(self.path / CLASSES, class_table(rows).parquet(self._run))
+
     def record_privacy(self, rows: Sequence[PrivacyRow]) -> None:
         """Write privacy.parquet, a row per client."""
         write_bytes(self.path / PRIVACY, privacy_table(rows).parquet(self._run))
@@ -204,13 +210,20 @@ class RunFolder:
             )
         return pl.read_parquet(self.path / POPULATION, glob=False).drop(list(RUN), strict=False)
 
+    def classes(self) -> pl.DataFrame | None:
+        """What was trained by class up to the first end of the run; None where nobody counted."""
+        return self._table(CLASSES)
+
     def privacy(self) -> pl.DataFrame | None:
         """What the clients gave away; None where nothing counts it."""
+        return self._table(PRIVACY)
+
+    def _table(self, name: str) -> pl.DataFrame | None:
         import polars as pl
 
-        if not (self.path / PRIVACY).is_file():
+        if not (self.path / name).is_file():
             return None
-        return pl.read_parquet(self.path / PRIVACY, glob=False).drop(list(RUN), strict=False)
+        return pl.read_parquet(self.path / name, glob=False).drop(list(RUN), strict=False)
 
     def finish(
         self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None

@@ -74,6 +74,13 @@ TABLES: Mapping[str, Glossary] = {
         "accuracy": ("0 to 1", "of that model on the client's own data; null: not evaluated"),
         **RUN,
     },
+    "classes": {
+        "label": ("", "the class, as the data number it"),
+        "held": ("samples", "samples of it that clients held when they trained, summed over all their rounds"),
+        "trained": ("samples", "of these, the samples that they trained on"),
+        "clock_s": ("s", "simulated clock up to which was counted"),
+        **RUN,
+    },
     "privacy": {
         **_CLIENT,
         "releases": ("", "how often it told of its losses"),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from fedbalancer.store.codec import Arrays
-from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow
-from fedbalancer.store.tables import RunTables, Table, population_table, privacy_table
+from fedbalancer.store.rows import ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow
+from fedbalancer.store.tables import RunTables, Table, class_table, population_table, privacy_table
 from fedbalancer.types import Layout, ServerState, Weights
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class MemoryRecorder:
         self._tables = RunTables()
         self._saved: Restored | None = None
         self._population: Table | None = None
+        self._classes: Table | None = None
         self._privacy: Table | None = None
 
     def restore(self, template: ServerState) -> Restored | None:
@@ -47,6 +48,10 @@ class MemoryRecorder:
     def record_population(self, rows: Sequence[PopulationRow]) -> None:
         """Keep a row per client."""
         self._population = population_table(rows)
+
+    def record_classes(self, rows: Sequence[ClassRow]) -> None:
+        """Keep a row per class; nothing where nobody counted."""
+        self._classes = class_table(rows) if rows else None
 
     def record_privacy(self, rows: Sequence[PrivacyRow]) -> None:
         """Keep a row per client."""
@@ -76,6 +81,10 @@ class MemoryRecorder:
     def population(self) -> pl.DataFrame | None:
         """The clients at the first end of the run; None before it."""
         return None if self._population is None else self._population.frame()
+
+    def classes(self) -> pl.DataFrame | None:
+        """What was trained by class up to the first end of the run; None where nobody counted."""
+        return None if self._classes is None else self._classes.frame()
 
     def privacy(self) -> pl.DataFrame | None:
         """What the clients gave away; None where nothing counts it."""

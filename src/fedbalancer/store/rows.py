@@ -144,6 +144,16 @@ class PopulationRow(NamedTuple):
     accuracy: float | None
 
 
+class ClassRow(NamedTuple):
+    """A row of classes.parquet: of one class, over all rounds up to `clock_s`, how many samples the clients that
+    trained held, and how many of them they trained on."""
+
+    label: int
+    held: int
+    trained: int
+    clock_s: float
+
+
 class PrivacyRow(NamedTuple):
     """A row of privacy.parquet: how often a client has told of its losses, and the epsilon of that for one `unit`
     (sample, loss or client) at `delta`: of the metadata only. `model_epsilon` is that of the models for one client, and
@@ -160,7 +170,7 @@ class PrivacyRow(NamedTuple):
     whole_epsilon: float | None = None
 
 
-Row: TypeAlias = RoundRow | EvalRow | ClientRow | PopulationRow | PrivacyRow
+Row: TypeAlias = RoundRow | EvalRow | ClientRow | PopulationRow | ClassRow | PrivacyRow
 
 
 def schema_of(kind: type[Row]) -> dict[str, type]:

@@ -11,7 +11,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedbalancer.store.glossary import RUN, TABLES
-from fedbalancer.store.rows import ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow, Row, nullable_in, schema_of
+from fedbalancer.store.rows import (
+    ClassRow,
+    ClientRow,
+    EvalRow,
+    PopulationRow,
+    PrivacyRow,
+    RoundRow,
+    Row,
+    nullable_in,
+    schema_of,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -20,7 +30,8 @@ if TYPE_CHECKING:
 COLUMNS = "fedbalancer.columns"
 """The key of a file's metadata under which its columns are explained: {column: [unit, meaning]}, as JSON."""
 NAMES: dict[type[Row], str] = {
-    RoundRow: "rounds", EvalRow: "evals", ClientRow: "clients", PopulationRow: "population", PrivacyRow: "privacy",
+    RoundRow: "rounds", EvalRow: "evals", ClientRow: "clients", PopulationRow: "population", ClassRow: "classes",
+    PrivacyRow: "privacy",
 }  # fmt: skip
 
 
@@ -135,6 +146,11 @@ class RunTables:
 def population_table(rows: Iterable[PopulationRow]) -> Table:
     """The table of a run's clients."""
     return _filled(PopulationRow, rows)
+
+
+def class_table(rows: Iterable[ClassRow]) -> Table:
+    """The table of what was trained by class."""
+    return _filled(ClassRow, rows)
 
 
 def privacy_table(rows: Iterable[PrivacyRow]) -> Table:

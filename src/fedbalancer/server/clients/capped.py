@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedbalancer.protocols import ClientSelector
-from fedbalancer.server.clients.over_threshold import OverThresholdUtility
-from fedbalancer.types import CountArray, FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
+from fedbalancer.server.clients.counted import Counted, CountedState
+from fedbalancer.types import FloatArray, IndexArray, Ledger, ServerState, Setup
 
 SPARE = 2
 """Clients to choose from, in K, below which the cap is lifted for those that were chosen least."""
 
 
-@dataclass(frozen=True, eq=False)
-class CappedState:
-    """What the other policy remembers, and how often each client was chosen (none: not yet)."""
-
-    inner: Any
-    chosen: CountArray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
-
-
 @dataclass(frozen=True)
-class CappedParticipation:
+class CappedParticipation(Counted):
     """Ours, for `+robust`: another policy chooses, but a client is offered to it only while it was chosen less than
     1 + `times` x its fair share of the rounds so far (K of N clients: K / N), whether it reported or not; and no client
     counts with losses over `most_times` the median client's.
@@ -33,7 +23,6 @@ class CappedParticipation:
     A liar about its losses is then one of many of high loss, and gets `times` its fair share at most.
     """
 
-    inner: ClientSelector = field(default_factory=OverThresholdUtility)
     times: float = 1.5
     most_times: float = 3.0
 
@@ -41,33 +30,14 @@ class CappedParticipation:
         if not (self.times >= 1 and self.most_times >= 1):
             raise ValueError(f"times = {self.times} and most_times = {self.most_times} must be at least 1")
 
-    @property
-    def needs_losses(self) -> bool:
-        return bool(getattr(self.inner, "needs_losses", False))
-
-    def refuses(self, method: Any) -> str | None:
-        """What the other policy says."""
-        refuses = getattr(self.inner, "refuses", None)
-        return None if refuses is None else refuses(method)
-
-    def init(self, setup: Setup) -> CappedState:
-        return CappedState(self.inner.init(setup))
-
     def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
-        own: CappedState = state.clients
+        own: CountedState = state.clients
         seen = replace(state, clients=own.inner, ledger=tempered(state.ledger, self.most_times))
         return self.inner.choose(setup, seen, self._offered(setup, state, available))
 
-    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> CappedState:
-        own: CappedState = state.clients
-        inner = self.inner.observe(setup, replace(state, clients=own.inner), result)
-        chosen = _counts(own, state.ledger).copy()
-        chosen[state.ledger.rows(result.plan.cohort)] += 1
-        return CappedState(inner, chosen)
-
     def _offered(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         fair = setup.clients_per_round / max(len(state.ledger.clients), 1)
-        chosen = _counts(state.clients, state.ledger)[available]
+        chosen = state.clients.counts(state.ledger)[available]
         free = chosen < 1 + self.times * fair * state.round
         least = min(math.ceil(SPARE * setup.clients_per_round), len(available))
         if free.sum() < least:
@@ -89,8 +59,3 @@ def tempered(ledger: Ledger, most_times: float) -> Ledger:
 def _cut(losses: FloatArray, most_times: float) -> FloatArray:
     heard = losses[~np.isnan(losses)]
     return np.minimum(losses, most_times * float(np.median(heard))) if len(heard) else losses
-
-
-def _counts(own: CappedState, ledger: Ledger) -> CountArray:
-    """How often each client of the ledger was chosen: clients that joined since are at its end."""
-    return np.concatenate([own.chosen, np.zeros(len(ledger.clients) - len(own.chosen), dtype=np.int32)])

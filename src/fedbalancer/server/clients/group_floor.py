@@ -1,0 +1,56 @@
+"""Client selection in which no group of devices is left out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedbalancer.server.clients.counted import Counted, CountedState
+from fedbalancer.types import IndexArray, Ledger, ServerState, Setup
+
+
+@dataclass(frozen=True)
+class GroupFloor(Counted):
+    """Ours: another policy chooses, but every group of clients gets at least the share `floor` of the places that it
+    would have by its number, over all rounds so far. Who of a group comes is the other policy's choice, too.
+
+    Groups are `groups` of like size by the seconds that a batch takes, which is what the server knows of a device, and
+    what selection by speed leaves out: with the slow phones go the people who have them. Availability may leave a
+    group nobody to choose; what it is owed then it gets later.
+    """
+
+    floor: float = 0.5
+    groups: int = 4
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.floor <= 1 and self.groups >= 1):
+            raise ValueError(f"floor = {self.floor} must be from 0 to 1, and groups = {self.groups} at least 1")
+
+    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        own: CountedState = state.clients
+        group_of = speed_groups(state.ledger, self.groups)
+        had = np.bincount(group_of, weights=own.counts(state.ledger), minlength=self.groups)
+        fair = np.bincount(group_of, minlength=self.groups) / max(len(group_of), 1)
+        places = min(setup.clients_per_round, len(available))
+        owed = self.floor * fair * setup.clients_per_round * (state.round + 1) - had
+        seen, chosen = replace(state, clients=own.inner), np.zeros(0, dtype=np.int64)
+        for group in np.argsort(-owed, kind="stable").tolist():
+            left, there = places - len(chosen), available[group_of[available] == group]
+            count = min(math.ceil(owed[group]), left, len(there))
+            if count > 0:
+                mine = self.inner.choose(replace(setup, clients_per_round=count), seen, there)
+                chosen = np.concatenate([chosen, mine])
+        if len(chosen) < places:
+            others, left = np.setdiff1d(available, chosen), places - len(chosen)
+            more = self.inner.choose(replace(setup, clients_per_round=left), seen, others)
+            chosen = np.concatenate([chosen, more])
+        return np.sort(chosen)
+
+
+def speed_groups(ledger: Ledger, groups: int) -> IndexArray:
+    """The group of every client: as many as nearly can be in each, the fastest in the first."""
+    place = np.empty(len(ledger.clients), dtype=np.int64)
+    place[np.argsort(ledger.batch_s, kind="stable")] = np.arange(len(place))
+    return place * groups // max(len(place), 1)
