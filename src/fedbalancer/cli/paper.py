@@ -113,6 +113,7 @@ def table5(
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many sittings.")] = 3,
     seed: Annotated[int | None, typer.Option(help="This sitting alone (three were recorded: seed modulo 3).")] = None,
     speed: Speed = 20.0,
+    scale: ItemScale = None,
     rounds: Rounds = None,
     phones: PhonesFile = None,
     out: ResultsFolder = RESULTS,
@@ -126,7 +127,7 @@ def table5(
 
     Examples:
 
-        fedbalancer paper table5 --rounds 50
+        fedbalancer paper table5 --rounds 50 --scale small
 
         fedbalancer paper table5 --seed 1
     """
@@ -136,7 +137,7 @@ def table5(
 
     found = Table5(speed=speed, phones=phones, first=seed if seed is not None else 0)
     request = Request(
-        tasks=found.tasks, scale=found.scale, seeds=seeds if seed is None else 1, rounds=rounds, runs=runs,
+        tasks=found.tasks, scale=scale or found.scale, seeds=seeds if seed is None else 1, rounds=rounds, runs=runs,
         rule=found.rule if rule is None else checked_rule(rule), grid=False,
     )  # fmt: skip
     _make(found, request, out, as_json, GentleStop())
