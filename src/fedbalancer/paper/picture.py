@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 INK, FAINT = "#222222", "#666666"
 DOTS_PER_INCH = 110
 WIDTH, HEIGHT = 4.6, 3.3
+ENTRY, LETTER, LINE = 0.6, 0.065, 0.17
+"""Inches of a legend: of an entry without its text, of a letter, and of a line of entries."""
 
 
 def panels(titles: Sequence[str], x_label: str, y_label: str, across: int = 3) -> tuple[Figure, list[Axes]]:
@@ -40,16 +42,18 @@ def panels(titles: Sequence[str], x_label: str, y_label: str, across: int = 3) -
 
 
 def legend_below(figure: Figure, across: int = 4) -> Figure:
-    """One legend for all panels."""
+    """One legend for all panels, as many names beside each other as fit."""
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
         entries.update({label: handle for label, handle in zip(labels, handles, strict=True) if label not in entries})
     if entries:
+        fitting = int(figure.get_figwidth() / (ENTRY + LETTER * max(map(len, entries))))
+        columns = max(1, min(across, len(entries), fitting))
+        figure.set_figheight(figure.get_figheight() + LINE * (-(-len(entries) // columns) - 1))
         legend = figure.legend(
-            list(entries.values()), list(entries), loc="outside lower center", ncols=min(across, len(entries)),
-            frameon=False, fontsize=8,
-        )  # fmt: skip
+            list(entries.values()), list(entries), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+        )
         for text in legend.get_texts():
             text.set_parse_math(False)
     return figure
