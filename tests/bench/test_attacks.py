@@ -71,13 +71,13 @@ def test_a_liar_about_its_utility_is_seldom_chosen(count: int, seed: int) -> Non
 @soak
 @pytest.mark.parametrize("lie", ["update-flip:10", "update-flip(factor=100):10", "label-flip:10"])
 def test_under_ten_flippers_it_learns_nearly_as_much_and_more_than_the_papers_rules_without(lie: str) -> None:
-    """Within .05; the goal was .02, and is missed by little: see docs/reliability.md."""
-    seeds = range(3)
+    """Within .03 in the mean over ten seeds; .02 was the goal, and is what was measured: see docs/reliability.md."""
+    seeds = range(10)
     attacked, honest, papers = (
         sum(under(attack, method, seed).accuracy for seed in seeds) / len(seeds)
         for attack, method in ((lie, ROBUST), ("", ROBUST), ("", PAPER))
     )
-    assert attacked >= honest - 0.05
+    assert attacked >= honest - 0.03
     assert attacked >= papers - 0.02
 
 
