@@ -81,6 +81,13 @@ NOT_TYPED = {
     "fedbalancer testbed --method fedavg+1t,fedbalancer": _HOURS + "tests/testbed/test_bed.py",
     "fedbalancer testbed --clients 21 --scale small --method fedavg+1t,fedbalancer,tempo --rounds 50 --speed 40 "
     "--set eval_every=2": "a quarter of an hour: 21 SuperNodes; tests/testbed/test_bed.py",
+    "fedbalancer export har --runtime litert --scale small -o har-small.tflite": (
+        "needs TensorFlow and data: tests/export/test_export.py"
+    ),
+    "fedbalancer testbed --clients 21 --scale small --runtime litert --model har-small.tflite "
+    "--method fedavg+1t,fedbalancer,tempo --rounds 50 --speed 40 --set eval_every=2": (
+        "ten minutes: 21 SuperNodes; tests/testbed/test_client.py"
+    ),
     "fedbalancer testbed --clients 21 --method fedavg+1t,fedavg+wfa,prox+1t,fedbalancer --out runs/testbed": (
         _HOURS + "tests/testbed/test_bed.py"
     ),
