@@ -27,6 +27,14 @@ def test_help_imports_nothing_that_computes(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1].strip() == "imported:"
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("rum", "run"), ("data lst", "list"), ("paper tabel1", "table1")])
+def test_a_mistyped_command_is_told_once_what_was_meant(cli: Cli, typed: str, meant: str) -> None:
+    done = cli(*typed.split())
+    assert done.returncode == 2
+    assert done.stderr.count("Did you mean") == 1
+    assert f"'{meant}'" in done.stderr
+
+
 def test_the_shell_completes_commands_options_tasks_and_methods() -> None:
     def completed(words: str) -> list[str]:
         asked = {

@@ -12,7 +12,7 @@ from fedbalancer.cli.compare import compare
 from fedbalancer.cli.dashboard import dashboard
 from fedbalancer.cli.data import data
 from fedbalancer.cli.doctor import doctor
-from fedbalancer.cli.errors import with_clear_errors
+from fedbalancer.cli.errors import Commands, with_clear_errors
 from fedbalancer.cli.export import export
 from fedbalancer.cli.flower import flower
 from fedbalancer.cli.leaderboard import leaderboard
@@ -26,6 +26,7 @@ from fedbalancer.cli.sweep import sweep
 from fedbalancer.cli.testbed import bed
 
 app = typer.Typer(
+    cls=Commands,
     name="fedbalancer",
     help="Federated learning with sample selection and adaptive deadlines: compare methods under device heterogeneity.",
     no_args_is_help=True,

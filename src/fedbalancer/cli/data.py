@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from fedbalancer.cli.errors import EXIT_USER_ERROR, with_clear_errors
+from fedbalancer.cli.errors import EXIT_USER_ERROR, Commands, with_clear_errors
 from fedbalancer.cli.options import Json, Scale, Users, Variant
 
 Name = Annotated[str, typer.Argument(metavar="TASK", help="Name of a task (`fedbalancer list tasks`).")]
 Replace = Annotated[bool, typer.Option("--overwrite", help="Replace data that is there already.")]
 
-data = typer.Typer(help="Data of the tasks: list, get, import, check and show it.", no_args_is_help=True)
+data = typer.Typer(cls=Commands, help="Data of the tasks: list, get, import, check and show it.", no_args_is_help=True)
 
 
 def list_(as_json: Json = False) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import typer
+from typer import core
 
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.processes import EXIT_INTERRUPTED
@@ -35,3 +36,12 @@ def with_clear_errors(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(EXIT_INTERRUPTED) from error
 
     return inner
+
+
+class Commands(core.TyperGroup):
+    """A group of commands that says once which name was meant: newer versions of click say so themselves."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        exceptions = core.click.exceptions  # type: ignore[attr-defined]
+        self.suggest_commands = not hasattr(exceptions, "NoSuchCommand")
+        return super().resolve_command(ctx, args)

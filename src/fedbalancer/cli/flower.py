@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedbalancer.cli.errors import with_clear_errors
+from fedbalancer.cli.errors import Commands, with_clear_errors
 from fedbalancer.errors import BadSetting, MissingData
 
 if TYPE_CHECKING:
     from fedbalancer.flower.local import Federation
 
 flower = typer.Typer(
+    cls=Commands,
     help="FedBalancer on Flower: write a new app, try one on this machine, clear what clients keep.",
     no_args_is_help=True,
 )

@@ -12,14 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from fedbalancer.cli import options
-from fedbalancer.cli.errors import EXIT_USER_ERROR, with_clear_errors
+from fedbalancer.cli.errors import EXIT_USER_ERROR, Commands, with_clear_errors
 from fedbalancer.cli.options import Json, Rounds
 from fedbalancer.cli.testbed import GentleStop, PhonesFile, Speed
 from fedbalancer.paper.registry import ITEMS
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 paper = typer.Typer(
-    help="The paper's tables and figures, made anew: our figure, the paper's, and a verdict.", no_args_is_help=True
+    cls=Commands,
+    help="The paper's tables and figures, made anew: our figure, the paper's, and a verdict.",
+    no_args_is_help=True,
 )
 
 POOL, RESULTS = Path("runs") / "paper", Path("runs") / "paper" / "results"

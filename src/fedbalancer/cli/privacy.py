@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from fedbalancer.cli import options
-from fedbalancer.cli.errors import with_clear_errors
+from fedbalancer.cli.errors import Commands, with_clear_errors
 from fedbalancer.errors import BadSetting
 
-privacy = typer.Typer(help="Privacy of what clients tell of their losses, as a number.", no_args_is_help=True)
+privacy = typer.Typer(
+    cls=Commands, help="Privacy of what clients tell of their losses, as a number.", no_args_is_help=True
+)
 
 
 def plan(
