@@ -70,6 +70,7 @@ NOT_TYPED = {
     "fedbalancer paper fig7 --tasks har --seeds 3": _DATA + "tests/cli/test_paper.py",
     "fedbalancer paper ITEM [--tasks a,b] [--scale small|paper] [--seeds N]": "a pattern: tests/cli/test_paper.py",
     "fedbalancer paper table5": _HOURS + "tests/cli/test_testbed.py",
+    "fedbalancer paper table5 --scale small --rounds 50 --speed 40": _HOURS + "tests/cli/test_testbed.py",
     "fedbalancer paper table5 --rounds 10 --seed 0": _HOURS + "tests/cli/test_testbed.py",
     "fedbalancer bench": "measures all tasks for minutes: tests/cli/test_bench.py",
     "fedbalancer bench --tasks femnist,har --repeats 7 --seconds 3": _DATA + "tests/cli/test_bench.py",
