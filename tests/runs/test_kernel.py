@@ -21,6 +21,18 @@ from runs import tinytask
 result = fb.run(tinytask.load(), "fedavg+1t", rounds=4, seed=3, on_round=lambda row: print("round", row["round"]))
 result
 """
+CHATTY = """
+import time
+import fedbalancer as fb
+from runs import tinytask
+
+def say(row):
+    for line in range(150):
+        print("line", row["round"], line)
+        time.sleep(.004)
+
+fb.run(tinytask.load(), "fedavg+1t", rounds=3, on_round=say)
+"""
 COMPARE = """
 table = fb.compare(tinytask.load(), ["fedavg+1t", "fedavg+wfa"], seeds=1, jobs=1, rounds=2, extend=1.0)
 table
@@ -70,6 +82,14 @@ def test_bars_are_one_widget_that_ends_at_the_end(kernels: Path) -> None:
     ]  # fmt: skip
     assert "<th>method</th><td>fedavg+1t</td>" in first[-1].data["text/html"]
     assert "<td>fedavg+wfa</td>" in second[-1].data["text/html"]
+
+
+def test_no_line_that_a_cell_prints_is_lost_in_the_bars(kernels: Path) -> None:
+    pytest.importorskip("ipywidgets", reason="ipywidgets is not installed")
+    printed = text_of(executed(kernels, CHATTY).cells[0].outputs).splitlines()
+    assert [line for line in printed if line.startswith("line ")] == [
+        f"line {r} {k}" for r in (1, 2, 3) for k in range(150)
+    ]
 
 
 def test_without_ipywidgets_it_is_lines(kernels: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LINE_EVERY_SHARE = 0.25
+TICK_S = 0.1
 FULL = 1000
 """Steps of a run's bar."""
 Key = tuple[str, int]
@@ -61,10 +63,16 @@ def runs_display(titles: Mapping[Key, str], shown: bool = True) -> Iterator[List
         TextColumn("{task.fields[text]}", markup=False),
         TimeRemainingColumn(),
     )
-    # What a cell prints is in nobody's way: in a notebook the bars are a widget of their own.
+    # What a cell prints is in nobody's way: in a notebook the bars are a widget of their own. It swallows whatever is
+    # printed while it is drawn, by any thread, so there the bars are drawn between events and not by a clock.
     taken = not console.is_jupyter
     with Progress(
-        *columns, console=console, disable=not _is_live(console), redirect_stdout=taken, redirect_stderr=taken
+        *columns,
+        console=console,
+        auto_refresh=taken,
+        disable=not _is_live(console),
+        redirect_stdout=taken,
+        redirect_stderr=taken,
     ) as bars:
         try:
             yield _Display(bars, titles)
@@ -87,8 +95,15 @@ class _Display:
         self._shares: dict[Key, float] = {}
         self._ended: set[Key] = set()
         self._total = bars.add_task("all runs", total=FULL * len(titles), text="") if len(titles) > 1 else None
+        self._drawn_s = 0.0
 
     def __call__(self, event: JobEvent) -> None:
+        self._take(event)
+        if not self._bars.live.auto_refresh and time.monotonic() >= self._drawn_s + TICK_S:
+            self._drawn_s = time.monotonic()
+            self._bars.refresh()
+
+    def _take(self, event: JobEvent) -> None:
         if event.kind == "running":
             self._goes_on(event)
             return
