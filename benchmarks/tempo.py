@@ -8,6 +8,7 @@
     python benchmarks/tempo.py trials [--tasks synthetic]                         # other phones, cohorts, labels
     python benchmarks/tempo.py labels [--tasks har]                               # wrong labels: +trimmed
     python benchmarks/tempo.py added [--tasks synthetic]                          # parts that it does not have
+    python benchmarks/tempo.py pace [--tasks har]                                 # the ratios by the fall of losses
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
 of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and 95 %
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,16 +49,24 @@ PARTS = (
     "tempo[aggregate=WeightedMean]", "tempo[deliver=LastModel]",
 )  # fmt: skip
 PEERS = (*FEDAVG, "fedavg+1t+fednova", "oort", "fedbuff", "timelyfl", "refl", "fedbalancer", "tempo", "tempo+late")
+COME_AND_GO = "phones that come and go, 300 users, ten times the rounds"
+"""In the first hours that were recorded two to four phones of a hundred are there, after a day twenty: with fewer users
+a round would have nobody to ask, and in fewer rounds only those few would be trained on."""
 TRIALS: Mapping[str, tuple[str, ...]] = {
     "as it is": (),
     "phones twice as unequal": ("device_spread=2",),
     "a fifth of the labels wrong": ("label_noise=.2",),
     "5 clients a round": ("clients_per_round=5",),
     "half of the clients a round": ("clients_per_round=HALF",),
+    "all clients a round": ("clients_per_round=ALL",),
     "one local epoch": ("epochs=1",),
     "batches of 50": ("batch_size=50",),
+    COME_AND_GO: ("availability=TRACES", "rounds=1000"),
+    "networks without their slowest moments": ("network_floor=.1",),
 }
 ADDED = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed", "tempo+forecast", "tempo+classfloor")
+_PROGRESS = "utility_samples=all,pace=ProgressControl"
+PACES = ("fedavg+1t", "fedavg+wfa", "fedbalancer", f"fedbalancer[{_PROGRESS}]", "tempo", f"tempo[{_PROGRESS}]")
 LABELS = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed")
 USERS = {"synthetic": 100}
 DIGITS = """name = "digits"
@@ -90,6 +100,7 @@ class Compared(NamedTuple):
     shown: Sequence[str] = ()
     """Of the methods, those of the table; all unless told."""
     variant: str = ""
+    users: int | None = None
 
     def made(self, runs: Path) -> dict[str, Any]:
         """Its summary; the runs that are missing are run first."""
@@ -97,18 +108,26 @@ class Compared(NamedTuple):
         if (out / "comparison.json").exists():
             command = ["resume", str(out)]
         else:
-            users = USERS.get(self.task)
+            users = self.users or USERS.get(self.task)
             told = [f"--users={users}"] if users else []
             told += [f"--variant={self.variant}"] if self.variant else []
             # All methods are evaluated on one grid of seconds; evaluations by rounds would only cost time.
             for setting in ("eval_every=1000000", *self.settings):
-                told += ["--set", setting.replace("HALF", str((users or 20) // 2))]
+                told += ["--set", filled(setting, users or 20)]
             methods = ",".join(self.methods)
             command = ["compare", self.task, "--methods", methods, "--seeds", self.seeds, "--out", str(out), *told]
         subprocess.run([sys.executable, "-m", "fedbalancer", *command], check=True, stdout=subprocess.DEVNULL)
         found: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
         shown = {one_name(method) for method in self.shown or self.methods}
         return found | {"methods": {name: found["methods"][name] for name in found["methods"] if name in shown}}
+
+
+def filled(setting: str, users: int) -> str:
+    """A trial's setting with its words exchanged for what they stand for: of the users, or recorded phones."""
+    traces = f"{os.environ.get('FEDBALANCER_DATA', 'data')}/devices.zip:ready_loose.json"
+    for word, meant in (("HALF", str(users // 2)), ("ALL", str(users)), ("TRACES", traces)):
+        setting = setting.replace(word, meant)
+    return setting
 
 
 def over(summary: Mapping[str, Any], mine: str, reference: str, share: str) -> Ratio:
@@ -179,7 +198,11 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None, runs: Path
     if what == "trials":
         cases = [(task, trial) for task in tasks or ("synthetic",) for trial in TRIALS]
         methods = ("fedavg+1t", "fedavg+wfa", "fedbalancer", "tempo")
-        return [Compared(f"{t}, {trial}", t, methods, seeds or "0..2", TRIALS[trial]) for t, trial in cases]
+        users = {COME_AND_GO: 300}
+        return [
+            Compared(f"{t}, {trial}", t, methods, seeds or "10..14", TRIALS[trial], users=users.get(trial))
+            for t, trial in cases
+        ]
     if what == "unseen":
         strokes = Compared("femnist strokes", "femnist", PEERS, seeds or "10..14", variant="strokes")
         return [Compared("digits", str(digits(runs)), PEERS, seeds or "10..19"), strokes]
@@ -194,6 +217,7 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None, runs: Path
         "parts": (PARTS, ("har",), "0..4"),
         "peers": (PEERS, TASKS, "10..14"),
         "added": (ADDED, ("synthetic",), "10..12"),
+        "pace": (PACES, ("har", "synthetic"), "10..12"),
     }[what]
     # Two tables of one comparison: what they have in common runs once.
     run = tuple(dict.fromkeys((*PARTS, *GIVEN))) if methods in (GIVEN, PARTS) else methods
@@ -214,7 +238,8 @@ def digits(runs: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("held-out", "gifts", "parts", "peers", "unseen", "trials", "labels", "added"))
+    kinds = ("held-out", "gifts", "parts", "peers", "unseen", "trials", "labels", "added", "pace")
+    parser.add_argument("what", choices=kinds)
     parser.add_argument("--tasks", type=lambda text: text.split(","))
     parser.add_argument("--seeds")
     parser.add_argument("--runs", type=Path, default=Path("runs/tempo"))

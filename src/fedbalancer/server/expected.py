@@ -30,7 +30,13 @@ def completion_s(setup: Setup, ledger: Ledger, per_epoch: NDArray[Any], epochs: 
 
 
 def expected_s(setup: Setup, ledger: Ledger, rows: Rows) -> FloatArray:
-    """Expected seconds of a round, from the samples that each client has trained lately."""
+    """Seconds that each client in these rows of the ledger is expected to take from the order to its report.
+
+    Assumed are: as many samples as it has trained lately (the mean of the last five counts; before the first round all
+    that it has) for all `setup.epochs`; batches at the mean of all batch latencies that the server has seen of it; its
+    network's mean speed; and half an epoch more where the method makes a forward pass every round. How fast phone and
+    network will be in this very round nobody knows before, and a deadline that cuts epochs is not counted.
+    """
     trained = ledger.recent_trained[rows].mean(axis=1)
     per_epoch = batches_per_epoch(trained, setup.batch_size, setup.epoch_batches)
     return completion_s(setup, ledger, per_epoch, setup.epochs, rows)

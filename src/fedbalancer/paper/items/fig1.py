@@ -82,7 +82,10 @@ class Figure1:
             headline=f"Share of samples with a scaled gradient norm under {LOW}: {'; '.join(said)}.",
             tables=[Table("By round, mean over seeds", ("Task", "After round", f"Under {LOW}", "Samples"), rows)],
             findings=_findings(frames["norms"]),
-            notes=("The paper shows FEMNIST and Shakespeare; which deadline its FedAvg had is not said.",),
+            notes=(
+                "The paper shows FEMNIST and Shakespeare; which deadline its FedAvg had is not said.",
+                f"Early and late are means over the first and the last {END_SHARE:.0%} of the rounds in the table.",
+            ),
             figures={self.name: _figure(frames["norms"], low)},
             json={row["task"]: {"early": row["early"], "late": row["late"]} for row in _ends(low)},
         )

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.server.pace.ratio_control import clipped
 from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 
 
@@ -73,7 +74,7 @@ class MedianControl:
         if observed % self.w == 0 and observed >= 2 * self.w:
             before = rounds <= observed - self.w
             share = self._share(float(np.median(values[before])), float(np.median(values[~before])))
-            ltr, ddlr = _clipped(ltr + share * self.lss), _clipped(ddlr - share * self.dss)
+            ltr, ddlr = clipped(ltr + share * self.lss), clipped(ddlr - share * self.dss)
         return MedianState(ltr, ddlr, values, rounds, observed, float(np.median(told)))
 
     def _share(self, past: float, recent: float) -> float:
@@ -81,7 +82,3 @@ class MedianControl:
         if past == 0:
             return float(np.sign(-recent))
         return min(max((past - recent) / (self.full * abs(past)), -1.0), 1.0)
-
-
-def _clipped(ratio: float) -> float:
-    return min(max(round(ratio, 12), 0.0), 1.0)

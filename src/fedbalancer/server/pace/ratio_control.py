@@ -61,10 +61,11 @@ class RatioControl:
         if observed % self.w == 0 and observed >= 2 * self.w:
             past, recent = math.fsum(utilities[: self.w]), math.fsum(utilities[self.w :])
             sign = 1 if past > recent else -1
-            ltr, ddlr = _clipped(ltr + sign * self.lss), _clipped(ddlr - sign * self.dss)
+            ltr, ddlr = clipped(ltr + sign * self.lss), clipped(ddlr - sign * self.dss)
         return PaceState(ltr, ddlr, utilities, observed, utility)
 
 
-def _clipped(ratio: float) -> float:
+def clipped(ratio: float) -> float:
+    """A ratio, within 0 and 1."""
     # Rounded so that twenty steps of .05 make exactly 1.
     return min(max(round(ratio, 12), 0.0), 1.0)
