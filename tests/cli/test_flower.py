@@ -29,13 +29,14 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("framework", ["torch", "numpy"])
+@pytest.mark.parametrize("framework", ["torch", "numpy", "litert"])
 def test_a_new_app_is_whole_and_its_own(cli: Cli, tmp_path: Path, framework: str) -> None:
     done = cli("flower", "new", "apps/My app-2", "--framework", framework)
     assert done.returncode == 0, done.stderr
     made = tmp_path / "apps" / "My app-2"
     files = {f"my_app_2/{name}.py" for name in ("__init__", "client_app", "server_app", "task")}
-    assert set(snapshot(made)) == files | {"pyproject.toml", "README.md"}
+    more = {"DEVICE.md", "model.tflite"} if framework == "litert" else set()
+    assert set(snapshot(made)) == files | {"pyproject.toml", "README.md"} | more
     assert len(done.stdout.splitlines()) == len(snapshot(made))
     config = tomllib.loads((made / "pyproject.toml").read_text())
     components = config["tool"]["flwr"]["app"]["components"]
@@ -187,12 +188,16 @@ def test_forget_deletes_loss_lists_and_nothing_else(cli: Cli, tmp_path: Path, mo
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
     ("name", "framework"),
-    [("my_app", "numpy"), pytest.param("2nd.App", "torch", marks=[pytest.mark.soak, pytest.mark.alone])],
+    [
+        ("my_app", "litert"),
+        pytest.param("gadget", "numpy", marks=[pytest.mark.soak, pytest.mark.alone]),
+        pytest.param("2nd.App", "torch", marks=[pytest.mark.soak, pytest.mark.alone]),
+    ],
 )
 def test_a_new_app_runs_as_it_is(cli: Cli, tmp_path: Path, name: str, framework: str) -> None:
     """And what its server writes to a relative path, as Flower's quickstarts do, is in the app's folder afterwards."""
     pytest.importorskip("flwr", reason="flwr is not installed")
-    pytest.importorskip(framework)
+    pytest.importorskip({"litert": "ai_edge_litert"}.get(framework, framework))
     assert cli("flower", "new", name, "--framework", framework).returncode == 0
     server = next((tmp_path / name).glob("*/server_app.py"))
     server.write_text(server.read_text() + '    open("final_model.pt", "w").write("the weights")\n')

@@ -26,6 +26,7 @@ from fedbalancer.errors import BadData
 from fedbalancer.export import operators
 from fedbalancer.export.run import export
 from fedbalancer.export.windows import Spatial
+from fedbalancer.flower.template import write_app
 from fedbalancer.task import Task
 from fedbalancer.tasks.lstm import text_model
 
@@ -66,6 +67,27 @@ def test_the_committed_file_is_what_the_exporter_makes(tmp_path: Path) -> None:
     assert told["bytes"] == pytest.approx(committed.stat().st_size, rel=0.1)
     assert max(told["loss_difference"], told["gradient_difference"]) < 1e-5
     assert LitertModel(tmp_path / "a.tflite").about == LitertModel(committed).about
+
+
+def test_the_file_of_a_new_flower_app_is_that_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    write_app(tmp_path / "wearable", "litert")
+    monkeypatch.syspath_prepend(tmp_path / "wearable")
+    told = ["export", "wearable.task:model", "--shape", "8", "-o", str(tmp_path / "new.tflite")]
+    done = CliRunner().invoke(app, told)
+    assert done.exit_code == 0, done.output
+    new, came = (LitertModel(tmp_path / name).about for name in ("new.tflite", "wearable/model.tflite"))
+    assert new | {"task": ""} == came | {"task": ""}
+
+
+class Cut(nn.Linear):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x).detach()
+
+
+def test_a_model_without_a_gradient_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="it cannot learn"):
+        export(task(lambda: Cut(4, 3), 4), tmp_path / "model.tflite")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -29,7 +29,10 @@ flower = typer.Typer(
 
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet, or empty.")],
-    framework: Annotated[str, typer.Option(help="What clients train with: torch, or numpy for any other.")] = "torch",
+    framework: Annotated[
+        str,
+        typer.Option(help="What clients train with: torch, litert (a model file, no torch), or numpy for any other."),
+    ] = "torch",
 ) -> None:
     """Write a Flower app that trains with FedBalancer: pyproject, server, client, README. Fetches nothing.
 
@@ -38,6 +41,8 @@ def new(
         fedbalancer flower new my_app
 
         fedbalancer flower new my_app --framework numpy
+
+        fedbalancer flower new my_app --framework litert
     """
     from fedbalancer.flower.template import write_app
 

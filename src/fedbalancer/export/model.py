@@ -68,6 +68,8 @@ def traced_model(make: Callable[[], Any], loss: str | Callable[[Any, Any], Any],
 
     def train(*given: Any) -> tuple[Any, ...]:
         losses = values(outputs(given), given[-1])
+        if not losses.requires_grad:
+            raise BadData("the model's output hangs on its weights by nothing that has a gradient: it cannot learn")
         moved = [each for each in given[: len(names)] if each.requires_grad]
         gradients = iter(torch.autograd.grad(losses.mean(), moved, allow_unused=True))
         return losses.detach(), *(next(gradients) if each.requires_grad else None for each in given[: len(names)])

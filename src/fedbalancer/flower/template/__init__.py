@@ -1,6 +1,6 @@
 """A new Flower app with FedBalancer in it, written from the templates beside this file.
 
-They end in .txt because they are no modules of ours: `@NAME@` becomes the name of the user's package, `@PROJECT@` that
+Texts end in .txt because they are no modules of ours: `@NAME@` becomes the name of the user's package, `@PROJECT@` that
 of the project, which Flower wants without underscores.
 """
 
@@ -14,13 +14,13 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.files import write_text
+from fedbalancer.files import write_bytes
 
-EXTRAS = {"torch": "torch,flower", "numpy": "flower"}
+EXTRAS = {"torch": "torch,flower", "numpy": "flower", "litert": "device"}
 """The frameworks that there is a client for, and what their app has to install."""
 
-AT_THE_TOP = ("pyproject.toml", "README.md")
-TAKEN = {"fedbalancer", "flwr", "numpy", "test", "torch", *keyword.kwlist} | sys.stdlib_module_names
+AT_THE_TOP = ("pyproject.toml", "README.md", "DEVICE.md", "model.tflite")
+TAKEN = {"fedbalancer", "flwr", "ai_edge_litert", "numpy", "test", "torch", *keyword.kwlist} | sys.stdlib_module_names
 LONGEST_PROJECT = 32
 """Characters of a project's name that Flower takes."""
 
@@ -52,20 +52,21 @@ def project_name(package: str) -> str:
     return package.replace("_", "-")[:LONGEST_PROJECT].rstrip("-")
 
 
-def app_files(name: str, framework: str) -> dict[str, str]:
-    """What a new app consists of: relative path -> text."""
+def app_files(name: str, framework: str) -> dict[str, bytes]:
+    """What a new app consists of: relative path -> content."""
     if framework not in EXTRAS:
         raise UnknownName("framework", framework, EXTRAS)
     here = files(__package__)
     words = {"@NAME@": name, "@PROJECT@": project_name(name), "@EXTRAS@": EXTRAS[framework]}
-    found = {f"{name}/__init__.py": ""}
+    found = {f"{name}/__init__.py": b""}
     for part in ("app", framework):
         for source in sorted((here / part).iterdir(), key=_name):
             file = source.name.removesuffix(".txt")
-            text = source.read_text(encoding="utf-8")
-            for word, meant in words.items():
-                text = text.replace(word, meant)
-            found[file if file in AT_THE_TOP else f"{name}/{file}"] = text
+            path = file if file in AT_THE_TOP else f"{name}/{file}"
+            found[path] = source.read_bytes()
+            if file != source.name:
+                for word, meant in words.items():
+                    found[path] = found[path].replace(word.encode(), meant.encode())
     return found
 
 
@@ -75,9 +76,9 @@ def write_app(folder: Path, framework: str) -> list[Path]:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadSetting(f"{folder} is there already and not an empty folder; choose another one")
-        for path, text in made.items():
+        for path, content in made.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            write_text(folder / path, text)
+            write_bytes(folder / path, content)
     except OSError as error:
         raise BadSetting(f"{folder} cannot be written: {error}") from error
     return [folder / path for path in made]
