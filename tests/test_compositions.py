@@ -74,7 +74,7 @@ from fedbalancer.server.deadline import (
 )
 from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
-from fedbalancer.server.pace import ConstantPace, MedianControl, RatioControl
+from fedbalancer.server.pace import ConstantPace, MedianControl, ProgressControl, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold, RecentThreshold
 from fedbalancer.tasks import load_task
 
@@ -102,8 +102,8 @@ CHOICES: dict[str, list[Any]] = {
     "deliver": [LastModel(), AveragedModel()],
     "late": [Lost(), Joins(), Buffered(), Boosted()],
     "threshold": [NoThreshold(), InterpolatedThreshold(), RecentThreshold()],
-    "pace": [ConstantPace(), RatioControl(w=1), MedianControl(w=1)],
-    "summary": [LossStatistics(0.01), Silent()],
+    "pace": [ConstantPace(), RatioControl(w=1), MedianControl(w=1), ProgressControl(w=1)],
+    "summary": [LossStatistics(0.01), LossStatistics(utility_samples="all"), Silent()],
     "compress": [
         NoCompression(), LowRank(4), RandomMask(0.2), Subsample(0.2), Quantised(4), GradientDropping(), SignSGD(),
     ],
@@ -113,14 +113,16 @@ CHOICES: dict[str, list[Any]] = {
 }  # fmt: skip
 STEERED_BY_LOSSES = (
     OverThresholdUtility, CappedParticipation, GroupFloor, Oort, PowerOfChoice, ByLoss, QFFL, InterpolatedThreshold,
-    RecentThreshold, RatioControl, MedianControl,
+    RecentThreshold, RatioControl, MedianControl, ProgressControl,
 )  # fmt: skip
 
 
 def must_be_refused(slots: dict[str, Any]) -> bool:
-    """The two rules, said once more."""
+    """The three rules, said once more."""
     silent = isinstance(slots["summary"], Silent) and any(isinstance(v, STEERED_BY_LOSSES) for v in slots.values())
-    return silent or (isinstance(slots["compress"], SignSGD) and not isinstance(slots["aggregate"], MajorityVote))
+    other_samples = isinstance(slots["pace"], ProgressControl) and slots["summary"] == LossStatistics(0.01)
+    unvoted = isinstance(slots["compress"], SignSGD) and not isinstance(slots["aggregate"], MajorityVote)
+    return silent or other_samples or unvoted
 
 
 def covering(seed: int) -> Iterator[dict[str, Any]]:
@@ -143,7 +145,7 @@ def covering(seed: int) -> Iterator[dict[str, Any]]:
         slots = {slot: CHOICES[slot][choice] for slot, choice in picked.items()}
         yield slots
         if must_be_refused(slots):  # its other choices meet as well
-            yield {**slots, "summary": LossStatistics(), "compress": NoCompression()}
+            yield {**slots, "summary": LossStatistics(utility_samples="all"), "compress": NoCompression()}
 
 
 def _pairs(picked: dict[str, int]) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:

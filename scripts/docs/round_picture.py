@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,8 @@ def wide(data: dict[str, Any]) -> str:
 def page(data: dict[str, Any]) -> str:
     """The three panels, each an image of its own that finds its place on narrow screens."""
     drawn = "".join(
-        f'<svg viewBox="-4 0 {WIDTH + 8} {HEIGHT}" class="fbr" role="img">{panel}</svg>' for panel in _panels(data)
+        f'<svg viewBox="-4 0 {WIDTH + 8} {_height(panel)}" class="fbr" role="img">{panel}</svg>'
+        for panel in _panels(data)
     )
     return f'{STYLE}\n<div class="fbr-round" role="group" aria-label="{_title(data)}">{drawn}</div>\n'.replace(
         "\n\n", "\n"
@@ -155,6 +157,11 @@ def page(data: dict[str, Any]) -> str:
 
 def _panels(data: dict[str, Any]) -> list[str]:
     return [plan_panel(data), run_panel(data), observe_panel(data)]
+
+
+def _height(panel: str) -> int:
+    """As far as its words go: below each other, panels leave no gap."""
+    return max(int(y) for y in re.findall(r'<text x="[\d.]+" y="(\d+)"', panel)) + 12
 
 
 def _title(data: dict[str, Any]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import commands
 import polars as pl
 import pytest
 
@@ -99,7 +101,8 @@ def test_compare_prints_the_table_and_json_has_its_shape(
 ) -> None:
     done = cli("compare", *SMALL, "--methods", "fedavg+1t,fedbalancer", "--seeds", "2", "--out", "c")
     assert done.returncode == 0, done.stderr
-    assert "fedavg+1t" in done.stdout
+    assert (tmp_path / "c" / "table.md").read_text() in done.stdout, "what reads a pipe gets Markdown, as of report"
+    assert "┃" not in done.stdout
     assert "report.html" in done.stdout
     resumed = cli("resume", "c", "--json")
     assert resumed.returncode == 0, resumed.stderr
@@ -205,6 +208,13 @@ def test_list(cli: Cli, what: str) -> None:
     assert json.loads(cli("list", what, "--json").stdout)
 
 
+@pytest.mark.parametrize(("what", "typed"), [("settings", ["key"]), ("columns", ["table", "column"])])
+def test_what_one_has_to_type_is_listed_whole(cli: Cli, tmp_path: Path, what: str, typed: list[str]) -> None:
+    shown = commands.run(tmp_path, "list", what, COLUMNS="80", NO_COLOR="1", TERM="dumb").stdout
+    for row in json.loads(cli("list", what, "--json").stdout):
+        assert all(re.search(rf"│ {re.escape(row[name])} +│", shown) for name in typed)
+
+
 def test_the_list_of_policies_says_which_name_brings_each(cli: Cli) -> None:
     rows = json.loads(cli("list", "policies", "--json").stdout)
     users = {(row["slot"], row["policy"]): row["used by"].split(", ") for row in rows}
@@ -216,7 +226,7 @@ def test_the_list_of_policies_says_which_name_brings_each(cli: Cli) -> None:
 
 
 def test_a_diverging_run_fails_in_words(cli: Cli, tmp_path: Path) -> None:
-    done = cli("run", *SMALL[:-4], "--rounds", "50", "--method", "fedavg+wfa", "--set", "learning_rate=1000",
+    done = cli("run", *SMALL[:-4], "--rounds", "50", "--set", "learning_rate=1000",
                "--set", "prox_mu=900", "--method", "prox+2t", "--out", "r")  # fmt: skip
     line = refused(done)
     assert "round" in line

@@ -98,3 +98,12 @@ def test_mistakes_are_one_line(cli: Cli, arguments: tuple[str, ...], message: st
 
 def test_list_shows_the_brackets(cli: Cli) -> None:
     assert "...[key=value,...]" in cli("list", "methods").stdout
+
+
+def test_methods_may_be_given_one_by_one(cli: Cli) -> None:
+    tiny = ("synthetic", "--users", "4", "--rounds", "2", "--seeds", "1", "--json")
+    done = cli("compare", *tiny, "--methods", "fedavg+1t", "-m", "fedavg[deadline=.5T],prox+1t", "--out", "c")
+    assert list(json.loads(done.stdout)["methods"]) == ["fedavg+1t", "fedavg[deadline=.5T]", "prox+1t"]
+    refused = cli("run", "synthetic", "-m", "fedavg+1t", "-m", "prox+1t")
+    assert refused.returncode == 2
+    assert "a run has one method" in refused.stderr

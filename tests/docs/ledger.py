@@ -14,6 +14,7 @@ NOW = (
     "fedbalancer privacy plan --epsilon 8 --rounds 140",
     "fedbalancer privacy plan --noise 7.11 --rounds 140",
     "fedbalancer flower new my_app",
+    "fedbalancer flower new my_device --framework litert",
     "fedbalancer doctor",
 )
 """Typed in an empty folder, in this order."""
@@ -95,6 +96,7 @@ NOT_TYPED = {
     "fedbalancer testbed --task watch --clients 4 --rounds 5": _NODES + "tests/testbed/test_bed.py, with fewer",
     "fedbalancer testbed --clients 21 --rounds 10 --speed 20 --set eval_every=2": _HOURS + "tests/testbed/test_bed.py",
     "fedbalancer report runs/testbed": "reads what the test bed wrote: tests/cli/test_cli.py",
+    "fedbalancer flower try my_device --nodes 3": _NODES + "tests/cli/test_flower.py, with two",
     "fedbalancer flower try my_app --nodes 3": _NODES + "tests/cli/test_flower.py, with two",
     "fedbalancer flower try . --nodes 3": "starts real nodes; the same app: tests/examples/test_flower_frameworks.py",
     "fedbalancer report runs/softmax": "of the same app: tests/examples/test_flower_frameworks.py",

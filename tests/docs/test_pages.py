@@ -14,6 +14,8 @@ import pytest
 import fedbalancer
 from fedbalancer.settings import Settings
 from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow
+from fedbalancer.tasks.own.models import MODELS
+from fedbalancer.tasks.own.toml import KINDS
 
 ROOT = Path(__file__).parents[2]
 DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "fedbalancer"
@@ -49,6 +51,17 @@ def test_settings_and_columns_of_the_glossary_are_there() -> None:
     assert len(columns) > 8
     assert settings <= set(Settings.model_fields)
     assert columns <= {*RoundRow._fields, *ClientRow._fields, *EvalRow._fields}
+
+
+def test_the_tutorial_on_own_data_names_every_kind_of_file_and_every_model_with_its_options() -> None:
+    page = (DOCS / "tutorials" / "own-data.md").read_text()
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert {*KINDS, *MODELS} < set(rows)
+    for name, options in MODELS.items():
+        for option, default in options.items():
+            assert f"`{option}" in rows[name]
+            told = json.dumps(default)
+            assert default is None or f"`{option} = {told}`" in rows[name]
 
 
 def test_the_citation_names_this_version_and_the_paper() -> None:

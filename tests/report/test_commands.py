@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from fedbalancer.report.commands import commands
 from fedbalancer.report.folders import load
 
@@ -26,9 +28,9 @@ def test_a_run_says_how_to_run_it_again(run_folder: Path) -> None:
     first, second = commands(load(run_folder))
     assert shlex.split(first) == [
         "fedbalancer", "run", "har", "--method", "fedbalancer[w=5,p=.75]", "--seed", "3", "--budget", "1200",
-        "--scale", "paper", "--engine", "plain", "--set", "w=5",
+        "--scale", "paper", "--engine", "plain", "--set", "w=5", "--out", str(run_folder),
     ]  # fmt: skip
-    assert second == "fedbalancer report run"
+    assert shlex.split(second) == ["fedbalancer", "report", str(run_folder)]
 
 
 def test_a_comparison_says_how_to_run_it_again(tmp_path: Path, make_comparison: Callable[..., Path]) -> None:
@@ -38,9 +40,20 @@ def test_a_comparison_says_how_to_run_it_again(tmp_path: Path, make_comparison: 
     path.write_text(json.dumps({**json.loads(path.read_text()), "spec": spec, "rule": "paper"}))
     first, _ = commands(load(folder))
     expected = "fedbalancer compare har --methods 'fedavg+1t,fedbalancer[w=5,p=.75]' --seeds 2 --rule paper --rounds 50"
-    assert shlex.split(first) == shlex.split(expected)
+    assert shlex.split(first) == [*shlex.split(expected), "--out", str(folder)]
+
+
+def test_a_folder_is_called_as_from_where_the_command_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_comparison: Callable[..., Path]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_comparison(tmp_path / "runs" / "mine", methods=("fedavg+1t",), seeds=(0,))
+    for given in (Path("runs/mine"), tmp_path / "runs" / "mine"):
+        assert list(commands(load(given))) == ["fedbalancer report runs/mine"]
+    monkeypatch.chdir(tmp_path / "runs" / "mine")
+    assert list(commands(load(Path()))) == ["fedbalancer report ."]
 
 
 def test_a_task_of_ones_own_has_no_command(run_folder: Path) -> None:
     with_spec(run_folder, task=None)
-    assert list(commands(load(run_folder))) == ["fedbalancer report run"]
+    assert list(commands(load(run_folder))) == [shlex.join(["fedbalancer", "report", str(run_folder)])]

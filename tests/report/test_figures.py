@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.report.figures import accuracy_figure, round_figure, write_figures
+from fedbalancer.report.figures import accuracy_figure, round_figure, speedup_figure, write_figures
 from fedbalancer.report.folders import load
 from fedbalancer.report.scores import score_comparison
 from fedbalancer.report.series import PANELS
@@ -56,3 +56,12 @@ def test_a_run_that_recorded_nothing_gives_figures_that_say_so(run_folder: Path)
     results = load(run_folder)
     assert len(write_figures(results, None, run_folder / "figures")) == 8
     assert accuracy_figure(results, None).axes[0].texts[0].get_text() == "nothing to show"
+
+
+def test_a_line_far_beyond_all_seeds_ends_in_an_arrow(comparison_folder: Path) -> None:
+    results = load(comparison_folder)
+    comparison = score_comparison(results)
+    vars(comparison["oort"])["speedup"] = replace(comparison["oort"].speedup, std=432.0)
+    axes = speedup_figure(results, comparison).axes[0]
+    assert axes.get_xlim()[1] < 20
+    assert [line.get_marker() for line in axes.lines].count(">") == 1

@@ -29,6 +29,8 @@ def test_a_clear_win_names_factor_target_and_seeds() -> None:
 
 def test_a_win_within_chance_says_so() -> None:
     assert "this can be chance" in headline(compared({"fedavg+1t": [100, 100], "fedbalancer": [40, 99]}))
+    two = headline(compared({"fedavg+1t": [100, 100], "fedbalancer": [50, 51]}))
+    assert "With 2 seeds there is no interval to speak of: this can be chance" in two
     assert "One seed says nothing about chance" in headline(compared({"fedavg+1t": [100], "fedbalancer": [50]}))
 
 

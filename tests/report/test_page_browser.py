@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from browsing import BROWSER, DRIVER, complaints, fetched, opened, pointed, resized, started, texts, until
+from report.full import complete
 from report.pages import write_page
 
 METHODS = ("fedavg+1t", "fedavg+wfa", "prox+1t", "fedbalancer", "x<svg onload=alert(1)>")
+LONG = tuple(f"fedbalancer[w=2,deadline=slackdl:MedianSlack(slack={slack})]" for slack in (2, 5))
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver on the path")
@@ -139,6 +143,72 @@ def test_the_charts_follow_a_dark_page_and_paper_is_light(browser: Any, comparis
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
     assert seen[0] != seen[1]
     assert seen[0] == seen[2]
+
+
+@pytest.fixture(scope="module")
+def long_names(browser: Any, tmp_path_factory: pytest.TempPathFactory, make_comparison: Callable[..., Path]) -> Path:
+    """A page of variants with long names, of which one arrives at very different times; open in the browser."""
+    folder = make_comparison(tmp_path_factory.mktemp("pages") / "long", methods=("fedavg+1t", "prox+1t", *LONG))
+    for run in folder.glob("*/seed-*"):
+        complete(run)
+    for seed, seconds in enumerate((5.0, 9_000.0, 700.0)):
+        path = folder / LONG[0] / f"seed-{seed}" / "evals.parquet"
+        pl.DataFrame({
+            "round": [1, 99], "start_s": [0.0, 9_999.0], "clock_s": [seconds, 10_000.0], "accuracy": [0.99, 0.99],
+            "loss": [0.1, 0.1],
+        }).write_parquet(path)  # fmt: skip
+    manifest = json.loads((folder / "comparison.json").read_text())
+    spec = {"task": "har", "method": "fedbalancer", "settings": {}}
+    (folder / "comparison.json").write_text(json.dumps(manifest | {"spec": spec, "rule": "paper"}))
+    page = write_page(folder)
+    opened(browser, page.as_uri())
+    resized(browser, 1280)
+    return page
+
+
+def test_long_names_of_variants_stay_whole_in_bar_charts(browser: Any, long_names: Path) -> None:
+    resized(browser, 1280)
+    for chart in ("speedup", "outcomes"):
+        names = texts(browser, f"#chart-{chart} .name")
+        assert all(name in names for name in LONG)
+    rows = [name.replace(" ", "") for name in texts(browser, "#chart-times .name")]
+    assert all(f"{name}·{device}" in rows for name in LONG for device in ("slow", "mid", "fast"))
+    inside = """return [...document.querySelectorAll('.chart')].every(chart => {
+        const edge = chart.getBoundingClientRect();
+        return [...chart.querySelectorAll('.name')].every(name => {
+            const at = name.getBoundingClientRect(); return at.left >= edge.left - 1 && at.right <= edge.right + 1;
+        });
+    })"""
+    assert browser.execute_script(inside)
+
+
+def test_a_wide_interval_ends_in_an_arrow_and_leaves_room_for_the_rest(browser: Any, long_names: Path) -> None:
+    assert len(texts(browser, "#chart-speedup .range.arrow")) >= 1
+    apart = """const at = [...document.querySelectorAll('#chart-speedup .mean')].map(mean => +mean.getAttribute('x1'));
+        return Math.max(...at) - Math.min(...at)"""
+    assert browser.execute_script(apart) > 20
+
+
+def test_classes_are_dots_with_no_line_between_them(browser: Any, long_names: Path) -> None:
+    assert len(texts(browser, "#chart-classes .dot")) >= 9
+    assert texts(browser, "#chart-classes path.line") == []
+
+
+@pytest.mark.parametrize("width", [1280, 390, 360])
+def test_with_long_names_the_page_does_not_scroll_and_the_scores_are_seen(
+    browser: Any, long_names: Path, width: int
+) -> None:
+    resized(browser, width)
+    seen = """const edge = document.querySelector('#scores').closest('.scroll').getBoundingClientRect();
+        return [...document.querySelectorAll('#scores tbody tr')].map(row => [...row.children].filter(
+            cell => cell.getBoundingClientRect().right <= edge.right + 1).length)"""
+    assert min(browser.execute_script(seen)) == 5
+    until(
+        browser,
+        """return [...document.querySelectorAll('.scroll')].every(place => place.closest('details:not([open])') ||
+            place.classList.contains('more') === place.scrollWidth > place.clientWidth + 1)""",
+    )
+    assert browser.execute_script("const p = document.querySelector('pre'); return p.scrollWidth <= p.clientWidth")
 
 
 def test_a_single_run_draws_too(browser: Any, run_folder: Path) -> None:

@@ -61,6 +61,17 @@ def test_a_class_that_is_left_out_shows(full: Results) -> None:
     assert (plain["y"], ours["y"]) == ([100, 100, 100], [100, 25, 50])
 
 
+def test_the_captions_promise_what_is_drawn(full: Results) -> None:
+    found = drawn(full)
+    assert "Dots: mean over seeds" in found["classes"].about
+    assert found["classes"].spec["points"]
+    assert found["speedup"].spec["log"]
+    assert "Bars, from 1 to the stroke: mean." in found["speedup"].about
+    assert "interval" not in found["speedup"].about, "two seeds have none to show"
+    assert not any("range" in row for row in found["speedup"].spec["rows"])
+    assert "A deadline policy need not use it" in found["deadline-ratio"].about
+
+
 def test_clients_that_were_never_selected_are_counted(full: Results) -> None:
     (line, *_) = drawn(full)["selections"].spec["series"]
     ranks, times = line["on"]["rank"]["x"], line["on"]["rank"]["y"]

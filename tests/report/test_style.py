@@ -18,13 +18,13 @@ def test_no_two_methods_look_alike_and_those_of_the_paper_always_look_the_same(m
     assert all(chosen[method] == KNOWN[method] for method in methods if method in KNOWN)
 
 
-def test_a_variant_has_the_colour_of_its_base_in_another_line() -> None:
-    chosen = looks(
-        ["fedavg+1t", "fedbalancer", "fedbalancer[w=5,p=.75]", "fedavg[deadline=.5T]", "fedbalancer-deadline"]
-    )
-    ours, theirs = KNOWN["fedbalancer"].colour, KNOWN["fedavg+1t"].colour
-    assert [look.colour for look in chosen.values()] == [theirs, ours, ours, theirs, ours]
-    assert len({(look.colour, look.dash) for look in chosen.values()}) == 5
+def test_a_variant_has_a_colour_of_its_own_and_that_of_its_base_if_nobody_else_has() -> None:
+    methods = ["fedavg+1t", "fedbalancer", "fedbalancer[w=5,p=.75]", "fedavg[deadline=.5T]", "fedbalancer-deadline"]
+    assert len({look.colour for look in looks(methods).values()}) == 5
+    variants = looks(["fedavg+1t", "tempo", *(f"fedbalancer[w={w}]" for w in range(6))])
+    assert variants["fedbalancer[w=0]"].colour == KNOWN["fedbalancer"].colour
+    assert len({look.colour for look in variants.values()}) == 8
+    assert len({variants[f"fedbalancer[w={w}]"].dash for w in range(4)}) == 4, "curves that coincide show through"
 
 
 def test_every_colour_has_a_lighter_shade_for_a_dark_page() -> None:

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
+import pytest
+from report.full import complete
 from rich.console import Console
 
-from fedbalancer.report import Comparison, RunCurve, score
-from fedbalancer.report.tables import markdown_table, rich_table
+from fedbalancer.report import Comparison, RunCurve, score, score_folder
+from fedbalancer.report.tables import further_sheets, markdown_table, rich_table, table_rows
+
+LONG = tuple(f"fedbalancer[w=2,deadline=slackdl:MedianSlack(slack={slack})]" for slack in (2, 5))
+
+
+@pytest.fixture(scope="module")
+def three_seeds(tmp_path_factory: pytest.TempPathFactory, make_comparison: Callable[..., Path]) -> Comparison:
+    """Long names, and everything that a table can show of them."""
+    folder = make_comparison(tmp_path_factory.mktemp("long") / "c", methods=("fedavg+1t", "oort", *LONG))
+    for each in folder.glob("*/seed-*"):
+        complete(each)
+    return score_folder(folder)
+
+
+def in_terminal(comparison: Comparison, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(rich_table(comparison))
+    return console.export_text()
 
 
 def run(method: str, seed: int, time_s: float, accuracy: float, status: str = "done") -> RunCurve:
@@ -97,3 +119,27 @@ def test_the_terminal_table_shows_the_same_numbers_and_no_markup() -> None:
     assert "2.25 ± 0.35" in text
     assert "[bold]" not in text
     assert "har (synthetic)" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_in_a_terminal_no_number_is_cut_and_the_whole_name_is_there(three_seeds: Comparison, width: int) -> None:
+    text = in_terminal(three_seeds, width)
+    sheets = [table_rows(three_seeds), *(sheet.rows for sheet in further_sheets(three_seeds))]
+    assert len(sheets) == 4
+    for _, *cells in (row for rows in sheets for row in rows):
+        for part in (part for cell in cells for part in re.split(r" (?=\()|(?<=\)), | / ", cell.text)):
+            assert part in text, "a number is on one line"
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    names = "".join(re.findall(r"^(?:│ )? *(\S+)", text, re.MULTILINE))
+    assert [names.count(name) for name in LONG] == [4, 4]
+
+
+def test_two_seeds_show_no_interval_and_three_do(three_seeds: Comparison) -> None:
+    assert re.search(r"\d× \(\d", markdown_table(three_seeds))
+    curves = [run for run in three_seeds.runs if run.seed < 2]
+    two = score(curves, dict.fromkeys((0, 1), 10_000.0), methods=["fedavg+1t", *LONG])
+    text = markdown_table(two)
+    assert " to " not in "".join(line for line in text.splitlines() if line.startswith("|"))
+    assert "under three too wide to be shown" in text
+    assert json.loads(json.dumps(two.to_json()))["methods"][LONG[0]]["speedup"]["high"] is not None, "files keep it"

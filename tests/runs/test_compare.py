@@ -17,6 +17,7 @@ from runs import tinytask
 import fedbalancer as fb
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
+from fedbalancer.protocols import Stateless
 from fedbalancer.report import score_folder
 from fedbalancer.report.headline import headline
 from fedbalancer.runs.compare import apart, run_comparison
@@ -220,3 +221,50 @@ def test_occupied_folders_and_bad_plans_are_refused(compared: Path, tmp_path: Pa
         fb.compare(tinytask.load(), [], seeds=1)
     with pytest.raises(UnknownName, match="did you mean fedbalancer"):
         fb.compare(tinytask.load(), ["fedbalancr"], seeds=1)
+
+
+def test_overwriting_leaves_no_run_of_the_comparison_before(tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    fb.compare(tinytask.load(), ["fedavg+1t", "prox+1t"], [0, 3], rounds=2, out=out)
+    (out / "notes.txt").write_text("mine")
+    fb.compare(tinytask.load(), ["fedavg+1t"], [0], rounds=2, out=out, overwrite=True)
+    rows = pl.read_parquet(out / "**" / "rounds.parquet")
+    assert set(zip(rows["method"], rows["seed"], strict=True)) == {("fedavg+1t", 0)}
+    assert not (out / "prox+1t").exists()
+    assert (out / "notes.txt").read_text() == "mine", "what is not ours stays"
+
+
+def test_methods_may_be_one_text_with_commas() -> None:
+    found = fb.compare(tinytask.load(), "fedavg+1t,fedavg[deadline=.5T]", 1, rounds=2)
+    assert [each.method for each in found.methods] == ["fedavg+1t", "fedavg[deadline=.5T]"]
+
+
+@pytest.mark.parametrize("seeds", ["two", "1", 2.0, True, [0.5], ["1"]])
+def test_seeds_that_are_no_whole_numbers_are_refused(seeds: Any) -> None:
+    with pytest.raises(BadSetting, match=r"seeds? = "):
+        fb.compare(tinytask.load(), ["fedavg+1t"], seeds, rounds=2)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"w": 5}, r"w is a setting of the task or the method: settings=\{'w': 5\}"),
+        ({"round": 5}, "unknown option 'round'; did you mean rounds"),
+        ({"on_round": print}, "unknown option 'on_round'"),
+    ],
+)
+def test_an_unknown_keyword_is_named_and_a_setting_is_told_where_it_belongs(option: Any, said: str) -> None:
+    with pytest.raises(FedBalancerError, match=said):
+        fb.compare(tinytask.load(), ["fedavg+1t"], 1, **option)
+
+
+def test_a_policy_that_raises_is_named_with_its_file_and_line() -> None:
+    class Raising(Stateless):
+        """A deadline whose author made a mistake."""
+
+        def plan(self, setup: Any, state: Any, cohort: Any) -> tuple[float, int]:
+            return 1 / (len(cohort) - len(cohort)), 0
+
+    mine = fb.method("fedavg+1t", deadline=Raising(), name="mine")
+    with pytest.raises(FedBalancerError, match=r"ZeroDivisionError: .*test_compare\.py, line \d+, in plan\)"):
+        fb.compare(tinytask.load(), [mine], 1, rounds=2)

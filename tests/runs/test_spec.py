@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from runs import tinytask
 
 import fedbalancer as fb
-from fedbalancer.errors import RunFolderError
+from fedbalancer.errors import RunFolderError, UnknownName
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.simulation import resolve_spec
 from fedbalancer.runs.spec import RunOptions, RunSpec, from_manifest
@@ -55,7 +55,7 @@ def test_what_run_and_compare_take_is_what_the_spec_has() -> None:
     hints = get_type_hints(RunSpec)
     assert {name: hints[name] for name in get_type_hints(RunOptions)} == get_type_hints(RunOptions)
     assert all(field.kw_only for field in fields(RunSpec))
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(UnknownName, match="colour"):
         fb.run("synthetic", colour="blue")  # type: ignore[call-arg]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,33 @@ def test_prox_without_a_proximal_term_is_pointed_out() -> None:
     assert said(method="prox[deadline=.5T]") != []
 
 
+def test_labels_with_gaps_between_them_are_pointed_out() -> None:
+    tens = {"ann": [0, 10, 20], "bob": [20, 30, 0], "cyd": [30, 10]}
+    (sentence,) = said(labelled(**tens), method="fedavg+1t")
+    assert sentence.startswith("labels are 0 to 30, of which 7 occur (0, 1, 2, 3, 10, ...): the model has")
+
+
+def test_more_clients_a_round_than_there_are_is_said_where_somebody_asked_for_it() -> None:
+    task = labelled(ann=[0, 1, 2], bob=[3, 2, 0])
+    assert said(task, method="fedavg+1t") == [], "the usual ten"
+    (sentence,) = said(replace(task, clients_per_round=60), method="fedavg+1t")
+    assert sentence == "clients_per_round = 60: custom has 2 clients, so a round asks all of them"
+
+
+def test_a_run_that_begins_with_nobody_there_says_so(tmp_path: Path) -> None:
+    task = tinytask.load()
+    away, there = tmp_path / "away.json", tmp_path / "there.json"
+    away.write_text(json.dumps({"one": [[50_000, 60_000]], "two": [[40_000, 60_000]]}))
+    there.write_text(json.dumps({"one": [[0, 80_000]], "two": [[10, 86_000]]}))
+    (sentence,) = said(task, method="fedavg+1t", settings={"availability": str(away)})
+    assert sentence.startswith(
+        f"0 of {len(task.sizes)} clients are there when seed 0 begins (availability), fewer than"
+    )
+    assert said(task, method="fedavg+1t", settings={"availability": str(there)}) == []
+    plan = ComparisonPlan.make(RunSpec(task=task, settings={"availability": str(away)}), ["fedavg+1t"], [7])
+    assert "when seed 7 begins" in surprises_of_plan(plan)[0]
+
+
 def test_a_comparison_says_it_once_for_all_its_methods() -> None:
     plan = ComparisonPlan.make(RunSpec(task=tinytask.load()), ["prox+1t", "prox+2t", "fedbalancer"], 2)
     short, bare = surprises_of_plan(plan)
@@ -55,7 +83,7 @@ def labelled(**clients: list[int]) -> fb.Task:
 def test_a_label_of_one_client_alone_far_from_the_others_is_pointed_out() -> None:
     (sentence,) = said(labelled(ann=[0, 1, 2], bob=[3, 17, 0]), method="fedavg+1t")
     assert sentence.startswith("client 'bob' alone has the label 17 (sample 1); all others are 0 to 3")
-    assert said(labelled(ann=[0, 1, 17], bob=[3, 17, 0]), method="fedavg+1t") == []  # two have it
+    assert said(labelled(ann=[0, 1, 5], bob=[3, 5, 0]), method="fedavg+1t") == []  # two have it
     assert said(labelled(ann=[0, 1, 2], bob=[3, 4]), method="fedavg+1t") == []  # a class like the others
 
 

@@ -194,6 +194,7 @@ class ForgetsItsState(StateOf):
     ("policy", "told"),
     [
         (NoMethods(), "has the methods of no slot"),
+        (Stateless(), "has the methods of no slot"),
         (TwoSlots(), "fits several slots: clients, threshold; say which with slot="),
         (Uniform, "Uniform is a class; give a policy made from it"),
         (WrongArguments(), r"WrongArguments.threshold\(\) must take \(setup, state\)"),

@@ -12,6 +12,7 @@ import typer
 from fedbalancer.cli import options
 from fedbalancer.cli.demo import DEMO, Usual
 from fedbalancer.cli.errors import EXIT_USER_ERROR
+from fedbalancer.cli.shown import show
 from fedbalancer.cli.tasks import announce, folder_name, is_file, say_prepared, say_surprises, timed
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
@@ -30,12 +31,12 @@ def compare(
         ),
     ] = None,
     methods: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--methods",
             "--method",
             "-m",
-            help="Comma-separated methods (default: FedBalancer and the paper's baselines).",
+            help="Comma-separated methods; repeatable (default: FedBalancer and the paper's baselines).",
             autocompletion=options.known_methods,
         ),
     ] = None,
@@ -125,16 +126,10 @@ def _told(asked: T | None, usual: T) -> T:
 
 def finish(result: ComparisonRun, folder: Path, as_json: bool) -> None:
     """Print the table, where the report is, and what failed."""
-    from rich.console import Console
-
-    from fedbalancer.report.tables import rich_table
-
     if as_json:
         typer.echo(json.dumps(result.comparison.to_json()))
     else:
-        Console().print(rich_table(result.comparison))
-        for note in result.comparison.notes:
-            typer.echo(f"note: {note}", err=True)
+        show(result.comparison, folder / "table.md")
         typer.echo(f"report: {folder / 'report.html'}")
     for event in result.failed:
         typer.echo(f"error: {event.key[0]} seed {event.key[1]} failed: {event.why}", err=True)

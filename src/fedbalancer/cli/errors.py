@@ -39,9 +39,10 @@ def with_clear_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 
 class Commands(core.TyperGroup):
-    """A group of commands that says once which name was meant: newer versions of click say so themselves."""
+    """A group of commands that says once which name was meant: some versions of click say so themselves."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        exceptions = core.click.exceptions  # type: ignore[attr-defined]
-        self.suggest_commands = not hasattr(exceptions, "NoSuchCommand")
+        # Newer versions of typer have a click of their own inside, under another name; nothing else hangs on it.
+        clicks = getattr(core, "click", None) or getattr(core, "_click", None)
+        self.suggest_commands = not hasattr(getattr(clicks, "exceptions", None), "NoSuchCommand")
         return super().resolve_command(ctx, args)

@@ -37,7 +37,10 @@ def list_(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*rows[0])
+    table = Table()
+    for name in rows[0]:
+        # Single words are what one has to type: they are never cut or folded, however long the rest is.
+        table.add_column(name, overflow="fold", no_wrap=all(" " not in str(row[name]) for row in rows))
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     Console(markup=False).print(table)

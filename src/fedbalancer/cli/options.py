@@ -111,14 +111,14 @@ def overrides(config: Path | None, assignments: list[str] | None, attacks: list[
     return merge(in_file, parse_assignments(assignments or []), {"attacks": attacks} if attacks else {})
 
 
-def methods_of(config: Path | None, asked: str | None, key: str, otherwise: Sequence[str]) -> list[str]:
+def methods_of(config: Path | None, asked: Sequence[str] | None, key: str, otherwise: Sequence[str]) -> list[str]:
     """The methods of the command line or, where it names none, of the configuration file (`key` is method for one run,
     methods for several), or the usual ones."""
     from fedbalancer.settings import read_config
     from fedbalancer.spelling import split_names
 
-    if asked is not None:
-        found = split_names(asked)
+    if asked:
+        found = split_names(",".join(asked))
     else:
         named = read_config(config).get(key, list(otherwise))
         found = [named] if isinstance(named, str) else named

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fedbalancer.cli import options
 from fedbalancer.cli.errors import EXIT_USER_ERROR
-
-if TYPE_CHECKING:
-    from fedbalancer.report import Report
+from fedbalancer.cli.shown import show
 
 
 def report(
@@ -45,27 +43,9 @@ def report(
     if as_json:
         typer.echo(written.summary.read_text(encoding="utf-8"))
     else:
-        _show(written)
+        show(written.comparison, written.table)
         typer.echo(f"report: {written.page}")
     for what in written.damaged:
         typer.echo(f"error: damaged: {what}", err=True)
     if written.damaged:
         raise typer.Exit(EXIT_USER_ERROR)
-
-
-def _show(written: Report) -> None:
-    """The table: drawn in a terminal, and as it stands in table.md for whatever reads it from a pipe."""
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    from fedbalancer.report.tables import rich_table
-
-    console, text = Console(), written.table.read_text(encoding="utf-8")
-    if not console.is_terminal:
-        typer.echo(text)
-    elif written.comparison is None:
-        console.print(Markdown(text))
-    else:
-        console.print(rich_table(written.comparison))
-        for note in written.comparison.notes:
-            typer.echo(f"note: {note}", err=True)

@@ -26,7 +26,7 @@ def run(
         ),
     ],
     method: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--method",
             "--methods",

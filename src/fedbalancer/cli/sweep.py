@@ -32,8 +32,9 @@ def sweep(
     ] = None,
     objective: Annotated[str, typer.Option(help="time-to-accuracy or accuracy.")] = "time-to-accuracy",
     method: Annotated[
-        str, typer.Option("--method", "--methods", "-m", help="The method whose settings are varied.")
-    ] = "fedbalancer",
+        list[str] | None,
+        typer.Option("--method", "--methods", "-m", help="The method whose settings are varied (fedbalancer)."),
+    ] = None,
     trials: Annotated[int | None, typer.Option(help="How many (default: the whole grid, or 20).")] = None,
     sampler: Annotated[str | None, typer.Option(help="grid (default for lists), tpe or random.")] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Seeds of every trial: 0, 1, ...")] = 1,
@@ -70,8 +71,9 @@ def sweep(
     from fedbalancer.sweep.study import with_optuna
 
     with_optuna()
+    (name,) = options.methods_of(config, method, "method", ["fedbalancer"])
     base = RunSpec(
-        task=task, method=method, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_),
+        task=task, method=name, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_),
         rounds=rounds, engine=engine, device=device,
     )  # fmt: skip
     plan, seconds = timed(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, overrides
+from fedbalancer.cli.shown import show
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ class GentleStop(StopFlag):
 
 def bed(
     clients: Clients = 21,
-    method: Annotated[str, typer.Option("--method", "--methods", "-m", help="Comma-separated methods.")] = METHODS,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", "--methods", "-m", help=f"Comma-separated methods; repeatable (default: {METHODS})."),
+    ] = None,
     speed: Speed = 20.0,
     rounds: Rounds = None,
     seed: Seed = 0,
@@ -80,7 +84,7 @@ def bed(
     """
     from fedbalancer.spelling import one_name, split_names
 
-    names = tuple(one_name(name) for name in split_names(method))
+    names = tuple(one_name(name) for name in split_names(",".join(method or [METHODS])))
     folder = out if out is not None else Path("runs") / f"testbed-{task}"
     result = run(
         folder, phones, overwrite, methods=names, clients=clients, speed=speed, rounds=rounds, seed=seed, task=task,
@@ -110,16 +114,10 @@ def run(folder: Path, phones: Path | None, overwrite: bool, **options: Any) -> B
 
 def finish(result: BedResult, as_json: bool) -> None:
     """Print the table, the twin, the lag and where the report is."""
-    from rich.console import Console
-
-    from fedbalancer.report.tables import rich_table
-
     if as_json:
         typer.echo(json.dumps(result.to_json()))
     else:
-        Console().print(rich_table(result.comparison))
-        for note in result.comparison.notes:
-            typer.echo(f"note: {note}", err=True)
+        show(result.comparison, result.folder / "table.md")
         for name, twin in result.twins.items():
             typer.echo(f"{name}: {twin.words()}")
             typer.echo(f"{name}: this machine was {result.lags[name].words()}")

@@ -11,6 +11,8 @@ from fedbalancer.report.style import size_text
 from fedbalancer.report.values import Comparison, Cost, MethodScore, TargetScore
 
 HEADER = ("Method", "Speed-up", "Reached", "Median time", "Final accuracy")
+FEWEST_SHOWN = 3
+"""Seeds from which on an interval is shown: of two seeds it often goes from 0 to thousands, and reads as a finding."""
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,19 @@ def ratio_text(ratio: Ratio) -> str:
 
     >>> ratio_text(Ratio(2.0, 0.1, 1.5, 2.5)), ratio_text(Ratio(0.5, None, None, 0.6, "<")), ratio_text(Ratio(None))
     ('2.00× (1.50 to 2.50)', '< 0.50× (up to 0.60)', '–')
+    >>> ratio_text(Ratio(2.0, 0.1, 0.01, 512.0, seeds=2))
+    '2.00×'
     """
     if ratio.mean is None:
         return "–"
     text = f"{ratio.bound} {ratio.mean:.2f}×".strip()
-    interval = interval_text(ratio)
+    interval = interval_text(ratio) if shows_interval(ratio.seeds) else ""
     return f"{text} ({interval})" if interval else text
+
+
+def shows_interval(seeds: int) -> bool:
+    """Whether so many seeds are enough for an interval to be shown; 0 is a ratio that does not say how many it has."""
+    return not 0 < seeds < FEWEST_SHOWN
 
 
 def interval_text(ratio: Estimate) -> str:

@@ -4,6 +4,9 @@
 const SVG = "http://www.w3.org/2000/svg";
 const DASH = { solid: "", dash: "7 4", dot: "2 3.5", dashdot: "8 3 2 3" };
 const LETTER = 6.4; // pixels that a letter of a label takes
+const LINE = 13; // pixels from one line of a label to the next
+const LINES = 6; // lines of a label, about
+const REACH = 3; // an interval widens the axis of ratios at most by this factor
 const MANY = 14; // lines that a tooltip holds
 
 function node(parent, tag, attributes, text) {
@@ -45,6 +48,36 @@ function ticks(low, high, count) {
   const found = [];
   for (let at = Math.ceil(low / step - 1e-9); at * step <= high + step * 1e-9; at++) found.push(Number((at * step).toPrecision(12)));
   return found;
+}
+
+/** Round numbers for an axis of ratios: 1, 2, 5, 10 and so on, if they are few and far enough from each other. */
+function ratioTicks(low, high, count) {
+  if (high / low < 5) return ticks(low, high, count);
+  const powers = ticks(Math.floor(Math.log10(low)), Math.ceil(Math.log10(high)), 99).filter(Number.isInteger).map((power) => 10 ** power);
+  const within = (found) => found.filter((at) => at >= low && at <= high).map((at) => Number(at.toPrecision(6)));
+  const all = within(powers.flatMap((power) => [power, 2 * power, 5 * power]));
+  return all.length > 2 * count ? within(powers) : all;
+}
+
+/** The ends of an axis of ratios: room for all means and seeds, and for so much of the intervals as leaves these readable. */
+function ratioEnds(rows) {
+  const [low, high] = span([1, ...rows.flatMap((row) => [...row.parts, ...(row.dots || [])]).filter((value) => value > 0)]);
+  const [least, most] = span([low, high, ...rows.flatMap((row) => row.range || [])]);
+  return [Math.max(least, low / REACH) / 1.1, Math.min(most, high * REACH) * 1.1];
+}
+
+/** A label over several lines of at most `room` letters, broken behind a sign. One that is too long all the same is
+    shortened in its middle: variants of a method differ at their ends. */
+function wrapped(label, room) {
+  const most = room * LINES, half = most >> 1;
+  const [name, ...behind] = (label.length > most ? label.slice(0, half) + "…" + label.slice(1 - half) : label).split(" · ");
+  const lines = [""];
+  for (let part of [...(name.match(/[^,:[+]*[,:[+]+|[^,:[+]+/g) || []), ...behind.map((word) => ` · ${word}`)]) {
+    if (lines[lines.length - 1] && lines[lines.length - 1].length + part.length > room) lines.push("");
+    for (; part.length > room; part = part.slice(room)) lines.splice(-1, 1, part.slice(0, room), "");
+    lines[lines.length - 1] += part;
+  }
+  return lines.map((line) => line.trim()).filter((line, i) => line || !i);
 }
 
 function span(values) {
@@ -114,7 +147,8 @@ function drawLines(box, chart, page) {
   const key = chart.axes[page.axis] ? page.axis : Object.keys(chart.axes)[0];
   const lines = chart.series.filter((s) => s.on[key] && !page.hidden.has(s.m)).map((s) => ({ ...s, ...s.on[key] }));
   const marks = (chart.marks || []).filter((mark) => !mark.axis || mark.axis === key);
-  const across = page.zoom.get(chart.name + key) || span([...lines.flatMap((l) => [...l.x, ...(l.tails || []).flatMap((t) => t.x)]), chart.from || 0]) || [0, 1];
+  const whole = span([...lines.flatMap((l) => [...l.x, ...(l.tails || []).flatMap((t) => t.x)]), chart.from || 0]) || [0, 1];
+  const across = page.zoom.get(chart.name + key) || (chart.points ? [whole[0] - 0.5, whole[1] + 0.5] : whole);
   const shown = (x, y) => (y || []).filter((_, i) => x[i] >= across[0] && x[i] <= across[1]);
   const values = lines.flatMap((l) => [...[l.y, l.low, l.high].flatMap((y) => shown(l.x, y)), ...(l.tails || []).flatMap((t) => shown(t.x, t.y))]);
   const up = span([...values, ...marks.filter((m) => m.y !== undefined).map((m) => m.y), ...(chart.zero ? [0] : [])]) || [0, 1];
@@ -128,9 +162,11 @@ function drawLines(box, chart, page) {
   const svg = frame(box, width, height, left, bottom, xs, ys, sx, sy, { x: chart.axes[key], y: chart.y });
   drawMarks(svg, marks, sx, sy, [left, width - 8], [22, height - bottom], across[0], right);
   const clip = node(node(svg, "clipPath", { id: `clip-${chart.name}` }), "rect", { x: left - 5, y: 18, width: width - left, height: height - bottom - 14 });
-  for (const line of lines) {
+  const slot = (width - left - 14) / (right - across[0]), apart = Math.min(9, (slot * 0.7) / Math.max(lines.length, 1));
+  lines.forEach((line, place) => {
     const look = page.methods[line.m];
     const g = inked(node(svg, "g", { class: "series", "data-m": line.m, "clip-path": `url(#${clip.parentNode.id})` }), look);
+    if (chart.points) return drawPoints(g, line, (place - (lines.length - 1) / 2) * apart, Math.min(3.4, Math.max(apart / 2, 1.6)), sx, sy);
     if (line.low && line.n > 1 || line.spread) node(g, "path", { class: "band", d: area(line.x, line.low, line.high, sx, sy) });
     const stroke = { "stroke-width": line.thin ? 1.1 : look.width, "stroke-dasharray": line.thin ? "3 3" : DASH[look.dash] };
     if (line.x.length === 1 && line.y[0] !== null) node(g, "circle", { class: "dot", cx: sx(line.x[0]), cy: sy(line.y[0]), r: 4 });
@@ -139,7 +175,7 @@ function drawLines(box, chart, page) {
       node(g, "path", { class: "line tail", d: path(tail.x, tail.y, sx, sy), "stroke-width": 1.1, "stroke-dasharray": DASH[look.dash] });
       node(g, "circle", { class: "dot", cx: sx(tail.x[tail.x.length - 1]), cy: sy(tail.y[tail.y.length - 1]), r: 2.6 });
     }
-  }
+  });
   const cursor = node(svg, "line", { class: "cursor", y1: 22, y2: height - bottom, visibility: "hidden" });
   if (!lines.length) node(svg, "text", { x: width / 2, y: height / 2, "text-anchor": "middle" }, "nothing to show");
   const reach = ((right - across[0]) / (width - left)) * 12;
@@ -164,6 +200,16 @@ function drawLines(box, chart, page) {
   };
 }
 
+/** A dot for each x that is a thing of its own, beside those of other methods, with a stroke from the lowest to the highest seed. */
+function drawPoints(g, line, shift, r, sx, sy) {
+  line.x.forEach((x, i) => {
+    if (line.y[i] === null) return;
+    const cx = sx(x) + shift, wide = line.low && line.low[i] !== null && line.high[i] !== line.low[i];
+    if (wide) node(g, "line", { class: "line", x1: cx, x2: cx, y1: sy(line.low[i]), y2: sy(line.high[i]), "stroke-width": 1.2 });
+    node(g, "circle", { class: "dot", cx, cy: sy(line.y[i]), r });
+  });
+}
+
 function drawMarks(svg, marks, sx, sy, [left, right], [top, bottom], least, most) {
   for (const mark of marks) {
     if (mark.y !== undefined) {
@@ -177,57 +223,86 @@ function drawMarks(svg, marks, sx, sy, [left, right], [top, bottom], least, most
 }
 
 function linesTable(lines, chart, key, from, to, reach, page) {
-  const at = Array.from({ length: 11 }, (_, i) => from + ((to - from) * i) / 10).map((x) => chart.whole ? Math.round(x) : x);
+  const each = [...new Set(lines.flatMap((line) => line.x))].filter((x) => x >= from && x <= to).sort((a, b) => a - b);
+  const at = chart.points ? each : Array.from({ length: 11 }, (_, i) => from + ((to - from) * i) / 10).map((x) => chart.whole ? Math.round(x) : x);
   const head = [chart.axes[key], ...lines.map((line) => line.label)];
   return { head, rows: at.map((x) => [number(x), ...lines.map((line) => (reading(line, x, reach) || { text: "–" }).text)]) };
 }
 
-/** Horizontal bars, one row each, of one part or stacked; with the seeds as dots and an interval as a line. */
+/** Horizontal bars, one row each, of one part or stacked; with the seeds as dots and an interval as a line. Ratios have an
+    axis on which twice and half are equally far from 1: their bars begin there, and end in a stroke. */
 function drawBars(box, chart, page) {
   const rows = chart.rows.filter((row) => row.m === undefined || !page.hidden.has(row.m));
-  const width = Math.max(box.clientWidth, 240), narrow = width < 430, each = narrow ? 38 : 26;
+  const width = Math.max(box.clientWidth, 240), narrow = width < 430, thick = narrow ? 16 : 18;
   const left = narrow ? 4 : Math.min(Math.max(...rows.map((row) => row.label.length), 4) * LETTER + 12, width * 0.42);
-  const most = chart.most || (span(rows.flatMap((r) => [r.parts.reduce((a, b) => a + (b || 0), 0), ...(r.dots || []), ...(r.range || [])])) || [0, 1])[1] || 1;
-  const end = width - 14 - (rows.some((row) => row.text) ? 48 : 0), height = rows.length * each + 44;
+  const labels = rows.map((row) => wrapped(row.label, Math.floor((narrow ? width - 8 : left - 8) / LETTER)));
+  const heights = labels.map((lines) => narrow ? LINE * lines.length + 25 : Math.max(LINE * lines.length + 9, 26));
+  const tops = heights.map((_, i) => heights.slice(0, i).reduce((a, b) => a + b, 0));
+  const height = heights.reduce((a, b) => a + b, 0) + 44;
+  const end = width - 14 - Math.max(...rows.map((row) => row.text ? Math.max(row.text.length * LETTER, 48) : 0), 0);
   box.style.height = `${height}px`;
-  const sx = (x) => left + (Math.min(x, most * 1.06) / (most * (chart.most ? 1 : 1.06))) * (end - left);
+  const { sx, at, first } = chart.log ? ratioScale(rows, left, end) : plainScale(rows, chart, left, end);
   const svg = node(box, "svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" });
-  for (const x of ticks(0, most, (end - left) / 80)) {
+  for (const x of at) {
     node(svg, "line", { class: "rule", x1: sx(x), x2: sx(x), y1: 0, y2: height - 40 });
     node(svg, "text", { x: sx(x), y: height - 26, "text-anchor": "middle" }, number(x));
   }
   node(svg, "text", { class: "axis", x: width - 8, y: height - 6, "text-anchor": "end" }, chart.x);
+  if (chart.line !== undefined) node(svg, "line", { class: "mark", x1: sx(chart.line), x2: sx(chart.line), y1: 0, y2: height - 40 });
   rows.forEach((row, place) => {
-    const top = place * each + (narrow ? 17 : 4), thick = narrow ? 16 : each - 8, middle = top + thick / 2;
+    const top = tops[place] + (narrow ? LINE * labels[place].length + 4 : (heights[place] - thick) / 2), middle = top + thick / 2;
     const g = node(svg, "g", row.m === undefined ? {} : { class: "series", "data-m": row.m });
-    const room = Math.floor((narrow ? width : left - 8) / LETTER);
-    const label = row.label.length > room ? row.label.slice(0, room - 1) + "…" : row.label;
-    node(g, "text", { class: "name", x: narrow ? 4 : left - 8, y: narrow ? top - 4 : middle + 4, "text-anchor": narrow ? "start" : "end" }, label);
-    let from = 0;
+    const name = node(g, "text", { class: "name", "text-anchor": narrow ? "start" : "end" });
+    const above = narrow ? tops[place] + LINE : middle + 4 - ((labels[place].length - 1) * LINE) / 2;
+    labels[place].forEach((line, i) => node(name, "tspan", { x: narrow ? 4 : left - 8, y: above + i * LINE }, line));
+    let from = first;
     row.parts.forEach((part, i) => {
       if (!part) return;
-      const bar = node(g, "rect", { class: "bar", x: sx(from), y: top, width: Math.max(sx(from + part) - sx(from), 0), height: thick });
+      const to = chart.log ? part : from + part, ends = [sx(from), sx(to)];
+      const bar = node(g, "rect", { class: "bar", x: Math.min(...ends), y: top, width: Math.abs(ends[1] - ends[0]), height: thick });
       inked(bar, chart.parts[i] && chart.parts[i].colour ? chart.parts[i] : page.methods[row.m]);
-      from += part;
+      if (chart.log) inked(node(g, "line", { class: "mean", x1: ends[1], x2: ends[1], y1: top - 2, y2: top + thick + 2 }), page.methods[row.m]);
+      from = to;
     });
-    if (row.range) node(g, "line", { class: "range", x1: sx(row.range[0]), x2: sx(row.range[1]), y1: middle, y2: middle });
+    if (row.range) drawRange(g, row.range, middle, sx);
     for (const dot of row.dots || []) node(g, "circle", { class: "seed", cx: sx(dot), cy: middle, r: 3.2 });
     if (row.text) node(g, "text", { class: "name", x: end + 6, y: middle + 4 }, row.text);
   });
-  if (chart.line !== undefined) node(svg, "line", { class: "mark", x1: sx(chart.line), x2: sx(chart.line), y1: 0, y2: height - 40 });
-  const cursor = node(svg, "rect", { class: "row", x: 0, width, height: each, visibility: "hidden" });
+  const cursor = node(svg, "rect", { class: "row", x: 0, width, visibility: "hidden" });
   return {
     table: () => ({ head: ["", ...chart.parts.map((p) => p.label)], rows: rows.map((r) => [r.label, ...chart.parts.map((_, i) => number(r.parts[i]))]) }),
     at(_, py) {
-      const row = rows[Math.min(Math.max(Math.floor(py / each), 0), rows.length - 1)];
+      const place = Math.max(tops.findLastIndex((top) => top <= py), 0), row = rows[place];
       if (!row) return null;
-      cursor.setAttribute("y", rows.indexOf(row) * each); cursor.setAttribute("visibility", "visible");
+      cursor.setAttribute("y", tops[place]); cursor.setAttribute("height", heights[place]); cursor.setAttribute("visibility", "visible");
       const shown = chart.parts.map((part, i) => ({ look: part.colour ? part : page.methods[row.m], label: part.label, text: number(row.parts[i]) })).filter((_, i) => row.parts[i]);
       const more = row.dots && row.dots.length ? [{ label: "seeds", text: row.dots.map(number).join(", ") }] : [];
       const between = row.range ? [{ label: chart.interval || "interval", text: row.range.map(number).join(" to ") }] : [];
       return { head: row.label, rows: [...shown, ...between, ...more] };
     },
     leave: () => cursor.setAttribute("visibility", "hidden"),
-    step: each, rows: true,
+    /** Where the row of this number is, from 1 on. */
+    middle: (count) => { const place = Math.min(Math.max(count, 1), rows.length) - 1; return rows.length ? tops[place] + heights[place] / 2 : 0; },
   };
+}
+
+function plainScale(rows, chart, left, end) {
+  const most = chart.most || (span(rows.flatMap((r) => [r.parts.reduce((a, b) => a + (b || 0), 0), ...(r.dots || []), ...(r.range || [])])) || [0, 1])[1] || 1;
+  const sx = (x) => left + (Math.min(x, most * 1.06) / (most * (chart.most ? 1 : 1.06))) * (end - left);
+  return { sx, at: ticks(0, most, (end - left) / 80), first: 0 };
+}
+
+/** What is beyond the ends of the axis, 0 above all, stands at them. */
+function ratioScale(rows, left, end) {
+  const [low, high] = ratioEnds(rows);
+  const sx = (x) => left + (Math.log(Math.min(Math.max(x, low), high) / low) / Math.log(high / low)) * (end - left);
+  return { sx, at: ratioTicks(low, high, (end - left) / 60), first: 1 };
+}
+
+/** The line of an interval; an arrow where it goes on beyond the axis. */
+function drawRange(g, range, y, sx) {
+  const [x1, x2] = range.map(sx);
+  node(g, "line", { class: "range", x1, x2, y1: y, y2: y });
+  if (sx(range[0] * 0.99) === x1) node(g, "path", { class: "range arrow", d: `M${x1 + 6} ${y - 4}L${x1} ${y}L${x1 + 6} ${y + 4}` });
+  if (sx(range[1] * 1.01) === x2) node(g, "path", { class: "range arrow", d: `M${x2 - 6} ${y - 4}L${x2} ${y}L${x2 - 6} ${y + 4}` });
 }

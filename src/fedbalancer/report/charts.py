@@ -53,14 +53,14 @@ def lines_spec(
 ) -> dict[str, Any]:
     """Lines: `axes` are the labels of the x that they can be drawn over, `series` have the number of their method `m`,
     a `label`, and `on`: for every axis x, y and, over several seeds, low, high, n and tails. `marks` are lines across
-    the chart at an x or y, with a text."""
+    the chart at an x or y, with a text. With `points` every x is a thing of its own: dots, and no line between them."""
     return {"kind": "lines", "y": y, "axes": axes, "series": series, "marks": list(marks)}
 
 
 def bars_spec(x: str, parts: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Horizontal bars: `rows` have a label, the number of their method `m` (by which they are hidden) and a value for
     each of the `parts`, which have a label and, unless it is the method's, a colour; and may have `dots`, a `range` and
-    a `text` behind the bar."""
+    a `text` behind the bar. With `log` they are ratios, on an axis on which 1 is the middle."""
     return {"kind": "bars", "x": x, "parts": parts, "rows": rows}
 
 

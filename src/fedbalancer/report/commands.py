@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from fedbalancer.report.folders import Results
@@ -18,7 +19,13 @@ def commands(results: Results) -> Iterator[str]:
     spec = results.runs[0].manifest.get("spec") if results.single else ComparisonFile.read(results.folder).spec
     if isinstance(spec, Mapping) and isinstance(spec.get("task"), str) and spec.get("method"):
         yield shlex.join(_again(results, spec))
-    yield shlex.join(["fedbalancer", "report", results.folder.name or "."])
+    yield shlex.join(["fedbalancer", "report", _from_here(results.folder)])
+
+
+def _from_here(folder: Path) -> str:
+    """The folder as it was given; by the way from where we are if it lies below, for a page may go to others."""
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
 
 
 def _again(results: Results, spec: Mapping[str, Any]) -> Iterator[str]:
@@ -41,6 +48,7 @@ def _again(results: Results, spec: Mapping[str, Any]) -> Iterator[str]:
             yield from ["--set", f"{key}={value}"]
         else:
             yield from ["--rounds", str(value)]
+    yield from ["--out", _from_here(results.folder)]
 
 
 def _seeds(seeds: tuple[int, ...]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedbalancer.files import write_bytes
 from fedbalancer.report.axes import accuracy_axes, clock_name
+from fedbalancer.report.cells import shows_interval
 from fedbalancer.report.estimate import Estimate
 from fedbalancer.report.folders import Results
 from fedbalancer.report.scores import Comparison
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 DOTS_PER_INCH = 160
 INK, FAINT = "#222222", "#666666"
 NOTHING = "nothing to show"
+WIDEST = 2
+"""So many times as far as the farthest seed does a line go: a wider one would squeeze all bars."""
 
 
 def write_figures(results: Results, comparison: Comparison | None, folder: Path) -> tuple[Path, ...]:
@@ -70,10 +73,12 @@ def round_figure(results: Results, panel: Panel) -> Figure:
 
 def speedup_figure(results: Results, comparison: Comparison) -> Figure:
     """Speed-up to the target as bars with a dot per seed and a line for how sure it is: by the fair rule the 95 %
-    interval, by the paper's ± one standard deviation. A dot that is only a bound points the way."""
+    interval, from three seeds on and with an arrow where it goes far beyond all dots; by the paper's ± one standard
+    deviation. A dot that is only a bound points the way."""
     look, fair = looks(results.methods), comparison.rule == "fair"
     middle, line = ("geometric mean", "95 % interval") if fair else ("mean", "± standard deviation")
     label = f"Times as fast as {comparison.reference} (bars: {middle}, lines: {line}, dots: seeds)"
+    most = WIDEST * max(_points(comparison), default=1.0)
     figure, axes = _figure(results, "Speed-up to the target accuracy", label, "")
     for place, method in enumerate(comparison.methods):
         speedup, row = method.speedup, len(comparison.methods) - 1 - place
@@ -82,8 +87,11 @@ def speedup_figure(results: Results, comparison: Comparison) -> Figure:
             axes.annotate(text, (0, row), (4, 0), textcoords="offset points", va="center", color=FAINT)
             continue
         axes.barh(row, speedup.mean, height=0.62, color=look[method.method].colour, alpha=0.85)
-        low, high = _line(speedup, fair)
-        axes.plot([low, high], [row, row], "|-", color=INK, linewidth=1.2)
+        low, end = _line(speedup, fair and shows_interval(len(method.scores)), fair)
+        high = min(end, most)
+        axes.plot([max(low, 0.0), high], [row, row], "|-", color=INK, linewidth=1.2)
+        if end > most:
+            axes.plot(most, row, ">", markersize=6, color=INK)
         for score in method.scores:
             marker = {"<": "<", ">": ">"}.get(score.bound, "o")
             axes.plot(score.speedup, row, marker, markersize=4, color="white", markeredgecolor=INK, clip_on=False)
@@ -98,12 +106,18 @@ def speedup_figure(results: Results, comparison: Comparison) -> Figure:
     return figure
 
 
-def _line(speedup: Estimate, fair: bool) -> tuple[float, float]:
+def _points(comparison: Comparison) -> list[float]:
+    """All means and seeds that are drawn."""
+    drawn = [method for method in comparison.methods if method.speedup.mean is not None and method.reached]
+    return [value for m in drawn for value in (m.speedup.mean or 0.0, *(score.speedup for score in m.scores))]
+
+
+def _line(speedup: Estimate, interval: bool, fair: bool) -> tuple[float, float]:
     """From where to where the line of a bar goes; a point where nothing is known."""
     mean = speedup.mean or 0.0
-    if fair:
+    if interval:
         return speedup.low if speedup.low is not None else mean, speedup.high if speedup.high is not None else mean
-    return mean - (speedup.std or 0.0), mean + (speedup.std or 0.0)
+    return (mean, mean) if fair else (mean - (speedup.std or 0.0), mean + (speedup.std or 0.0))
 
 
 def _figure(results: Results, title: str, x_label: str, y_label: str) -> tuple[Figure, Axes]:

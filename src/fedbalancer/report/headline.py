@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedbalancer.report.cells import ranks
+from fedbalancer.report.cells import ranks, shows_interval
 from fedbalancer.report.ratio import Ratio
 from fedbalancer.report.values import Comparison, MethodScore
 
@@ -66,6 +66,8 @@ def _chance(winner: MethodScore) -> str:
         return "One seed says nothing about chance."
     if found.low is None or found.high is None:
         return "Where the target was not reached there is no time to compare, so no interval can be given."
+    if not shows_interval(count):
+        return f"With {count} seeds there is no interval to speak of: this can be chance."
     interval = f"the 95% interval ({max(found.low, 0):.2f} to {found.high:.2f})"
     if found.low > 1:
         return f"With {count} seeds {interval} excludes 1: the difference is resolved."

@@ -42,6 +42,7 @@ function fill(details, box) {
     for (const text of rest) element(row, "td", "", text);
   }
   details.querySelector(".scroll").replaceChildren(table);
+  hinted.observe(table);
 }
 
 function show(found, x, y) {
@@ -97,10 +98,11 @@ function listen(box) {
     if (!way || !chart) return;
     event.preventDefault();
     place.at = Math.max(place.at + way, 0);
-    const edge = box.getBoundingClientRect(), along = (chart.first || 0) + (place.at - (chart.rows ? 0.5 : 0)) * chart.step;
-    const found = chart.rows ? chart.at(0, along) : chart.at(along, 0);
+    const edge = box.getBoundingClientRect(), rows = Boolean(chart.middle);
+    const along = rows ? chart.middle(place.at) : (chart.first || 0) + place.at * chart.step;
+    const found = rows ? chart.at(0, along) : chart.at(along, 0);
     if (!found) return;
-    show(found, edge.left + (chart.rows ? edge.width / 2 : Math.min(along, edge.width)), edge.top + (chart.rows ? along : edge.height / 2));
+    show(found, edge.left + (rows ? edge.width / 2 : Math.min(along, edge.width)), edge.top + (rows ? along : edge.height / 2));
     spoken.textContent = [found.head, ...found.rows.map((row) => `${row.label} ${row.text}`)].join("; ");
   });
   const table = box.closest("figure").querySelector("details.numbers");
@@ -132,6 +134,7 @@ function wire() {
     select.addEventListener("change", () => { page.axis = select.value; drawAll(); });
   }
   for (const box of document.querySelectorAll(".chart")) { listen(box); resized.observe(box); }
+  for (const part of document.querySelectorAll(".scroll, .scroll table")) hinted.observe(part);
   choose();
 }
 
@@ -150,6 +153,14 @@ const resized = new ResizeObserver((entries) => {
   }
 });
 
+/** Says of every table that is wider than its place that it goes on. */
+const hinted = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const place = target.closest(".scroll");
+    if (place) place.classList.toggle("more", place.scrollWidth > place.clientWidth + 1);
+  }
+});
+
 /** Puts in place what a newer page says, and leaves the reader's choices: what is hidden, the axis, what is open. */
 function renew(text) {
   const fresh = new DOMParser().parseFromString(text, "text/html"), data = fresh.getElementById("charts");
@@ -157,6 +168,7 @@ function renew(text) {
   const closed = new Set([...document.querySelectorAll("details:not([open])[id]")].map((details) => details.id));
   document.title = fresh.title;
   resized.disconnect();
+  hinted.disconnect();
   drawn.clear();
   tip.hidden = true;
   for (const part of ["header", "main"]) document.querySelector(part).replaceWith(document.adoptNode(fresh.querySelector(part)));

@@ -12,6 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from fedbalancer.report.axes import by_clock, clock_name
+from fedbalancer.report.cells import shows_interval
 from fedbalancer.report.charts import data_of
 from fedbalancer.report.commands import commands
 from fedbalancer.report.folders import Results
@@ -89,7 +90,7 @@ def _comparison_words(results: Results, comparison: Comparison) -> dict[str, Any
     rules = [by_clock(results, line) for line in caption_lines(comparison)[1:]]
     return {
         "title": f"{results.task}: comparison of methods", "headline": headline(comparison), "top": top,
-        "header": HEADER, "sheets": further_sheets(comparison), "rules": rules,
+        "header": HEADER, "sheets": further_sheets(comparison), "rules": rules, "shows_interval": shows_interval,
         "scores": list(zip(comparison.methods, table_rows(comparison), strict=True)),
     }  # fmt: skip
 

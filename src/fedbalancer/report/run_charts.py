@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.report.axes import accuracy_axes, clock_name
-from fedbalancer.report.cells import speedup_text
+from fedbalancer.report.cells import shows_interval, speedup_text
 from fedbalancer.report.charts import Chart, band_values, bars_spec, line, lines_spec, number, numbers, part
 from fedbalancer.report.folders import Results, StoredRun
 from fedbalancer.report.scores import Comparison, MethodScore
@@ -72,10 +72,14 @@ def speedup_chart(results: Results, comparison: Comparison) -> Chart:
         for method in comparison.methods
         if method.scores
     ]  # fmt: skip
-    spec = bars_spec("times as fast", [{"label": "mean"}], rows) | {"line": 1, "interval": "95% interval"}
-    about = f"How many times as fast as {comparison.reference} the target was reached. Bars: mean. Lines: 95% interval."
-    fair = " Dots: seeds; one that never came there stands where it could at most be."
-    about += fair if comparison.rule == "fair" else " Dots: seeds, 0 where it never was."
+    spec = bars_spec("times as fast", [{"label": "mean"}], rows) | {"line": 1, "log": 1, "interval": "95% interval"}
+    fair = comparison.rule == "fair"
+    about = f"How many times as fast as {comparison.reference} the target was reached, on a scale of ratios."
+    about += f" Bars, from 1 to the stroke: {'geometric mean' if fair else 'mean'}."
+    if any("range" in row for row in rows):
+        about += " Lines: 95% interval, with an arrow where it goes on beyond the axis."
+    known = " Dots: seeds; one that never came there stands where it could at most be."
+    about += known if fair else " Dots: seeds, at the left end where it never was."
     return Chart("speedup", "Speed-up to the target", about, spec)
 
 
@@ -207,9 +211,10 @@ def class_chart(results: Results) -> Chart:
         series.append(line(m, method, Band(known.astype(np.float64), mean, least, most, len(found)), "class"))
     about = (
         "Of the samples of a class that clients held when they trained, the share that they trained on, over all rounds"
-        " of the budget. A method that leaves a class out shows here." + seeds_text(results)
+        " of the budget. A method that leaves a class out shows here."
     )
-    spec = lines_spec("samples trained (%)", {"class": "class"}, series) | {"zero": 1, "whole": 1}
+    about += " Dots: mean over seeds. Lines: lowest to highest seed." if len(results.seeds) > 1 else ""
+    spec = lines_spec("samples trained (%)", {"class": "class"}, series) | {"zero": 1, "whole": 1, "points": 1}
     return Chart("classes", "Which classes were trained", about, spec)
 
 
@@ -238,4 +243,8 @@ def _factor(method: MethodScore) -> str:
 
 def _interval(method: MethodScore) -> dict[str, Any]:
     low, high = method.speedup.low, method.speedup.high
-    return {} if high is None else {"range": [number(max(low or 0.0, 0.0)), number(high)]}
+    return (
+        {}
+        if high is None or not shows_interval(len(method.scores))
+        else {"range": [number(max(low or 0.0, 0.0)), number(high)]}
+    )

@@ -93,7 +93,8 @@ PANELS = (
     ),
     Panel(
         "deadline-ratio", "deadline_ratio", "Deadline ratio", "ratio",
-        "Where the deadline stands between dl (0) and dh (1). A method without such a deadline stays at 1.",
+        "Where the pace control wants the deadline between dl (0) and dh (1), and 1 without one. A deadline policy need"
+        " not use it.",
     ),
     Panel(
         "threshold", "loss_threshold", "Loss threshold per round", "loss threshold",

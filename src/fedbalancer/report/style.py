@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import cycle, product
 from math import log10
 
 BLUE, SKY, GREEN, PINK, ORANGE, RED, GREY = (
@@ -25,6 +25,8 @@ ON_DARK = {
     GREY: "#A8A8A8", VIOLET: "#B79AD6", BROWN: "#CF8A66", OLIVE: "#BFD04F",
 }  # fmt: skip
 """The shades that a dark page shows instead."""
+COLOURS = (GREY, PINK, ORANGE, GREEN, SKY, BLUE, RED, VIOLET)
+"""What methods can have, in the order in which those that the paper does not name get them."""
 
 
 @dataclass(frozen=True)
@@ -80,21 +82,21 @@ PHASES = {
 
 
 def looks(methods: Sequence[str]) -> dict[str, Look]:
-    """One look per method: the methods of the paper always have theirs, others get one that nobody here has; a variant
-    such as `fedbalancer[w=5]` one in the colour of its base, as long as there is one."""
+    """One look per method: the methods of the paper always have theirs, others get one that nobody here has. A variant
+    such as `fedbalancer[w=5]` has the colour of its base if nobody else has, or else one of its own; only when there
+    are no more colours do lines alone tell methods apart."""
     chosen = {method: KNOWN[method] for method in methods if method in KNOWN}
-    free = [
-        Look(colour, dash) for dash, colour in product(DASHES, (GREY, PINK, ORANGE, GREEN, SKY, BLUE, RED))
-    ]  # fmt: skip
+    free = [Look(colour, dash) for dash, colour in product(DASHES, COLOURS)]
     taken = {(look.colour, look.dash) for look in chosen.values()}
     free = [look for look in free if (look.colour, look.dash) not in taken]
     spare = list(free)
-    for method in methods:
-        if method not in chosen:
-            spare = spare or list(free)  # more methods than looks: they begin again
-            alike = [look for look in spare if look.colour == _base_colour(method)]
-            chosen[method] = (alike or spare)[0]
-            spare.remove(chosen[method])
+    for method, dash in zip((name for name in methods if name not in KNOWN), cycle(DASHES), strict=False):
+        spare = spare or list(free)  # more methods than looks: they begin again
+        colours = {look.colour for look in chosen.values()}
+        own, base = [look for look in spare if look.colour not in colours], _base_colour(method)
+        # Lines differ as well, so that variants that do the same for a while show through each other.
+        chosen[method] = min(own or spare, key=lambda look: (look.colour != base, look.dash != dash))
+        spare.remove(chosen[method])
     return {method: chosen[method] for method in methods}
 
 

@@ -16,11 +16,11 @@ from fedbalancer.report.cells import (
     table_rows,
 )
 from fedbalancer.report.style import seconds
+from fedbalancer.report.terminal import Fitted
 from fedbalancer.report.values import Comparison
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
 
 __all__ = [
     "HEADER",
@@ -53,8 +53,8 @@ def rich_table(comparison: Comparison) -> Group:
     from rich.console import Group
 
     caption = caption_lines(comparison)
-    main = _rich(Sheet(caption[0], HEADER, table_rows(comparison), "\n".join(caption[1:])))
-    return Group(main, *(_rich(sheet) for sheet in further_sheets(comparison)))
+    main = Sheet(caption[0], HEADER, table_rows(comparison), "\n".join(caption[1:]))
+    return Group(*map(Fitted, [main, *further_sheets(comparison)]))
 
 
 def caption_lines(comparison: Comparison) -> list[str]:
@@ -86,7 +86,7 @@ def _fair_lines(comparison: Comparison) -> list[str]:
         "a target is reached when the mean of three evaluations in a row is at it, and the final accuracy is that mean "
         "at the budget's end.",
         "Speed-up: geometric mean of the paired ratios with its 95 % interval (bootstrap; under five seeds Student's t "
-        "of the logarithms).",
+        "of the logarithms, under three too wide to be shown).",
         "A run that never came to the target is censored where it ended: its ratio is a bound (<), its time is above "
         "(>). Median time: Kaplan-Meier.",
     ]
@@ -116,19 +116,6 @@ def reference_rule(comparison: Comparison) -> str:
 def _grid(header: Sequence[str], rows: list[list[Cell]]) -> str:
     lines = [f"| {' | '.join(header)} |", f"|:--{'|--:' * (len(header) - 1)}|"]
     return "\n".join([*lines, *(f"| {' | '.join(map(_markdown, row))} |" for row in rows)])
-
-
-def _rich(sheet: Sheet) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=escape(sheet.title), caption=escape(sheet.about), title_justify="left", caption_justify="left")
-    for number, name in enumerate(sheet.header):
-        table.add_column(name, justify="right" if number else "left", no_wrap=not number)
-    for row in sheet.rows:
-        table.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in row))
-    return table
 
 
 def without_html(text: str) -> str:

@@ -26,13 +26,14 @@ from fedbalancer.runs.display import comparison_display, is_wanted
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool, Listen
 from fedbalancer.runs.plan import ComparisonPlan
-from fedbalancer.runs.spec import RunOptions, RunSpec
+from fedbalancer.runs.spec import RunOptions, RunSpec, check_options
 from fedbalancer.runs.surprises import absent_kernels, surprises_of_plan, warn
 from fedbalancer.runs.trust import code_of, remember
 from fedbalancer.runs.variants import named_in_full
+from fedbalancer.spelling import split_names
 from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, schema_of, status_of
 from fedbalancer.store.comparison import TARGETS
-from fedbalancer.store.contents import make_folder, refuse_links
+from fedbalancer.store.contents import MANIFEST, make_folder, refuse_links
 from fedbalancer.store.lock import LOCK, FolderLock
 from fedbalancer.task import Task
 
@@ -71,7 +72,7 @@ class ComparisonRun:
 
 def compare(
     task: str | Task,
-    methods: Sequence[str | Method] = DEFAULT_METHODS,
+    methods: str | Sequence[str | Method] = DEFAULT_METHODS,
     seeds: int | Sequence[int] = 3,
     *,
     extend: float = 2.0,
@@ -90,16 +91,19 @@ def compare(
     """Compare methods on a task and return the scores. Runs that fail are left out of them, and named in their `notes`;
     if nothing is left it is an error.
 
-    `seeds` are numbers, or how many of them to take from 0 on. A method may take `extend` budgets to reach the target.
+    `methods` are names, as a list or with commas between them, and methods of your own (`fedbalancer.method`). `seeds`
+    are numbers, or how many of them to take from 0 on. A method may take `extend` budgets to reach the target.
     By the rule `fair` all methods are evaluated on one grid of simulated seconds and a target must be held; `paper` is
     the published rule, by rounds. `targets` are shares of the reference's final accuracy, the main one first.
     The folder `out` keeps every run and the report; without it nothing is written to disk. `jobs` runs go side by side,
     each with `workers` that train its clients on the `executor` (inline, pool, or ray at `address`); unless told, they
     share the cores. `track` names the sinks of every run, as for `run`. `progress` says on stderr how far all runs are
-    and what time is left; unless told, in notebooks only. The further options are those of all runs, as `RunSpec`
-    explains them.
+    and what time is left; unless told, in notebooks only. The further options are those of all runs, as
+    `RunOptions` explains them.
     """
-    base, named = named_in_full(RunSpec(task=task, **options), methods)
+    check_options(options)
+    names = split_names(methods) if isinstance(methods, str) else methods
+    base, named = named_in_full(RunSpec(task=task, **options), names)
     plan = ComparisonPlan.make(base, named, seeds, extend, rule, targets)
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
     folder = Path(out) if out is not None else None
@@ -131,8 +135,20 @@ def run_comparison(
             if not resumed:
                 check_free(out, overwrite, COMPARISON)  # again, now that we are alone
                 remember(code_of(plan.base, plan.methods))
+                _clear(out)
             plan.file.write(out)
         return _run(plan, out, side_by_side, each, overwrite, resumed, listen, stopped)
+
+
+def _clear(out: Path) -> None:
+    """Take the runs of an earlier comparison away: a table of all runs in the folder must not have those of methods
+    that are not in it any more."""
+    for manifest in out.glob(f"*/seed-*/{MANIFEST}"):
+        seed = manifest.parent
+        refuse_links(out, seed.parent.name)
+        shutil.rmtree(seed)
+        if not any(seed.parent.iterdir()):
+            seed.parent.rmdir()
 
 
 @contextmanager

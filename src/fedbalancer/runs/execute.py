@@ -17,7 +17,7 @@ from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.result import RunResult
 from fedbalancer.runs.rounds import Progress, Recorder, RunLoop, one_thread
 from fedbalancer.runs.simulation import build, resolve_spec
-from fedbalancer.runs.spec import RunOptions, RunSpec, from_manifest
+from fedbalancer.runs.spec import RunOptions, RunSpec, check_options, from_manifest
 from fedbalancer.runs.surprises import absent_kernels, surprises_of_run, warn
 from fedbalancer.runs.tracked import tracked
 from fedbalancer.runs.trust import EVERYTHING, check_trusted, code_of, remember
@@ -58,8 +58,8 @@ def run(
     """Run one method on one task and return its tables and weights.
 
     `task` and `method` are names, or a `Task` and a `Method` of your own. The run stops after `rounds` rounds or when
-    the simulated clock passes `budget_s`; if it is `timing_only`, nothing is trained. The further options are those of
-    `RunSpec`, which explains them.
+    the simulated clock passes `budget_s`; if it is `timing_only`, nothing is trained. The further options are
+    explained by `RunOptions`: `settings`, `rounds`, `scale`, `users`, `variant`, `engine`, `device`.
 
     The folder `out` keeps everything and can be resumed; `overwrite` replaces the run that is there. Without it nothing
     is written to disk.
@@ -72,6 +72,7 @@ def run(
     `evals` as it is made; what they raise ends the run. `progress` says how far the run is, on stderr; unless told, in
     notebooks only.
     """
+    check_options(options)
     spec = RunSpec(task=task, method=method, seed=seed, budget_s=budget_s, timing_only=timing_only, **options)
     spec, _ = named_in_full(spec, [spec.method])
     told = () if on_round is None and on_eval is None else (Callbacks(on_round, on_eval),)

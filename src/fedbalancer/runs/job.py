@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +29,7 @@ from fedbalancer.runs.trust import code_of
 from fedbalancer.store import MemoryRecorder, status_of
 from fedbalancer.task import Task
 
+PACKAGE = Path(__file__).parents[1]
 OWN_TASK = "the task that every process was given"
 """Stands in the spec of a job for a task of the user's own, which every process got once."""
 
@@ -87,9 +90,21 @@ def _carried_out(job: Job, here: _Here) -> JobEvent:
     except FedBalancerError as error:
         return JobEvent(job.key, "failed", why=str(error))
     except Exception as error:
-        return JobEvent(job.key, "failed", why=f"{type(error).__name__}: {error}")
+        return JobEvent(job.key, "failed", why=f"{type(error).__name__}: {error} ({_place_of(error)})")
     memory = job.place if isinstance(job.place, MemoryRecorder) else None
     return JobEvent(job.key, result.status, curve=curve_of(job.key, result), memory=memory)
+
+
+def _place_of(error: Exception) -> str:
+    """Where it was raised: in code of the user's own if that had a part in it, or else where it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(PACKAGE) and not _installed(frame)]
+    place = (own or frames)[-1]
+    return f"{place.filename}, line {place.lineno}, in {place.name}"
+
+
+def _installed(frame: traceback.FrameSummary) -> bool:
+    return "site-packages" in frame.filename or frame.filename.startswith((sys.base_prefix, "<"))
 
 
 def curve_of(key: tuple[str, int], result: RunResult) -> RunCurve:

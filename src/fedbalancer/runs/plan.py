@@ -49,7 +49,7 @@ class ComparisonPlan:
         """Check everything that can be wrong. The rounds of `base` are the task's, by which the budget is found; `rule`
         (fair or paper) is how the runs are evaluated and scored, `targets` are shares of the reference's final
         accuracy, the main one first."""
-        numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+        numbers = _numbers(seeds)
         methods = [one_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
         if not numbers or not names:
@@ -124,3 +124,10 @@ class ComparisonPlan:
             targets=self.targets,
             spec=self.base.to_json() if named else {},
         )
+
+
+def _numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """The seeds: so many from 0 on, or these. That each is a whole number is checked by the spec of its run."""
+    if isinstance(seeds, str | bool | float):
+        raise BadSetting(f"seeds = {seeds!r} must be how many (5), or which: [4, 7] or range(10, 20)")
+    return tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)

@@ -73,7 +73,7 @@ class RunResult:
         return to_pandas(self.to_polars())
 
     def plot(self) -> Plot:
-        """A picture of the accuracy over time."""
+        """A picture of the accuracy over time; `result.plot().save("picture.png")` writes it to a file."""
         from fedbalancer.report.folders import RunCurve, by_schedule
         from fedbalancer.report.notebook import plotted_run
 

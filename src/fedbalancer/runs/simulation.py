@@ -95,7 +95,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         ledger=ledger,
         executor=work_done_by,
         devices=devices,
-        availability=_availability(settings, clients, spec.seed),
+        availability=availability_of(settings, clients, spec.seed),
         model_bytes=model_bytes,
         up_bytes=up_bytes,
         encoded_bytes=encoded_bytes,
@@ -128,7 +128,8 @@ def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:
     return trainer_for(task, "plain").layout if spec.timing_only else executor.layout
 
 
-def _availability(settings: Settings, clients: tuple[str, ...], seed: int) -> Availability:
+def availability_of(settings: Settings, clients: tuple[str, ...], seed: int) -> Availability:
+    """When each client is there."""
     if settings.availability is None:
         return AlwaysOn()
     return read_traces(settings.availability).assign(clients, seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -27,7 +28,20 @@ _SCATTERED = {"overrides", "versions"}
 
 
 class RunOptions(TypedDict, total=False):
-    """What `fedbalancer.run` and `fedbalancer.compare` hand on to the `RunSpec`, which explains it."""
+    """The options that `fedbalancer.run` and `fedbalancer.compare` have in common, by keyword.
+
+    `settings` change single settings of the task or the method, as `--set` does for a command: a mapping from names of
+    `fedbalancer list settings` to values. A named task comes in the size `scale` (small, or paper as published), with
+    so many `users` and from the data set `variant` where it offers a choice. `rounds` are the task's unless told; in a
+    comparison they are those of FedAvg+1T, whose clock is the budget of all. The numbers depend in their last digits on
+    the `engine` (fast or plain) and the `device` (cpu, cuda or mps) that train.
+
+    >>> import fedbalancer as fb
+    >>> few = {"w": 1, "clients_per_round": 5}
+    >>> result = fb.run("synthetic", "fedbalancer", rounds=2, timing_only=True, settings=few)
+    >>> result.rounds["selected"].to_list()
+    [5, 5]
+    """
 
     scale: str
     users: int | None
@@ -36,6 +50,15 @@ class RunOptions(TypedDict, total=False):
     rounds: int | None
     engine: str
     device: str
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise a sentence for a keyword that is no option; a setting is told where it belongs."""
+    for name, value in options.items():
+        if name in Settings.model_fields and name not in RunOptions.__annotations__:
+            raise BadSetting(f"{name} is a setting of the task or the method: settings={{{name!r}: {value!r}}}")
+        if name not in RunOptions.__annotations__:
+            raise UnknownName("option", name, tuple(RunOptions.__annotations__))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +96,10 @@ class RunSpec:
             object.__setattr__(self, "method", one_name(self.method))
         elif self.method is not None:
             check_name(self.method.name)
+        for name in ("seed", "rounds", "users"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+                raise BadSetting(f"{name} = {value!r} must be a whole number")
         if not 0 <= self.seed < 2**63:
             raise BadSetting(f"seed = {self.seed} must be a whole number from 0 to 2**63 - 1")
         if self.rounds is not None and self.rounds < 1:
@@ -135,7 +162,7 @@ class RunSpec:
         try:
             dict(found.get("settings") or {})
             return cls(**found)
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, BadSetting) as error:
             raise RunFolderError(f"this run has options of the wrong kind: {error}") from error
 
     def manifest(self, task: Task, settings: Settings) -> dict[str, Any]:

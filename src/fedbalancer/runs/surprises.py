@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from fedbalancer.devices import many
 from fedbalancer.methods import Method
 from fedbalancer.runs.plan import ComparisonPlan
-from fedbalancer.runs.simulation import resolve_spec
+from fedbalancer.runs.simulation import availability_of, resolve_spec
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.server.pace import RatioControl
+from fedbalancer.settings import Settings
 from fedbalancer.task import MadeOnDemand, Task
 from fedbalancer.tasks.registry import TASKS
+from fedbalancer.types import IndexArray
 
 
 def surprises_of_run(spec: RunSpec, task: Task) -> list[str]:
     """For one run, in sentences."""
     settings, method = resolve_spec(spec, task)
+    traces = _of_traces(spec, task, settings)
     rounds = None if spec.budget_s is not None else spec.rounds if spec.rounds is not None else settings.rounds
-    return [*_of_methods([method], rounds), *_of_data(spec, task)]
+    return [*_of_methods([method], rounds), *_of_data(spec, task), *traces]
 
 
 def surprises_of_plan(plan: ComparisonPlan) -> list[str]:
     """For a comparison."""
-    methods = [resolve_spec(replace(plan.base, method=method), plan.task)[1] for method in plan.methods]
-    return [*_of_methods(methods, plan.rounds), *_of_data(plan.base, plan.task)]
+    resolved = [resolve_spec(replace(plan.base, method=method), plan.task) for method in plan.methods]
+    first = replace(plan.base, seed=plan.seeds[0])
+    return [
+        *_of_methods([method for _, method in resolved], plan.rounds),
+        *_of_data(plan.base, plan.task),
+        *_of_traces(first, plan.task, resolved[0][0]),
+    ]
 
 
 def absent_kernels(spec: RunSpec) -> list[str]:
@@ -67,15 +76,37 @@ def _of_methods(methods: Sequence[Method], rounds: int | None) -> Iterator[str]:
 
 
 def _of_data(spec: RunSpec, task: Task) -> Iterator[str]:
-    """A label of one client alone, far above all others: more likely a slip than a class."""
-    if spec.task in TASKS or isinstance(task.clients, MadeOnDemand) or np.ndim(task.test[1]) > 1:
+    """What in data of the user's own is more likely a slip than meant."""
+    if spec.task in TASKS:
+        return
+    asked, there = task.clients_per_round, len(task.sizes)
+    if asked > there and asked != Task.clients_per_round:  # nobody asked for what is usual
+        yield f"clients_per_round = {asked}: {task.name} has {there} clients, so a round asks all of them"
+    if isinstance(task.clients, MadeOnDemand) or np.ndim(task.test[1]) > 1:
         return
     if any(np.asarray(labels).dtype.kind not in "iu" for _, labels in task.clients.values()):
         return
     found = {client: np.unique(labels) for client, (_, labels) in task.clients.items()}
     known = np.unique(np.concatenate([*found.values(), np.unique(task.test[1])]))
-    if len(known) < 2:
+    if len(known) >= 2:
+        yield from _of_labels(task, found, known)
+
+
+def _of_traces(spec: RunSpec, task: Task, settings: Settings) -> Iterator[str]:
+    """Recorded phones are there for a few hours of a day: of a hundred, at the beginning of a run maybe none."""
+    if settings.availability is None:
         return
+    clients = tuple(sorted(task.sizes))
+    there = int(many.are_available(availability_of(settings, clients, spec.seed), clients, settings.window_s).sum())
+    if there < settings.clients_per_round:
+        yield (
+            f"{there} of {len(clients)} clients are there when seed {spec.seed} begins (availability), fewer than the "
+            f"{settings.clients_per_round} of a round: rounds may be empty; take more users, where the task has them"
+        )
+
+
+def _of_labels(task: Task, found: Mapping[str, IndexArray], known: IndexArray) -> Iterator[str]:
+    """A label of one client alone, far above all others, or labels with gaps between them: 0, 10, 20."""
     top, below = int(known[-1]), int(known[-2])
     holders = [client for client, labels in found.items() if labels[-1] == top]
     if len(holders) == 1 and top not in task.test[1] and top - below > len(known) - 1:
@@ -83,4 +114,10 @@ def _of_data(spec: RunSpec, task: Task) -> Iterator[str]:
         yield (
             f"client {holders[0]!r} alone has the label {top} (sample {sample}); all others are {int(known[0])} to "
             f"{below}: if that is no slip, this is a class that nobody else has"
+        )
+    elif len(known) < (top + 1) / 2:
+        listed = ", ".join(str(label) for label in known[:5]) + (", ..." if len(known) > 5 else "")
+        yield (
+            f"labels are 0 to {top}, of which {len(known)} occur ({listed}): the model has an output for each of "
+            f"{top + 1}; number classes from 0 without gaps, or give them as text"
         )

@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from fedbalancer.errors import UnknownName
+from fedbalancer.protocols import Stateless
 from fedbalancer.slots import SLOTS, lacking, needed
 from fedbalancer.testing.checked import Checked, PolicyError
 from fedbalancer.testing.client_promises import CLIENT_PROMISES
@@ -40,9 +41,11 @@ def _slot_of(policy: Any) -> str:
     """The one slot whose methods the policy has. Every server policy has those of a pace, so that comes last."""
     fitting = [slot for slot in SLOTS if all(callable(getattr(policy, name, None)) for name in needed(slot))]
     fitting = [slot for slot in fitting if slot != "pace"] or fitting
+    who = type(policy).__name__
+    if fitting == ["pace"] and type(policy).observe is Stateless.observe:
+        fitting = []  # what it has of a pace is only what all others have of one too
     if len(fitting) == 1:
         return fitting[0]
-    who = type(policy).__name__
     if fitting:
         raise PolicyError(f"{who} fits several slots: {', '.join(fitting)}; say which with slot=")
     needs = "; ".join(f"{slot}: {', '.join(needed(slot))}" for slot in SLOTS)

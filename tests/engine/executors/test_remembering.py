@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from plain_trainer import Plain
 
-from fedbalancer.engine.executors import InlineExecutor
+from fedbalancer.engine.executors import InlineExecutor, remembering
 from fedbalancer.engine.executors.remembering import RememberingExecutor, ResultFiles
 from fedbalancer.types import ClientWork, Evaluation, FloatArray, Trained, Weights
 
@@ -152,3 +152,20 @@ def test_a_round_too_large_to_keep_is_not_kept(make: Any, tmp_path: Path) -> Non
         executor.train(WEIGHTS, [WORK])
     assert did == ["a", "a"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_has_gone_its_own_way_for_long_leaves_no_more_files(
+    make: Callable[..., tuple[RememberingExecutor, list[Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembering, "MOST_ALONE", 4)
+    executor, _ = make()
+    for number in range(10):
+        executor.train(WEIGHTS + np.float32(number), [WORK])
+    assert len(list(tmp_path.iterdir())) == 4, "its first ones, which others may share"
+    executor.train(WEIGHTS, [WORK])  # found: its way and another's meet
+    executor.train(WEIGHTS + np.float32(50), [WORK])
+    assert len(list(tmp_path.iterdir())) == 5
+    executor.initial_weights(1)  # another run
+    for number in range(100, 110):
+        executor.train(WEIGHTS + np.float32(number), [WORK])
+    assert len(list(tmp_path.iterdir())) == 9

@@ -1,7 +1,7 @@
 """Work that runs of one comparison have in common is done once.
 
 Methods that begin alike train the same clients from the same weights until their ways part: all settings of
-FedBalancer's ratio control are one run until its first window ends, and FedAvg+2T, Prox+2T without a proximal term and
+FedBalancer's ratio control are one run until it first moves, and FedAvg+2T, Prox+2T without a proximal term and
 waiting for all are one run for as long as nobody is late. Training is a pure function, so what one run has computed is
 the other's result, to the byte.
 """
@@ -29,6 +29,10 @@ MOST_BYTES = 4 * 2**30
 _SHARE_OF_ONE_ROUND = 1 / 16
 """A round whose results are a larger part of the folder is not kept: it would drive out what others need."""
 
+MOST_ALONE = 5000
+"""Results in a row that nobody had before: a run that has gone its own way for so long (500 rounds of ten clients)
+leaves no more of them. A long run would fill the folder with files that nobody asks for, minutes of work to remove."""
+
 Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")
 
@@ -42,12 +46,14 @@ class RememberingExecutor:
         self._results = ResultFiles(folder, most_bytes)
         self._about = about
         self._most_round_bytes = most_bytes * _SHARE_OF_ONE_ROUND
+        self._alone = 0
 
     @property
     def layout(self) -> Layout:
         return self._executor.layout
 
     def initial_weights(self, seed: int) -> Weights:
+        self._alone = 0  # another run begins
         return self._executor.initial_weights(seed)
 
     def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[Trained]:
@@ -94,8 +100,10 @@ class RememberingExecutor:
         found = [self._results.get(key) for key in keys]
         missing = [place for place, arrays in enumerate(found) if arrays is None]
         made = dict(zip(missing, work(missing), strict=True)) if missing else {}
-        for place, result in made.items():
-            self._results.put(keys[place], to_arrays(result))
+        self._alone = self._alone + len(made) if len(made) == len(keys) else 0
+        if self._alone <= MOST_ALONE:
+            for place, result in made.items():
+                self._results.put(keys[place], to_arrays(result))
         return [made[place] if arrays is None else from_arrays(place, arrays) for place, arrays in enumerate(found)]
 
     def _key(self, kind: str, weights: Weights, *parts: object) -> str:

@@ -1,0 +1,30 @@
+"""The table of a comparison or a run, as every command shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from fedbalancer.report import Comparison
+
+
+def show(comparison: Comparison | None, table: Path) -> None:
+    """Drawn in a terminal, and as it stands in table.md for whatever reads it from a pipe; of a single run there are no
+    scores."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from fedbalancer.report.tables import rich_table
+
+    console, text = Console(), table.read_text(encoding="utf-8")
+    if not console.is_terminal:
+        typer.echo(text)
+    elif comparison is None:
+        console.print(Markdown(text))
+    else:
+        console.print(rich_table(comparison))
+        for note in comparison.notes:
+            typer.echo(f"note: {note}", err=True)
