@@ -28,7 +28,6 @@ from fedbalancer.client.timing_only import TimingOnly
 from fedbalancer.devices import AlwaysOn, Network, Phones, many, resolve_latency
 from fedbalancer.engine import SimulatedEngine
 from fedbalancer.engine.executors import InlineExecutor
-from fedbalancer.engine.simulated import Training
 from fedbalancer.methods import method
 from fedbalancer.server.server import Server
 from fedbalancer.types import Ledger, ServerState, Setup
@@ -90,7 +89,7 @@ def build(name: str, task: People) -> World:
     cohort = min(COHORT, len(task.clients) // 10)
     setup = Setup(ledger, epochs=5, batch_size=10, clients_per_round=cohort, seed=0)
     executor = InlineExecutor(TimingOnly(task.sizes))
-    engine = SimulatedEngine(chosen, ledger, executor, devices, AlwaysOn(), Training(0.01), MODEL_BYTES)
+    engine = SimulatedEngine(chosen.client, ledger, executor, devices, AlwaysOn(), MODEL_BYTES)
     server = Server(chosen, setup)
     state = server.init(executor.initial_weights(0))
     return World(server, engine, replace(state, round=500, ledger=heard_of(ledger)), time.process_time() - begun)
@@ -107,7 +106,8 @@ def heard_of(ledger: Ledger) -> Ledger:
         last_round=np.where(known, rng.integers(1, 500, count), 0).astype(np.int32),
         over_count=over,
         over_sumsq=over * rng.random(count),
-        loss_mean=np.where(known, rng.random(count), math.nan),
+        loss_mean=(losses := np.where(known, rng.random(count), math.nan)),
+        loss_first=losses.astype(np.float32),
     )
 
 

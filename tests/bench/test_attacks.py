@@ -29,9 +29,9 @@ def world() -> tuple[object, object]:
 
 
 @cache
-def under(attack: str, method: str = ROBUST, seed: int = 0) -> Steered:
+def under(attack: str, method: str = ROBUST, seed: int = 0, rounds: int = 30) -> Steered:
     task, executor = world()
-    spec = replace(BASE, method=method, seed=seed)
+    spec = replace(BASE, method=method, seed=seed, rounds=rounds)
     return steered(spec, task, executor, (attack,) if attack else ())  # type: ignore[arg-type]
 
 
@@ -71,7 +71,7 @@ def test_a_liar_about_its_utility_is_seldom_chosen(count: int, seed: int) -> Non
 @soak
 @pytest.mark.parametrize("lie", ["update-flip:10", "update-flip(factor=100):10", "label-flip:10"])
 def test_under_ten_flippers_it_learns_nearly_as_much_and_more_than_the_papers_rules_without(lie: str) -> None:
-    """Within .03 in the mean over ten seeds; .02 was the goal, and is what was measured: see docs/reliability.md."""
+    """Within .03 in the mean over ten seeds after thirty rounds: hardly anybody has come more than three times."""
     seeds = range(10)
     attacked, honest, papers = (
         sum(under(attack, method, seed).accuracy for seed in seeds) / len(seeds)
@@ -79,6 +79,18 @@ def test_under_ten_flippers_it_learns_nearly_as_much_and_more_than_the_papers_ru
     )
     assert attacked >= honest - 0.03
     assert attacked >= papers - 0.02
+
+
+@soak
+def test_ten_flippers_cost_a_fiftieth_once_clients_have_come_some_times() -> None:
+    """A hundred rounds; five seeds by which the rule was chosen among three, and five that it had never seen."""
+    seeds = [*range(10, 15), *range(20, 25)]
+    attacked, honest, papers = (
+        sum(under(attack, method, seed, 100).accuracy for seed in seeds) / len(seeds)
+        for attack, method in (("update-flip:10", ROBUST), ("", ROBUST), ("update-flip:10", PAPER))
+    )
+    assert attacked >= honest - 0.02
+    assert attacked > papers + 0.02, "the same attack on the paper's rules"
 
 
 def test_without_attackers_nobody_is_left_out_and_the_model_is_no_worse_than_the_papers() -> None:

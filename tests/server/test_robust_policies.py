@@ -190,6 +190,18 @@ class TestCappedParticipation:
         assert 0 not in CappedParticipation().choose(setup, state, np.arange(30))
         assert OverThresholdUtility().choose(setup, replace(state, clients=state.clients.inner), np.arange(30))[0] == 0
 
+    def test_for_whom_the_model_has_become_worse_there_are_fewer_places(self) -> None:
+        """Chosen three times in twenty rounds, one fewer than anybody may be; twice its first loss leaves it 1.2."""
+        setup, state = self.world([1e6, *np.linspace(1, 2, 29)], [3, *[1] * 29], 20)
+        first, now = np.ones(30), np.array([2.0] + [1.0] * 29)
+        worse = replace(state, ledger=replace(state.ledger, loss_first=first, loss_mean=now))
+        everybody = np.arange(30)
+        assert 0 in CappedParticipation().choose(setup, state, everybody)
+        assert 0 not in CappedParticipation().choose(setup, worse, everybody)
+        assert 0 in CappedParticipation(worse_power=0.0).choose(setup, worse, everybody)
+        with pytest.raises(ValueError, match="worse_power"):
+            CappedParticipation(worse_power=-1.0)
+
     def test_where_too_few_are_left_the_least_chosen_are_offered(self) -> None:
         setup, state = self.world([1.0] * 8, [9, 9, 9, 9, 9, 9, 9, 30], 5)
         found = CappedParticipation().choose(setup, state, np.arange(8))
@@ -233,6 +245,20 @@ class TestClippedAround:
         state = make_state(aggregate=ClippedState(None, np.array([0.5, 0.0]), ()))
         weights, _ = ClippedAround().aggregate(make_setup(), state, reports)
         assert weights[0] == pytest.approx(0.5), "30 of 60"
+
+    def test_a_client_whose_loss_has_risen_since_it_first_came_counts_for_less(self) -> None:
+        """Of two clients with opposite updates the one has twice its first loss: a sixteenth of its weight is left."""
+        ledger = replace(make_ledger([10, 10]), loss_first=np.array([1.0, 1.0]))
+        reports = [make_report("c0", [1.0, 0.0]), make_report("c1", [-1.0, 0.0], loss_sum=20.0)]
+
+        def moved(policy: ClippedAround) -> float:
+            state = make_state(ledger, aggregate=ClippedState(None))
+            return float(policy.aggregate(make_setup(ledger), state, reports)[0][0])
+
+        assert moved(ClippedAround()) == pytest.approx((1 - 1 / 16) / (1 + 1 / 16))
+        assert moved(ClippedAround(worse_power=0.0)) == pytest.approx(0.0)
+        with pytest.raises(ValueError, match="worse_power"):
+            ClippedAround(worse_power=math.inf)
 
     def test_what_is_far_longer_than_usual_is_a_fault(self) -> None:
         policy = ClippedAround()

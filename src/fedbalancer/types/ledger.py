@@ -25,6 +25,7 @@ class Ledger:
     `network_s` is the expected download plus upload (size over mean speed), `batch_s_*` all batch latencies that the
     server has seen (the ten before training included), `recent_trained` the last five counts of trained samples
     (at first the full size), `over_*` and `loss_mean` the client's last released summary (NaN before the first),
+    `loss_first` what the mean loss was in the first of them that had one (in four bytes),
     `participations` its successful rounds, `last_round` the last of them (0 = never).
 
     A ledger is a value: `record` gives the next one and leaves this one as it is, by copying what changes. Counts take
@@ -42,6 +43,7 @@ class Ledger:
     over_count: FloatArray
     over_sumsq: FloatArray
     loss_mean: FloatArray
+    loss_first: NDArray[np.float32]
     participations: CountArray
     last_round: CountArray
 
@@ -63,6 +65,7 @@ class Ledger:
             over_count=unheard,
             over_sumsq=unheard,
             loss_mean=unheard,
+            loss_first=np.broadcast_to(np.float32(math.nan), count),
             participations=never,
             last_round=never,
         )
@@ -93,6 +96,7 @@ class Ledger:
             fresh[rows] = values
             return fresh
 
+        losses, first = np.array([summary.loss_mean for summary in summaries]), self.loss_first[rows]
         recent = self.recent_trained[rows]
         recent[:, :-1] = recent[:, 1:]
         recent[:, -1] = [summary.trained for summary in summaries]
@@ -103,7 +107,8 @@ class Ledger:
             recent_trained=updated(self.recent_trained, recent),
             over_count=updated(self.over_count, [s.over_count for s in summaries]),
             over_sumsq=updated(self.over_sumsq, [s.over_sumsq for s in summaries]),
-            loss_mean=updated(self.loss_mean, [s.loss_mean for s in summaries]),
+            loss_mean=updated(self.loss_mean, losses),
+            loss_first=updated(self.loss_first, np.where(np.isnan(first), losses, first)),
             participations=updated(self.participations, self.participations[rows] + 1),
             last_round=updated(self.last_round, result.plan.order.round),
         )

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedbalancer.protocols import Aggregator
 from fedbalancer.server.aggregate.mean import WeightedMean, in_order, mean_update
+from fedbalancer.server.worsened import worsened
 from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
 
 REMEMBERED = 5
@@ -32,7 +33,8 @@ class ClippedAround:
     """Ours, for `+robust`: centred clipping (Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust
     Optimization", ICML 2021) before another aggregation. Every update is drawn towards the last step until it is no
     further from it than the median update is, and no client weighs more than `most_weight` times the median client;
-    what comes of that is aggregated as ever.
+    what comes of that is aggregated as ever. A client whose loss is higher than when it first came counts for less, by
+    the ratio of the two to the power of `worse_power` (0: for as much).
 
     Departures: the radius is the cohort's median distance in place of a constant; one pass; the step of the round
     before is the centre, where the paper keeps momentum. An update longer than `most_norm` times what was usual in this
@@ -42,8 +44,11 @@ class ClippedAround:
     inner: Aggregator = field(default_factory=WeightedMean)
     most_norm: float = 10.0
     most_weight: float = 3.0
+    worse_power: float = 4.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.worse_power < np.inf:
+            raise ValueError(f"worse_power = {self.worse_power} must be a number of at least 0")
         if not (self.most_norm >= 1 and self.most_weight >= 1):
             raise ValueError(f"most_norm = {self.most_norm} and most_weight = {self.most_weight} must be at least 1")
 
@@ -76,10 +81,19 @@ class ClippedAround:
         self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]
     ) -> tuple[Weights, ClippedState]:
         own: ClippedState = state.aggregate
-        ordered = self._clipped(in_order(reports), own.center)
+        ordered = self._clipped(self._discounted(state, in_order(reports)), own.center)
         weights, inner = self.inner.aggregate(setup, replace(state, aggregate=own.inner), ordered)
         norm = float(np.median([_norm(report.update) for report in reports]))
         return weights, ClippedState(inner, mean_update(ordered), (*own.norms, norm)[-REMEMBERED:])
+
+    def _discounted(self, state: ServerState, reports: list[ClientReport]) -> list[ClientReport]:
+        """With less weight for those for whom the model has become worse."""
+        first = state.ledger.loss_first[state.ledger.rows(tuple(report.client for report in reports))]
+        shares = worsened(first, [report.summary.loss_mean for report in reports]) ** -self.worse_power
+        return [
+            replace(report, weight=report.weight * share) if share < 1 else report
+            for report, share in zip(reports, shares.tolist(), strict=True)
+        ]
 
     def _clipped(self, reports: list[ClientReport], center: FloatArray) -> list[ClientReport]:
         around = center if len(center) else np.zeros(reports[0].update.shape)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedbalancer.server.clients.counted import Counted, CountedState
+from fedbalancer.server.worsened import worsened
 from fedbalancer.types import FloatArray, IndexArray, Ledger, ServerState, Setup
 
 SPARE = 2
@@ -18,15 +19,19 @@ SPARE = 2
 class CappedParticipation(Counted):
     """Ours, for `+robust`: another policy chooses, but a client is offered to it only while it was chosen less than
     1 + `times` x its fair share of the rounds so far (K of N clients: K / N), whether it reported or not; and no client
-    counts with losses over `most_times` the median client's.
+    counts with losses over `most_times` the median client's. For a client whose loss is higher than when it first came,
+    `times` is less by the ratio of the two to the power of `worse_power` (0: no less).
 
     A liar about its losses is then one of many of high loss, and gets `times` its fair share at most.
     """
 
     times: float = 1.5
     most_times: float = 3.0
+    worse_power: float = 4.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.worse_power < math.inf:
+            raise ValueError(f"worse_power = {self.worse_power} must be a number of at least 0")
         if not (self.times >= 1 and self.most_times >= 1):
             raise ValueError(f"times = {self.times} and most_times = {self.most_times} must be at least 1")
 
@@ -38,7 +43,8 @@ class CappedParticipation(Counted):
     def _offered(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         fair = setup.clients_per_round / max(len(state.ledger.clients), 1)
         chosen = state.clients.counts(state.ledger)[available]
-        free = chosen < 1 + self.times * fair * state.round
+        worse = worsened(state.ledger.loss_first[available], state.ledger.loss_mean[available])
+        free = chosen < 1 + self.times * worse**-self.worse_power * fair * state.round
         least = min(math.ceil(SPARE * setup.clients_per_round), len(available))
         if free.sum() < least:
             free[np.argsort(chosen, kind="stable")[:least]] = True
