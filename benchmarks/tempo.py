@@ -8,6 +8,7 @@
     python benchmarks/tempo.py trials [--tasks synthetic]                         # other phones, cohorts, labels
     python benchmarks/tempo.py labels [--tasks har]                               # wrong labels: +trimmed
     python benchmarks/tempo.py added [--tasks synthetic]                          # parts that it does not have
+    python benchmarks/tempo.py trials --only 'come and go' --seeds 15..19 --out docs/results/tempo/seeds-15-to-19
     python benchmarks/tempo.py pace [--tasks har]                                 # the ratios by the fall of losses
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
@@ -242,12 +243,18 @@ def main() -> None:
     parser.add_argument("what", choices=kinds)
     parser.add_argument("--tasks", type=lambda text: text.split(","))
     parser.add_argument("--seeds")
+    parser.add_argument("--methods", help="in place of all of the table's")
+    parser.add_argument("--only", default="", help="comparisons with this in their names")
     parser.add_argument("--runs", type=Path, default=Path("runs/tempo"))
     parser.add_argument("--out", type=Path, default=Path("docs/results/tempo"))
     told = parser.parse_args()
     made: list[dict[str, Any]] = []
     lines = [f"## {told.what}", ""]
     for compared in chosen(told.what, told.tasks, told.seeds, told.runs):
+        if told.only not in compared.name:
+            continue
+        if told.methods:
+            compared = compared._replace(methods=told.methods.split(","), shown=())
         print(compared.name, flush=True)
         summary = compared.made(told.runs / ("parts" if told.what == "gifts" else told.what))
         made += rows(compared.name, compared.task, summary)
