@@ -250,11 +250,10 @@ def main() -> None:
     told = parser.parse_args()
     made: list[dict[str, Any]] = []
     lines = [f"## {told.what}", ""]
-    for compared in chosen(told.what, told.tasks, told.seeds, told.runs):
-        if told.only not in compared.name:
-            continue
-        if told.methods:
-            compared = compared._replace(methods=told.methods.split(","), shown=())
+    asked = [each for each in chosen(told.what, told.tasks, told.seeds, told.runs) if told.only in each.name]
+    if told.methods:
+        asked = [each._replace(methods=told.methods.split(","), shown=()) for each in asked]
+    for compared in asked:
         print(compared.name, flush=True)
         summary = compared.made(told.runs / ("parts" if told.what == "gifts" else told.what))
         made += rows(compared.name, compared.task, summary)
