@@ -14,8 +14,8 @@ from small_nets import make, samples
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
+from fedbalancer.client.file_trainer import FileTrainer
 from fedbalancer.client.litert import LitertModel
-from fedbalancer.client.litert_trainer import LitertTrainer
 from fedbalancer.client.torch_model import TorchModel
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.errors import BadData, TrainingDiverged
@@ -98,7 +98,7 @@ def test_a_training_that_diverges_is_told(model: LitertModel, torch_model: Torch
 
 def test_the_trainer_of_a_task_is_torchs() -> None:
     task = Task(clients={"ann": samples(), "bob": samples(9, 1)}, test=samples(5, 2), model=make)
-    on_litert, on_torch = LitertTrainer(task, FILE), TorchTrainer(task)
+    on_litert, on_torch = FileTrainer(task, FILE), TorchTrainer(task)
     on_litert.prepare()
     assert on_litert.layout == on_torch.layout
     weights = on_torch.initial_weights(0)
