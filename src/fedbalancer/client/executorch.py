@@ -58,7 +58,11 @@ class ExecutorchModel(ModelFile):
         return outputs
 
     def _called(self, method: str, weights: Sequence[Any], arrays: Sequence[Any]) -> Sequence[Any]:
-        found: Sequence[Any] = self._methods[method].execute([*weights, *map(_tensor, arrays)])
+        try:
+            found: Sequence[Any] = self._methods[method].execute([*weights, *map(_tensor, arrays)])
+        except RuntimeError as error:
+            shapes = " and ".join(str(np.shape(each)) for each in arrays if np.shape(each))
+            raise BadData(f"ExecuTorch refuses {method!r} of samples {shapes}: {_line(error)}") from error
         return found
 
 
@@ -78,17 +82,21 @@ def _opened(path: Path, threads: int) -> Any:
     try:
         program = runtime.load_program(path)
     except RuntimeError as error:
-        raise BadData(f"{path} is no ExecuTorch model: {' '.join(str(error).split())[:200]}") from error
+        raise BadData(f"{path} is no ExecuTorch model: {_line(error)}") from error
     check_signatures(path, program.method_names, METHODS)
     _unsafe_reset_threadpool(threads)
     return program
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def _loaded(program: Any, name: str, path: Path | str) -> Any:
     try:
         return program.load_method(name)
     except RuntimeError as error:
-        raise BadData(f"{path}: ExecuTorch cannot run {name!r}: {' '.join(str(error).split())[:200]}") from error
+        raise BadData(f"{path}: ExecuTorch cannot run {name!r}: {_line(error)}") from error
 
 
 def executorch_runtime() -> Any:

@@ -35,17 +35,27 @@ def executorch() -> Any:
 def to_executorch(model: TracedModel, about: Mapping[str, Any]) -> bytes:
     """The file of a traced model; `about` is what it tells of itself."""
     exir = executorch()
-    steps = _Steps(model)
-    with quiet():
-        programs = {
-            "train": _written(steps.train, steps.inputs(2, 2, NUMBERS), about["train_batch"]),
-            "losses": _written(steps.losses, steps.inputs(1, 2), about["forward_batch"]),
-            "infer": _written(steps.infer, steps.inputs(1, 1), about["forward_batch"]),
-        }
-        edge = exir.to_edge(programs, constant_methods={"about": json.dumps(about)})
-        for name in programs:
-            _check_kernels(edge.exported_program(name))
-        return bytes(edge.to_executorch().buffer)
+    # Its check of types fixes the size of the batch, silently; kernels and results are checked here.
+    unchecked = exir.EdgeCompileConfig(_check_ir_validity=False)
+    try:
+        with quiet():
+            programs = _programs(_Steps(model), about)
+            edge = exir.to_edge(programs, constant_methods={"about": json.dumps(about)}, compile_config=unchecked)
+            for name in programs:
+                _check_kernels(edge.exported_program(name))
+            return bytes(edge.to_executorch().buffer)
+    except BadData:
+        raise
+    except Exception as error:  # its passes raise whatever their parts do
+        raise BadData(f"ExecuTorch cannot write the model: {' '.join(str(error).split())[:300]}") from error
+
+
+def _programs(steps: _Steps, about: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "train": _written(steps.train, steps.inputs(2, 2, NUMBERS), about["train_batch"]),
+        "losses": _written(steps.losses, steps.inputs(1, 2), about["forward_batch"]),
+        "infer": _written(steps.infer, steps.inputs(1, 1), about["forward_batch"]),
+    }
 
 
 class _Steps:
@@ -87,6 +97,7 @@ def _example(kind: Kind) -> torch.Tensor:
 def _written(function: Any, inputs: tuple[list[Any], list[Any], list[Any]], largest: int) -> Any:
     """torch's program of a function, for batches of up to so many samples: ExecuTorch plans its memory for them."""
     import torch
+    from torch.fx.traceback import preserve_node_meta
 
     class Method(torch.nn.Module):
         def forward(self, *given: Any) -> Any:
@@ -95,7 +106,8 @@ def _written(function: Any, inputs: tuple[list[Any], list[Any], list[Any]], larg
     weights, batch, numbers = inputs
     some = {0: torch.export.Dim("batch", min=1, max=largest)}
     shapes = ((*(None for _ in weights), *(some for _ in batch), *(None for _ in numbers)),)
-    return torch.export.export(Method(), (*weights, *batch, *numbers), dynamic_shapes=shapes, strict=False)
+    with preserve_node_meta():  # of which layer every operation is
+        return torch.export.export(Method(), (*weights, *batch, *numbers), dynamic_shapes=shapes, strict=False)
 
 
 def _check_kernels(program: Any) -> None:

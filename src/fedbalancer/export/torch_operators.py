@@ -110,12 +110,18 @@ def _to(t: TorchReplay, x: Any, **options: Any) -> Any:
     return x.to(_options(t, options).get("dtype", x.dtype))
 
 
+def _addmm(t: TorchReplay, bias: Any, a: Any, b: Any) -> Any:
+    """ExecuTorch's kernel for both at once takes ten times as long."""
+    return t.tf.matmul(a, b) + bias
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "getitem": _item,
     **{f"aten.{name}.default": _same for name in ("alias", "clone", "detach", "contiguous", "lift_fresh_copy")},
     **{f"aten.{name}.default": _view for name in ("view", "_unsafe_view", "reshape")},
     "aten.scalar_tensor.default": _scalar,
     "aten._to_copy.default": _to,
+    "aten.addmm.default": _addmm,
     "aten.slice.Tensor": cuts.cut,
     "aten.constant_pad_nd.default": cuts.pad,
     "aten.unfold.default": layers.unfold,

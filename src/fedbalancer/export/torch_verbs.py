@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import torch
@@ -30,8 +31,8 @@ class TorchVerbs:
     def ones(self, shape: Sequence[int]) -> torch.Tensor:
         return self._torch.ones(tuple(shape))
 
-    def equal(self, a: torch.Tensor, b: Any) -> torch.Tensor:
-        return a == (self.constant(b) if isinstance(b, np.ndarray) else b)
+    def equal(self, a: torch.Tensor, b: NDArray[Any]) -> torch.Tensor:
+        return a == self.constant(b.astype(np.int64))
 
     def where(self, chosen: torch.Tensor, a: torch.Tensor, b: float) -> torch.Tensor:
         return self._torch.where(chosen, a, self._torch.zeros(()) + b)
@@ -63,13 +64,16 @@ class TorchVerbs:
         return x.sum() if axis is None else x.sum(dim=axis)
 
     def reduce_mean(self, x: torch.Tensor, axis: Sequence[int], keepdims: bool = False) -> torch.Tensor:
-        return x.mean(dim=list(axis), keepdim=keepdims)
+        """One axis after the other: a single sum of tens of thousands of numbers is off where torch's is not."""
+        for dim in sorted(axis, reverse=True):
+            x = x.mean(dim=dim, keepdim=keepdims)
+        return x
 
     def reduce_max(self, x: torch.Tensor, axis: int) -> torch.Tensor:
         return x.amax(dim=axis)
 
     def argmax(self, x: torch.Tensor, axis: int, output_type: Any = None) -> torch.Tensor:
-        return x.argmax(dim=axis).to(output_type)
+        return x.argmax(dim=axis)
 
 
 def _square(x: torch.Tensor) -> torch.Tensor:
