@@ -150,7 +150,7 @@ def test_what_executorch_has_no_kernel_for_or_a_wrong_one_is_refused(
     for name in ("avg_pool2d", "max_pool2d_with_indices"):
         for kind in (f"aten.{name}.default", f"aten.{name}_backward.default"):
             monkeypatch.delitem(torch_operators.OPERATIONS, kind)
-    with pytest.raises(BadData, match=r"layer 1 \(AvgPool2d\): .*avg_pool2d_backward.* has no kernel in ExecuTorch"):
+    with pytest.raises(BadData, match=r"layer .*avg_pool2d_backward.* has no kernel in ExecuTorch"):
         export(MODELS["average pooling"], tmp_path / "model.pte", "executorch")
     with pytest.raises(BadData, match=r"layer 1 \(Conv1d\): the gradient of its weight differs"):
         export(small_nets.task(), tmp_path / "model.pte", "executorch")
