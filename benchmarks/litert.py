@@ -1,13 +1,14 @@
-"""A client on LiteRT beside one on torch: file size, memory, time of a batch, time until it trains.
+"""A client on a model file beside one on torch: file size, memory, time of a batch, time until it trains.
 
-    python benchmarks/litert.py [watch:small har:paper ...] [--files DIR] [--repeats 3] [--batches 40] [--json]
+    python benchmarks/litert.py [watch:small har:paper ...] [--clients litert,torch,executorch] [--files DIR]
+                                [--repeats 3] [--batches 40] [--json]
 
 Every measurement is a process of its own with one thread, which imports what a Flower client imports, opens the model,
 trains one batch of the task's size (start-up: from the start of the process until then) and a number of batches more.
 A batch is the median of processor seconds, which other work on the machine changes least; start-up is processor seconds
 too; memory is the largest that the process ever had. `flwr` alone is a process that has imported it and NumPy. The best
 of the repeats is shown. torch is `client_app` with its default engine. Files that are not in DIR are exported first,
-for which TensorFlow is needed.
+for which TensorFlow is needed, or ExecuTorch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 TASKS = ("watch:small", "har:small", "har:paper", "femnist:small", "femnist:paper")
-CLIENTS = ("litert", "torch")
+CLIENTS = "litert,torch"
 SAMPLES = 60
 
 
@@ -43,35 +44,42 @@ def main() -> None:
     print(f"flwr and NumPy alone: {bare:.0f} MB\n")
     print("| task | file, kB | client | batch, ms | start-up, s | memory, MB |\n|:--|--:|:--|--:|--:|--:|")
     for task, by_client in found.items():
-        for client in CLIENTS:
+        for number, client in enumerate(arguments.clients.split(",")):
             row = by_client[client]
-            size = f"{by_client['bytes'] / 1e3:.0f}" if client == "litert" else ""
-            name = task.replace(":", ", ") if client == "litert" else ""
+            size = f"{row['bytes'] / 1e3:.0f}" if "bytes" in row else ""
+            name = task.replace(":", ", ") if number == 0 else ""
             print(f"| {name} | {size} | {client} | {row['batch_ms']:.2f} | {row['start_s']:.2f} | {row['mb']:.0f} |")
 
 
 def measured(task: str, place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The file of a task, and the best of every client's measurements."""
+    """The best of every client's measurements, with the size of its file."""
     from fedbalancer.tasks import load_task
 
     name, _, scale = task.partition(":")
-    loaded, file = load_task(name, scale=scale or "small"), place / f"{name}-{scale or 'small'}.tflite"
-    if not file.exists():
-        from fedbalancer.export.run import export
-
-        export(loaded, file)
+    loaded = load_task(name, scale=scale or "small")
     features, labels = loaded.clients[next(iter(loaded.clients))]
     with TemporaryDirectory() as folder:
         data = Path(folder) / "samples.npz"
         np.savez(data, x=features[:SAMPLES], y=labels[:SAMPLES])
-        found: dict[str, Any] = {"bytes": file.stat().st_size}
+        found: dict[str, Any] = {}
         make = getattr(loaded.model, "func", loaded.model), getattr(loaded.model, "args", ())
         loss = loaded.loss if isinstance(loaded.loss, str) else [loaded.loss.__module__, loaded.loss.__name__]
         model = json.dumps([make[0].__module__, make[0].__name__, make[1], loss])
-        for client in CLIENTS:
+        for client in arguments.clients.split(","):
+            file = file_of(client, loaded, place / f"{name}-{scale or 'small'}")
             runs = [child(client, model, file, data, arguments.batches) for _ in range(arguments.repeats)]
-            found[client] = {key: min(run[key] for run in runs) for key in runs[0]}
+            sizes = {"bytes": file.stat().st_size} if file.exists() else {}
+            found[client] = {key: min(run[key] for run in runs) for key in runs[0]} | sizes
     return found
+
+
+def file_of(client: str, task: Any, stem: Path) -> Path:
+    """The model file of a client, exported if it is not there; torch has none."""
+    from fedbalancer.client.open_model import SUFFIXES
+    from fedbalancer.export.run import export
+
+    path = stem.with_suffix(SUFFIXES.get(client, ".none"))
+    return path if client == "torch" or path.exists() else export(task, path, client).path
 
 
 def child(*options: Any) -> dict[str, float]:
@@ -89,7 +97,7 @@ def be_child(client: str, made_by: str, file: str, data: str, batches: str) -> N
 
     told = {"mb": largest_mb()}
     if client != "nothing":
-        model = on_litert(file) if client == "litert" else on_torch(made_by, data)
+        model = on_torch(made_by, data) if client == "torch" else of_file(file)
         with np.load(data) as held:
             samples = stored((held["x"], held["y"]))
         model.timed(samples, 10, 1)
@@ -106,10 +114,10 @@ def cpu_s(model: Any, samples: Any) -> float:
     return (time.process_time() - began_s) / 5
 
 
-def on_litert(file: str) -> Any:
-    from fedbalancer.client.litert import LitertModel
+def of_file(file: str) -> Any:
+    from fedbalancer.client.open_model import open_model
 
-    return LitertModel(file)
+    return open_model(file)
 
 
 def on_torch(made_by: str, data: str) -> Any:
@@ -137,7 +145,8 @@ def largest_mb() -> float:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("tasks", nargs="*", help=f"TASK:SCALE (default: {' '.join(TASKS)})")
-    made.add_argument("--files", type=Path, help="folder of the model files, TASK-SCALE.tflite")
+    made.add_argument("--files", type=Path, help="folder of the model files, TASK-SCALE.tflite or .pte")
+    made.add_argument("--clients", default=CLIENTS, help="of litert, executorch and torch")
     made.add_argument("--repeats", type=int, default=3)
     made.add_argument("--batches", type=int, default=40)
     made.add_argument("--json", action="store_true")

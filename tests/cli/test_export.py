@@ -21,6 +21,8 @@ from fedbalancer.cli.app import app
         (["small_nets:make", "--shape", "2,0"], "must be whole numbers over 0"),
         (["small_nets:make", "--shape", "3,12"], "the model fails on 16 samples of shape (3, 12)"),
         (["small_nets:SHAPE", "--shape", "2,12"], "must be a function that makes a torch model, not tuple"),
+        (["small_nets:task", "--runtime", "executorch", "-o", "a.tflite"], "a file for executorch ends in .pte"),
+        (["small_nets:task", "-o", "a.pte"], "a file for litert ends in .tflite"),
         (["small_nets:task", "-o", "/no/such/folder/a.tflite"], "there is no folder /no/such/folder"),
     ],
 )
@@ -31,6 +33,15 @@ def test_bad_input_is_one_line(options: list[str], said: str, tmp_path: Path, mo
     assert done.exit_code == 2
     assert said in " ".join(done.stderr.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_without_executorch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.setitem(sys.modules, "executorch.runtime", None)
+    told = ["export", "small_nets:task", "--runtime", "executorch", "-o", str(tmp_path / "a.pte")]
+    done = CliRunner().invoke(app, told)
+    assert done.exit_code == 2
+    assert "pip install 'fedbalancer[executorch]'" in done.stderr
 
 
 def test_without_tensorflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ SMALL = ("testbed", "--task", "synthetic", "--scale", "small", "--clients", "3")
         (("--set", "learningrate=1"), "did you mean learning_rate"),
         (("--runtime", "lite"), "unknown runtime 'lite'; did you mean litert?"),
         (("--model", "a.tflite"), "phones with torch have no model file; say --runtime litert"),
+        (("--runtime", "executorch", "--model", "a.tflite"), "is no file for executorch, whose files end in .pte"),
         (("--runtime", "litert", "--model", "none.tflite"), "there is no model file"),
         (("--runtime", "litert", "--model", str(FILE)), "is no model of synthetic at scale small: they differ in"),
     ],

@@ -44,6 +44,14 @@ NOT_TYPED = {
     "fedbalancer export my_package.nets:make --shape 1,28,28 -o mine.tflite": (
         "the reader's own model, and TensorFlow: tests/export/test_export.py"
     ),
+    "fedbalancer export har --runtime executorch -o har.pte": "needs ExecuTorch: tests/export/test_export.py",
+    "python benchmarks/litert.py har:small har:paper watch:small --clients executorch,torch --repeats 2": (
+        "needs ExecuTorch: tests/export/test_export.py"
+    ),
+    "fedbalancer testbed --clients 3 --scale small --runtime executorch --model "
+    "har.pte --method fedbalancer --rounds 4 --speed 40": (
+        "needs ExecuTorch and real nodes; smaller: tests/flower/test_device_client.py"
+    ),
     "python benchmarks/litert.py --repeats 2": "needs TensorFlow: tests/export/test_export.py",
     "fedbalancer run synthetic --users 100 --method fedbalancer+robust --attack metadata-liar:10 "
     "--attack 'update-flip(factor=100):5'": _HOURS + "tests/cli/test_cli.py",

@@ -1,6 +1,7 @@
 """A model becomes a file whose losses and gradients are torch's, or is refused with the layer that is not.
 
-Needs TensorFlow, which neither CI nor the device has: `pip install 'fedbalancer[export]'` and run this file."""
+Needs what CI has not: `pip install 'fedbalancer[export]'` for LiteRT, `'fedbalancer[executorch]'` for ExecuTorch. What
+is not installed is left out."""
 
 from __future__ import annotations
 
@@ -14,21 +15,32 @@ import pytest
 import small_nets
 from typer.testing import CliRunner
 
-pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
-pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
 from torch import nn
 
 from fedbalancer.cli.app import app
-from fedbalancer.client.litert import LitertModel
+from fedbalancer.client.open_model import SUFFIXES, open_model
 from fedbalancer.errors import BadData
-from fedbalancer.export import operators
+from fedbalancer.export import operators, torch_operators
 from fedbalancer.export.run import export
 from fedbalancer.export.windows import Spatial
 from fedbalancer.flower.template import write_app
 from fedbalancer.task import Task
 from fedbalancer.tasks.lstm import text_model
+
+NEEDED = {"litert": ("tensorflow", "ai_edge_litert"), "executorch": ("executorch",)}
+
+
+@pytest.fixture(params=NEEDED)
+def runtime(request: pytest.FixtureRequest) -> str:
+    for package in NEEDED[request.param]:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    return str(request.param)
+
+
+def file_of(runtime: str, folder: Path) -> Path:
+    return folder / f"model{SUFFIXES[runtime]}"
 
 
 def task(make: Any, *shape: int, classes: int = 3, **options: Any) -> Task:
@@ -50,33 +62,40 @@ NORMED = (
     nn.ReLU(), nn.Flatten(), nn.Linear(64, 3),
 )  # fmt: skip
 TEXT = np.random.default_rng(1).integers(5, size=(20, 3)), np.random.default_rng(2).integers(5, size=20)
+AVERAGED = (
+    nn.Conv2d(2, 3, 3), nn.AvgPool2d(3, 2, 1), nn.ReLU(),
+    nn.AvgPool2d(2, 1, 1, ceil_mode=True, count_include_pad=False), nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(), nn.Linear(3, 3),
+)  # fmt: skip
 MODELS = {
+    "average pooling": task(layers(*AVERAGED), 2, 9, 8),
     "strided, dilated, overlapping": task(layers(*CONVOLUTIONS), 2, 17, 15),
     "batch norm, ceil": task(layers(*NORMED), 1, 7, 7),
     "recurrent": Task(clients={"ann": TEXT}, test=TEXT, model=partial(text_model, symbols=5, embedding=3, hidden=4)),
 }
 
 
-def test_the_committed_file_is_what_the_exporter_makes(tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        app, ["export", "small_nets:make", "--shape", "2,12", "-o", str(tmp_path / "a.tflite"), "--json"]
-    )
+def test_the_committed_file_is_what_the_exporter_makes(runtime: str, tmp_path: Path) -> None:
+    made = file_of(runtime, tmp_path)
+    told = ["export", "small_nets:make", "--shape", "2,12", "--runtime", runtime, "-o", str(made), "--json"]
+    done = CliRunner().invoke(app, told)
     assert done.exit_code == 0, done.output
     told = json.loads(done.output.splitlines()[-1])
-    committed = Path(__file__).parent.parent / "client" / "small.tflite"
+    committed = Path(__file__).parent.parent / "client" / f"small{made.suffix}"
     assert told["bytes"] == pytest.approx(committed.stat().st_size, rel=0.1)
     assert max(told["loss_difference"], told["gradient_difference"]) < 1e-5
-    assert LitertModel(tmp_path / "a.tflite").about == LitertModel(committed).about
+    assert open_model(made).about == open_model(committed).about
 
 
 def test_the_file_of_a_new_flower_app_is_that_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("flwr", reason="flwr is not installed")
+    for package in ("flwr", *NEEDED["litert"]):
+        pytest.importorskip(package, reason=f"{package} is not installed")
     write_app(tmp_path / "wearable", "litert")
     monkeypatch.syspath_prepend(tmp_path / "wearable")
     told = ["export", "wearable.task:model", "--shape", "8", "-o", str(tmp_path / "new.tflite")]
     done = CliRunner().invoke(app, told)
     assert done.exit_code == 0, done.output
-    new, came = (LitertModel(tmp_path / name).about for name in ("new.tflite", "wearable/model.tflite"))
+    new, came = (open_model(tmp_path / name).about for name in ("new.tflite", "wearable/model.tflite"))
     assert new | {"task": ""} == came | {"task": ""}
 
 
@@ -85,17 +104,19 @@ class Cut(nn.Linear):
         return super().forward(x).detach()
 
 
-def test_a_model_without_a_gradient_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_a_gradient_is_refused(runtime: str, tmp_path: Path) -> None:
     with pytest.raises(BadData, match="it cannot learn"):
-        export(task(lambda: Cut(4, 3), 4), tmp_path / "model.tflite")
+        export(task(lambda: Cut(4, 3), 4), file_of(runtime, tmp_path), runtime)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_of_many_kinds_of_layers_are_torchs(name: str, tmp_path: Path) -> None:
-    assert export(MODELS[name], tmp_path / "model.tflite").agreement.gradient < 1e-4
+def test_gradients_of_many_kinds_of_layers_are_torchs(name: str, runtime: str, tmp_path: Path) -> None:
+    assert export(MODELS[name], file_of(runtime, tmp_path), runtime).agreement.gradient < 1e-4
 
 
-def test_a_wrong_gradient_is_refused_with_the_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_gradient_is_refused_with_the_layer(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if a pooling gave its gradient to the last place of a window, whichever was the largest."""
 
     def wrong(self: Spatial, grad: Any, x: Any, which: Any, how: Any) -> Any:
@@ -104,13 +125,32 @@ def test_a_wrong_gradient_is_refused_with_the_layer(tmp_path: Path, monkeypatch:
     right = Spatial.max_pool_backward
     monkeypatch.setattr(Spatial, "max_pool_backward", wrong)
     with pytest.raises(BadData, match=r"layer 1 \(Conv1d\): the gradient of its weight differs"):
-        export(small_nets.task(), tmp_path / "model.tflite")
+        export(small_nets.task(), file_of(runtime, tmp_path), runtime)
     assert not list(tmp_path.iterdir()), "no file is left"
 
 
-def test_a_layer_without_counterpart_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_without_counterpart_is_refused_by_name(runtime: str, tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"layer 1 \(Dropout\)"):
-        export(task(layers(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3)), 4), tmp_path / "model.tflite")
+        export(task(layers(nn.Linear(4, 6), nn.Dropout(), nn.Linear(6, 3)), 4), file_of(runtime, tmp_path), runtime)
+
+
+def test_an_operation_that_litert_has_not_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in NEEDED["litert"]:
+        pytest.importorskip(package, reason=f"{package} is not installed")
     monkeypatch.delitem(operators.OPERATIONS, "aten.max_pool2d_with_indices_backward.default")
     with pytest.raises(BadData, match=r"layer 2 \(MaxPool1d\)"):
         export(small_nets.task(), tmp_path / "model.tflite")
+
+
+def test_what_executorch_has_no_kernel_for_or_a_wrong_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its own gradients of pooling in place of ours."""
+    pytest.importorskip("executorch", reason="executorch is not installed")
+    for name in ("avg_pool2d", "max_pool2d_with_indices"):
+        for kind in (f"aten.{name}.default", f"aten.{name}_backward.default"):
+            monkeypatch.delitem(torch_operators.OPERATIONS, kind)
+    with pytest.raises(BadData, match=r"layer .*avg_pool2d_backward.* has no kernel in ExecuTorch"):
+        export(MODELS["average pooling"], tmp_path / "model.pte", "executorch")
+    with pytest.raises(BadData, match=r"layer 1 \(Conv1d\): the gradient of its weight differs"):
+        export(small_nets.task(), tmp_path / "model.pte", "executorch")

@@ -1,4 +1,4 @@
-"""The ready client for devices does what the one for torch does, from a model file and without torch."""
+"""The ready client for devices does what the one for torch does, from a model file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 import small_nets
 
 pytest.importorskip("flwr", reason="flwr is not installed")
-pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
@@ -22,7 +21,14 @@ from fedbalancer.errors import BadData
 from fedbalancer.flower import Strategy, client_app, device_app
 from fedbalancer.flower.grid_engine import Waiting
 
-FILE = Path(__file__).parent.parent / "client" / "small.tflite"
+FOLDER = Path(__file__).parent.parent / "client"
+PACKAGES = {"small.tflite": "ai_edge_litert", "small.pte": "executorch"}
+
+
+@pytest.fixture(params=PACKAGES)
+def file(request: pytest.FixtureRequest) -> Path:
+    pytest.importorskip(PACKAGES[request.param], reason="the runtime is not installed")
+    return FOLDER / str(request.param)
 
 
 def data(context: Any) -> Any:
@@ -50,9 +56,9 @@ def start(app: Any, method: str, rounds: int, initial: Any = small_nets.make, **
 
 
 @pytest.mark.parametrize("method", ["fedavg+wfa", "fedbalancer"])
-def test_rounds_are_those_of_the_client_for_torch(method: str) -> None:
+def test_rounds_are_those_of_the_client_for_torch(method: str, file: Path) -> None:
     results, replies = zip(
-        start(device_app(FILE, data), method, 3), start(client_app(small_nets.make, data), method, 3), strict=True
+        start(device_app(file, data), method, 3), start(client_app(small_nets.make, data), method, 3), strict=True
     )
     for name in results[0].arrays:
         found, wanted = (result.arrays[name].numpy() for result in results)
@@ -61,19 +67,20 @@ def test_rounds_are_those_of_the_client_for_torch(method: str) -> None:
     assert counted[0] == counted[1], "the same samples were selected"
 
 
-def test_fedbalancer_learns_and_is_evaluated_by_the_devices() -> None:
-    result, _ = start(device_app(FILE, data), "fedbalancer", 8, federated_evaluate=True, learning_rate=0.3)
+def test_fedbalancer_learns_and_is_evaluated_by_the_devices(file: Path) -> None:
+    result, _ = start(device_app(file, data), "fedbalancer", 8, federated_evaluate=True, learning_rate=0.3)
     found = [result.evaluate_metrics_clientapp[n]["accuracy"] for n in (0, 8)]
     assert found[1] > max(found[0], 0.7)
 
 
-def test_another_model_than_the_servers_is_told() -> None:
+def test_another_model_than_the_servers_is_told(file: Path) -> None:
     with pytest.raises(BadData, match="differs"):
-        start(device_app(FILE, data), "fedavg+wfa", 1, initial=lambda: torch.nn.Linear(24, 3))
+        start(device_app(file, data), "fedavg+wfa", 1, initial=lambda: torch.nn.Linear(24, 3))
 
 
 def test_neither_torch_nor_anything_else_that_is_large_is_loaded() -> None:
-    """What a device imports and does, in a process of its own: a file opened, timed, trained."""
+    """What a device with LiteRT imports and does, in a process of its own: a file opened, timed, trained."""
+    pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
     code = f"""
 import sys
 import numpy as np
@@ -81,7 +88,7 @@ import fedbalancer.flower
 fedbalancer.flower.device_app, fedbalancer.flower.balanced, fedbalancer.flower.introduce
 from fedbalancer.client.litert import LitertModel
 from fedbalancer.types import ClientWork
-model = LitertModel({str(FILE)!r})
+model = LitertModel({str(FOLDER / "small.tflite")!r})
 x, y = np.ones((8, 2, 12), np.float32), np.arange(8) % 3
 model.timed((x, y), 4, 2)
 model.losses(np.zeros(model.layout.parameters, np.float32), (x, y), "me")

@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from flwr.app import Context, Message, RecordDict
 
-from fedbalancer.client.litert_trainer import LitertTrainer
+from fedbalancer.client.file_trainer import FileTrainer
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord
@@ -160,7 +160,7 @@ def test_a_phone_with_litert_does_what_one_with_torch_does(tmp_path: Path) -> No
         plan.clock().start()
         client, on_torch = plan.names[2], TorchTrainer(plan.loaded)
         devices = RecordedPhones(0, {client: Phone("1", np.array([0.5]), np.array([1.0]))})
-        trainer = LitertTrainer(plan.loaded, plan.model) if runtime == "litert" else on_torch
+        trainer = FileTrainer(plan.loaded, plan.model) if runtime == "litert" else on_torch
         emulated = EmulatedPhone(client, plan, devices, trainer, 1000)
         message, context = order_to(replace(emulated, trainer=on_torch), "fedbalancer", 6.0, loss_threshold=1.0)
         plan.clock().hold(order_name(1, client))

@@ -1,4 +1,4 @@
-"""`fedbalancer export`: one file of a model, to be trained on a device without torch."""
+"""`fedbalancer export`: one file of a model, to be trained on a device."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from fedbalancer.errors import BadSetting
 Shape = Annotated[
     str | None, typer.Option(help="Of a sample, as in 1,28,28: TASK is then package.module:function of a torch model.")
 ]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="File (default: TASK.tflite, or TASK.pte for ExecuTorch).")
+]
 
 
 def export(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task, or package.module:thing of your own code.")],
-    runtime: Annotated[str, typer.Option(help="What the device runs: litert.")] = "litert",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="File (default: TASK.tflite).")] = None,
+    runtime: Annotated[str, typer.Option(help="What the device runs: litert or executorch.")] = "litert",
+    out: Out = None,
     scale: Scale = "small",
     variant: Variant = None,
     shape: Shape = None,
@@ -29,21 +32,25 @@ def export(
     """Write a model as one file that trains: weights in and out, a step of SGD, losses, outputs.
 
     Losses and gradients are compared with torch's on random batches first; a model whose gradients differ is refused
-    with the layer's name. Needs TensorFlow here (`pip install 'fedbalancer[export]'`) and none on the device.
+    with the layer's name. litert needs TensorFlow here (`pip install 'fedbalancer[export]'`) and none on the device;
+    executorch needs `pip install 'fedbalancer[executorch]'` in both places.
 
     Examples:
 
         fedbalancer export har --runtime litert -o har.tflite
 
+        fedbalancer export har --runtime executorch -o har.pte
+
         fedbalancer export my_package.nets:make --shape 1,28,28 -o mine.tflite
     """
+    from fedbalancer.client.open_model import SUFFIXES
     from fedbalancer.export.run import check_runtime
     from fedbalancer.export.run import export as write
     from fedbalancer.export.source import task_of
 
     check_runtime(runtime)  # before the task's data is looked for
     loaded = task_of(task, scale=scale, variant=variant, shape=_shape(shape))
-    done = write(loaded, out if out is not None else Path(f"{folder_name(task)}.tflite"), runtime)
+    done = write(loaded, out if out is not None else Path(f"{folder_name(task)}{SUFFIXES[runtime]}"), runtime)
     found = done.agreement
     if as_json:
         about = {"file": str(done.path), "bytes": done.size_bytes, "parameters": done.parameters}

@@ -30,10 +30,10 @@ Out = Annotated[Path | None, typer.Option(help="Folder (default: runs/testbed-TA
 Netns = Annotated[
     bool, typer.Option("--netns", help="A network namespace with the phone's bandwidth for each (Linux, root).")
 ]
-Runtime = Annotated[str, typer.Option(help="What the phones train with: torch or litert.")]
+Runtime = Annotated[str, typer.Option(help="What the phones train with: torch, litert or executorch.")]
 ModelFile = Annotated[
     Path | None,
-    typer.Option(help="File of `fedbalancer export` for --runtime litert (default: export it now, by TensorFlow)."),
+    typer.Option(help="File of `fedbalancer export` for --runtime litert or executorch (default: export it now)."),
 ]
 
 

@@ -2,137 +2,47 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.batches import batches
-from fedbalancer.client.training import NotedTraining, check_finite
+from fedbalancer.client.model_file import ModelFile, check_signatures, check_there, numbers_of
 from fedbalancer.errors import BadData, MissingData
-from fedbalancer.task import Samples
-from fedbalancer.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, Trained, Weights
-
-FORMAT = 1
-"""Of the signatures and of what `about` tells."""
+from fedbalancer.types import ClientWork, FloatArray, Weights
 
 SIGNATURES = ("train", "losses", "infer", "get", "put", "about")
-NO_CLIP = 3e38
-"""A norm that no gradient has."""
 
 
-class LitertModel:
-    """A model file, trained, looked through and evaluated: pure functions of weights and samples, as `stored` gives
-    them. One interpreter is used for all calls; every call first writes the given weights into it."""
+class LitertModel(ModelFile):
+    """A file of LiteRT. One interpreter is used for all calls; the weights are its variables."""
 
     def __init__(self, path: Path | str, threads: int = 1) -> None:
         self._signatures = _opened(Path(path), threads)
-        self.about = _about(self._signatures["about"], path)
-        self.layout = Layout((name, tuple(shape)) for name, shape in self.about["layout"])
-        self._classes = bool(self.about["accuracy"])
-        self._piece = int(self.about["forward_batch"])
-
-    @contextmanager
-    def training(self, weights: Weights, samples: Samples, work: ClientWork) -> Iterator[LitertTraining]:
-        """A training of these samples from `weights`, step by step.
-
-        A step is w <- w - lr * clip(grad f(w) + mu * (w - w_global)), f the mean loss of the mini-batch. The losses are
-        those from just before a sample's first step.
-        """
-        self.put(weights)
-        yield LitertTraining(self, weights, samples, work)
-
-    def train(self, weights: Weights, samples: Samples, work: ClientWork) -> Trained:
-        """All `work.batches` steps of a training."""
-        with self.training(weights, samples, work) as training:
-            for _, rows in batches(work):
-                training.step(rows)
-            return training.result()
-
-    def losses(self, weights: Weights, samples: Samples, client: str) -> FloatArray:
-        """Loss of every sample, in evaluation mode; `client` is whose they are."""
-        self.put(weights)
-        losses = np.concatenate([found[0] for found in self._looked(samples)])
-        check_finite(client, np.arange(len(losses)), losses)
-        return losses
-
-    def evaluate(self, weights: Weights, samples: Samples) -> Evaluation:
-        """Accuracy and mean loss; without classes the accuracy is not a number."""
-        self.put(weights)
-        loss, right = 0.0, 0.0
-        for losses, outputs, labels in self._looked(samples):
-            loss += float(losses.sum())
-            right += float((outputs.argmax(axis=1) == labels).sum()) if self._classes else np.nan
-        return Evaluation(right / len(samples[1]), loss / len(samples[1]), len(samples[1]))
-
-    def timed(self, samples: Samples, batch_size: int, count: int) -> list[float]:
-        """Seconds of `count` training batches after one to warm up."""
-        size, seconds = len(samples[1]), []
-        weights = np.zeros(self.layout.parameters, dtype=np.float32)
-        work = ClientWork("timing", np.arange(size), count + 1, batch_size, 0.0, 0.0, None, 0)
-        with self.training(weights, samples, work) as training:
-            for number in range(count + 1):
-                began_s = time.monotonic()
-                training.step(np.arange(number * batch_size, (number + 1) * batch_size) % size)
-                seconds.append(max(time.monotonic() - began_s, 1e-6))
-        return seconds[1:]
-
-    # The signatures
+        super().__init__(bytes(self._signatures["about"]()["json"]), path)
 
     def put(self, weights: Weights) -> None:
-        """Begin with these weights: what is trained moves away from them."""
         tensors = self.layout.split(weights).values()
         self._signatures["put"](**{f"w{n}": np.ascontiguousarray(each) for n, each in enumerate(tensors)})
 
     def get(self) -> Weights:
-        """The weights as they are now."""
         found = self._signatures["get"]()
         return self.layout.join({name: found[f"w{n}"] for n, (name, _) in enumerate(self.layout)})
 
     def step(self, features: NDArray[Any], labels: NDArray[Any], work: ClientWork) -> FloatArray:
-        """One step of SGD; the per-sample losses from before it."""
-        clip_norm = NO_CLIP if work.clip_norm is None else work.clip_norm
-        numbers = {"learning_rate": work.learning_rate, "mu": work.mu, "clip_norm": clip_norm}
-        given = {name: np.float32(value) for name, value in numbers.items()}
+        given = {name: np.float32(value) for name, value in numbers_of(work).items()}
         found = self._signatures["train"](x=_device(features), y=_device(labels), **given)
         losses: FloatArray = found["losses"].astype(np.float64)
         return losses
 
+    def look(self, features: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        found = self._signatures["losses"](x=_device(features), y=_device(labels))
+        return found["losses"], found["outputs"]
+
     def infer(self, features: NDArray[Any]) -> NDArray[np.float32]:
-        """The outputs of the model."""
         outputs: NDArray[np.float32] = self._signatures["infer"](x=_device(features))["outputs"]
         return outputs
-
-    def _looked(self, samples: Samples) -> Iterator[tuple[FloatArray, NDArray[np.float32], NDArray[Any]]]:
-        """Losses, outputs and labels, piece by piece."""
-        features, labels = samples
-        for start in range(0, len(labels), self._piece):
-            x, y = (part[start : start + self._piece] for part in (features, labels))
-            found = self._signatures["losses"](x=_device(x), y=_device(y))
-            yield found["losses"].astype(np.float64), found["outputs"], y
-
-
-class LitertTraining(NotedTraining):
-    """A training while it goes on."""
-
-    def __init__(self, model: LitertModel, weights: Weights, samples: Samples, work: ClientWork) -> None:
-        def update() -> Weights:
-            moved: Weights = model.get() - weights
-            return moved
-
-        super().__init__(len(samples[1]), work, update, update)
-        self._model, self._samples = model, samples
-
-    def step(self, rows: IndexArray) -> None:
-        """Train the batch of these samples."""
-        features, labels = self._samples
-        losses = self._model.step(features[rows], labels[rows], self._work)
-        self.note(rows, lambda: losses)
 
 
 def _device(part: NDArray[Any]) -> NDArray[Any]:
@@ -148,21 +58,11 @@ def _opened(path: Path, threads: int) -> dict[str, Any]:
         raise MissingData(
             "a LiteRT model needs ai-edge-litert; install it with: pip install 'fedbalancer[device]'"
         ) from error
-    if not path.is_file():
-        raise BadData(f"there is no model file {path}; make one: fedbalancer export TASK --runtime litert -o {path}")
+    check_there(path, "litert")
     try:
         interpreter = Interpreter(model_path=str(path), num_threads=threads)
         known = set(interpreter.get_signature_list())
     except (ValueError, RuntimeError) as error:
         raise BadData(f"{path} is no LiteRT model: {' '.join(str(error).split())[:200]}") from error
-    if missing := [name for name in SIGNATURES if name not in known]:
-        raise BadData(f"{path} cannot be trained: it has no signature {missing[0]!r}; make it with fedbalancer export")
+    check_signatures(path, known, SIGNATURES)
     return {name: interpreter.get_signature_runner(name) for name in SIGNATURES}
-
-
-def _about(signature: Any, path: Path | str) -> dict[str, Any]:
-    """What a file tells of itself."""
-    about: dict[str, Any] = json.loads(bytes(signature()["json"]))
-    if about.get("format") != FORMAT:
-        raise BadData(f"{path} is of format {about.get('format')}; this version reads {FORMAT}: export it again")
-    return about

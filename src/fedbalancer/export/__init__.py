@@ -1,1 +1,1 @@
-"""Model files for devices: a torch model becomes one file that LiteRT trains, without torch or TensorFlow there."""
+"""Model files for devices: a torch model becomes one file that LiteRT, or ExecuTorch, trains there."""

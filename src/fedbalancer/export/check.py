@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbalancer.client.flat import FlatModule
-from fedbalancer.client.litert import LitertModel
+from fedbalancer.client.model_file import ModelFile
 from fedbalancer.client.tensors import batch_of, per_sample_loss, stored
 from fedbalancer.errors import BadData
 from fedbalancer.export.trace import layer_name
@@ -50,7 +50,7 @@ class Results:
     gradients: dict[str, FloatArray]
 
 
-def check_file(model: LitertModel, make: Callable[[], Any], loss: Any, samples: Samples, seed: int = 0) -> Agreement:
+def check_file(model: ModelFile, make: Callable[[], Any], loss: Any, samples: Samples, seed: int = 0) -> Agreement:
     """Compare on random batches of samples like these; what does not agree is `BadData` with the layer's name."""
     flat = FlatModule(make)
     worst = Agreement(0.0, 0.0)
@@ -101,7 +101,7 @@ def _tensor(part: Any) -> torch.Tensor:
     return batch_of(part, slice(None))
 
 
-def _by_file(model: LitertModel, weights: Weights, batch: Samples) -> Results:
+def _by_file(model: ModelFile, weights: Weights, batch: Samples) -> Results:
     losses = model.losses(weights, batch, "check")
     outputs = model.infer(batch[0]).astype(np.float64)
     size = len(batch[1])

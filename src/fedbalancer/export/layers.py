@@ -70,6 +70,31 @@ def max_pool_backward(
     return t.spatial.max_pool_backward(grad, x, which, _pool_how(x, kernel, stride, padding, dilation, ceil=ceil))
 
 
+def _average(x: Any, given: Sequence[Any], ceil: bool, pads: bool, divisor: int | None) -> tuple[Any, Any]:
+    """The windows of an average, and by what their sums are divided."""
+    kernel, stride, padding = given
+    how = _pool_how(x, kernel, stride, padding, (1,), ceil=ceil)
+    inside = (how.index < how.places).sum(axis=1)
+    if divisor is None and pads and ceil and (inside < how.index.shape[1]).any():
+        raise Refused("with ceil_mode is supported with count_include_pad=False only")
+    counts = np.full(len(inside), divisor or how.index.shape[1]) if pads or divisor else inside
+    return how, (1.0 / counts).astype(np.float32)
+
+
+def average_pool(
+    t: Tools, x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), ceil: bool = False, pads: bool = True,
+    divisor: int | None = None,
+) -> Any:  # fmt: skip
+    return t.spatial.average_pool(x, *_average(x, (kernel, stride, padding), ceil, pads, divisor))
+
+
+def average_pool_backward(
+    t: Tools, grad: Any, x: Any, kernel: Any, stride: Any, padding: Any, ceil: bool, pads: bool, divisor: int | None
+) -> Any:
+    how, shares = _average(x, (kernel, stride, padding), ceil, pads, divisor)
+    return t.spatial.average_pool_backward(grad, x, how, shares)
+
+
 def batch_norm(
     t: Tools, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, _: float, eps: float
 ) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from fedbalancer.errors import BadData, MissingData
 from fedbalancer.export.model import TracedModel
 from fedbalancer.export.operators import Translation
+from fedbalancer.export.replay import sgd_step
 from fedbalancer.export.slim import without_zeros
 
 
@@ -77,15 +78,11 @@ class _Steps:
         )
 
     def train(self, x: Any, y: Any, learning_rate: Any, mu: Any, clip_norm: Any) -> dict[str, Any]:
-        """One step of SGD, clipped as torch clips; the losses from before it."""
+        """One step of SGD; the losses from before it."""
         tf, now = self._tf, _read(self.now)
         losses, *gradients = self._run(self._model.train, [*now, x, y], tf.shape(x)[0])
-        pairs = enumerate(zip(gradients, _read(self.start), strict=True))
-        moves = {n: gradient + mu * (now[n] - start) for n, (gradient, start) in pairs if gradient is not None}
-        norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(move)) for move in moves.values()]))
-        step = learning_rate * tf.minimum(1.0, clip_norm / (norm + 1e-6))
-        for n, move in moves.items():
-            self.now[n].assign(now[n] - step * move)
+        for n, moved in sgd_step(tf, now, _read(self.start), gradients, learning_rate, mu, clip_norm).items():
+            self.now[n].assign(moved)
         return {"losses": losses}
 
     def losses(self, x: Any, y: Any) -> dict[str, Any]:

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import BadData
 from fedbalancer.export import cuts, layers
 from fedbalancer.export.layers import Refused
-from fedbalancer.export.trace import PerBatch, Ref, Step, Traced
-from fedbalancer.export.windows import Spatial
+from fedbalancer.export.replay import Replay
+from fedbalancer.export.trace import PerBatch
 
 
-class Translation:
+class Translation(Replay):
     """Runs the steps of a traced function on TensorFlow's tensors. Whole numbers are int32 there."""
 
+    whose = "among LiteRT's built-in ones"
+
     def __init__(self, tf: Any) -> None:
-        self.tf, self.spatial = tf, Spatial(tf)
-        self._batch: Any = None
+        super().__init__(tf)
 
-    def run(self, traced: Traced, inputs: Sequence[Any], batch: Any) -> list[Any]:
-        """The outputs; `batch` is the number of samples as a tensor."""
-        self._batch, given = batch, iter(inputs)
-        done: dict[str, Any] = {}
-        for step in traced.steps:
-            done[step.name] = next(given) if step.kind == "input" else self._done(step, done)
-        return [None if output is None else done[output.name] for output in traced.outputs]
+    def operation(self, kind: str) -> Callable[..., Any] | None:
+        return OPERATIONS.get(kind)
 
-    def _done(self, step: Step, done: Mapping[str, Any]) -> Any:
-        if step.kind == "constant":
-            return self.tf.constant(_narrow(step.args[0]))
-        if step.kind not in OPERATIONS:
-            raise BadData(f"{step.place}: the operation {step.kind} has no counterpart among LiteRT's built-in ones")
-        args = [self._known(arg, done) for arg in step.args]
-        try:
-            return OPERATIONS[step.kind](self, *args, **{key: self._known(v, done) for key, v in step.options.items()})
-        except Refused as reason:
-            raise BadData(f"{step.place}: {step.kind} {reason}") from reason
-
-    def _known(self, arg: Any, done: Mapping[str, Any]) -> Any:
-        if isinstance(arg, Ref):
-            return done[arg.name]
-        return tuple(self._known(each, done) for each in arg) if isinstance(arg, tuple) else arg
+    def constant(self, value: Any) -> Any:
+        return self.tf.constant(_narrow(value))
 
     def number(self, value: Any) -> Any:
         """A number of an operation; one that depends on the batch as a tensor of float32."""
@@ -272,6 +254,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.convolution_backward.default": layers.convolution_backward,
     "aten.max_pool2d_with_indices.default": layers.max_pool,
     "aten.max_pool2d_with_indices_backward.default": layers.max_pool_backward,
+    "aten.avg_pool2d.default": layers.average_pool,
+    "aten.avg_pool2d_backward.default": layers.average_pool_backward,
     "aten.native_batch_norm.default": layers.batch_norm,
     "aten.embedding.default": layers.embedding,
     "aten.embedding_dense_backward.default": layers.embedding_backward,

@@ -121,6 +121,17 @@ class Spatial:
         shares = tf.reshape(shares, (-1, how.index.size, x.shape[1]))
         return self._channels_first(self._gathered_back(shares, how), tuple(x.shape[2:]))
 
+    def average_pool(self, x: Any, how: Windows, shares: NDArray[np.float32]) -> Any:
+        """The sum of every window, times its share."""
+        sums = self.tf.reduce_sum(self._windows(x, how, 0.0), axis=2)
+        return self._channels_first(sums * self.tf.constant(shares[None, :, None]), how.out)
+
+    def average_pool_backward(self, grad: Any, x: Any, how: Windows, shares: NDArray[np.float32]) -> Any:
+        tf, (_, kernel) = self.tf, how.index.shape
+        each = (self._places_first(grad) * tf.constant(shares[None, :, None]))[:, :, None, :]
+        spread = tf.reshape(each * tf.ones((1, 1, kernel, 1)), (-1, how.index.size, x.shape[1]))
+        return self._channels_first(self._gathered_back(spread, how), tuple(x.shape[2:]))
+
     def _kernel(self, weight: Any) -> Any:
         """(out, in, places) as (places x in, out)."""
         tf, (outs, ins) = self.tf, weight.shape[:2]

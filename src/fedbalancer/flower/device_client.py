@@ -1,4 +1,5 @@
-"""A ready client app for devices: a model file of `fedbalancer export`, LiteRT and NumPy; no torch, no TensorFlow."""
+"""A ready client app for devices: a model file of `fedbalancer export`, run by LiteRT (with NumPy alone: no torch, no
+TensorFlow) or by ExecuTorch."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.client.litert import LitertModel
+from fedbalancer.client.model_file import ModelFile
+from fedbalancer.client.open_model import open_model
 from fedbalancer.flower.compat import ClientApp
 from fedbalancer.flower.model_app import Data, Hold, model_app
 from fedbalancer.flower.mods import Mod
@@ -24,13 +26,14 @@ def device_app(
     hold: Hold | None = None,
 ) -> ClientApp:
     """A `ClientApp` that trains the model in `file` on `data(context)`, a pair (features, labels) with one row per
-    sample. The server's model must be the one that was exported: the same names and shapes, in whatever order.
+    sample. The server's model must be the one that was exported: the same names and shapes, in whatever order. A file
+    that ends in `.pte` is ExecuTorch's, one in `.tflite` LiteRT's.
 
     Everything else is as in `client_app`; plain SGD (with mu and clip_norm as the server says) is what the file does.
     """
 
     @cache
-    def ready() -> LitertModel:
-        return LitertModel(file, threads)
+    def ready() -> ModelFile:
+        return open_model(file, threads)
 
     return model_app(lambda samples: ready(), data, test=test, method=method, mods=mods, hold=hold)

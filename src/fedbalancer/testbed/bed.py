@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.client.litert import LitertModel
+from fedbalancer.client.open_model import SUFFIXES, open_model
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.errors import BadSetting, MissingData
 from fedbalancer.export.run import export
@@ -63,7 +63,7 @@ def run_bed(
     if plan.model:
         _check_model(plan)
     _make_free(Path(plan.folder), overwrite)
-    if plan.runtime == "litert" and not plan.model:
+    if plan.runtime in SUFFIXES and not plan.model:
         plan = replace(plan, model=str(_exported(plan)))
     with ExitStack() as stack:
         bed = RunningBed(plan, stack, listen, stopped)
@@ -75,6 +75,8 @@ def run_bed(
 
 def _check_packages(plan: BedPlan) -> None:
     needed = {"flwr": "flower", "torch": "torch"}
+    if plan.runtime == "executorch":
+        needed["executorch"] = "executorch"
     if plan.runtime == "litert":
         needed |= {"ai_edge_litert": "device"} | ({} if plan.model else {"tensorflow": "export"})
     for package, extra in needed.items():
@@ -84,7 +86,7 @@ def _check_packages(plan: BedPlan) -> None:
 
 def _check_model(plan: BedPlan) -> None:
     """Refuse a file of another model than the task's."""
-    found, wanted = LitertModel(plan.model).layout, TorchTrainer(plan.loaded).layout
+    found, wanted = open_model(plan.model).layout, TorchTrainer(plan.loaded).layout
     if found != wanted:
         strange = next(str(item) for item in (*wanted, *found) if item not in found or item not in wanted)
         raise BadSetting(f"{plan.model} is no model of {plan.task} at scale {plan.scale}: they differ in {strange}")
@@ -92,9 +94,9 @@ def _check_model(plan: BedPlan) -> None:
 
 def _exported(plan: BedPlan) -> Path:
     """The file of the task's model, in the folder of the bed."""
-    path = Path(plan.folder) / "bed" / "model.tflite"
+    path = Path(plan.folder) / "bed" / f"model{SUFFIXES[plan.runtime]}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    return export(plan.loaded, path).path
+    return export(plan.loaded, path, plan.runtime).path
 
 
 def _reported(plan: BedPlan, bed: RunningBed, stopped: bool) -> BedResult:

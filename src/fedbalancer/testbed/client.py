@@ -55,7 +55,7 @@ class PhoneClock:
 
 
 class PhoneTrainer(Protocol):
-    """What a phone trains with: torch, or LiteRT."""
+    """What a phone trains with: torch, or a model file."""
 
     def prepare(self) -> None: ...
     def losses(self, weights: Weights, client: str) -> FloatArray: ...

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from fedbalancer.client.litert_trainer import LitertTrainer
+from fedbalancer.client.file_trainer import FileTrainer
 from fedbalancer.client.train import TorchTrainer
 from fedbalancer.flower.memory import FOLDER_KEY
 from fedbalancer.processes import one_thread_here
@@ -36,8 +36,7 @@ def main(plan: BedPlan, superlink: str, ports: Sequence[int]) -> None:
     """Start every phone and wait until one of them, or whoever started this, is gone."""
     one_thread_here()
     devices, parent = plan.devices(), os.getppid()
-    on_litert = plan.runtime == "litert"
-    trainer: PhoneTrainer = LitertTrainer(plan.loaded, plan.model) if on_litert else TorchTrainer(plan.loaded)
+    trainer: PhoneTrainer = FileTrainer(plan.loaded, plan.model) if plan.model else TorchTrainer(plan.loaded)
     model_bytes = plan.model_bytes()
     for number, (client, port) in enumerate(zip(plan.names, ports, strict=True)):
         _start(EmulatedPhone(client, plan, devices, trainer, model_bytes), number, superlink, port)

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedbalancer.client.open_model import SUFFIXES, runtime_of
 from fedbalancer.devices import Network, Phones, resolve_latency
 from fedbalancer.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.files import write_json
@@ -23,7 +24,7 @@ from fedbalancer.testbed.clock import BedClock
 from fedbalancer.testbed.phones import RecordedPhones, find_file, handed_out, read_phones
 
 DEFAULT_SPEED = 20.0
-RUNTIMES = ("torch", "litert")
+RUNTIMES = ("torch", *SUFFIXES)
 FILE = "bed.json"
 
 
@@ -33,7 +34,7 @@ class BedPlan:
 
     `phones` is the file of the recorded phones, "" for the project's device model. `folder` gets one run folder a
     method, as a comparison has them. In `real_time` the clock of the phones does not wait for this machine. `runtime`
-    is what the phones train with, and `model` their file if it is litert.
+    is what the phones train with, and `model` their file if it is litert or executorch.
     """
 
     folder: str
@@ -63,6 +64,9 @@ class BedPlan:
             raise UnknownName("runtime", plan.runtime, RUNTIMES)
         if plan.model and plan.runtime == "torch":
             raise BadSetting(f"model = {plan.model}: phones with torch have no model file; say --runtime litert")
+        if plan.model and runtime_of(Path(plan.model)) != plan.runtime:
+            raise BadSetting(f"model = {plan.model} is no file for {plan.runtime}, whose files end in "
+                             f"{SUFFIXES[plan.runtime]}")  # fmt: skip
         if plan.clients < 1:
             raise BadSetting(f"clients = {plan.clients} must be at least 1")
         if not plan.methods or len(set(plan.methods)) < len(plan.methods):

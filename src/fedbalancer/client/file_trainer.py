@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from fedbalancer.client.litert import LitertModel
+from fedbalancer.client.model_file import ModelFile
+from fedbalancer.client.open_model import open_model
 from fedbalancer.client.tensors import Shelf
 from fedbalancer.task import Task
 from fedbalancer.types import ClientWork, FloatArray, Layout, Trained, Weights
 
 
-class LitertTrainer:
+class FileTrainer:
     """Trains the clients of a task by a file of `fedbalancer export`, which is opened when it is first needed: only
     then, for a process that has opened it must not fork."""
 
@@ -20,8 +21,8 @@ class LitertTrainer:
         self._shelf = Shelf(lambda client: task.clients[client])
 
     @cached_property
-    def model(self) -> LitertModel:
-        return LitertModel(self._path)
+    def model(self) -> ModelFile:
+        return open_model(self._path)
 
     @property
     def layout(self) -> Layout:
