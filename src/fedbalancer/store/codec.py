@@ -24,6 +24,8 @@ SLOTS = tuple(f.name for f in fields(ServerState) if f.name not in ("round", "cl
 """The fields of `ServerState` that belong to policies."""
 
 LEDGER_COLUMNS = tuple(f.name for f in fields(Ledger) if f.name not in ("clients", "position"))
+LATER_COLUMNS = ("loss_first",)
+"""Those that checkpoints of before do not have: they begin anew, so that a run of before goes on."""
 
 _FLOAT, _DICT = "$float", "$dict"
 
@@ -93,7 +95,9 @@ def decode_state(blob: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], te
     _check_clients(blob["clients"], template.ledger.clients)
     fresh = template.ledger
     columns: dict[str, Any] = {
-        name: _fitting(arrays, f"ledger.{name}", getattr(fresh, name)) for name in LEDGER_COLUMNS
+        name: _fitting(arrays, f"ledger.{name}", getattr(fresh, name))
+        for name in LEDGER_COLUMNS
+        if name not in LATER_COLUMNS or f"ledger.{name}" in arrays
     }
     saved = blob["slots"]
     slots = {slot: _decode_slot(slot, saved[slot], arrays, getattr(template, slot)) for slot in SLOTS if slot in saved}
