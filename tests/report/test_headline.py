@@ -37,7 +37,7 @@ def test_a_win_within_chance_says_so() -> None:
 def test_another_winner_says_that_fedbalancer_did_not_win() -> None:
     text = headline(compared({"fedavg+1t": [100], "oort": [25], "fedbalancer": [50]}))
     assert text.startswith("oort reached the target")
-    assert "fedbalancer did not win: 2.00 times the speed" in text
+    assert "fedbalancer comes after that, at 2.00 times the speed" in text
 
 
 def test_no_win_at_all_is_said() -> None:

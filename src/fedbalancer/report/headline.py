@@ -56,7 +56,10 @@ def _ours(comparison: Comparison, ours: MethodScore) -> str:
         else f", reaching the target on {ours.reached} of {len(ours.scores)} seeds"
     )
     bound = {"<": "under ", ">": "over "}.get(_bound(ours), "")
-    return f"{OURS} did not win: {bound}{_mean(ours):.2f} times the speed of {comparison.reference}{some}."
+    speed = f"{bound}{_mean(ours):.2f} times the speed of {comparison.reference}{some}."
+    if _mean(ours) > 1 and _bound(ours) != "<":  # behind the winner, and faster than the reference all the same
+        return f"{OURS} comes after that, at {speed} {_chance(ours)}"
+    return f"{OURS} did not win: {speed}"
 
 
 def _chance(winner: MethodScore) -> str:
