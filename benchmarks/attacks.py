@@ -1,6 +1,6 @@
 """How far attackers steer the paper's rules and the robust ones: the table of docs/reliability.md.
 
-    python benchmarks/attacks.py [--rounds 30] [--seeds 1] [--methods fedbalancer,fedbalancer+robust]
+    python benchmarks/attacks.py [--rounds 30] [--seeds 0 [1 ...]] [--methods fedbalancer fedbalancer+robust]
 
 100 clients of `synthetic`, ten a round; the ratio control looks every five rounds, so that it moves within thirty.
 """
@@ -29,8 +29,8 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--methods", default="fedbalancer,fedbalancer+robust")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--methods", nargs="+", default=["fedbalancer", "fedbalancer+robust"])
     parser.add_argument("--attacks", nargs="*", default=ATTACKS)
     asked = parser.parse_args()
     logging.getLogger("fedbalancer").setLevel(logging.ERROR)
@@ -40,8 +40,8 @@ def main() -> None:
     print("| attack | method | threshold off by | deadline off by | honest done | liar chosen | left out | accuracy |")
     print("|:--|:--|--:|--:|--:|--:|--:|--:|")
     for attack in asked.attacks:
-        for method in asked.methods.split(","):
-            specs = [replace(base, method=method, seed=seed) for seed in range(asked.seeds)]
+        for method in asked.methods:
+            specs = [replace(base, method=method, seed=seed) for seed in asked.seeds]
             found = [steered(spec, task, executor, () if attack == "none" else (attack,)) for spec in specs]
             print(f"| `{attack}` | `{method}` | {row(found)} |", flush=True)
 

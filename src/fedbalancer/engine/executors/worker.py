@@ -80,6 +80,9 @@ def told(error: Exception) -> Exception:
         error.add_note(f"in a worker:\n{''.join(traceback.format_exception(error))}")
     try:
         cloudpickle.loads(cloudpickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+    except Exception:  # whatever its own pickling raises
+        plain = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            plain.add_note(note)
+        return plain
     return error
