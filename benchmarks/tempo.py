@@ -10,6 +10,7 @@
     python benchmarks/tempo.py added [--tasks synthetic]                          # parts that it does not have
     python benchmarks/tempo.py trials --only 'come and go' --seeds 15..19 --out docs/results/tempo/seeds-15-to-19
     python benchmarks/tempo.py pace [--tasks har]                                 # the ratios by the fall of losses
+    python benchmarks/tempo.py power [--tasks har]                                # of the batches: others, or learned
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
 of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and 95 %
@@ -68,6 +69,10 @@ TRIALS: Mapping[str, tuple[str, ...]] = {
 ADDED = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed", "tempo+forecast", "tempo+classfloor")
 _PROGRESS = "utility_samples=all,pace=ProgressControl"
 PACES = ("fedavg+1t", "fedavg+wfa", "fedbalancer", f"fedbalancer[{_PROGRESS}]", "tempo", f"tempo[{_PROGRESS}]")
+POWERS = (
+    "fedavg+1t", "fedavg+wfa", "fedbalancer", *(f"tempo[deadline=UsefulWork(gamma={power})]" for power in (0.25, 0.75)),
+    "tempo", "tempo+learned",
+)  # fmt: skip
 LABELS = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed")
 USERS = {"synthetic": 100}
 DIGITS = """name = "digits"
@@ -219,6 +224,7 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None, runs: Path
         "peers": (PEERS, TASKS, "10..14"),
         "added": (ADDED, ("synthetic",), "10..12"),
         "pace": (PACES, ("har", "synthetic"), "10..12"),
+        "power": (POWERS, ("har", "femnist", "synthetic"), "10..14"),
     }[what]
     # Two tables of one comparison: what they have in common runs once.
     run = tuple(dict.fromkeys((*PARTS, *GIVEN))) if methods in (GIVEN, PARTS) else methods
@@ -239,7 +245,7 @@ def digits(runs: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    kinds = ("held-out", "gifts", "parts", "peers", "unseen", "trials", "labels", "added", "pace")
+    kinds = ("held-out", "gifts", "parts", "peers", "unseen", "trials", "labels", "added", "pace", "power")
     parser.add_argument("what", choices=kinds)
     parser.add_argument("--tasks", type=lambda text: text.split(","))
     parser.add_argument("--seeds")

@@ -29,7 +29,7 @@ from fedbalancer.client.samples import (
     RandomSamples,
     Trimmed,
 )
-from fedbalancer.client.summary import LossStatistics, Silent
+from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting
 from fedbalancer.loop import rounds
@@ -67,6 +67,7 @@ from fedbalancer.server.deadline import (
     FirstReports,
     FixedDeadline,
     KthFastest,
+    LearnedWork,
     LimitedDeadline,
     PeakDeadline,
     UsefulWork,
@@ -91,7 +92,7 @@ CHOICES: dict[str, list[Any]] = {
     ],
     "deadline": [
         FixedDeadline(1), PeakDeadline(gate=0.1), WaitForShare(0.8), FirstReports(), UsefulWork(), KthFastest(),
-        LimitedDeadline(UsefulWork()),
+        LimitedDeadline(UsefulWork()), LearnedWork(),
     ],
     "work": [AllOrNothing(), WholeEpochs(), WholeBatches(), ForecastBatches()],
     "aggregate": [
@@ -103,7 +104,7 @@ CHOICES: dict[str, list[Any]] = {
     "late": [Lost(), Joins(), Buffered(), Boosted()],
     "threshold": [NoThreshold(), InterpolatedThreshold(), RecentThreshold()],
     "pace": [ConstantPace(), RatioControl(w=1), MedianControl(w=1), ProgressControl(w=1)],
-    "summary": [LossStatistics(0.01), LossStatistics(utility_samples="all"), Silent()],
+    "summary": [LossStatistics(0.01), LossStatistics(utility_samples="all"), Silent(), LossesBySteps(0.01, "all")],
     "compress": [
         NoCompression(), LowRank(4), RandomMask(0.2), Subsample(0.2), Quantised(4), GradientDropping(), SignSGD(),
     ],
@@ -113,16 +114,17 @@ CHOICES: dict[str, list[Any]] = {
 }  # fmt: skip
 STEERED_BY_LOSSES = (
     OverThresholdUtility, CappedParticipation, GroupFloor, Oort, PowerOfChoice, ByLoss, QFFL, InterpolatedThreshold,
-    RecentThreshold, RatioControl, MedianControl, ProgressControl,
+    RecentThreshold, RatioControl, MedianControl, ProgressControl, LearnedWork,
 )  # fmt: skip
 
 
 def must_be_refused(slots: dict[str, Any]) -> bool:
-    """The three rules, said once more."""
+    """The four rules, said once more."""
     silent = isinstance(slots["summary"], Silent) and any(isinstance(v, STEERED_BY_LOSSES) for v in slots.values())
     other_samples = isinstance(slots["pace"], ProgressControl) and slots["summary"] == LossStatistics(0.01)
     unvoted = isinstance(slots["compress"], SignSGD) and not isinstance(slots["aggregate"], MajorityVote)
-    return silent or other_samples or unvoted
+    untold = isinstance(slots["deadline"], LearnedWork) and not isinstance(slots["summary"], LossesBySteps)
+    return silent or other_samples or unvoted or untold
 
 
 def covering(seed: int) -> Iterator[dict[str, Any]]:
@@ -145,7 +147,7 @@ def covering(seed: int) -> Iterator[dict[str, Any]]:
         slots = {slot: CHOICES[slot][choice] for slot, choice in picked.items()}
         yield slots
         if must_be_refused(slots):  # its other choices meet as well
-            yield {**slots, "summary": LossStatistics(utility_samples="all"), "compress": NoCompression()}
+            yield {**slots, "summary": LossesBySteps(utility_samples="all"), "compress": NoCompression()}
 
 
 def _pairs(picked: dict[str, int]) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:

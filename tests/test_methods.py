@@ -28,7 +28,7 @@ from fedbalancer.client.samples import (
     RandomSamples,
     Trimmed,
 )
-from fedbalancer.client.summary import LossStatistics, Silent
+from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.methods import BASES, MODIFIERS, SLOTS, load_policy, method
@@ -57,7 +57,15 @@ from fedbalancer.server.clients import (
     PowerOfChoice,
     Uniform,
 )
-from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
+from fedbalancer.server.deadline import (
+    FirstReports,
+    FixedDeadline,
+    KthFastest,
+    LearnedWork,
+    PeakDeadline,
+    UsefulWork,
+    WaitForShare,
+)
 from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
 from fedbalancer.server.pace import ConstantPace, RatioControl
@@ -200,6 +208,7 @@ class TestSettingsReachTheSlots:
             "+fedcs": {"clients": FedCS(3.0)},
             "+groupfloor": {"clients": GroupFloor(method("fedbalancer", s).clients)},
             "+late": {"late": Joins()},
+            "+learned": {"deadline": LearnedWork(), "summary": LossesBySteps()},
             "+qffl": {"aggregate": QFFL(0.5)},
             "+momentum": {"aggregate": ServerMomentum(0.7, 0.6)},
             "+fedadam": {"aggregate": FedAdam(0.2, 0.8, 0.9, 0.1)},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 from fedbalancer.client.compress import (
     GradientDropping,
@@ -14,7 +15,7 @@ from fedbalancer.client.compress import (
 )
 from fedbalancer.client.forecast import ForecastBatches, ForecastEpochs
 from fedbalancer.client.samples import ClassFloor, EverySample, OverThreshold, RandomSamples, Trimmed
-from fedbalancer.client.summary import Silent
+from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
 from fedbalancer.client.work import WholeBatches, WholeEpochs
 from fedbalancer.composition import Method
 from fedbalancer.errors import BadSetting
@@ -33,7 +34,7 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
 )
 from fedbalancer.server.clients import FedCS, GroupFloor, PowerOfChoice, Uniform
-from fedbalancer.server.deadline import FixedDeadline
+from fedbalancer.server.deadline import FixedDeadline, LearnedWork
 from fedbalancer.server.deliver import AveragedModel
 from fedbalancer.server.late import Joins, Lost
 from fedbalancer.server.threshold import NoThreshold
@@ -68,6 +69,12 @@ def _forecast(m: Method, s: Settings) -> Method:
     return m.changed(work=made())
 
 
+def _learned(m: Method, s: Settings) -> Method:
+    if type(m.summary) is not LossStatistics:
+        raise BadSetting(f"method '{m.name}+learned': {type(m.summary).__name__} tells nothing of single steps")
+    return m.changed(deadline=LearnedWork(), summary=LossesBySteps(**asdict(m.summary)))
+
+
 LAST = "+robust"
 Modifier = Callable[[Method, Settings], Method]
 
@@ -85,6 +92,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         lambda m, s: m.changed(clients=PowerOfChoice(s.candidates)),
     ),
     "+fedcs": ("as many fast clients as fit", lambda m, s: m.changed(clients=FedCS(s.candidates))),
+    "+learned": ("deadlines by useful work, whose worth is learned while training", _learned),
     "+groupfloor": ("no speed of devices is left out", lambda m, s: m.changed(clients=GroupFloor(m.clients))),
     "+late": ("a late report joins the round in which it comes", _late),
     # How updates become a model.

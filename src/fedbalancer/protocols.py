@@ -154,8 +154,9 @@ class Summarizer(Protocol):
     """What a client releases; noise is added here, on the client.
 
     A summary may have a half on the server, `read(summaries, order)`, that makes statistics of what the clients of a
-    round `released`, after `fault(released)` found nothing wrong with it; and say by `release(fresh)` what an
-    accountant has to know of it.
+    round `released`, after `fault(released)` found nothing wrong with it; tell by `by_steps(trained, rng)` more of a
+    training than its losses, which becomes what is `released`; and say by `release(fresh)` what an accountant has to
+    know of it.
     """
 
     def summarize(

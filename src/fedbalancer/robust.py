@@ -7,11 +7,11 @@ from typing import Any
 from fedbalancer.composition import Method
 from fedbalancer.server.aggregate import ClippedAround
 from fedbalancer.server.clients import CappedParticipation, Uniform
-from fedbalancer.server.deadline import LimitedDeadline, PeakDeadline, UsefulWork
+from fedbalancer.server.deadline import LearnedWork, LimitedDeadline, PeakDeadline, UsefulWork
 from fedbalancer.server.pace import MedianControl, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, RecentThreshold
 
-STEERED = (PeakDeadline, UsefulWork)
+STEERED = (LearnedWork, PeakDeadline, UsefulWork)
 """Deadlines that follow what clients say of their speed; others are fixed, or wait."""
 
 

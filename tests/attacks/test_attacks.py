@@ -114,14 +114,20 @@ class TestWhat:
         assert (told.loss_low, told.loss_high) == (0.1, 2e40)
 
     def test_a_histogram_is_pushed_to_one_end_with_its_total(self) -> None:
-        told = sent("metadata-liar", released=(5.0, 3.0, 2.0)).summary  # type: ignore[attr-defined]
+        alone = {"released": (5.0, 3.0, 2.0), "loss_count": 0.0}
+        told = sent("metadata-liar", **alone).summary  # type: ignore[attr-defined]
         assert told.released == (0.0, 0.0, 10.0)
-        told = sent("metadata-liar(factor=0)", released=(5.0, 3.0, 2.0)).summary  # type: ignore[attr-defined]
+        told = sent("metadata-liar(factor=0)", **alone).summary  # type: ignore[attr-defined]
         assert told.released == (10.0, 0.0, 0.0)
 
     def test_a_share_is_one_or_none(self) -> None:
-        assert sent("metadata-liar", released=(0.3,)).summary.released == (1.0,)  # type: ignore[attr-defined]
-        assert sent("metadata-liar(factor=0)", released=(0.3,)).summary.released == (0.0,)  # type: ignore[attr-defined]
+        alone = {"released": (0.3,), "loss_count": 0.0}
+        assert sent("metadata-liar", **alone).summary.released == (1.0,)  # type: ignore[attr-defined]
+        assert sent("metadata-liar(factor=0)", **alone).summary.released == (0.0,)  # type: ignore[attr-defined]
+
+    def test_statistics_are_inflated_where_something_is_released_beside_them(self) -> None:
+        told = sent("metadata-liar", released=(5.0, 3.0, 2.0)).summary  # type: ignore[attr-defined]
+        assert (told.loss_sum, told.released) == (100.0, (5.0, 3.0, 2.0))
 
     def test_updates_are_flipped_and_scaled_as_float32(self) -> None:
         flipped = sent("update-flip(factor=100)").update  # type: ignore[attr-defined]

@@ -115,7 +115,24 @@ def test_losses_are_those_of_the_first_time_a_sample_is_seen_in_any_epoch() -> N
         before = trainer.train(weights, work(epoch_batches=1, batches=step, batch_size=5)).update
         expected = trainer.losses(weights + before, "ann")
         for row in set(rows[step]) - {*np.concatenate([np.empty(0), *rows[:step]])}:
-            assert trained.losses[list(trained.seen).index(row)] == pytest.approx(expected[row], rel=1e-4)
+            place = list(trained.seen).index(row)
+            assert trained.losses[place] == pytest.approx(expected[row], rel=1e-4)
+            assert trained.steps is not None
+            assert trained.steps[place] == step
+
+
+def test_steps_are_counted_alike_batch_by_batch_and_epoch_by_epoch() -> None:
+    trainer, job = TorchTrainer(task()), work(batches=7, batch_size=4)
+    weights = trainer.initial_weights(0)
+    with trainer.model.training(weights, trainer._shelf["ann"], job) as training:
+        for _, rows in batches(job):
+            training.step(rows)
+        single = training.result()
+    whole = trainer.train(weights, job)
+    assert single.steps is not None
+    assert whole.steps is not None
+    assert single.steps.tolist() == whole.steps.tolist()
+    assert whole.steps.max() > 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)

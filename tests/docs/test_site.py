@@ -82,7 +82,7 @@ def test_the_reference_has_every_public_name(pages: dict[Path, Page], site: Path
 
 def test_examples_of_docstrings_are_code_and_no_quotes(site: Path) -> None:
     text = (site / "reference" / "types.html").read_text()
-    assert text.count('class="language-pycon highlight"') == 2
+    assert text.count('class="language-pycon highlight"') == 3
     assert "<blockquote>" not in text
 
 

@@ -31,7 +31,8 @@ class MetadataLiar:
 
     def falsified(self, report: ClientReport, order: Order) -> ClientReport:
         summary = report.summary
-        lie = self._of_histogram(summary) if summary.released else self._of_statistics(summary)
+        in_place = summary.released and not summary.loss_count  # of statistics, not beside them
+        lie = self._of_histogram(summary) if in_place else self._of_statistics(summary)
         return replace(report, summary=lie)
 
     def _of_statistics(self, summary: Summary) -> Summary:

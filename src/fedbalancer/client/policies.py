@@ -28,7 +28,14 @@ from fedbalancer.client.samples import (
     RandomSamples,
     Trimmed,
 )
-from fedbalancer.client.summary import FractionTracker, Histogram, LossStatistics, SecAggHistogram, Silent
+from fedbalancer.client.summary import (
+    FractionTracker,
+    Histogram,
+    LossesBySteps,
+    LossStatistics,
+    SecAggHistogram,
+    Silent,
+)
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.errors import BadSetting
 from fedbalancer.protocols import Compressor, SampleSelector, Summarizer, WorkPolicy
@@ -40,7 +47,7 @@ KNOWN: dict[str, Mapping[str, type]] = {
     },
     "work": {c.__name__: c for c in (AllOrNothing, ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs)},
     "summary": {
-        **{c.__name__: c for c in (FractionTracker, Histogram, LossStatistics, SecAggHistogram, Silent)},
+        **{c.__name__: c for c in (FractionTracker, Histogram, LossesBySteps, LossStatistics, SecAggHistogram, Silent)},
         "gaussian": LossStatistics, "histogram": Histogram, "secagg-histogram": SecAggHistogram,
         "fraction-tracker": FractionTracker,
     },

@@ -196,7 +196,10 @@ class ClientRound:
         nobody else can."""
         losses = updated_losses(self.memory.losses, self.size, trained.seen, trained.losses)
         told = self._of_received_model() if looks_every_round(self.policies) else losses
-        summary = self.policies.summary.summarize(told, trained.seen, batch_s, self.order, noise)
+        policy = self.policies.summary
+        summary = policy.summarize(told, trained.seen, batch_s, self.order, noise)
+        if (by_steps := getattr(policy, "by_steps", None)) is not None:
+            summary = replace(summary, released=by_steps(trained, noise))
         sent, residual = self._encoded(trained.update, layout)
         return Released(sent, summary, self.memory.reported(losses, residual))
 

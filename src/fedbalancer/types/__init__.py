@@ -12,11 +12,12 @@ from fedbalancer.types.ledger import RECENT_COUNTS, Ledger
 from fedbalancer.types.plan import LateRule, Order, RoundPlan
 from fedbalancer.types.result import UNDER_WAY, ClientReport, Evaluation, Missing, RoundResult, Summary, Timings
 from fedbalancer.types.state import ServerState, Setup
-from fedbalancer.types.work import FORWARD_PASS_EPOCHS, ClientWork, Trained, batches_per_epoch
+from fedbalancer.types.work import FORWARD_PASS_EPOCHS, STEP_BINS, ClientWork, Trained, batches_per_epoch, step_bin
 
 __all__ = [
     "FORWARD_PASS_EPOCHS",
     "RECENT_COUNTS",
+    "STEP_BINS",
     "UNDER_WAY",
     "ClientReport",
     "ClientWork",
@@ -38,4 +39,5 @@ __all__ = [
     "Trained",
     "Weights",
     "batches_per_epoch",
+    "step_bin",
 ]

@@ -29,6 +29,19 @@ def batches_per_epoch(samples: Count, batch_size: int, most: int | None = None) 
     return np.asarray(np.maximum(whole if most is None else np.minimum(whole, most), 1))
 
 
+STEP_BINS = 12
+"""Kinds of local steps that are told apart: the first, the next two, the next four and so on; the last has the rest."""
+
+
+def step_bin(steps: IndexArray) -> IndexArray:
+    """Of which kind a step is that came after so many others.
+
+    >>> step_bin(np.array([0, 1, 2, 3, 6, 7, 10**9])).tolist()
+    [0, 1, 1, 2, 2, 3, 11]
+    """
+    return np.asarray(np.minimum(np.frexp(steps + 1.0)[1] - 1, STEP_BINS - 1), dtype=np.int64)
+
+
 @dataclass(frozen=True, eq=False)
 class ClientWork:
     """One local training, as pure work: `batches` steps over `indices`, reshuffled every epoch, of which every epoch
@@ -53,9 +66,11 @@ class ClientWork:
 @dataclass(frozen=True, eq=False)
 class Trained:
     """The result of a `ClientWork`: the update, and of the samples really seen, in ascending order, the loss when each
-    was first seen, taken in its mini-batch just before that step."""
+    was first seen, taken in its mini-batch just before that step, and how many steps came before it (None where whoever
+    trained did not count)."""
 
     client: str
     update: Weights
     seen: IndexArray
     losses: FloatArray
+    steps: IndexArray | None = None

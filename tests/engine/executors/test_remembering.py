@@ -55,8 +55,10 @@ def make(tmp_path: Path) -> Callable[..., tuple[RememberingExecutor, list[Any]]]
 
 
 def same(one: Trained, other: Trained) -> bool:
-    return one.client == other.client and all(
-        getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in ("update", "seen", "losses")
+    return (
+        one.client == other.client
+        and all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in ("update", "seen", "losses"))
+        and np.array_equal(one.steps, other.steps)
     )
 
 

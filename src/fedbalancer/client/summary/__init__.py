@@ -1,5 +1,6 @@
 """What a client tells about its losses and its speed."""
 
+from fedbalancer.client.summary.by_steps import LossesBySteps
 from fedbalancer.client.summary.fraction_tracker import FractionTracker
 from fedbalancer.client.summary.gaussian import LossStatistics
 from fedbalancer.client.summary.histogram import Histogram
@@ -11,6 +12,7 @@ __all__ = [
     "FractionTracker",
     "Histogram",
     "LossStatistics",
+    "LossesBySteps",
     "Release",
     "SecAggHistogram",
     "Silent",

@@ -33,6 +33,9 @@ MOST_ALONE = 5000
 """Results in a row that nobody had before: a run that has gone its own way for so long (500 rounds of ten clients)
 leaves no more of them. A long run would fill the folder with files that nobody asks for, minutes of work to remove."""
 
+_TRAINED = tuple(field.name for field in fields(Trained) if field.name != "client")
+"""What is kept of a training."""
+
 Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")
 
@@ -60,10 +63,10 @@ class RememberingExecutor:
         if weights.nbytes * len(works) > self._most_round_bytes:
             return self._executor.train(weights, works)
         return self._each(
-            [self._key("train", weights, *_values(work)) for work in works],
+            [self._key("train", weights, _TRAINED, *_values(work)) for work in works],
             lambda places: self._executor.train(weights, [works[place] for place in places]),
-            lambda trained: {"update": trained.update, "seen": trained.seen, "losses": trained.losses},
-            lambda place, arrays: Trained(works[place].client, arrays["update"], arrays["seen"], arrays["losses"]),
+            lambda trained: {name: found for name in _TRAINED if (found := getattr(trained, name)) is not None},
+            lambda place, arrays: Trained(works[place].client, **arrays),
         )
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedbalancer.server.deadline.fixed import FixedDeadline
 from fedbalancer.server.deadline.kth_fastest import KthFastest
+from fedbalancer.server.deadline.learned import LearnedWork
 from fedbalancer.server.deadline.limited import LimitedDeadline
 from fedbalancer.server.deadline.peak import PeakDeadline, interpolated, peak_deadline
 from fedbalancer.server.deadline.useful import UsefulWork, useful_deadline
@@ -14,6 +15,7 @@ __all__ = [
     "FirstReports",
     "FixedDeadline",
     "KthFastest",
+    "LearnedWork",
     "LimitedDeadline",
     "PeakDeadline",
     "UsefulWork",
