@@ -17,10 +17,16 @@ import fedbalancer as fb
 from fedbalancer.client.fast import provenance
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import BadData, BadSetting, RunFolderError, TrainingDiverged, UnknownName
+from fedbalancer.methods import BASES, MODIFIERS
 from fedbalancer.runs.execute import execute, resume
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.spec import RunSpec
 
+ALL_NAMES = [
+    *BASES,
+    *(f"{'prox+1t' if modifier == '+silent' else 'fedbalancer'}{modifier}" for modifier in MODIFIERS),
+    "tempo+learned+robust",
+]
 FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
 
 
@@ -95,6 +101,16 @@ def test_a_stopped_run_resumes_to_the_same_bytes(stop_after: int, tmp_path: Path
     )
     assert stopped.status == "stopped"
     assert resume(tmp_path / "cut", task=tinytask.load()).status == "done"
+    assert contents(tmp_path / "whole") == contents(tmp_path / "cut")
+
+
+@pytest.mark.parametrize("name", ALL_NAMES)
+def test_what_every_method_remembers_survives_a_stop(name: str, tmp_path: Path) -> None:
+    execute(spec(name), tmp_path / "whole")
+    seen: list[int] = []
+    execute(spec(name), tmp_path / "cut", progress=lambda p: seen.append(p.round), stopped=lambda: 3 in seen)
+    assert resume(tmp_path / "cut", task=tinytask.load()).status == "done"
+    assert max(seen) == 3
     assert contents(tmp_path / "whole") == contents(tmp_path / "cut")
 
 
