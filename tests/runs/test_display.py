@@ -40,6 +40,19 @@ def test_a_run_that_goes_on_for_longer_is_not_done_any_more(capsys: pytest.Captu
     assert "all runs: 75%" in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_runs_that_are_yet_to_go_on_are_not_done_either(capsys: pytest.CaptureFixture[str]) -> None:
+    with comparison_display(["a", "b"], [0]) as listen:
+        for method in ("a", "b"):
+            listen(JobEvent((method, 0), "done"))
+        for method in ("a", "b"):
+            listen(JobEvent((method, 0), "further", at(0.5)))
+        listen(JobEvent(("a", 0), "done"))
+    lines = capsys.readouterr().err.splitlines()
+    assert "all runs: 100%" in lines[1]
+    assert len(lines) == 3
+    assert "all runs: 75%" in lines[2]
+
+
 def test_a_single_run_has_no_total(capsys: pytest.CaptureFixture[str]) -> None:
     with run_display("mine") as tell:
         tell(at(1.0))

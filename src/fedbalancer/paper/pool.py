@@ -26,6 +26,7 @@ from fedbalancer.client.flat import build
 from fedbalancer.paper.request import Request, Stopped
 from fedbalancer.report.folders import StoredRun, load_run
 from fedbalancer.runs.compare import apart, run_folder, shared_results
+from fedbalancer.runs.events import goes_further
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.simulation import resolve_spec
@@ -80,17 +81,24 @@ class TaskPool:
             jobs = [Job(spec, self._place(spec), changes={"budget_s": spec.budget_s}) for spec in missing]
             order = {spec.key: place for place, spec in enumerate(apart(missing, side_by_side))}
             outcomes = self._run(pool, sorted(jobs, key=lambda job: order[job.key]), listen, stopped)
-            return outcomes | self._run(pool, self._further(unreached()), listen, stopped)
+            further = self._further(unreached())
+            for job in further:
+                listen(goes_further(job.key, self.stored(*job.key).curve, self._longer_s(job.spec.seed)))
+            return outcomes | self._run(pool, further, listen, stopped)
 
     def _further(self, targets: Mapping[Key, float]) -> list[Job]:
         """The runs that are to go on; those that came to the end of the extension already rest."""
         jobs = []
         for (method, seed), target in targets.items():
-            spec, longer_s = self.specs[method, seed], self.plan.extend * self.budgets_s[seed]
+            spec, longer_s = self.specs[method, seed], self._longer_s(seed)
             stored = self.stored(method, seed).curve
             if stored.status == "done" and stored.last_s < longer_s:
                 jobs.append(Job(spec, self._place(spec), changes={"budget_s": longer_s, "target": target}))
         return jobs
+
+    def _longer_s(self, seed: int) -> float:
+        """How long a run may take to reach its target."""
+        return self.plan.extend * self.budgets_s[seed]
 
     def stored(self, method: str, seed: int) -> StoredRun:
         """A run as far as it is there; read once, unless it goes on here."""

@@ -23,6 +23,7 @@ from fedbalancer.methods import Method
 from fedbalancer.report import Comparison, RunCurve, score, write_report
 from fedbalancer.report.folders import load_run
 from fedbalancer.runs.display import comparison_display, is_wanted
+from fedbalancer.runs.events import goes_further
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool, Listen
 from fedbalancer.runs.plan import ComparisonPlan
@@ -189,6 +190,8 @@ def _run(
         outcomes = pool.run(first, listen, stopped)
         curves = {spec.key: _curve(out, spec, outcomes.get(spec.key)) for spec in plan.specs}
         further = [] if stopped() else _extensions(plan, out, curves, outcomes)
+        for job in further:
+            listen(goes_further(job.key, curves[job.key], plan.extend * plan.budgets_s[job.spec.seed]))
         outcomes |= pool.run(further, listen, stopped)
     outcomes = {spec.key: outcomes[spec.key] for spec in plan.specs if spec.key in outcomes}  # not as they finished
     if out is not None:

@@ -107,6 +107,11 @@ class _Display:
         if event.kind == "running":
             self._goes_on(event)
             return
+        if event.kind == "further":
+            assert event.progress is not None
+            self._ended.discard(event.key)
+            self._count(event.key, event.progress.share)
+            return
         if event.key in self._shown:
             self._bars.remove_task(self._shown.pop(event.key))
         self._said.pop(event.key, None)

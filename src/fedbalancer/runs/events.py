@@ -12,8 +12,9 @@ from fedbalancer.store import MemoryRecorder
 
 @dataclass(frozen=True)
 class JobEvent:
-    """News of a job: `kind` is running, done, stopped or failed, or found if it was done before. One that ended brings
-    its `curve` and, if there is no folder, all that is needed to go on with it in `memory`."""
+    """News of a job: `kind` is running, done, stopped or failed, found if it was done before, or further if it was done
+    and will go on for longer. One that ended brings its `curve` and, if there is no folder, all that is needed to go on
+    with it in `memory`."""
 
     key: tuple[str, int]
     kind: str
@@ -24,3 +25,8 @@ class JobEvent:
 
 
 Listen = Callable[[JobEvent], None]
+
+
+def goes_further(key: tuple[str, int], curve: RunCurve, budget_s: float) -> JobEvent:
+    """News that a run with this curve will go on until a longer budget, so that nobody thinks that all is done."""
+    return JobEvent(key, "further", Progress(0, curve.last_s, None, min(curve.last_s / budget_s, 1.0)))

@@ -1,0 +1,33 @@
+"""How far an item of the paper is, all its runs together."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from fedbalancer.cli import paper_display
+from fedbalancer.cli.paper_display import item_display
+from fedbalancer.paper.pool import FOUND
+from fedbalancer.runs.jobs import JobEvent
+from fedbalancer.runs.rounds import Progress
+
+
+def test_runs_that_go_on_for_longer_take_the_end_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = [0.0]
+    monkeypatch.setattr(paper_display.time, "monotonic", lambda: clock_s[0])
+    half = Progress(round=3, clock_s=70.0, accuracy=None, share=0.5)
+    with item_display("table1", 4) as listen:
+        listen("har", JobEvent(("a", 0), "done", why=FOUND))
+        for method in ("b", "c", "d"):
+            clock_s[0] += 60
+            listen("har", JobEvent((method, 0), "done"))
+        for method in ("a", "b"):
+            listen("har", JobEvent((method, 0), "further", half))
+        clock_s[0] += 30
+        listen("har", JobEvent(("a", 0), "done"))
+    lines = capsys.readouterr().err.splitlines()
+    told = [re.findall(r"(\d) of 4 runs, (\d+:\d\d) left", line)[0] for line in lines]
+    assert told == [("2", "2:00"), ("3", "1:00"), ("4", "0:00"), ("3", "0:30")]
