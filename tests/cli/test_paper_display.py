@@ -31,3 +31,13 @@ def test_runs_that_go_on_for_longer_take_the_end_away(
     lines = capsys.readouterr().err.splitlines()
     told = [re.findall(r"(\d) of 4 runs, (\d+:\d\d) left", line)[0] for line in lines]
     assert told == [("2", "2:00"), ("3", "1:00"), ("4", "0:00"), ("3", "0:30")]
+
+
+def test_runs_that_nobody_knew_of_are_counted_once_they_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    with item_display("table1", 1) as listen:
+        listen("har", JobEvent(("a", 0), "done"))
+        for seed in (0, 1):
+            listen("har", JobEvent(("a[w=5]", seed), "waiting"))
+        listen("har", JobEvent(("a[w=5]", 0), "done"))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["table1: 1 of 1 runs", "table1: 2 of 3 runs"]

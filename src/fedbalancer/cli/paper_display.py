@@ -46,13 +46,16 @@ class _Total:
             assert event.progress is not None
             self.shares[key] = min(event.progress.share, 0.999)
             self.found.discard(key)
+        elif event.kind == "waiting":
+            self.shares.setdefault(key, 0.0)
         elif event.kind != "stopped":
             self.shares[key] = 1.0
             self.found |= {key} if event.why == FOUND else set()
+        self.runs = max(self.runs, len(self.shares))  # what an item runs may hang on what it has found
         self._show(f"{task} {event.key[0]} seed {event.key[1]}", event)
 
     def _show(self, title: str, event: JobEvent) -> None:
-        ended = event.kind not in ("running", "further") and event.why != FOUND
+        ended = event.kind not in ("running", "waiting", "further") and event.why != FOUND
         text = f"{sum(share >= 1 for share in self.shares.values())} of {self.runs} runs{self._left()}"
         self.bars.update(self.bar, completed=round(FULL * self._share()), text=text)
         due = self.bars.disable and time.monotonic() - self.said >= LINE_EVERY_S

@@ -71,8 +71,7 @@ class TaskPool:
         specs = list(self.specs.values())
         missing = [spec for spec in specs if not self._covered(spec)]
         for spec in specs:
-            if spec not in missing:
-                listen(JobEvent(spec.key, "done", why=FOUND))
+            listen(JobEvent(spec.key, "waiting") if spec in missing else JobEvent(spec.key, "done", why=FOUND))
         side_by_side, each = self.request.resources.shared_out(max(len(missing), 1), self.request.jobs)
         with (
             _shared_results(self.folder) as results,

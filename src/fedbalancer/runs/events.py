@@ -12,9 +12,9 @@ from fedbalancer.store import MemoryRecorder
 
 @dataclass(frozen=True)
 class JobEvent:
-    """News of a job: `kind` is running, done, stopped or failed, found if it was done before, or further if it was done
-    and will go on for longer. One that ended brings its `curve` and, if there is no folder, all that is needed to go on
-    with it in `memory`."""
+    """News of a job: `kind` is running, done, stopped or failed, found if it was done before, waiting if it is yet to
+    begin, or further if it was done and will go on for longer. One that ended brings its `curve` and, if there is no
+    folder, all that is needed to go on with it in `memory`."""
 
     key: tuple[str, int]
     kind: str
