@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 
 import fedbalancer
+from fedbalancer.errors import BadSetting
+from fedbalancer.methods import BASES, method
 from fedbalancer.settings import Settings
 from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow
 from fedbalancer.tasks.own.models import MODELS
@@ -106,3 +108,24 @@ def test_the_picture_can_be_drawn_of_any_run(picture: ModuleType, tmp_path: Path
     assert len(facts["clients"]) == facts["selected"] == 3
     assert len(facts["everybody"]) == 8
     ET.fromstring(picture.wide(facts))
+
+
+REFUSED = {"fedavg", "prox", "fedavg+1t-samples"}
+"""Names of which a page says that they are refused."""
+
+
+def test_every_method_that_a_page_names_can_be_taken() -> None:
+    bases = "|".join(sorted(map(re.escape, {*BASES, *REFUSED}), key=len, reverse=True))
+    named = re.compile(rf"`((?:{bases})(?:[+-](?!folder)[a-z0-9]+)*)`")
+    found = {
+        (name, path.name)
+        for path in [*DOCS.rglob("*.md"), ROOT / "README.md"]
+        for name in named.findall(path.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 100
+    for name, page in sorted(found):
+        if name in REFUSED:
+            with pytest.raises(BadSetting):
+                method(name)
+        else:
+            assert method(name).name == name, page
