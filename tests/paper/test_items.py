@@ -19,7 +19,7 @@ from fedbalancer.paper.item import Item
 from fedbalancer.paper.items import fig2, fig5a, fig5b, fig6, fig7, table1, table3, table5
 from fedbalancer.paper.items.compared import Compared
 from fedbalancer.paper.measured import Group
-from fedbalancer.paper.over import speedups_over
+from fedbalancer.paper.over import findings_over, speedups_over
 from fedbalancer.paper.registry import ITEMS, item
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.write import part, write
@@ -161,3 +161,14 @@ def test_speedups_over_the_best_of_each_kind() -> None:
     assert dict(zip(found["kind"], found["ratio"], strict=True)) == pytest.approx(
         {"fedavg": 2.5, "prox": 2.0, "sampleselection": 2.5}, rel=0.2
     )
+
+
+def test_a_speedup_over_one_that_arrives_as_little_is_unknown_and_not_unmeasured() -> None:
+    from paper.made import BUDGET_S, curve
+
+    tops = dict.fromkeys(table1.METHODS, 0.8) | {"prox+1t": 0.5, "prox+2t": 0.5, "fedbalancer": 0.6}
+    curves = [curve(name, seed, 50.0, top) for name, top in tops.items() for seed in (0, 1)]
+    found = findings_over(speedups_over(score(curves, {0: BUDGET_S, 1: BUDGET_S}, task="har")))
+    assert [(each.ours_text, each.verdict.word) for each in found] == [
+        ("< 0.75", "worse"), ("?", "unknown"), ("< 0.75", "worse"),
+    ]  # fmt: skip

@@ -24,6 +24,7 @@ PAPER = Printed(1.56, 0.28)
         (Ours(1.0), "worse", None),
         (Ours(1.845), "within", None),  # 1.56 + 0.28, and what may have been rounded away
         (Ours(None), "not measured", None),
+        (Ours(None, bound="?"), "unknown", None),
         (Ours(0.4, None, 0.6, "<"), "worse", True),
         (Ours(0.4, None, 1.5, "<"), "worse", False),
         (Ours(2.0, 1.9, None, "<"), "unknown", None),  # below 2.0 may be anywhere

@@ -71,7 +71,7 @@ def figure_text(ours: Ours, digits: int) -> str:
     ('1.50 (1.20 to 1.90)', '< 0.4', '–')
     """
     if ours.mean is None:
-        return "–"
+        return ours.bound or "–"
     text = f"{ours.bound} {ours.mean:.{digits}f}".strip()
     if ours.low is None or ours.high is None:
         return text

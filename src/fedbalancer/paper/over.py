@@ -40,8 +40,13 @@ def findings_over(over: pl.DataFrame) -> list[Finding]:
     return [
         Finding.of(
             row["task"], f"fedbalancer over the best {row['kind']}",
-            Ours(row["ratio"], row["ratio_low"], row["ratio_high"], row["ratio_bound"]),
+            Ours(row["ratio"], row["ratio_low"], row["ratio_high"], row["ratio_bound"] or _open(row)),
             SPEEDUPS.get((row["task"], row["kind"])),
         )
         for row in over.iter_rows(named=True)
     ]  # fmt: skip
+
+
+def _open(row: dict[str, Any]) -> str:
+    """The bound of a ratio that was measured and may be anywhere: on some seed neither came to the target."""
+    return "?" if row.get("seeds") and row["ratio"] is None else ""

@@ -24,7 +24,7 @@ Word = Literal["within", "better", "worse", "above", "below", "unknown", "not me
 @dataclass(frozen=True)
 class Ours:
     """A figure of ours with its 95 % interval; None where there is none. `bound` is "<" or ">" if the figure is only
-    known to be below or above `mean`, because some run never reached its target."""
+    known to be below or above `mean`, because some run never reached its target, and "?" if it may be anywhere."""
 
     mean: float | None
     low: float | None = None
@@ -65,7 +65,7 @@ def compare(ours: Ours, paper: Printed | None, *, ratio: bool = True, more_is_be
     """The verdict on a figure. `ratio` says by a factor how far it is, and not by a difference; where more is neither
     better nor worse, the words are above and below."""
     if ours.mean is None:
-        return Verdict("not measured")
+        return Verdict("unknown" if ours.bound == "?" else "not measured")
     if paper is None:
         return Verdict("not in the paper")
     side = _side(ours.mean, paper)
