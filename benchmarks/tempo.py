@@ -191,7 +191,17 @@ def table(name: str, summary: Mapping[str, Any]) -> list[str]:
             "–" if decile is None else f"{decile:.3f}", hours(found["targets"]["1"]["cost"]),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+    return [*lines, "", *over_tempo(summary)]
+
+
+def over_tempo(summary: Mapping[str, Any]) -> list[str]:
+    """Its variants beside `tempo` itself, on the same seeds: two ratios to a third may overlap and yet differ."""
+    variants = [name for name in summary["methods"] if name.startswith("tempo") and name != "tempo"]
+    if "tempo" not in summary["methods"] or not variants:
+        return []
+    ratios = {name: [cell(over(summary, name, "tempo", share)) for share in SHARES] for name in variants}
+    said = [f"- `{name}` over `tempo`, 100, 95 and 90 %: {', '.join(found)}" for name, found in ratios.items()]
+    return [*said, ""]
 
 
 def hours(cost: Mapping[str, Any]) -> str:
