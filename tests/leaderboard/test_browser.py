@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leaderboard.results import NASTY, write_results
+from leaderboard.results import NASTY, write_results, write_tempo
 from report.conftest import write_comparison
 from report.test_page_browser import BROWSER, DRIVER, browser, complaints, fetched, texts, until
 
@@ -21,7 +21,7 @@ SHOWN = "#all tbody tr:not([hidden]) th"
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("leaderboard")
-    results = write_results(folder / "results")
+    results = write_tempo(write_results(folder / "results"))
     add(write_comparison(folder / "mine", methods=("fedavg+1t", "fedbalancer[w=5]"), seeds=(0, 1)), results, NASTY)
     return write(results).page
 
@@ -77,11 +77,28 @@ def test_filters_filter(opened: Any) -> None:
     opened.find_element("id", "filter-resolved").click()
 
 
-def test_columns_sort_by_their_values_and_say_so(opened: Any) -> None:
-    header = opened.find_elements("css selector", ".board thead th")[1]
+def test_the_board_of_other_seeds_is_filtered_by_where_its_cells_come_from(opened: Any) -> None:
+    names = ".board:not([hidden]) tbody tr:not([hidden]) th"
+    choose(opened, "item", "tempo/peers")
+    assert texts(opened, ".board:not([hidden]) h2")[0].startswith("Seeds 10 to 19, which tempo was not made with")
+    assert set(texts(opened, names)) == {"fedbuff", NASTY}
+    choose(opened, "item", "tempo/held-out")
+    assert "tempo ours" in texts(opened, names)
+    assert "fedbuff" not in texts(opened, names)
+    choose(opened, "item", "table1")
+    assert "tempo ours" not in texts(opened, names)
+    assert "fedbalancer" in texts(opened, names)
+    choose(opened, "item", "own")
+    assert set(texts(opened, names)) == {f"fedbalancer[w=5] {NASTY}", f"fedavg+1t {NASTY}"}
+    opened.find_element("id", "clear").click()
+
+
+@pytest.mark.parametrize(("board", "column"), [(0, 1), (1, 2)])
+def test_columns_sort_by_their_values_and_say_so(opened: Any, board: int, column: int) -> None:
+    header = opened.find_elements("css selector", ".board")[board].find_elements("css selector", "thead th")[column]
     header.find_element("tag name", "button").click()
-    rows = "[...document.querySelector('.board table').tBodies[0].rows]"
-    values = f"return {rows}.map(row => row.cells[1].dataset.value || '')"
+    rows = f"[...document.querySelectorAll('.board table')[{board}].tBodies[0].rows]"
+    values = f"return {rows}.map(row => row.cells[{column}].dataset.value || '')"
     down = opened.execute_script(values)
     assert header.get_attribute("aria-sort") == "descending"
     present = [float(value) for value in down if value]

@@ -12,7 +12,8 @@ from report.conftest import write_comparison, write_run
 
 from fedbalancer.errors import BadSetting, RunFolderError
 from fedbalancer.leaderboard.board import boards
-from fedbalancer.leaderboard.entries import Entry, read_entries
+from fedbalancer.leaderboard.entries import read_entries
+from fedbalancer.leaderboard.entry import Entry
 from fedbalancer.leaderboard.own import add
 from fedbalancer.leaderboard.write import write
 
@@ -52,6 +53,24 @@ def test_a_users_method_stands_beside_the_projects_where_it_is_measured_alike() 
     (board, other) = boards([ours, theirs, apart])
     assert [(row.method, row.whose) for row in board.rows] == [("fedbalancer", ""), ("fedbalancer", "ann")]
     assert [row.whose for row in other.rows] == ["ann"]
+
+
+def test_of_two_measurements_of_a_cell_the_one_with_more_seeds_counts_and_of_equals_the_first() -> None:
+    def measured(seeds: int, link: str) -> Entry:
+        return Entry("har", "fedbalancer", "small", rule="fair", seeds=seeds, item="table1", link=link)
+
+    for entries in ([measured(10, "a"), measured(5, "b")], [measured(5, "b"), measured(10, "a"), measured(10, "c")]):
+        ((row,),) = [board.rows for board in boards(entries)]
+        assert [cell and cell.link for cell in row.cells] == ["a"]
+
+
+def test_every_cell_says_how_many_seeds_reached_the_target(tmp_path: Path) -> None:
+    written = write(write_results(tmp_path / "results"))
+    page, text = written.page.read_text(), written.text.read_text()
+    cells = [cell for board in written.boards for row in board.rows for cell in row.cells if cell]
+    assert page.count(" of 5 seeds</small>") == len(cells)
+    assert "<small>1 of 5 seeds</small>" in page
+    assert "[< 0.40 (… to 0.60) ▼](table1/table1.html), 0.800, 1 of 5 |" in text
 
 
 def test_a_comparison_of_ones_own_enters_and_is_marked(tmp_path: Path) -> None:
@@ -100,6 +119,10 @@ def test_folders_without_results_and_damaged_tables_are_told(tmp_path: Path) -> 
     with pytest.raises(RunFolderError, match="no column method"):
         write(tmp_path)
     pl.DataFrame(rows("har", {"prox+1t": (1.0, 1.0, 1.0)})).write_parquet(table)
+    (tmp_path / "table1" / "best.parquet").write_bytes(b"not parquet")
+    with pytest.raises(RunFolderError, match=r"best\.parquet cannot be read"):
+        write(tmp_path)
+    (tmp_path / "table1" / "best.parquet").unlink()
     (tmp_path / "table1" / "item.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"item\.json cannot be read"):
         write(tmp_path)
@@ -116,7 +139,7 @@ def test_a_link_leads_nowhere_but_to_a_folder(tmp_path: Path) -> None:
 
 def test_markdown_has_a_table_for_every_board_and_no_row_breaks_it(tmp_path: Path) -> None:
     text = write(write_results(tmp_path / "results")).text.read_text()
-    assert "| fedbalancer | project | [1.90 (1.40 to 2.50) ▲](table1/table1.html), 0.800 |" in text
+    assert "| fedbalancer | project | [1.90 (1.40 to 2.50) ▲](table1/table1.html), 0.800, 5 of 5 |" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert "[< 0.40 (… to 0.60) ▼](table1/table1.html)" in text
     assert "fedbalancer\\[w=5" not in text

@@ -145,7 +145,8 @@ def test_names_stay_text(tmp_path: Path) -> None:
     hostile = replace(fig6.ITEM, groups=(group,), notes=(HOSTILE,))
     folder = written(hostile, frames([group], HOSTILE), tmp_path / "x", HOSTILE)
     page = (folder / "fig6.html").read_text()
-    assert "<script" not in page
+    assert "<script>alert" not in page
+    assert "alert('x')</script>" not in page
     assert "&lt;script&gt;" in page
     assert "<script" not in (folder / "fig6.md").read_text()
     assert "<script" not in (folder / "fig6.svg").read_text()

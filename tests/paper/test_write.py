@@ -11,6 +11,7 @@ from paper.made import frames
 from fedbalancer.errors import RunFolderError
 from fedbalancer.paper.index import write_index
 from fedbalancer.paper.items.fig5b import ITEM
+from fedbalancer.paper.renew import renew_folder
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.write import part, write
 
@@ -64,3 +65,29 @@ def test_a_damaged_document_is_told(tmp_path: Path) -> None:
     (tmp_path / "item.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"item\.json"):
         made(tmp_path, "har")
+
+
+def test_an_item_is_shown_anew_from_its_tables_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "fig5b"
+    made(folder, "har")
+    write_index(tmp_path)
+    kept = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for file in folder.glob("fig5b.*"):
+        file.unlink()
+    renew_folder(folder)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == kept
+    (folder / "why.md").write_text("Because.\n")
+    renew_folder(folder)
+    assert "Because." in (folder / "fig5b.html").read_text()
+    assert "Because." in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [("item.json", b'{"item": "fig99", "parts": {}}', "fig99"), ("scores.parquet", b"x", r"scores\.parquet")],
+)
+def test_what_cannot_be_shown_anew_is_told(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+    made(tmp_path, "har")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(RunFolderError, match=told):
+        renew_folder(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import typer
 from fedbalancer.cli import options
 from fedbalancer.cli.errors import EXIT_USER_ERROR, Commands, with_clear_errors
 from fedbalancer.cli.options import Json, Rounds
+from fedbalancer.cli.shown import show_item
 from fedbalancer.cli.testbed import GentleStop, PhonesFile, Speed
 from fedbalancer.paper.registry import ITEMS
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
@@ -98,13 +98,7 @@ def _make(found: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | N
         except Stopped as stopped:
             typer.echo(f"stopped; to go on: {command}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED) from stopped
-    if as_json:
-        from fedbalancer.files import readable
-
-        typer.echo(json.dumps(readable(written.shown.json)))
-    else:
-        typer.echo(written.shown.headline)
-        typer.echo(f"page: {written.page}")
+    show_item(written, as_json=as_json)
     for failure in failed:
         typer.echo(f"error: {failure}", err=True)
     if failed:

@@ -1,13 +1,15 @@
-"""The table of a comparison or a run, as every command shows it."""
+"""The table of a comparison or a run, and what an item of the paper found, as every command shows it."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
+    from fedbalancer.paper.write import Written
     from fedbalancer.report import Comparison
 
 
@@ -28,3 +30,14 @@ def show(comparison: Comparison | None, table: Path) -> None:
         console.print(rich_table(comparison))
         for note in comparison.notes:
             typer.echo(f"note: {note}", err=True)
+
+
+def show_item(written: Written, *, as_json: bool) -> None:
+    """What an item found, and where its page is."""
+    from fedbalancer.files import readable
+
+    if as_json:
+        typer.echo(json.dumps(readable(written.shown.json)))
+    else:
+        typer.echo(written.shown.headline)
+        typer.echo(f"page: {written.page}")

@@ -7,7 +7,7 @@
   const grid = document.getElementById("filter-grid");
 
   const chosen = () => Object.fromEntries(selects.map((select) => [select.dataset.filter, select.value]));
-  // What an element does not say it is cannot be filtered by: a board has no item, a row of it no scale.
+  // What an element does not say it is cannot be filtered by: a row of a board has no scale. The item is each cell's.
   const fits = (element, wanted) =>
     Object.entries(wanted).every(([key, value]) => !value || !(key in element.dataset) || element.dataset[key] === value);
 
@@ -22,10 +22,10 @@
       const rows = all("tbody tr", board);
       for (const row of rows) {
         const cells = all("td", row).filter((cell) => !cell.hidden);
-        row.hidden = !(fits(row, wanted) && named(row) && cells.length && (!resolved.checked || cells.some(settled)));
+        const asked = cells.some((cell) => (!wanted.item || cell.dataset.item === wanted.item) && (!resolved.checked || settled(cell)));
+        row.hidden = !(fits(row, wanted) && named(row) && asked);
       }
-      const item = wanted.item && wanted.item !== "table1" && wanted.item !== "own";
-      board.hidden = item || !fits(board, wanted) || rows.every((row) => row.hidden);
+      board.hidden = !fits(board, wanted) || rows.every((row) => row.hidden);
     }
     let count = 0;
     for (const row of all("#all tbody tr")) {

@@ -1,77 +1,22 @@
-"""What a leaderboard shows: one entry for a method on a task, from the tables that `fedbalancer paper` writes, and from
+"""All entries of a folder: from the tables that `fedbalancer paper` writes, from tables of ratios beside them, and from
 comparisons that users added."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote, urlsplit
 
-import polars as pl
-
 from fedbalancer.errors import RunFolderError
+from fedbalancer.leaderboard.entry import Entry
+from fedbalancer.leaderboard.ratios import read_ratios
+from fedbalancer.leaderboard.tables import METHODS, OWN, columns, table
 
-METHODS, BEST, ITEM, OWN, ENTRY = "methods.parquet", "best.parquet", "item.json", "own", "entry.json"
-MAIN = "table1"
-"""The item whose methods stand in the tables of tasks x methods; the others are in the list."""
+BEST, ITEM, ENTRY = "best.parquet", "item.json", "entry.json"
 NEEDED = ("task", "method")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A method on a task. `ratio` is its speed-up over the reference with a 95 % interval, where there is one, or a
-    bound of it if `ratio_bound` is "<" or ">"; the accuracies of clients are those of the final model on
-    their own data; `whose` is empty for results of the project; `link` leads, from the leaderboard's folder, to where
-    it comes from."""
-
-    task: str
-    method: str
-    scale: str = ""
-    variant: str = ""
-    rule: str = ""
-    target_share: float = 1.0
-    seeds: int = 0
-    reached: int = 0
-    ratio: float | None = None
-    ratio_low: float | None = None
-    ratio_high: float | None = None
-    ratio_bound: str = ""
-    accuracy: float | None = None
-    accuracy_low: float | None = None
-    accuracy_high: float | None = None
-    client_median: float | None = None
-    client_worst_decile: float | None = None
-    item: str = ""
-    group: str = ""
-    whose: str = ""
-    link: str = ""
-    measured: str = ""
-
-    @property
-    def verdict(self) -> Literal["faster", "slower", "open", "none"]:
-        """Whether the seeds resolve that it is faster or slower than the reference."""
-        if self.ratio is None or (not self.ratio and not self.reached):  # the paper's 0 for "never"
-            return "none"
-        if self.ratio_low is not None and self.ratio_low > 1:
-            return "faster"
-        return "slower" if self.ratio_high is not None and self.ratio_high < 1 else "open"
-
-    @property
-    def of_a_grid(self) -> bool:
-        """Whether it is one of the settings over which the main item looks for the best: shown if asked for."""
-        return self.item == MAIN and "[" in self.method
-
-    @property
-    def on_the_board(self) -> bool:
-        return bool(self.whose) or self.item == MAIN
-
-    @property
-    def board(self) -> tuple[str, str, float]:
-        """Entries are comparable where scale, rule and target are the same."""
-        return self.scale, self.rule, self.target_share
 
 
 def read_entries(folder: Path) -> list[Entry]:
@@ -81,6 +26,7 @@ def read_entries(folder: Path) -> list[Entry]:
             f"there is no folder {folder}; give one that `fedbalancer paper` or `leaderboard add` wrote"
         )
     found = [entry for file in sorted(folder.glob(f"*/{METHODS}")) for entry in _of_item(folder, file)]
+    found += read_ratios(folder)
     found += [entry for file in sorted(folder.glob(f"{OWN}/*/{METHODS}")) for entry in _of_user(folder, file)]
     if not found:
         raise RunFolderError(f"{folder} holds no results; `fedbalancer paper table1` and `leaderboard add` write some")
@@ -94,7 +40,7 @@ def _of_item(folder: Path, file: Path) -> list[Entry]:
     link = quote((page if page.is_file() else file.parent).relative_to(folder).as_posix())
     parts = about.get("parts")
     best = file.with_name(BEST)  # FedBalancer-A and -S, where the settings of Table 2 were run
-    rows = _rows(file) + (_rows(best) if best.is_file() and pl.read_parquet_schema(best).keys() >= set(NEEDED) else [])
+    rows = _rows(file) + (_rows(best) if best.is_file() and columns(best) >= set(NEEDED) else [])
     return [_entry(row, item=item, link=link, whose="", measured=_day(parts, str(row["task"]))) for row in rows]
 
 
@@ -109,10 +55,7 @@ def _of_user(folder: Path, file: Path) -> list[Entry]:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    try:
-        frame = pl.read_parquet(file, glob=False)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise RunFolderError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
+    frame = table(file)
     if absent := [name for name in NEEDED if name not in frame.columns]:
         raise RunFolderError(f"{file} is no table of methods: it has no column {', '.join(absent)}")
     return frame.to_dicts()

@@ -14,7 +14,8 @@ import polars as pl
 
 from fedbalancer.errors import BadSetting, RunFolderError
 from fedbalancer.files import write_bytes, write_json
-from fedbalancer.leaderboard.entries import ENTRY, METHODS, OWN
+from fedbalancer.leaderboard.entries import ENTRY
+from fedbalancer.leaderboard.tables import METHODS, OWN
 from fedbalancer.report.folders import Results, load
 from fedbalancer.report.scores import score_comparison
 from fedbalancer.report.values import Comparison, MethodScore

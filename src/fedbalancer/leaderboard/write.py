@@ -12,15 +12,17 @@ from markupsafe import Markup
 
 from fedbalancer.files import write_text
 from fedbalancer.leaderboard import board as shown
-from fedbalancer.leaderboard.board import Board, boards
-from fedbalancer.leaderboard.entries import Entry, read_entries
+from fedbalancer.leaderboard.board import Board, Row, boards
+from fedbalancer.leaderboard.entries import read_entries
+from fedbalancer.leaderboard.entry import Entry
 
 PAGE, TEXT = "leaderboard.html", "leaderboard.md"
 RULE = (
     "Speed-up: how many times as fast as the best FedAvg variant of the same comparison a method reached the target, "
-    "with a 95 % interval over seeds. With it the accuracy at the end of the budget. ▲ the whole interval is above 1, "
-    "▼ below, ○ the seeds do not resolve it; < and > are bounds, where a run never arrived. Entries with a name are a "
-    "user's own measurements, against references of their own."
+    "with a 95 % interval over seeds. With it the accuracy at the end of the budget, and on how many of the seeds the "
+    "target was reached. ▲ the whole interval is above 1, ▼ below, ○ the seeds do not resolve it; < and > are bounds, "
+    "where a run never arrived. Entries with a name are a user's own measurements, against references of their own; "
+    "“ours” is this project's own method."
 )
 
 
@@ -57,6 +59,7 @@ def page_html(entries: list[Entry], made: list[Board]) -> str:
     return environment.from_string(_text("board.html")).render(
         boards=made, entries=entries, choices=choices, rule=RULE, signs=shown.SIGNS, sign_words=shown.SIGN_WORDS,
         ratio_text=shown.ratio_text, interval_text=shown.interval_text, accuracy_text=shown.accuracy_text,
+        reached_text=shown.reached_text,
         css=Markup(_text("board.css")), script=Markup(_text("board.js")),
     )  # fmt: skip
 
@@ -66,16 +69,21 @@ def markdown(made: list[Board]) -> str:
     parts = ["# Leaderboard", RULE]
     for each in made:
         header = ["Method", "Whose", *each.tasks]
-        lines = [f"| {' | '.join(map(_cell, header))} |", "|:--|:--|" + "--:|" * len(each.tasks)]
         rows = [row for row in each.rows if not row.of_a_grid]
-        lines += [
-            f"| {' | '.join([_cell(row.method), _cell(row.whose or 'project'), *map(_words, row.cells)])} |"
-            for row in rows
-        ]
-        parts += [f"## {_cell(each.title)}", "\n".join(lines)]
+        lines = [_line(map(_cell, header)), "|:--|:--|" + "--:|" * len(each.tasks)]
+        lines += [_line([_method(row), _cell(row.whose or "project"), *map(_words, row.cells)]) for row in rows]
+        parts += filter(None, [f"## {_cell(each.title)}", each.note, "\n".join(lines)])
         if left := len(each.rows) - len(rows):
             parts.append(f"And {left} settings in brackets over which the best were looked for; the page has them.")
     return "\n\n".join(parts) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _method(row: Row) -> str:
+    return f"{_cell(row.method)}{' (ours)' if row.ours else ''}"
 
 
 def _words(entry: Entry | None) -> str:
@@ -83,7 +91,8 @@ def _words(entry: Entry | None) -> str:
         return "–"
     interval = shown.interval_text(entry.ratio_low, entry.ratio_high, 2)
     ratio = f"{shown.ratio_text(entry)}{f' ({interval})' if interval else ''} {shown.SIGNS[entry.verdict]}".strip()
-    return f"[{ratio}]({entry.link}), {shown.accuracy_text(entry.accuracy)}" if entry.link else ratio
+    linked = f"[{ratio}]({entry.link})" if entry.link else ratio
+    return ", ".join(filter(None, [linked, shown.accuracy_text(entry.accuracy), shown.reached_text(entry)]))
 
 
 def _cell(text: str) -> str:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedbalancer.paper.printed import TASKS, Printed
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours, Verdict, compare
+from fedbalancer.report.charts import Chart
 from fedbalancer.report.rule import Rule
+from fedbalancer.report.style import Look
 from fedbalancer.runs.jobs import JobEvent
 
 if TYPE_CHECKING:
@@ -79,11 +81,22 @@ def figure_text(ours: Ours, digits: int) -> str:
 
 
 @dataclass(frozen=True)
+class Charts:
+    """Charts of methods, and how each method looks in all of them."""
+
+    drawn: Sequence[Chart] = ()
+    looks: Mapping[str, Look] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Presentation:
     """What an item shows: its main figures in a sentence or two, tables, findings, notes and drawings by name. `json`
-    is what `--json` prints."""
+    is what `--json` prints. A headline of several tasks has its `points`, one for each; the page of an item that has
+    `charts` shows these, and the drawings are for where a page cannot be."""
 
     headline: str
+    points: Sequence[str] = ()
+    charts: Charts = Charts()
     tables: Sequence[Table] = ()
     findings: Sequence[Finding] = ()
     notes: Sequence[str] = ()

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedbalancer.paper.item import Finding, Presentation, Table
 
-FINDINGS_HEADER = ("Task", "Figure", "Ours (95 % interval)", "The paper's", "Verdict", "Place")
+FINDINGS_HEADER = ("Figure", "Ours (95 % interval)", "The paper's", "Verdict", "Place")
 FINDINGS_TITLE = "Ours beside the paper's"
 VERDICT_NOTE = (
     "The paper's interval is its mean ± one standard deviation as printed; a verdict is resolved if our whole 95 % "
@@ -17,27 +17,38 @@ VERDICT_NOTE = (
 
 def markdown(document: Mapping[str, Any], shown: Presentation, why: str) -> str:
     """The whole text of an item."""
-    parts = [f"# {document['place']}: {document['title']}", escaped(shown.headline)]
+    points = "\n".join(f"- {escaped(point)}" for point in shown.points)
+    parts = [
+        f"# {document['place']}: {document['title']}",
+        points if len(shown.points) > 1 else escaped(shown.headline),
+    ]
     parts += [f"![{escaped(document['title'])}]({name}.svg)" for name in shown.figures]
-    parts += [table_markdown(table) for table in shown_tables(shown)]
+    parts += [table_markdown(table) for table in shown.tables[:1]]
     parts += ["## Why it differs from the paper\n\n" + why] if why else []
+    parts += [table_markdown(table) for table in further_tables(shown)]
     parts += ["## Notes\n\n" + "\n".join(f"- {escaped(note)}" for note in notes_of(document, shown))]
     parts += ["## How it was made", table_markdown(parts_table(document))]
     return "\n\n".join(parts) + "\n"
 
 
-def shown_tables(shown: Presentation) -> list[Table]:
-    """The item's main table, then the findings, then its other tables."""
-    findings = [findings_table(shown.findings)] if shown.findings else []
-    return [*shown.tables[:1], *findings, *shown.tables[1:]]
-
-
-def findings_table(findings: Sequence[Finding]) -> Table:
-    rows = [
-        (f.task, f.what, f.ours_text, str(f.paper or "–"), f.verdict.words, f.paper.place if f.paper else "–")
-        for f in findings
+def further_tables(shown: Presentation) -> list[Table]:
+    """The tables after the item's main one: the findings, task by task, then the others."""
+    tasks = list(dict.fromkeys(found.task for found in shown.findings))
+    of_task = {task: [found for found in shown.findings if found.task == task] for task in tasks}
+    found = [
+        findings_table(f"{task}: ours beside the paper's" if len(tasks) > 1 else FINDINGS_TITLE, of_task[task])
+        for task in tasks
     ]
-    return Table(FINDINGS_TITLE, FINDINGS_HEADER, rows, VERDICT_NOTE)
+    return [*found, *shown.tables[1:]]
+
+
+def findings_table(title: str, findings: Sequence[Finding]) -> Table:
+    """Ours, the paper's, and the verdict."""
+    rows = [
+        (f.what, f.ours_text, str(f.paper or "–"), f.verdict.words, f.paper.place if f.paper else "–")
+        for f in findings
+    ]  # fmt: skip
+    return Table(title, FINDINGS_HEADER, rows, VERDICT_NOTE)
 
 
 def parts_table(document: Mapping[str, Any]) -> Table:

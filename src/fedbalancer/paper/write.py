@@ -66,17 +66,29 @@ def write(item: Item, folder: Path, frames: Frames, parts: Mapping[str, Any], as
     """Add newly measured tasks (their tables, and what is to be known of each) to the folder and show all of it. The
     result that is handed back is about the tasks `asked` for only."""
     make_folder(folder)
-    before = read_document(folder)
-    known = {**before.get("parts", {}), **parts}
+    known = {**read_document(folder).get("parts", {}), **parts}
     joined = {name: _joined(folder / f"{name}.parquet", frame, list(parts)) for name, frame in frames.items()}
     for name, frame in joined.items():
         write_bytes(folder / f"{name}.parquet", _parquet(frame))
-    shown = item.present(joined)
+    page = _show(item, folder, joined, known).page
+    about = {name: frame.filter(pl.col("task").is_in(asked)) for name, frame in joined.items()}
+    return Written(folder, page, item.present(about))
+
+
+def renew(item: Item, folder: Path) -> Written:
+    """Show anew what the folder of an item holds, without measuring anything: after a change of its why.md, or with a
+    newer version of this package."""
+    frames = {file.stem: _read(file) for file in sorted(folder.glob("*.parquet"))}
+    return _show(item, folder, frames, read_document(folder)["parts"])
+
+
+def _show(item: Item, folder: Path, frames: Frames, parts: Mapping[str, Any]) -> Written:
+    shown = item.present(frames)
     for name, figure in shown.figures.items():
         write_bytes(folder / f"{name}.png", png(figure))
         write_bytes(folder / f"{name}.svg", svg(figure))
     document = {
-        "item": item.name, "title": item.title, "place": item.place, "headline": shown.headline, "parts": known,
+        "item": item.name, "title": item.title, "place": item.place, "headline": shown.headline, "parts": parts,
         "findings": [finding.to_json() for finding in shown.findings], "result": shown.json,
     }  # fmt: skip
     write_json(folder / DOCUMENT, document)
@@ -84,8 +96,7 @@ def write(item: Item, folder: Path, frames: Frames, parts: Mapping[str, Any], as
     write_text(folder / f"{item.name}.md", markdown(document, shown, why))
     page = folder / f"{item.name}.html"
     write_text(page, page_html(document, shown, why))
-    about = {name: frame.filter(pl.col("task").is_in(asked)) for name, frame in joined.items()}
-    return Written(folder, page, item.present(about))
+    return Written(folder, page, shown)
 
 
 def read_document(folder: Path) -> dict[str, Any]:
@@ -111,12 +122,18 @@ def read_why(folder: Path) -> str:
 def _joined(file: Path, frame: pl.DataFrame, tasks: list[str]) -> pl.DataFrame:
     if not file.is_file():
         return frame
+    kept = _read(file).filter(~pl.col("task").is_in(tasks))
+    return pl.concat([kept, frame], how="diagonal_relaxed") if kept.height else frame
+
+
+def _read(file: Path) -> pl.DataFrame:
     try:
-        before = pl.read_parquet(file, glob=False)
-        kept = before.filter(~pl.col("task").is_in(tasks))
+        found = pl.read_parquet(file, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise RunFolderError(f"{file} cannot be read ({str(error).splitlines()[0]}); remove it") from error
-    return pl.concat([kept, frame], how="diagonal_relaxed") if kept.height else frame
+    if "task" not in found.columns:
+        raise RunFolderError(f"{file} is no table of an item: it has no column task; remove it")
+    return found
 
 
 def _parquet(frame: pl.DataFrame) -> bytes:

@@ -61,7 +61,7 @@ function ratioTicks(low, high, count) {
 
 /** The ends of an axis of ratios: room for all means and seeds, and for so much of the intervals as leaves these readable. */
 function ratioEnds(rows) {
-  const [low, high] = span([1, ...rows.flatMap((row) => [...row.parts, ...(row.dots || [])]).filter((value) => value > 0)]);
+  const [low, high] = span([1, ...rows.flatMap((row) => [...row.parts, ...(row.dots || []), row.mark]).filter((value) => value > 0)]);
   const [least, most] = span([low, high, ...rows.flatMap((row) => row.range || [])]);
   return [Math.max(least, low / REACH) / 1.1, Math.min(most, high * REACH) * 1.1];
 }
@@ -266,11 +266,12 @@ function drawBars(box, chart, page) {
     });
     if (row.range) drawRange(g, row.range, middle, sx);
     for (const dot of row.dots || []) node(g, "circle", { class: "seed", cx: sx(dot), cy: middle, r: 3.2 });
+    if (row.mark) node(g, "path", { class: "diamond", d: `M${sx(row.mark)} ${middle - 7}l5 7l-5 7l-5 -7Z` });
     if (row.text) node(g, "text", { class: "name", x: end + 6, y: middle + 4 }, row.text);
   });
   const cursor = node(svg, "rect", { class: "row", x: 0, width, visibility: "hidden" });
   return {
-    table: () => ({ head: ["", ...chart.parts.map((p) => p.label)], rows: rows.map((r) => [r.label, ...chart.parts.map((_, i) => number(r.parts[i]))]) }),
+    table: () => barsTable(rows, chart),
     at(_, py) {
       const place = Math.max(tops.findLastIndex((top) => top <= py), 0), row = rows[place];
       if (!row) return null;
@@ -278,12 +279,20 @@ function drawBars(box, chart, page) {
       const shown = chart.parts.map((part, i) => ({ look: part.colour ? part : page.methods[row.m], label: part.label, text: number(row.parts[i]) })).filter((_, i) => row.parts[i]);
       const more = row.dots && row.dots.length ? [{ label: "seeds", text: row.dots.map(number).join(", ") }] : [];
       const between = row.range ? [{ label: chart.interval || "interval", text: row.range.map(number).join(" to ") }] : [];
-      return { head: row.label, rows: [...shown, ...between, ...more] };
+      const beside = row.mark ? [{ label: chart.marked, text: number(row.mark) }] : [];
+      return { head: row.label, rows: [...shown, ...between, ...beside, ...more] };
     },
     leave: () => cursor.setAttribute("visibility", "hidden"),
     /** Where the row of this number is, from 1 on. */
     middle: (count) => { const place = Math.min(Math.max(count, 1), rows.length) - 1; return rows.length ? tops[place] + heights[place] / 2 : 0; },
   };
+}
+
+function barsTable(rows, chart) {
+  const ranged = rows.some((row) => row.range);
+  const head = ["", ...chart.parts.map((part) => part.label), ...(ranged ? [chart.interval || "interval"] : []), ...(chart.marked ? [chart.marked] : [])];
+  const cells = (row) => [...chart.parts.map((_, i) => number(row.parts[i])), ...(ranged ? [row.range ? row.range.map(number).join(" to ") : "–"] : []), ...(chart.marked ? [number(row.mark)] : [])];
+  return { head, rows: rows.map((row) => [row.label, ...cells(row)]) };
 }
 
 function plainScale(rows, chart, left, end) {

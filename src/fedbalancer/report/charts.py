@@ -59,8 +59,9 @@ def lines_spec(
 
 def bars_spec(x: str, parts: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Horizontal bars: `rows` have a label, the number of their method `m` (by which they are hidden) and a value for
-    each of the `parts`, which have a label and, unless it is the method's, a colour; and may have `dots`, a `range` and
-    a `text` behind the bar. With `log` they are ratios, on an axis on which 1 is the middle."""
+    each of the `parts`, which have a label and, unless it is the method's, a colour; and may have `dots`, a `range`, a
+    `text` behind the bar and a `mark`, a diamond that the specification's `marked` names. With `log` they are ratios,
+    on an axis on which 1 is the middle."""
     return {"kind": "bars", "x": x, "parts": parts, "rows": rows}
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from fedbalancer.report.axes import by_clock, clock_name
@@ -27,6 +25,7 @@ from fedbalancer.report.scores import Comparison
 from fedbalancer.report.single import run_headline, run_summary
 from fedbalancer.report.style import accuracy_text, looks, seconds
 from fedbalancer.report.tables import HEADER, caption_lines, further_sheets, table_rows
+from fedbalancer.report.templates import rendered, text_of
 
 Facts = list[tuple[str, str]]
 
@@ -71,13 +70,8 @@ def waiting_html(title: str, why: str, live: Live) -> str:
 
 
 def _rendered(**said: Any) -> str:
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters |= {"seconds": seconds, "accuracy": accuracy_text}
-    script = _text("charts.js") + _text("page.js").replace('"use strict";\n', "", 1)
     nothing = {"waiting": False, "comparison": None, "data": None, "problems": (), "top": ()}
-    return environment.from_string(_text("page.html")).render(
-        nothing | said, css=Markup(_text("page.css")), js=Markup(script)
-    )
+    return rendered(text_of("page.html"), **(nothing | said))
 
 
 def _comparison_words(results: Results, comparison: Comparison) -> dict[str, Any]:
@@ -162,7 +156,3 @@ def _origin(results: Results) -> Facts:
 def _subject(results: Results) -> str:
     inside = ", ".join(filter(None, [results.variant, results.scale and f"{results.scale} scale"]))
     return f"{results.task} ({inside})" if inside else results.task
-
-
-def _text(name: str) -> str:
-    return resources.files("fedbalancer.report").joinpath(name).read_text(encoding="utf-8")

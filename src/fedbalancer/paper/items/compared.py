@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from fedbalancer.paper.charts import compared_charts
 from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work, figure_text
 from fedbalancer.paper.measured import Group, measured
 from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.pool import TaskPool
 from fedbalancer.paper.request import Request
+from fedbalancer.paper.rows import Row, accuracy_of, full_target, rows_of, speedup_of
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.report.rule import Rule
 from fedbalancer.report.style import accuracy_text, size_text
 
-Row = Mapping[str, Any]
 SCORES_NOTE = (
     "Speed-up: seconds of the reference until a share of the target over those of the method, mean over seeds with its "
     "95 % interval (< and >: a bound, as a run never came there); reached: on how many seeds the whole target was. "
@@ -55,39 +56,18 @@ class Compared:
         return measured(work, self.groups).frames
 
     def present(self, frames: Frames) -> Presentation:
-        methods = frames["methods"]
+        methods, findings = frames["methods"], self.found(frames)
+        points = headlines(methods, self.groups[-1])
         return Presentation(
-            headline=headline(methods, self.groups[-1]),
+            headline=joined(points),
+            points=points,
+            charts=compared_charts(methods, frames["scores"], frames["curves"], findings),
             tables=[*score_tables(methods)],
-            findings=self.found(frames),
+            findings=findings,
             notes=self.notes,
             figures={self.name: accuracy_figure(frames["curves"])},
             json=result_json(methods),
         )
-
-
-def full_target(methods: pl.DataFrame) -> pl.DataFrame:
-    """The rows about the whole target, not a share of it."""
-    return methods.filter(pl.col("target_share") == 1.0)
-
-
-def rows_of(methods: pl.DataFrame) -> Iterator[Row]:
-    return full_target(methods).iter_rows(named=True)
-
-
-def speedup_of(row: Row) -> Ours:
-    """By the paper's rule a method that never reached the target has no speed-up that was measured."""
-    if row["rule"] == "paper" and not row["reached"]:
-        return Ours(None)
-    low = None if row["ratio_low"] is None else max(row["ratio_low"], 0.0)
-    return Ours(row["ratio"], low, row["ratio_high"], row["ratio_bound"])
-
-
-def accuracy_of(row: Row) -> Ours:
-    """With few seeds the interval of a mean goes beyond what an accuracy can be: it is cut there."""
-    if row["accuracy_low"] is None:
-        return Ours(row["accuracy"])
-    return Ours(row["accuracy"], max(row["accuracy_low"], 0.0), min(row["accuracy_high"], 1.0))
 
 
 def score_tables(methods: pl.DataFrame) -> Iterator[Table]:
@@ -131,7 +111,7 @@ def _extras(row: Row) -> tuple[str, ...]:
     return (*costs, *(accuracy_text(row[name]) for name in ("client_median", "client_worst_decile", "client_jain")))
 
 
-def headline(methods: pl.DataFrame, group: Group) -> str:
+def headlines(methods: pl.DataFrame, group: Group) -> list[str]:
     """The last method of a group beside its reference, task by task."""
     last = group.methods[-1]
     said = []
@@ -142,7 +122,16 @@ def headline(methods: pl.DataFrame, group: Group) -> str:
         fast = f"{figure_text(ours, 2)} times as fast as the reference" if ours.mean else "never reached the target"
         fast += f" ({resolved_words(ours)})" if ours.mean else ""
         said.append(f"{row['task']}: {last} {fast}, accuracy {figure_text(accuracy_of(row), 3)}")
-    return "; ".join(said) + "." if said else "Nothing is scored yet."
+    return said
+
+
+def joined(points: Sequence[str]) -> str:
+    """Points as one sentence.
+
+    >>> joined(["har: faster", "femnist: slower"]), joined([])
+    ('har: faster; femnist: slower.', 'Nothing is scored yet.')
+    """
+    return "; ".join(points) + "." if points else "Nothing is scored yet."
 
 
 def resolved_words(ours: Ours) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedbalancer.paper.item import Finding, Frames
-from fedbalancer.paper.items.compared import Compared, accuracy_of, rows_of
+from fedbalancer.paper.items.compared import Compared
 from fedbalancer.paper.measured import Group
 from fedbalancer.paper.printed import FIGURE2_ACCURACY, FIGURE2_FASTER
+from fedbalancer.paper.rows import accuracy_of, rows_of
 from fedbalancer.paper.verdict import Ours
 
 HALF, THREE_HALVES = "fedavg[deadline=.5T]", "fedavg[deadline=1.5T]"

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import polars as pl
 
+from fedbalancer.paper.charts import compared_charts
 from fedbalancer.paper.item import Finding, Frames, Presentation
-from fedbalancer.paper.items.compared import Compared, accuracy_of, result_json, rows_of, score_tables
+from fedbalancer.paper.items.compared import Compared, headlines, joined, score_tables
 from fedbalancer.paper.items.mechanisms import LABELS, NOTE, epsilon_figure
 from fedbalancer.paper.measured import Group
 from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.printed import NOISE
+from fedbalancer.paper.rows import accuracy_of, rows_of
 
 FACTORS = {"fedbalancer": 0.0, "fedbalancer[noise_factor=.5]": 0.5, "fedbalancer[noise_factor=5]": 5.0}
 REFERENCES = ("fedavg+1t", "prox+1t")
@@ -39,18 +41,20 @@ class WithEpsilon(Compared):
     """The mechanisms have a drawing of their own, and short names."""
 
     def present(self, frames: Frames) -> Presentation:
-        methods, curves = frames["methods"], frames["curves"]
-        papers = curves.filter(pl.col("method").is_in([*REFERENCES, *FACTORS]))
+        shown, methods = super().present(frames), frames["methods"]
+        short = {name: frame.with_columns(pl.col("method").replace(LABELS)) for name, frame in frames.items()}
+        papers = frames["curves"].filter(pl.col("method").is_in([*REFERENCES, *FACTORS]))
         figures = {self.name: accuracy_figure(papers)}
         if methods["method"].is_in(list(LABELS)).any():
             figures[f"{self.name}-epsilon"] = epsilon_figure(methods)
-        short = methods.with_columns(pl.col("method").replace(LABELS))
-        shown = super().present(frames)
-        headline = shown.headline
-        for method, label in LABELS.items():
-            headline = headline.replace(f" {method} ", f" {label}: ")
+        points = headlines(short["methods"], Group(self.groups[-1].name, (LABELS[self.groups[-1].methods[-1]],)))
         return replace(
-            shown, headline=headline, tables=[*score_tables(short)], figures=figures, json=result_json(methods)
+            shown,
+            headline=joined(points),
+            points=points,
+            charts=compared_charts(short["methods"], short["scores"], short["curves"], shown.findings),
+            tables=[*score_tables(short["methods"])],
+            figures=figures,
         )
 
 

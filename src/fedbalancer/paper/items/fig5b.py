@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fedbalancer.paper.item import Finding, Frames
-from fedbalancer.paper.items.compared import Compared, accuracy_of, rows_of, speedup_of
+from fedbalancer.paper.items.compared import Compared
 from fedbalancer.paper.measured import Group
+from fedbalancer.paper.rows import accuracy_of, rows_of, speedup_of
 
 METHODS = ("fedbalancer", "fedbalancer+forwardpass")
 

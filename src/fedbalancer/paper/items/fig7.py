@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fedbalancer.paper.item import Finding, Frames
-from fedbalancer.paper.items.compared import Compared, accuracy_of, full_target, rows_of, speedup_of
+from fedbalancer.paper.items.compared import Compared
 from fedbalancer.paper.measured import Group
 from fedbalancer.paper.printed import COLLABORATION
+from fedbalancer.paper.rows import accuracy_of, full_target, rows_of, speedup_of
 from fedbalancer.paper.verdict import Ours
 
 PAIRS = {

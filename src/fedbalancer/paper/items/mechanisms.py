@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from fedbalancer.paper.items.compared import full_target
 from fedbalancer.paper.picture import legend_below, panels
+from fedbalancer.paper.rows import full_target
 from fedbalancer.report.style import DASHES, looks
 from fedbalancer.spelling import one_name
 

@@ -7,22 +7,17 @@ from dataclasses import dataclass
 import polars as pl
 
 from fedbalancer.paper.best import BEST_ROWS, CROSS, best_rows
+from fedbalancer.paper.charts import compared_charts
 from fedbalancer.paper.grid import grid_methods
 from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work, figure_text
-from fedbalancer.paper.items.compared import (
-    accuracy_of,
-    headline,
-    result_json,
-    rows_of,
-    score_tables,
-    speedup_of,
-)
+from fedbalancer.paper.items.compared import headlines, joined, result_json, score_tables
 from fedbalancer.paper.measured import Group, measured
 from fedbalancer.paper.over import findings_over, speedups_over
 from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.pool import TaskPool
 from fedbalancer.paper.printed import DISAGREE, TABLE1, TASKS
 from fedbalancer.paper.request import Request
+from fedbalancer.paper.rows import accuracy_of, rows_of, speedup_of
 from fedbalancer.report import Comparison
 from fedbalancer.report.rule import Rule
 from fedbalancer.runs.simulation import resolve_spec
@@ -90,10 +85,13 @@ class Table1:
         if frames["best"].height:
             rows = pl.concat([rows, frames["best"]], how="diagonal_relaxed")
         without = [t for t in rows["task"].unique(maintain_order=True) if t not in frames["best"]["task"].to_list()]
+        points, findings = headlines(rows, Group(NAME, ("fedbalancer",))), _findings(rows)
         return Presentation(
-            headline=headline(rows, Group(NAME, ("fedbalancer",))),
+            headline=joined(points),
+            points=points,
+            charts=compared_charts(rows, frames["scores"], frames["curves"], findings),
             tables=[_joint(rows), *_chosen(frames["chosen"]), *score_tables(rows)],
-            findings=[*findings_over(frames["over"]), *_findings(rows)],
+            findings=[*findings_over(frames["over"]), *findings],
             notes=[
                 *NOTES,
                 *([f"Left out: FedBalancer-A and -S on {', '.join(without)} (--no-grid)."] if without else []),

@@ -108,9 +108,9 @@ def _table(frame: pl.DataFrame) -> Table:
         for row in frame.with_columns(pl.col("ratio_std", "accuracy_std").fill_null(0.0)).iter_rows(named=True)
     ]  # fmt: skip
     note = (
-        "± is the standard deviation over settings and seeds, as in the paper; a target not reached counts as its bound"
+        "± is the standard deviation over settings and seeds, as in the paper; a target not reached counts as its "
+        "bound (by the paper's rule: as 0)."
     )
-    " (by the paper's rule: as 0)."
     return Table("", ("Task", "Setting", "Speed-up", "Accuracy", "Target not reached"), lines, note)
 
 

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import polars as pl
 
+from fedbalancer.paper.charts import compared_charts
 from fedbalancer.paper.item import Finding, Frames, Presentation, Work
-from fedbalancer.paper.items.compared import accuracy_of, headline, result_json, rows_of, score_tables, speedup_of
+from fedbalancer.paper.items.compared import headlines, joined, result_json, score_tables
 from fedbalancer.paper.measured import Group, frames_of
 from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.pool import FOUND
 from fedbalancer.paper.printed import DISAGREE, TABLE5
 from fedbalancer.paper.request import Request, Stopped
+from fedbalancer.paper.rows import accuracy_of, rows_of, speedup_of
 from fedbalancer.report.folders import Results, load_comparison
 from fedbalancer.report.rule import Rule
 from fedbalancer.report.scores import score
@@ -69,10 +71,13 @@ class Table5:
     def present(self, frames: Frames) -> Presentation:
         methods = frames["methods"]
         late = float(frames["lags"]["late_share"].mean() or 0.0)  # type: ignore[arg-type]
+        points, findings = headlines(methods, Group(NAME, ("fedbalancer",))), _findings(methods)
         return Presentation(
-            headline=headline(methods, Group(NAME, ("fedbalancer",))),
+            headline=joined(points),
+            points=points,
+            charts=compared_charts(methods, frames["scores"], frames["curves"], findings),
             tables=list(score_tables(methods)),
-            findings=_findings(methods),
+            findings=findings,
             notes=(
                 "Phones are emulated by the recorded seconds of the authors' phones; accuracies are those of real "
                 "training. A seed is one of their three sittings.",
