@@ -15,6 +15,8 @@ from fedbalancer.report.style import looks, time_unit
 
 SPEEDUP = ": speed-up"
 """How the findings call a method's speed-up."""
+FLOOR = 0.6
+"""The share of the target at which accuracies begin to be of interest: the beginnings of all methods are alike."""
 
 
 def compared_charts(
@@ -52,11 +54,12 @@ def _accuracy(task: str, rows: pl.DataFrame, curves: pl.DataFrame, place: Mappin
     marks = [{"y": number(target), "text": f"target {target:.3f}"}]
     labels = {"share": "share of the time budget", "time": f"time ({unit}), the budget being the mean of the seeds'"}
     spec = lines_spec("test accuracy", labels, series, marks)
+    spec["floor"] = number(FLOOR * target)
     spec["choices"] = {"share": "share of the time budget", "time": "time"}
     about = "Accuracy on the test data." + (
         " Lines: mean over seeds. Bands: lowest to highest seed." if seeds > 1 else ""
     )
-    about += " Dotted: the target, mean over seeds."
+    about += f" Dotted: the target, mean over seeds. What is below {FLOOR:.0%} of it is cut off."
     return Chart(f"accuracy-{count}", f"{task}: accuracy", about, spec, wide=True)
 
 

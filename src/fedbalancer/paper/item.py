@@ -82,10 +82,12 @@ def figure_text(ours: Ours, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts of methods, and how each method looks in all of them."""
+    """Charts, and how each thing that has lines or bars in them looks in all of them. `instead`: they show all that the
+    item's drawing does."""
 
     drawn: Sequence[Chart] = ()
     looks: Mapping[str, Look] = field(default_factory=dict)
+    instead: bool = True
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ from fedbalancer.report.templates import rendered, text_of
 
 
 def page_html(document: Mapping[str, Any], shown: Presentation, why: str) -> str:
-    """The page of an item. Where it has charts they take the place of the drawing that has the item's name."""
+    """The page of an item. Charts take the place of the drawing that has the item's name, if they show all of it."""
     charts, looks = shown.charts.drawn, dict(shown.charts.looks)
+    replaced = str(document["item"]) if charts and shown.charts.instead else ""
     pictures = [
         (name, _picture(name, figure, str(document["title"])))
         for name, figure in shown.figures.items()
-        if not charts or name != document["item"]
+        if name != replaced
     ]
     return rendered(
         text_of("item.html", "fedbalancer.paper"),

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+FLOOR = 0.6
+"""The share of the best accuracy of a task at which its panel begins."""
 INK, FAINT = "#222222", "#666666"
 DOTS_PER_INCH = 110
 WIDTH, HEIGHT = 4.6, 3.3
@@ -60,7 +62,8 @@ def legend_below(figure: Figure, across: int = 4) -> Figure:
 
 
 def accuracy_figure(curves: pl.DataFrame) -> Figure:
-    """Accuracy over the budget, a panel for each task: the mean over seeds, in a band from lowest to highest."""
+    """Accuracy over the budget, a panel for each task: the mean over seeds, in a band from lowest to highest. The
+    beginning, where all methods are alike, is cut off, so that the ends can be told apart."""
     tasks = curves["task"].unique(maintain_order=True).to_list()
     figure, grid = panels(tasks, "Simulated time, share of the budget", "Test accuracy")
     look = looks(curves["method"].unique(maintain_order=True).to_list())
@@ -73,6 +76,8 @@ def accuracy_figure(curves: pl.DataFrame) -> Figure:
             )  # fmt: skip
             axes.fill_between(line["share"], line["low"], line["high"], color=drawn.colour, alpha=0.10, linewidth=0)
         axes.set_xlim(0, 1)
+        best = float(curves.filter(pl.col("task") == task)["accuracy"].max() or 0.0)  # type: ignore[arg-type]
+        axes.set_ylim(bottom=FLOOR * best)
     return legend_below(figure)
 
 

@@ -152,7 +152,7 @@ function drawLines(box, chart, page) {
   const shown = (x, y) => (y || []).filter((_, i) => x[i] >= across[0] && x[i] <= across[1]);
   const values = lines.flatMap((l) => [...[l.y, l.low, l.high].flatMap((y) => shown(l.x, y)), ...(l.tails || []).flatMap((t) => shown(t.x, t.y))]);
   const up = span([...values, ...marks.filter((m) => m.y !== undefined).map((m) => m.y), ...(chart.zero ? [0] : [])]) || [0, 1];
-  const room = (up[1] - up[0] || Math.abs(up[1]) || 1) * 0.06, low = chart.zero ? up[0] : up[0] - room, high = up[1] + room;
+  const room = (up[1] - up[0] || Math.abs(up[1]) || 1) * 0.06, low = chart.floor !== undefined ? Math.min(chart.floor, up[1]) : chart.zero ? up[0] : up[0] - room, high = up[1] + room;
   const width = Math.max(box.clientWidth, 240), height = box.clientHeight || 300, bottom = 40;
   const ys = ticks(low, high, height / 60), left = Math.max(...ys.map((y) => number(y).length), 2) * LETTER + 14;
   const right = across[1] > across[0] ? across[1] : across[0] + 1;
@@ -217,7 +217,8 @@ function drawMarks(svg, marks, sx, sy, [left, right], [top, bottom], least, most
       node(svg, "text", { class: "axis", x: left + 4, y: sy(mark.y) - 4 }, mark.text);
     } else if (mark.x >= least && mark.x <= most) {
       node(svg, "line", { class: "mark", x1: sx(mark.x), x2: sx(mark.x), y1: top, y2: bottom });
-      node(svg, "text", { class: "axis", x: sx(mark.x) - 4, y: bottom - 5, "text-anchor": "end" }, mark.text);
+      const fits = sx(mark.x) - mark.text.length * LETTER > left; // else it would be cut off at the left
+      node(svg, "text", { class: "axis", x: sx(mark.x) + (fits ? -4 : 4), y: bottom - 5, "text-anchor": fits ? "end" : "start" }, mark.text);
     }
   }
 }

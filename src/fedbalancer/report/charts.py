@@ -53,7 +53,8 @@ def lines_spec(
 ) -> dict[str, Any]:
     """Lines: `axes` are the labels of the x that they can be drawn over, `series` have the number of their method `m`,
     a `label`, and `on`: for every axis x, y and, over several seeds, low, high, n and tails. `marks` are lines across
-    the chart at an x or y, with a text. With `points` every x is a thing of its own: dots, and no line between them."""
+    the chart at an x or y, with a text. With `points` every x is a thing of its own: dots, and no line between them.
+    With a `floor` the y axis begins there, and what is below it is cut off."""
     return {"kind": "lines", "y": y, "axes": axes, "series": series, "marks": list(marks)}
 
 

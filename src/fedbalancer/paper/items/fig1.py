@@ -17,7 +17,8 @@ import safetensors.numpy
 
 from fedbalancer.client.tensors import stored
 from fedbalancer.files import write_bytes
-from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
+from fedbalancer.paper.item import Charts, Finding, Frames, Presentation, Table, Work
+from fedbalancer.paper.lines import Line, lines_charts
 from fedbalancer.paper.norms import SampleNorms, scaled
 from fedbalancer.paper.picture import panels
 from fedbalancer.paper.pool import TaskPool
@@ -80,6 +81,8 @@ class Figure1:
         rows = [(r["task"], str(r["round"]), f"{r['low_share']:.1%}", f"{r['samples']:.0f}") for r in low.to_dicts()]
         return Presentation(
             headline=f"Share of samples with a scaled gradient norm under {LOW}: {'; '.join(said)}.",
+            points=said,
+            charts=_charts(frames["norms"]),
             tables=[Table("By round, mean over seeds", ("Task", "After round", f"Under {LOW}", "Samples"), rows)],
             findings=_findings(frames["norms"]),
             notes=(
@@ -197,6 +200,19 @@ def _findings(norms: pl.DataFrame) -> list[Finding]:
             what = f"share under {LOW}, {end} rounds"
             findings.append(Finding.of(task, what, ours, paper, ratio=False, digits=3, more_is_better=None))
     return findings
+
+
+def _charts(norms: pl.DataFrame) -> Charts:
+    over_seeds = norms.group_by("task", "round", maintain_order=True).agg(
+        y=pl.mean("low_share"), low=pl.min("low_share"), high=pl.max("low_share")
+    )
+    panels: dict[str, dict[str, Line]] = {"Samples that teach little": {}}
+    for (task,), mine in over_seeds.sort("task", "round").group_by(["task"], maintain_order=True):
+        line = {"x": mine["round"].to_numpy()} | {name: mine[name].to_numpy() for name in ("y", "low", "high")}
+        panels["Samples that teach little"][str(task)] = line
+    about = f"The share of samples whose scaled gradient norm is under {LOW}. Lines: mean over seeds. Bands: lowest to"
+    about += " highest seed. The drawing below has all norms of seed 0."
+    return lines_charts(panels, "round", f"share under {LOW}", about, instead=False)
 
 
 def _figure(norms: pl.DataFrame, low: pl.DataFrame) -> Figure:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from fedbalancer.paper.item import Finding, Frames, Presentation, Table, WithoutRuns, Work
+from fedbalancer.paper.item import Charts, Finding, Frames, Presentation, Table, WithoutRuns, Work
+from fedbalancer.paper.lines import Line, lines_charts
 from fedbalancer.paper.picture import FAINT, legend_below, panels
 from fedbalancer.paper.printed import CLIENTS, DDLE, Printed
 from fedbalancer.paper.verdict import Ours
@@ -26,6 +27,7 @@ from fedbalancer.types import FloatArray
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+THINNED = 3
 LONGEST_S = 1200
 
 
@@ -57,6 +59,8 @@ class Figure4(WithoutRuns):
         said = [f"{task}: {at['peak_deadline_s']:.0f} s, DDL-E {at['peak_ddle']:.2f}" for task, at in result.items()]
         return Presentation(
             headline=f"Peak of DDL-E, median of the seeds: {'; '.join(said)}.",
+            points=[f"{each} (peak, median of the seeds)" for each in said],
+            charts=_charts(frames["ddle"]),
             tables=[_table(peaks)],
             findings=_findings(peaks),
             notes=(
@@ -107,6 +111,18 @@ def _findings(peaks: pl.DataFrame) -> list[Finding]:
             digits = 5 if "per client" in what else 2 if what[:4] == "peak" else 0
             findings.append(Finding.of(task, what, ours, paper, digits=digits, more_is_better=None))
     return findings
+
+
+def _charts(ddle: pl.DataFrame) -> Charts:
+    """Every third second, and each line's peak."""
+    panels: dict[str, dict[str, Line]] = {}
+    for (task, seed), line in ddle.group_by(["task", "seed"], maintain_order=True):
+        kept = line.filter((pl.col("deadline_s") % THINNED == 0) | (pl.col("ddle") == pl.col("ddle").max()))
+        drawn = {"x": kept["deadline_s"].to_numpy(), "y": kept["ddle"].to_numpy()}
+        panels.setdefault(str(task), {})[f"seed {seed}"] = drawn
+    marks = {task: [{"x": DDLE[task][0].mean, "text": "the paper's peak"}] for task in panels if task in DDLE}
+    about = "Clients that end within a deadline, for every second of it."
+    return lines_charts(panels, "deadline (s)", "DDL-E (clients per second)", about, marks)
 
 
 def _figure(ddle: pl.DataFrame) -> Figure:

@@ -15,7 +15,8 @@ import numpy as np
 import polars as pl
 
 from fedbalancer.errors import MissingData
-from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
+from fedbalancer.paper.item import Charts, Finding, Frames, Presentation, Table, Work
+from fedbalancer.paper.lines import lines_charts
 from fedbalancer.paper.picture import legend_below, panels
 from fedbalancer.paper.printed import NETWORK_CV, NETWORK_PEAK
 from fedbalancer.paper.request import Request
@@ -69,6 +70,7 @@ class Figure8:
         return Presentation(
             headline=f"Coefficient of variation, mean over phones and sittings: {batch:.3f} in training, {network:.2f} "
             f"on the network; the longest round on the network took {peak:.2f} times the phone's mean.",
+            charts=_charts(frames["latencies"], phones),
             tables=[_table(phones)],
             findings=_findings(phones),
             notes=(
@@ -115,16 +117,34 @@ def _findings(phones: pl.DataFrame) -> list[Finding]:
     ]  # fmt: skip
 
 
+NETWORK, TRAINING = "network", "training, 100 batches"
+
+
+def _chosen(latencies: pl.DataFrame, phones: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """The rounds of the phones with the steadiest and the least steady network, by title."""
+    ordered, found = phones.sort("network_cv"), {}
+    for word, row in {"steadiest": ordered.row(0, named=True), "least steady": ordered.row(-1, named=True)}.items():
+        title = f"phone {row['phone']}, sitting {row['sitting']}: {word} network"
+        mine = (pl.col("phone") == row["phone"]) & (pl.col("sitting") == row["sitting"])
+        found[title] = latencies.filter(mine).with_columns(hundred_s=100 * pl.col("batch_s"))
+    return found
+
+
+def _charts(latencies: pl.DataFrame, phones: pl.DataFrame) -> Charts:
+    columns = {NETWORK: "network_s", TRAINING: "hundred_s"}
+    drawn = {
+        title: {label: {"x": mine["round"].to_numpy(), "y": mine[name].to_numpy()} for label, name in columns.items()}
+        for title, mine in _chosen(latencies, phones).items()
+    }
+    return lines_charts(drawn, "round", "seconds", "Seconds on the network, and of training, as they were recorded.")
+
+
 def _figure(latencies: pl.DataFrame, phones: pl.DataFrame) -> Figure:
-    ordered = phones.sort("network_cv")
-    chosen = {"steadiest": ordered.row(0, named=True), "least steady": ordered.row(-1, named=True)}
-    titles = [f"phone {row['phone']}, sitting {row['sitting']}: {word} network" for word, row in chosen.items()]
-    figure, grid = panels(titles, "Round", "Seconds", 2)
-    for axes, row in zip(grid, chosen.values(), strict=True):
-        mine = latencies.filter((pl.col("phone") == row["phone"]) & (pl.col("sitting") == row["sitting"]))
-        axes.plot(mine["round"], mine["network_s"], "o-", color=ORANGE, linewidth=1.2, markersize=3, label="network")
-        axes.plot(mine["round"], mine["batch_s"] * 100, "s-", color=BLUE, linewidth=1.2, markersize=3,
-                  label="training, 100 batches")  # fmt: skip
+    chosen = _chosen(latencies, phones)
+    figure, grid = panels(list(chosen), "Round", "Seconds", 2)
+    for axes, mine in zip(grid, chosen.values(), strict=True):
+        axes.plot(mine["round"], mine["network_s"], "o-", color=ORANGE, linewidth=1.2, markersize=3, label=NETWORK)
+        axes.plot(mine["round"], mine["hundred_s"], "s-", color=BLUE, linewidth=1.2, markersize=3, label=TRAINING)
         axes.set_ylim(bottom=0)
     return legend_below(figure)
 

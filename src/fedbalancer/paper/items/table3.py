@@ -14,15 +14,16 @@ import polars as pl
 
 from fedbalancer.errors import BadSetting
 from fedbalancer.paper.grid import grid_methods
-from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work
+from fedbalancer.paper.item import Charts, Finding, Frames, Presentation, Table, Work
 from fedbalancer.paper.items.table1 import ITEM as WHOLE
 from fedbalancer.paper.picture import INK, panels
 from fedbalancer.paper.printed import DISAGREE, GRID, TABLE3
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
+from fedbalancer.report.charts import Chart, bars_spec, number
 from fedbalancer.report.estimate import Estimate
 from fedbalancer.report.rule import Rule
-from fedbalancer.report.style import BLUE
+from fedbalancer.report.style import BLUE, looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,6 +56,7 @@ class Table3:
         rows = frames["sensitivity"].to_dicts()
         return Presentation(
             headline=_headline(frames["sensitivity"]),
+            charts=_charts(rows),
             tables=[_table(frames["sensitivity"])],
             findings=list(_findings(rows)),
             notes=("The paper shows FEMNIST and Reddit; its ± is over settings and seeds together.", *DISAGREE),
@@ -111,7 +113,7 @@ def _table(frame: pl.DataFrame) -> Table:
         "± is the standard deviation over settings and seeds, as in the paper; a target not reached counts as its "
         "bound (by the paper's rule: as 0)."
     )
-    return Table("", ("Task", "Setting", "Speed-up", "Accuracy", "Target not reached"), lines, note)
+    return Table("By setting", ("Task", "Setting", "Speed-up", "Accuracy", "Target not reached"), lines, note)
 
 
 def _headline(frame: pl.DataFrame) -> str:
@@ -123,6 +125,30 @@ def _headline(frame: pl.DataFrame) -> str:
         )
         said.append(f"{task}: fastest with {words}")
     return "; ".join(said) + "."
+
+
+def _charts(rows: list[dict[str, Any]]) -> Charts:
+    """The speed-up with every value of a parameter, a chart for each task."""
+    place = {parameter: m for m, parameter in enumerate(GRID)}
+    drawn: list[Chart] = []
+    for task in dict.fromkeys(row["task"] for row in rows):
+        bars = [_bar(row, place[row["parameter"]]) for row in rows if row["task"] == task]
+        spec = bars_spec("times as fast as the best FedAvg", [{"label": "mean"}], bars)
+        about = "Bars: mean over the settings of the others and over seeds. Lines: 95% interval over seeds."
+        if any("mark" in bar for bar in bars):
+            about += " Diamonds: the paper's figure."
+        more = {"line": 1, "interval": "95% interval", "marked": "the paper's"}
+        drawn.append(Chart(f"settings-{len(drawn)}", f"{task}: speed-up by setting", about, spec | more, wide=True))
+    return Charts(drawn, looks(list(GRID)))
+
+
+def _bar(row: dict[str, Any], m: int) -> dict[str, Any]:
+    speedup, _ = TABLE3.get((row["task"], row["parameter"], row["value"]), (None, None))
+    bar = {"m": m, "label": f"{row['parameter']} = {row['value']:g}", "parts": [number(row["ratio"])],
+           "text": f"{row['ratio']:.2f}×"}  # fmt: skip
+    if row["ratio_low"] is not None:
+        bar["range"] = [number(max(row["ratio_low"], 0.0)), number(row["ratio_high"])]
+    return bar if speedup is None else bar | {"mark": number(speedup.mean)}
 
 
 def _figure(frame: pl.DataFrame) -> Figure:
