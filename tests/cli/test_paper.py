@@ -119,3 +119,23 @@ def test_devices_and_norms(cli: Cli, tmp_path: Path) -> None:
     found = json.loads(done.stdout)["synthetic"]
     assert 0 <= found["early"] <= 1
     assert 0 <= found["late"] <= 1
+
+
+def test_report_shows_an_item_anew_and_keeps_its_rule(tmp_path: Path) -> None:
+    from paper.test_write import made
+
+    folder = tmp_path / "fig5b"
+    made(folder, "har")
+    (folder / "fig5b.html").unlink()
+    done = CliRunner().invoke(app, ["report", str(folder)])
+    assert done.exit_code == 0
+    assert "times as fast as the reference" in done.output
+    assert (folder / "fig5b.html").is_file()
+    assert "har" in json.loads(CliRunner().invoke(app, ["report", str(folder), "--json"]).stdout)
+    refused = subprocess.run(
+        [sys.executable, "-m", "fedbalancer", "report", str(folder), "--rule", "paper"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert "keeps the rule" in refused.stderr
+    assert "Traceback" not in refused.stderr

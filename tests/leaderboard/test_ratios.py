@@ -12,7 +12,7 @@ from fedbalancer.errors import RunFolderError
 from fedbalancer.leaderboard.board import Board, boards
 from fedbalancer.leaderboard.entries import read_entries
 from fedbalancer.leaderboard.entry import Entry
-from fedbalancer.leaderboard.write import write
+from fedbalancer.leaderboard.write import markdown, write
 
 ROOT = Path(__file__).parents[2]
 TEMPO: dict[str, Ratio] = {**FEDAVG, "tempo": (4.2, 3.6, 4.9)}
@@ -139,3 +139,9 @@ def test_the_results_of_this_repository_have_tempo_on_all_five_tasks() -> None:
     assert {cell.verdict for cell in tempo.values()} == {"faster"}
     assert {"fedbuff", "timelyfl", "refl", "oort", "fedavg+1t+fednova"} <= {row.method for row in first.rows}
     assert all((ROOT / "docs" / "results" / cell.link).is_file() for cell in cells(first).values())
+
+
+def test_the_committed_leaderboard_is_what_the_results_say_now() -> None:
+    folder = ROOT / "docs" / "results"
+    text = (folder / "leaderboard.md").read_text(encoding="utf-8")
+    assert text == markdown(boards(read_entries(folder))), "fedbalancer leaderboard docs/results"

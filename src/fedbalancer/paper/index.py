@@ -22,12 +22,17 @@ def write_index(out: Path) -> Path:
     documents = [(folder, read_document(folder)) for folder in folders]
     rows = [_row(folder, document) for folder, document in documents]
     header = ["| Item | What | Tasks (seeds) | Measured |", "|:--|:--|:--|:--|"]
-    text = [BEGIN, "# Results", INTRODUCTION, "\n".join([*header, *rows])]
+    board = [BOARD] if (out / "leaderboard.md").is_file() else []
+    text = [BEGIN, "# Results", INTRODUCTION, *board, "\n".join([*header, *rows])]
     text += [_section(folder, document) for folder, document in documents]
     write_text(file, "\n\n".join(text) + "\n")
     return file
 
 
+BOARD = (
+    "All methods on one page, with those that are not the paper's: the [leaderboard](leaderboard.md); `fedbalancer "
+    "leaderboard` on this folder makes it anew, also as a page with filters."
+)
 INTRODUCTION = (
     "The paper's tables and figures, made anew by `fedbalancer paper ITEM`: figures of ours beside the paper's, with a "
     "verdict computed for each. Every folder has a page (`.html`), the same as Markdown, drawings (SVG and PNG), and "

@@ -122,7 +122,9 @@ def _findings(devices: pl.DataFrame) -> list[Finding]:
     """The one figure that the paper gives of its simulated devices."""
     findings = []
     for (task,), mine in devices.group_by(["task"], maintain_order=True):
-        found = Estimate.of(mine.group_by("seed").agg(pl.median("network_cv"))["network_cv"].to_list())
+        found = Estimate.of(
+            mine.group_by("seed", maintain_order=True).agg(pl.median("network_cv"))["network_cv"].to_list()
+        )
         ours = Ours(found.mean, found.low, found.high)
         what = "CV of the communication latency (median client)"
         findings.append(Finding.of(str(task), what, ours, NETWORK_CV["simulated"], more_is_better=None))
