@@ -14,9 +14,10 @@ from report.pages import write_page
 from fedbalancer.report import write_report
 from fedbalancer.report.axes import accuracy_axes, clock_name
 from fedbalancer.report.charts import Chart
-from fedbalancer.report.folders import Results, load
+from fedbalancer.report.folders import load
 from fedbalancer.report.run_charts import charts
 from fedbalancer.report.scores import score_comparison
+from fedbalancer.report.stored import Results
 from fedbalancer.report.targets import SHARES, target_medians
 
 TWO = ("fedavg+1t", "fedbalancer")

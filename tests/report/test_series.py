@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedbalancer.report.folders import RunCurve, StoredRun, load
+from fedbalancer.report.folders import load
 from fedbalancer.report.series import PANELS, Curve, band_of, outcome_shares, round_band, used
+from fedbalancer.report.stored import RunCurve, StoredRun
 
 
 def stored(seed: int, clocks: list[float], accuracies: list[float], deadlines: list[float]) -> StoredRun:

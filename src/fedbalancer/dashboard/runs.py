@@ -12,7 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 
-from fedbalancer.report.folders import StoredRun, load_run
+from fedbalancer.report.folders import load_run
+from fedbalancer.report.stored import StoredRun
 from fedbalancer.store.follow import JournalReader, journal_of
 
 FILES = ("manifest.json", "rounds.parquet", "evals.parquet", "clients.parquet", "population.parquet")

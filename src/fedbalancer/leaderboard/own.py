@@ -16,8 +16,9 @@ from fedbalancer.errors import BadSetting, RunFolderError
 from fedbalancer.files import write_bytes, write_json
 from fedbalancer.leaderboard.entries import ENTRY
 from fedbalancer.leaderboard.tables import METHODS, OWN
-from fedbalancer.report.folders import Results, load
+from fedbalancer.report.folders import load
 from fedbalancer.report.scores import score_comparison
+from fedbalancer.report.stored import Results
 from fedbalancer.report.values import Comparison, MethodScore
 from fedbalancer.store import new_manifest
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbalancer.report.estimate import Estimate
-from fedbalancer.report.folders import RunCurve, load, load_comparison
+from fedbalancer.report.folders import load, load_comparison
 from fedbalancer.report.ratio import Arrival, Ratio
 from fedbalancer.report.rule import Rule, Stamp, checked_rule
 from fedbalancer.report.scores import (
@@ -20,6 +20,7 @@ from fedbalancer.report.scores import (
     score,
     score_comparison,
 )
+from fedbalancer.report.stored import RunCurve
 from fedbalancer.report.values import Cost
 from fedbalancer.store.comparison import TARGETS
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from fedbalancer.report.folders import Results, StoredRun
 from fedbalancer.report.series import Band, Curve, band_of, evaluations
+from fedbalancer.report.stored import Results, StoredRun
 from fedbalancer.report.style import byte_unit, time_unit
 from fedbalancer.types import FloatArray, IndexArray
 

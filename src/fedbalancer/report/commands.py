@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.report.folders import Results
+from fedbalancer.report.stored import Results
 from fedbalancer.store import ComparisonFile
 
 _OPTIONS = {"scale": "small", "users": None, "variant": None, "engine": "fast", "device": "cpu"}

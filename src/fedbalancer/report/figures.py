@@ -11,9 +11,9 @@ from fedbalancer.files import write_bytes
 from fedbalancer.report.axes import accuracy_axes, clock_name
 from fedbalancer.report.cells import shows_interval
 from fedbalancer.report.estimate import Estimate
-from fedbalancer.report.folders import Results
 from fedbalancer.report.scores import Comparison
 from fedbalancer.report.series import PANELS, Band, Panel
+from fedbalancer.report.stored import Results
 from fedbalancer.report.style import DASHES, looks
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from fedbalancer.errors import BadSetting, MissingData, UnknownName
-from fedbalancer.report.folders import Results, RunCurve, StoredRun
+from fedbalancer.report.stored import Results, RunCurve, StoredRun
 from fedbalancer.report.values import Comparison
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from fedbalancer.report.axes import by_clock, clock_name
 from fedbalancer.report.cells import shows_interval
 from fedbalancer.report.charts import data_of
 from fedbalancer.report.commands import commands
-from fedbalancer.report.folders import Results
 from fedbalancer.report.headline import headline
 from fedbalancer.report.privacy import ABOUT as PRIVACY_ABOUT
 from fedbalancer.report.privacy import HEADER as PRIVACY_HEADER
@@ -23,6 +22,7 @@ from fedbalancer.report.refused import refused_rows
 from fedbalancer.report.run_charts import charts
 from fedbalancer.report.scores import Comparison
 from fedbalancer.report.single import run_headline, run_summary
+from fedbalancer.report.stored import Results
 from fedbalancer.report.style import accuracy_text, looks, seconds
 from fedbalancer.report.tables import HEADER, caption_lines, further_sheets, table_rows
 from fedbalancer.report.templates import rendered, text_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.report.folders import Results, StoredRun
+from fedbalancer.report.stored import Results, StoredRun
 
 ABOUT = (
     "Metadata only: what clients tell of their losses. Not covered are the updates of the model, how many samples a "

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import polars as pl
 
 from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.report.folders import RunCurve
+from fedbalancer.report.stored import RunCurve
 
 Stamp = Literal["end", "start"]
 Rule = Literal["fair", "paper"]

@@ -10,9 +10,9 @@ import numpy as np
 from fedbalancer.report.axes import accuracy_axes, clock_name
 from fedbalancer.report.cells import shows_interval, speedup_text
 from fedbalancer.report.charts import Chart, band_values, bars_spec, line, lines_spec, number, numbers, part
-from fedbalancer.report.folders import Results, StoredRun
 from fedbalancer.report.scores import Comparison, MethodScore
 from fedbalancer.report.series import PANELS, Band, Panel, outcome_shares
+from fedbalancer.report.stored import Results, StoredRun
 from fedbalancer.report.style import GREY, OUTCOMES, PHASES, time_unit
 from fedbalancer.report.targets import SHARES, target_medians
 

@@ -31,7 +31,6 @@ import polars as pl
 
 from fedbalancer.errors import BadSetting
 from fedbalancer.report.fairness import fairness_of
-from fedbalancer.report.folders import COSTS, Results, RunCurve
 from fedbalancer.report.ratio import Arrival
 from fedbalancer.report.rule import (
     BUDGET_METHOD,
@@ -44,6 +43,7 @@ from fedbalancer.report.rule import (
     stamped_budget_s,
     time_to_accuracy,
 )
+from fedbalancer.report.stored import COSTS, Results, RunCurve
 from fedbalancer.report.values import (
     Comparison,
     Cost,

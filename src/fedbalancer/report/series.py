@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from fedbalancer.report.folders import Results, StoredRun
+from fedbalancer.report.stored import Results, StoredRun
 from fedbalancer.types import FloatArray
 
 TIME_POINTS = 120

@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.report.axes import clock_name
-from fedbalancer.report.folders import Results, StoredRun
 from fedbalancer.report.privacy import given_away
+from fedbalancer.report.stored import Results, StoredRun
 from fedbalancer.report.style import seconds
 from fedbalancer.report.tables import plain_markdown
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbalancer.report.folders import Results
 from fedbalancer.report.ratio import Arrival, median_s
 from fedbalancer.report.rule import points
+from fedbalancer.report.stored import Results
 from fedbalancer.report.values import Comparison
 from fedbalancer.types import FloatArray
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from fedbalancer.report.folders import RunCurve
 from fedbalancer.report.ratio import Arrival, median_s
 from fedbalancer.report.rule import CLOCK_SLACK, Rule, checked_rule, points, time_to_accuracy
+from fedbalancer.report.stored import RunCurve
 
 LEVELS = 50
 SCHEMA = {

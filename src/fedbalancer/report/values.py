@@ -19,8 +19,8 @@ from fedbalancer.sums import total
 if TYPE_CHECKING:
     import polars as pl
 
-    from fedbalancer.report.folders import RunCurve
     from fedbalancer.report.notebook import Plot
+    from fedbalancer.report.stored import RunCurve
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedbalancer.errors import FedBalancerError
 from fedbalancer.processes import become_worker
 from fedbalancer.report import RunCurve
 from fedbalancer.report.fairness import with_selections
-from fedbalancer.report.folders import by_schedule
+from fedbalancer.report.stored import by_schedule
 from fedbalancer.runs.events import JobEvent
 from fedbalancer.runs.execute import carry_on, execute, go
 from fedbalancer.runs.executor_cache import ExecutorCache

@@ -74,8 +74,8 @@ class RunResult:
 
     def plot(self) -> Plot:
         """A picture of the accuracy over time; `result.plot().save("picture.png")` writes it to a file."""
-        from fedbalancer.report.folders import RunCurve, by_schedule
         from fedbalancer.report.notebook import plotted_run
+        from fedbalancer.report.stored import RunCurve, by_schedule
 
         by_rounds, grid = by_schedule(self.evals)
         curve = RunCurve(self.method, self.seed, by_rounds, self.status, self.clock_s, None, grid)

@@ -22,9 +22,10 @@ from fedbalancer.paper.pool import FOUND
 from fedbalancer.paper.printed import DISAGREE, TABLE5
 from fedbalancer.paper.request import Request, Stopped
 from fedbalancer.paper.rows import accuracy_of, rows_of, speedup_of
-from fedbalancer.report.folders import Results, load_comparison
+from fedbalancer.report.folders import load_comparison
 from fedbalancer.report.rule import Rule
 from fedbalancer.report.scores import score
+from fedbalancer.report.stored import Results
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.store import status_of
 from fedbalancer.testbed.bed import run_bed
