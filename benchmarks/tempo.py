@@ -272,7 +272,7 @@ def main() -> None:
     for compared in asked:
         print(compared.name, flush=True)
         summary = compared.made(told.runs / ("parts" if told.what == "gifts" else told.what))
-        made += rows(compared.name, compared.task, summary)
+        made += rows(compared.name, Path(compared.task).stem, summary)  # a task of ours is named by its file
         lines += table(compared.name, summary)
     told.out.mkdir(parents=True, exist_ok=True)
     write_text(told.out / f"{told.what}.md", "\n".join(lines))

@@ -17,6 +17,8 @@ FULL = 1000
 LINE_EVERY_S = 30.0
 """Where there is no terminal, running work says no more often than this how far it is."""
 
+GO_ON = "runs that did not reach the target go on past their budget, so that some that were done are not"
+
 
 @contextmanager
 def item_display(name: str, runs: int) -> Iterator[Listen]:
@@ -34,6 +36,7 @@ class _Total:
         self.runs, self.bars, self.name = runs, bars, name
         self.shares: dict[tuple[str, str, int], float] = {}
         self.found: set[tuple[str, str, int]] = set()
+        self.told: set[str] = set()
         self.started = self.said = time.monotonic()
         self.bar = bars.add_task(name, total=FULL, text="", visible=runs > 0)
 
@@ -46,6 +49,7 @@ class _Total:
             assert event.progress is not None
             self.shares[key] = min(event.progress.share, 0.999)
             self.found.discard(key)
+            self._say_once(GO_ON)
         elif event.kind == "waiting":
             self.shares.setdefault(key, 0.0)
         elif event.kind != "stopped":
@@ -64,6 +68,11 @@ class _Total:
             words = (f"{event.kind}: {event.why}" if event.why else event.kind) if ended else "running"
             line = f"{self.name}: {text}; {title} {words}"
             self.bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _say_once(self, what: str) -> None:
+        if what not in self.told:
+            self.told.add(what)
+            self.bars.console.print(f"{self.name}: {what}", highlight=False, markup=False, soft_wrap=True)
 
     def _share(self) -> float:
         return sum(self.shares.values()) / max(self.runs, 1)
