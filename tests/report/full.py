@@ -21,7 +21,8 @@ def complete(run: Path) -> None:
         down_bytes=pl.lit(500_000), up_bytes=pl.lit(400_000), device_s=pl.Series(rng.uniform(300, 500, count)),
         sample_passes=pl.Series(rng.uniform(1000, 2000, count)), deadline_low_s=pl.Series(bound, dtype=pl.Float64),
         deadline_high_s=pl.Series(bound, dtype=pl.Float64) * 3, loss_low=pl.Series(loss * 0.1),
-        loss_mean=pl.Series(loss), loss_high=pl.Series(loss * 4),
+        loss_mean=pl.Series(loss), loss_high=pl.Series(loss * 4), seen_loss_p10=pl.Series(loss * 0.2),
+        seen_loss_p50=pl.Series(loss * 0.9), seen_loss_p90=pl.Series(loss * 3),
     ).write_parquet(run / "rounds.parquet")  # fmt: skip
     clients = pl.read_parquet(run / "clients.parquet", glob=False)
     size = clients.height

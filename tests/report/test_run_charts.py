@@ -39,7 +39,7 @@ def test_a_run_of_today_has_every_chart(full: Results) -> None:
     found = drawn(full)
     assert list(found) == [
         "accuracy", "speedup", "targets", "outcomes", "times", "completed", "dropped", "deadline",
-        "deadline-ratio", "threshold", "losses", "selections", "classes",
+        "deadline-ratio", "threshold", "losses", "seen", "selections", "classes",
     ]  # fmt: skip
     assert list(found["accuracy"].choices) == ["share", "time", "rounds", "bytes", "energy"]
 
@@ -47,6 +47,14 @@ def test_a_run_of_today_has_every_chart(full: Results) -> None:
 def test_dl_and_dh_stand_beside_the_deadline_of_the_method_that_has_them(full: Results) -> None:
     labels = [series["label"] for series in drawn(full)["deadline"].spec["series"]]
     assert labels == ["fedavg+1t", "fedbalancer", "fedbalancer: dl", "fedbalancer: dh"]
+
+
+def test_the_threshold_stands_beside_the_losses_of_the_method_that_has_one(full: Results) -> None:
+    series = {each["label"]: each for each in drawn(full)["seen"].spec["series"]}
+    assert set(TWO) < set(series)
+    assert {label for label, each in series.items() if each.get("thin")} == {"fedbalancer: threshold"}
+    lines = series["fedbalancer"]["on"]["rounds"]
+    assert all(low <= y <= high for low, y, high in zip(lines["low"], lines["y"], lines["high"], strict=True))
 
 
 def test_the_time_of_a_round_is_by_device_class_and_adds_up_to_the_round(full: Results) -> None:

@@ -23,6 +23,7 @@ from fedbalancer.engine.attempts import Attempts, RoundClock, attempted
 from fedbalancer.engine.classes import ClassCounts
 from fedbalancer.engine.memory import Memories
 from fedbalancer.engine.pending import Pending, Reports, closed
+from fedbalancer.engine.seen import SeenLosses, seen_losses
 from fedbalancer.errors import TrainingDiverged
 from fedbalancer.privacy.spending import RELEASES, Spending
 from fedbalancer.protocols import Availability, DeviceModel, Executor
@@ -90,6 +91,8 @@ class SimulatedEngine:
         self.classes = classes
         self.memory = Memories(ledger)
         self.pending = Reports()
+        self.seen_losses: SeenLosses | None = None
+        """Those of the last round, for its record."""
 
     @cached_property
     def _everybody(self) -> IndexArray:
@@ -127,6 +130,7 @@ class SimulatedEngine:
         coming = attempts.comes & ~accepted & late_counts
         places = np.flatnonzero(accepted | coming).tolist()
         trained = self._train(order, weights, [rounds[p].work(int(attempts.batches[p])) for p in places])
+        self.seen_losses = seen_losses(trained) if len(weights) else None  # a run of the clock alone has none
         made = {
             p: self._report(rounds[p], int(rows[p]), attempts, p, t, timings[p])
             for p, t in zip(places, trained, strict=True)

@@ -31,6 +31,7 @@ def charts(results: Results, comparison: Comparison | None) -> list[Chart]:
         time_chart(results),
         *(round_chart(results, panel) for panel in PANELS),
         losses_chart(results),
+        seen_chart(results),
         selection_chart(results),
         class_chart(results),
     ]
@@ -139,21 +140,42 @@ def round_chart(results: Results, panel: Panel) -> Chart:
 
 def losses_chart(results: Results) -> Chart:
     """The losses that clients released, round by round."""
-    panel = Panel("losses", "loss_mean", "", "", "")
-    columns = {name: panel.bands(results, f"loss_{name}") for name in ("low", "mean", "high")}
-    series = []
-    for m, method in enumerate(results.methods):
-        low, mean, high = (columns[name][method] for name in ("low", "mean", "high"))
-        if mean is None or low is None or high is None or not len(low.x) == len(mean.x) == len(high.x):
-            continue
-        values = {"x": numbers(mean.x), "y": numbers(mean.mean), "low": numbers(low.mean), "high": numbers(high.mean)}
-        series.append({"m": m, "label": method, "spread": 1, "on": {"rounds": values | {"n": mean.seeds}}})
     about = (
         "What clients released of their samples' losses. Lines: mean loss. Bands: from the mean of the lowest to the"
     )
     about += " mean of the highest loss that each released; no single sample's loss leaves a client."
-    spec = lines_spec("loss", {"rounds": "round"}, series) | {"zero": 1, "whole": 1}
+    columns = ("loss_low", "loss_mean", "loss_high")
+    spec = lines_spec("loss", {"rounds": "round"}, _spreads(results, columns)) | {"zero": 1, "whole": 1}
     return Chart("losses", "Losses over time", about, spec)
+
+
+def seen_chart(results: Results) -> Chart:
+    """With which losses samples were trained on, and the threshold that they were selected by."""
+    series = _spreads(results, ("seen_loss_p10", "seen_loss_p50", "seen_loss_p90"))
+    thresholds = Panel("seen", "loss_threshold", "", "", "").bands(results)
+    for drawn in list(series):
+        band = thresholds[drawn["label"]]
+        if band is not None and np.any(band.mean > 0):
+            shown = Band(band.x, band.mean, band.mean, band.mean, 1)
+            series.append(line(drawn["m"], f"{drawn['label']}: threshold", shown) | {"thin": 1})
+    about = "The losses with which samples were met in training. Lines: their median. Bands: from the tenth to the"
+    about += " ninetieth of a hundred. Dashed: the loss threshold. Only a simulator knows them: no client tells."
+    spec = lines_spec("loss", {"rounds": "round"}, series) | {"zero": 1, "whole": 1}
+    return Chart("seen", "Losses of what was trained on", about, spec)
+
+
+def _spreads(results: Results, columns: tuple[str, str, str]) -> list[dict[str, Any]]:
+    """Of every method a line with a band around it, from three columns of its rounds: low, middle, high."""
+    found = [Panel("", column, "", "", "").bands(results) for column in columns]
+    series = []
+    for m, method in enumerate(results.methods):
+        low, middle, high = (bands[method] for bands in found)
+        if middle is None or low is None or high is None or not len(low.x) == len(middle.x) == len(high.x):
+            continue
+        values = {name: numbers(band.mean) for name, band in (("y", middle), ("low", low), ("high", high))}
+        on = {"rounds": {"x": numbers(middle.x), **values, "n": middle.seeds}}
+        series.append({"m": m, "label": method, "spread": 1, "on": on})
+    return series
 
 
 def time_chart(results: Results) -> Chart:

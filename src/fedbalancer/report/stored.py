@@ -28,6 +28,7 @@ MORE = {
     name: _OF_ROUND.get(name, float)
     for name in (
         "down_bytes", "up_bytes", "device_s", "deadline_low_s", "deadline_high_s", "loss_low", "loss_mean", "loss_high",
+        "seen_loss_p10", "seen_loss_p50", "seen_loss_p90",
     )
 }  # fmt: skip
 """Columns of rounds.parquet that older versions did not record: null where they are absent."""

@@ -67,7 +67,8 @@ class RunLoop:
         for state, result in run_rounds(self.simulation.server, self.simulation.engine, self.state, self.is_over):
             self.state = state
             evals = [] if self.spec.timing_only else self._evals(before)
-            self._record(RoundRow.of(before, state, result), evals, ClientRow.all_of(result))
+            row = RoundRow.of(before, state, result, self.simulation.engine.seen_losses)
+            self._record(row, evals, ClientRow.all_of(result))
             self._tell_faults(result)
             before = state
             self.progress(self._progress())

@@ -41,6 +41,12 @@ TABLES: Mapping[str, Glossary] = {
         "loss_low": ("loss", "lowest loss that clients released"),
         "loss_mean": ("loss", "mean loss that clients released"),
         "loss_high": ("loss", "highest loss that clients released"),
+        "seen_loss_p10": (
+            "loss",
+            "10th percentile of the losses of samples as they were trained on; simulator only",
+        ),
+        "seen_loss_p50": ("loss", "their median"),
+        "seen_loss_p90": ("loss", "their 90th percentile"),
         **RUN,
     },
     "evals": {

@@ -18,7 +18,8 @@ class RoundRow(NamedTuple):
     """A row of rounds.parquet. The ratios are those that the round was planned with. `device_s` are the seconds that
     all devices of the cohort were busy, `sample_passes` the samples times epochs that they trained, both with what was
     in vain; None in rounds that an older version recorded. `deadline_low_s` and `deadline_high_s` are dl and dh, where
-    the method has them; the losses are what clients released (see `Losses`)."""
+    the method has them; the losses are what clients released (see `Losses`). Those that were `seen` are of the samples
+    that were trained on, and known to a simulator alone."""
 
     round: int
     start_s: float
@@ -41,10 +42,17 @@ class RoundRow(NamedTuple):
     loss_low: float | None = None
     loss_mean: float | None = None
     loss_high: float | None = None
+    seen_loss_p10: float | None = None
+    seen_loss_p50: float | None = None
+    seen_loss_p90: float | None = None
 
     @classmethod
-    def of(cls, before: ServerState, after: ServerState, result: RoundResult) -> RoundRow:
-        """The row of the round that led from one state to the next."""
+    def of(
+        cls, before: ServerState, after: ServerState, result: RoundResult,
+        seen: tuple[float, float, float] | None = None,
+    ) -> RoundRow:  # fmt: skip
+        """The row of the round that led from one state to the next; `seen` are percentiles of the losses of the samples
+        that were trained on, where somebody knows them."""
         order, reports, losses = result.plan.order, result.reports, released_losses(result)
         low_s, high_s = result.plan.deadline_bounds_s or (None, None)
         return cls(
@@ -69,6 +77,7 @@ class RoundRow(NamedTuple):
             loss_low=losses.low,
             loss_mean=losses.mean,
             loss_high=losses.high,
+            **dict(zip(("seen_loss_p10", "seen_loss_p50", "seen_loss_p90"), seen or (None,) * 3, strict=True)),
         )
 
 
