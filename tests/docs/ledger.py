@@ -103,6 +103,7 @@ NOT_TYPED = {
     ),
     "fedbalancer testbed --task watch --clients 4 --rounds 5": _NODES + "tests/testbed/test_bed.py, with fewer",
     "fedbalancer testbed --clients 21 --rounds 10 --speed 20 --set eval_every=2": _HOURS + "tests/testbed/test_bed.py",
+    "fedbalancer report docs/results/table1": "writes into the checkout; of a folder like it: tests/cli/test_paper.py",
     "fedbalancer report runs/testbed": "reads what the test bed wrote: tests/cli/test_cli.py",
     "fedbalancer flower try my_device --nodes 3": _NODES + "tests/cli/test_flower.py, with two",
     "fedbalancer flower try my_app --nodes 3": _NODES + "tests/cli/test_flower.py, with two",

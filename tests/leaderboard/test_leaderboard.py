@@ -70,7 +70,7 @@ def test_every_cell_says_how_many_seeds_reached_the_target(tmp_path: Path) -> No
     cells = [cell for board in written.boards for row in board.rows for cell in row.cells if cell]
     assert page.count(" of 5 seeds</small>") == len(cells)
     assert "<small>1 of 5 seeds</small>" in page
-    assert "[< 0.40 (… to 0.60) ▼](table1/table1.html), 0.800, 1 of 5 |" in text
+    assert "[< 0.40 (… to 0.60) ▼](table1/table1.md), 0.800, 1 of 5 |" in text
 
 
 def test_a_comparison_of_ones_own_enters_and_is_marked(tmp_path: Path) -> None:
@@ -139,9 +139,9 @@ def test_a_link_leads_nowhere_but_to_a_folder(tmp_path: Path) -> None:
 
 def test_markdown_has_a_table_for_every_board_and_no_row_breaks_it(tmp_path: Path) -> None:
     text = write(write_results(tmp_path / "results")).text.read_text()
-    assert "| fedbalancer | project | [1.90 (1.40 to 2.50) ▲](table1/table1.html), 0.800, 5 of 5 |" in text
+    assert "| fedbalancer | project | [1.90 (1.40 to 2.50) ▲](table1/table1.md), 0.800, 5 of 5 |" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert "[< 0.40 (… to 0.60) ▼](table1/table1.html)" in text
+    assert "[< 0.40 (… to 0.60) ▼](table1/table1.md)" in text
     assert "fedbalancer\\[w=5" not in text
     assert "And 1 settings in brackets" in text
     assert "<img" not in text

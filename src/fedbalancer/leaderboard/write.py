@@ -91,7 +91,9 @@ def _words(entry: Entry | None) -> str:
         return "–"
     interval = shown.interval_text(entry.ratio_low, entry.ratio_high, 2)
     ratio = f"{shown.ratio_text(entry)}{f' ({interval})' if interval else ''} {shown.SIGNS[entry.verdict]}".strip()
-    linked = f"[{ratio}]({entry.link})" if entry.link else ratio
+    # A text leads to texts: an item has one beside its page. What users added is a page only.
+    link = entry.link if entry.whose else entry.link.removesuffix(".html") + ".md" * entry.link.endswith(".html")
+    linked = f"[{ratio}]({link})" if link else ratio
     return ", ".join(filter(None, [linked, shown.accuracy_text(entry.accuracy), shown.reached_text(entry)]))
 
 

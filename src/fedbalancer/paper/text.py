@@ -23,7 +23,6 @@ def markdown(document: Mapping[str, Any], shown: Presentation, why: str) -> str:
         points if len(shown.points) > 1 else escaped(shown.headline),
     ]
     parts += [f"![{escaped(document['title'])}]({name}.svg)" for name in shown.figures]
-    parts += [f"The same as [a page with charts that answer]({document['item']}.html)."] if shown.charts.drawn else []
     parts += [table_markdown(table) for table in shown.tables[:1]]
     parts += ["## Why it differs from the paper\n\n" + why] if why else []
     parts += [table_markdown(table) for table in further_tables(shown)]
