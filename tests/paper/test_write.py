@@ -91,3 +91,15 @@ def test_what_cannot_be_shown_anew_is_told(tmp_path: Path, name: str, content: b
     (tmp_path / name).write_bytes(content)
     with pytest.raises(RunFolderError, match=told):
         renew_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["scores", "methods", "curves"])
+def test_a_table_that_is_not_there_or_lacks_a_column_is_told(tmp_path: Path, name: str) -> None:
+    made(tmp_path, "har")
+    file = tmp_path / f"{name}.parquet"
+    pl.read_parquet(file).drop("method").write_parquet(file)
+    with pytest.raises(RunFolderError, match=r"no column .*method.*paper fig5b"):
+        renew_folder(tmp_path)
+    file.unlink()
+    with pytest.raises(RunFolderError, match=rf"{name}\.parquet.*paper fig5b"):
+        renew_folder(tmp_path)

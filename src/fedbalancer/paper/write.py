@@ -78,8 +78,23 @@ def write(item: Item, folder: Path, frames: Frames, parts: Mapping[str, Any], as
 def renew(item: Item, folder: Path) -> Written:
     """Show anew what the folder of an item holds, without measuring anything: after a change of its why.md, or with a
     newer version of this package."""
-    frames = {file.stem: _read(file) for file in sorted(folder.glob("*.parquet"))}
-    return _show(item, folder, frames, read_document(folder)["parts"])
+    frames = _Tables({file.stem: _read(file) for file in sorted(folder.glob("*.parquet"))}, folder, item)
+    try:
+        return _show(item, folder, frames, read_document(folder)["parts"])
+    except (pl.exceptions.ColumnNotFoundError, KeyError) as error:  # a row that lacks it says so with the latter
+        column = str(error).splitlines()[0]
+        raise RunFolderError(f"a table of {folder} has no column {column}; {frames.anew}") from error
+
+
+class _Tables(dict[str, pl.DataFrame]):
+    """The tables of a folder; one that an item asks for and that is not there is told by its file."""
+
+    def __init__(self, tables: Mapping[str, pl.DataFrame], folder: Path, item: Item) -> None:
+        super().__init__(tables)
+        self.folder, self.anew = folder, f"`fedbalancer paper {item.name}` makes the item again"
+
+    def __missing__(self, name: str) -> pl.DataFrame:
+        raise RunFolderError(f"there is no {self.folder / name}.parquet; {self.anew}")
 
 
 def _show(item: Item, folder: Path, frames: Frames, parts: Mapping[str, Any]) -> Written:
