@@ -64,6 +64,15 @@ def test_batches_cannot_take_longer_than_the_server_saw() -> None:
     assert "negative" in str(fault(make_report(batch_s=-1.0), WEIGHTS, 100))
 
 
+@pytest.mark.parametrize("epochs", [0.0, -1.0, 5.01, math.inf, math.nan])
+def test_a_client_trains_some_of_the_ordered_epochs_and_no_more(epochs: float) -> None:
+    told = replace(make_report(), epochs=epochs)
+    assert f"epochs {epochs:g}, which must be over 0 and at most the 5 ordered" in str(
+        fault(told, WEIGHTS, 100, make_order())
+    )
+    assert fault(replace(told, epochs=0.1), WEIGHTS, 100, make_order()) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -79,8 +79,6 @@ def _report(
     trained = _number(metrics, "num-examples")
     if not 1 <= trained <= expected.size or trained != int(trained):
         raise Faulty(f"weight {trained:g}, which must be a whole number from 1 to its {expected.size} samples")
-    if not 0 < measured.epochs <= expected.order.epochs:
-        raise Faulty(f"epochs {measured.epochs:g} of {expected.order.epochs}")
     values = {name: _number(metrics, dashed(name)) for name in SUMMARY}
     if values["batch_s"] <= 0 or not 0 <= values["loss_count"] <= expected.size:
         raise Faulty(f"batch_s {values['batch_s']:g} and loss_count {values['loss_count']:g}")

@@ -56,7 +56,7 @@ def fault(
     """
     found = _update_fault(report, weights) or _summary_fault(report, size, DEVIATIONS * (loss_noise or 0.0))
     if found is None and order is not None:
-        found = _latency_fault(report, order, slack_s)
+        found = _epochs_fault(report, order) or _latency_fault(report, order, slack_s)
         if found is None and loss_noise is not None and size is not None and not report.summary.read_by_server:
             found = _consistency_fault(report.summary, size, order.loss_threshold, DEVIATIONS * loss_noise)
     return found
@@ -152,6 +152,12 @@ def _summary_fault(report: ClientReport, size: int | None, slack: float) -> str 
         if abs(told[name]) > bound:
             return f"{name} {told[name]:g}, which is at most {bound:g} with {size} samples"
     return None
+
+
+def _epochs_fault(report: ClientReport, order: Order) -> str | None:
+    if 0 < report.epochs <= order.epochs:  # which NaN is not
+        return None
+    return f"epochs {report.epochs:g}, which must be over 0 and at most the {order.epochs} ordered"
 
 
 def _latency_fault(report: ClientReport, order: Order, slack_s: float) -> str | None:
