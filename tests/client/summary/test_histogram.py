@@ -119,10 +119,11 @@ def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
         ([math.nan] * 64, "64 whole numbers"),
         ([0.5] + [0.0] * 63, "64 whole numbers"),
         ([1e17, -1e17] + [0.0] * 62, "count of 1e[+]17"),
-        ([0.0] * 63 + [1e6], "count of 1e[+]06, which is from -71.1 to 101.1 with 30 samples"),
+        ([0.0] * 63 + [1e6], "count of 1e[+]06 in one bin, which is from -71.1 to 101.1 with 30 samples"),
         ([-72.0] + [0.0] * 63, "count of -72"),
-        ([20.0] * 64, "histogram of 1280 samples"),
-        ([-20.0] * 64, "histogram of -1280 samples"),
+        ([0.0] * 60 + [100.0] * 4, "200 in the highest bins, which is from -100.551 to 130.551 with 30 samples"),
+        ([20.0] * 64, "in the lowest bins"),
+        ([-20.0] * 64, "in the lowest bins"),
     ],
 )
 def test_what_the_mechanism_cannot_produce_is_said(released: list[float], words: str) -> None:

@@ -72,17 +72,22 @@ class Histogram:
 
     def fault(self, released: Sequence[float], size: int) -> str | None:
         """What is wrong with what a client of `size` samples released, if anything is: a histogram that this mechanism
-        cannot produce, or only by noise of more than ten deviations."""
+        cannot produce, or only by noise of more than ten deviations in a count or in the sum of the lowest or of the
+        highest bins."""
         counts = np.asarray(released, dtype=np.float64)
         if len(counts) != self.bins or not np.isfinite(counts).all() or (counts != np.rint(counts)).any():
             return f"a histogram of {len(counts)} values, which must be {self.bins} whole numbers"
-        slack = DEVIATIONS * self.deviation
-        if counts.min() < -slack or counts.max() > size + slack:
-            worst, bounds = counts[np.argmax(np.abs(counts))], f"from {-slack:g} to {size + slack:g}"
-            return f"a histogram with a count of {worst:g}, which is {bounds} with {size} samples"
-        slack *= math.sqrt(self.bins)
-        if not -slack <= (total := float(counts.sum())) <= size + slack:
-            return f"a histogram of {total:g} samples, which is from {-slack:g} to {size + slack:g} with {size} samples"
+        summed = np.arange(1, self.bins + 1)
+        for what, bins, sums in (
+            ("one bin", np.ones(self.bins), counts),
+            ("the lowest bins", summed, np.cumsum(counts)),
+            ("the highest bins", summed, np.cumsum(counts[::-1])),
+        ):
+            slack = DEVIATIONS * self.deviation * np.sqrt(bins)
+            if len(off := np.flatnonzero((sums < -slack) | (sums > size + slack))):
+                most, found = slack[off[0]], sums[off[0]]
+                bounds = f"from {-most:g} to {size + most:g} with {size} samples"
+                return f"a histogram with a count of {found:g} in {what}, which is {bounds}"
         return None
 
     def read(self, summaries: Sequence[Summary], order: Order) -> list[Summary]:
