@@ -34,5 +34,6 @@ class Events:
 
 
 def line(text: str) -> str:
-    """A text as one line of the log, and not a long one."""
-    return " ".join(text.split())[:LOGGED]
+    """A text as one line of the log, not a long one, with escapes for characters that a terminal would obey."""
+    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in " ".join(text.split())[:LOGGED])
+    return shown[:LOGGED]

@@ -17,6 +17,7 @@ from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.evaluation import Pool
 from fedbalancer.flower.foreign import with_aggregation
 from fedbalancer.flower.grid_engine import WAITING, Waiting
+from fedbalancer.flower.hello import MOST_SAMPLES
 from fedbalancer.flower.hooks import RoundHooks, overrides
 from fedbalancer.flower.recorder import RunRecorder, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
@@ -25,6 +26,7 @@ from fedbalancer.methods import method as method_of
 from fedbalancer.modifiers import LAST
 from fedbalancer.places import cache_folder
 from fedbalancer.robust import robust as robust_of
+from fedbalancer.server.report_check import MOST_WEIGHT
 from fedbalancer.settings import resolve
 from fedbalancer.spelling import spelt
 
@@ -60,7 +62,10 @@ class Strategy(RoundHooks):
     settings than before it is refused, unless `accept_changes`; then they are written down. Without a key nothing stays
     on disk. `task` is what reports call the problem.
 
-    `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`. If `measure_network`,
+    `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`, and
+    its update weighs at most `most_weight` times the median one of its round. With
+    `authenticated_nodes` (SuperLink option `--enable-supernode-auth`) a client's id belongs to the node that used it
+    first, for the whole run. If `measure_network`,
     deadlines follow what transport really takes. `waiting` says how often replies are asked for, and whose clock
     counts; `log` is called with the name and the fields of every event.
     """
@@ -89,7 +94,9 @@ class Strategy(RoundHooks):
         run_key: str | None = None,
         accept_changes: bool = False,
         task: str = "flower",
-        most_samples: int = 10**6,
+        most_samples: int = MOST_SAMPLES,
+        most_weight: float = MOST_WEIGHT,
+        authenticated_nodes: bool = False,
         measure_network: bool = True,
         waiting: Waiting = WAITING,
         log: Callable[..., None] | None = None,
@@ -125,6 +132,9 @@ class Strategy(RoundHooks):
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
         self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
         self.accept_changes = accept_changes
+        if not most_weight >= 1:
+            raise BadSetting(f"most_weight = {most_weight} must be at least 1")
+        self.authenticated_nodes, self.most_weight = authenticated_nodes, most_weight
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 
     def summary(self) -> None:

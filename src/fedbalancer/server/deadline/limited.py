@@ -27,7 +27,7 @@ from fedbalancer.types import (
 LEAST_SHARE = 0.1
 """Lower bound of a measured epoch relative to the last estimate: a lucky network must not make an epoch free."""
 UNUSED_SHARE = 0.2
-"""Share of the deadline that a client which stops anywhere in an epoch may leave unused, for its last batch or upload."""
+"""Share of the deadline that a client may leave unused if it can stop within an epoch: its last batch or upload."""
 TIMED_OUT = ("download", "forward", "train", "upload")
 """Phases in which the deadline passed, in `Missing.why`."""
 
