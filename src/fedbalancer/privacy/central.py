@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.protocols import NOTHING, Private, Stateless
 from fedbalancer.randomness import stream
 from fedbalancer.types import ClientReport, ServerState, Setup, Weights
 
@@ -25,6 +25,8 @@ class PrivateMean(Stateless):
     `draws` says where noise comes from: the run's "seed", for simulations that repeat, or the "system", as any run with
     real clients needs: they are told the seed.
     """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     clip_norm: float = 1.0
     noise_multiplier: float = 1.0
