@@ -78,7 +78,7 @@ class Traits:
         return None
 
     def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
-        """What is wrong with reports compared with the others of their round, by client."""
+        """Faults of reports that show only beside the others of their round, by client."""
         return {}
 
 
@@ -95,7 +95,7 @@ def trait(policy: Any, question: str) -> Any:
 
 
 def reactions(policy: Any) -> frozenset[Private]:
-    """What a policy reacts to, as its own class declares it.
+    """Return what a policy reacts to, as its own class declares it.
 
     A policy that does not declare it is assumed to react to everything, so that no epsilon is claimed for it. So is a
     subclass that does not declare it again: it may decide by other things than its base class.

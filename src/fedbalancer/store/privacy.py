@@ -1,4 +1,4 @@
-"""What a run gave away about its clients' losses, as the run folder says it."""
+"""The privacy figures of a run: what they claim, and the rows and manifest fields that record them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METADATA_ONLY = "metadata only"
 
 @dataclass(frozen=True)
 class Claim:
-    """What is promised: the noise over the sensitivity. 0 is no promise, epsilon is infinite, and `why` says why."""
+    """A privacy claim as noise over sensitivity. 0 claims nothing: epsilon is infinite, and `why` is the reason."""
 
     noise_multiplier: float
     why: str = ""
@@ -35,7 +35,7 @@ def model_noise(method: Method) -> float | None:
 
 
 def model_claim(method: Method) -> Claim | None:
-    """What the models reveal of one client, whose update is in the sums or is zeros; None where no noise is added.
+    """The claim that the models hide one client, whose update is in the sums or is zeros; None without noise on them.
 
     The noise hides what the client adds to a sum. It does not hide how the client moves what others add, so there is a
     figure only where no policy reacts to its report, or the metadata hide the client as well.
@@ -60,9 +60,9 @@ def model_claim(method: Method) -> Claim | None:
 
 
 def whole_claim(method: Method) -> Claim:
-    """What models and metadata together reveal of one `unit` of the metadata; without noise on the model, what the
-    metadata alone do. A sample that changes turns an update of a client into another: that moves a sum by twice as much
-    as an update that is there or not."""
+    """The claim that models and metadata together hide one `unit` of the metadata; without noise on the model, the
+    claim of the metadata alone. A changed sample turns one update into another, which moves a sum twice as far as an
+    update that is there or not."""
     noise, release = model_noise(method), release_of(method.client)
     if noise is None:
         return Claim(release.noise_multiplier)
@@ -125,7 +125,7 @@ def described_privacy(method: Method, settings: Settings) -> dict[str, Any]:
 def privacy_rows(
     method: Method, settings: Settings, clients: Iterable[str], releases: Mapping[str, int]
 ) -> list[PrivacyRow]:
-    """A row per client, by how often it has told of its losses. Without dp-accounting no epsilon is known."""
+    """A row per client, by the number of its releases. Without dp-accounting no epsilon is known."""
     release = release_of(method.client)
     delta, model = settings.privacy_delta, model_claim(method)
     of_model = (0.0, 0.0) if model is None else (model.noise_multiplier, whole_claim(method).noise_multiplier)
