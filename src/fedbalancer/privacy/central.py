@@ -16,8 +16,8 @@ from fedbalancer.types import ClientReport, ServerState, Setup, Weights
 
 @dataclass(frozen=True)
 class PrivateMean(Stateless):
-    """Clip every update to the length `clip_norm`, and add noise to their mean (McMahan et al., "Learning Differentially
-    Private Recurrent Language Models", 2018).
+    """Clip every update to the length `clip_norm` and add noise to their mean: McMahan et al., "Learning Differentially
+    Private Recurrent Language Models", 2018.
 
     The step is the sum of the clipped updates plus N(0, `noise_multiplier` x `clip_norm`) in every parameter, over the
     number of clients that a round asks for: the number of reports would reveal who reported. All clients weigh the
