@@ -6,6 +6,7 @@ from typing import Any
 
 from fedbalancer.composition import Method
 from fedbalancer.errors import BadSetting
+from fedbalancer.protocols import trait
 
 MU_KEY = "proximal-mu"
 """Where Flower's FedProx tells its clients mu."""
@@ -45,7 +46,7 @@ def with_aggregation(method: Method, policy: Any) -> Method:
 
 def sent_with_orders(policy: Any) -> dict[str, float]:
     """What a strategy of Flower tells its clients beside the model."""
-    strategy: Any = getattr(policy, "strategy", None)
+    strategy = trait(policy, "strategy")
     return {MU_KEY: float(strategy.proximal_mu)} if "FedProx" in _classes(strategy) else {}
 
 

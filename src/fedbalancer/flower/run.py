@@ -52,13 +52,16 @@ class Run:
         self.result = Result(arrays=arrays)
         strategy.run = self
         self.aggregation = OwnAggregation(self) if overrides(strategy, "aggregate_train") else None
+        self.method = (
+            strategy.method if self.aggregation is None else strategy.method.changed(aggregate=self.aggregation)
+        )
         self.evaluate_fn, self.evaluate_config = evaluate_fn, ConfigRecord(dict(evaluate_config or {}))
         self._told: set[str] = set()
         self.state: ServerState
         self.record: RunRecorder
         self.engine = GridEngine(
             grid,
-            strategy.method,
+            self.method,
             self.layout,
             strategy.settings,
             run_key=self.key,
@@ -77,7 +80,7 @@ class Run:
             s.task, s.method.name, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
             aggregate=spoken(s.method.aggregate),
         )  # fmt: skip
-        return known | {"privacy": described_privacy(s.method, s.settings)}
+        return known | {"privacy": described_privacy(self.method, s.settings)}
 
     def go(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""
@@ -97,7 +100,7 @@ class Run:
             # One round at a time: between two rounds the ledger may grow, which the loop knows nothing of.
             self.state, result = next(rounds(server, self.engine, before, lambda state: False))
             self.round = self.state.round
-            if self.aggregation is not None and not result.reports:
+            if self.aggregation is not None and not result.reports and self.aggregation.model_noise_multiplier is None:
                 self.state = replace(self.state, weights=self.aggregation.of_nobody(self.state))
             server = self._learnt(server, result)
             self._keep(before, result, server.setup.ledger)
@@ -191,9 +194,7 @@ class Run:
     def _server(self, ledger: Ledger) -> Server:
         strategy = self.strategy
         setup = setup_of(strategy.method, ledger, strategy.settings, strategy.seed)
-        policies = strategy.method.server
-        policies = policies if self.aggregation is None else replace(policies, aggregate=self.aggregation)
-        return Server(policies, replace(setup, clock_slack_s=CLOCK_SLACK_S))
+        return Server(self.method.server, replace(setup, clock_slack_s=CLOCK_SLACK_S))
 
     def _welcomed(self, state: ServerState) -> ServerState:
         return replace(state, ledger=self.engine.welcome(state.ledger, self.strategy.measure_network))
@@ -207,8 +208,7 @@ class Run:
         self.record.round(before, self.state, result, evaluation)
         self.record.checkpoint(self.state, first, self.engine.snapshot() | {RESULTS: told(self.result)} | self._kept())
         if (spending := self.engine.spending) is not None:
-            method, settings = self.strategy.method, self.strategy.settings
-            rows = privacy_rows(method, settings, self.state.ledger.clients, spending.releases)
+            rows = privacy_rows(self.method, self.strategy.settings, self.state.ledger.clients, spending.releases)
             self.record.folder.record_privacy(rows)
 
     def _kept(self) -> dict[str, str]:

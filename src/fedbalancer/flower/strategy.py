@@ -24,9 +24,11 @@ from fedbalancer.methods import SLOTS, Method
 from fedbalancer.methods import method as method_of
 from fedbalancer.modifiers import LAST
 from fedbalancer.places import cache_folder
+from fedbalancer.protocols import trait
 from fedbalancer.robust import robust as robust_of
 from fedbalancer.settings import resolve
 from fedbalancer.spelling import spelt
+from fedbalancer.store.privacy import model_claim
 
 _log = logging.getLogger("flwr.fedbalancer")
 
@@ -111,7 +113,7 @@ class Strategy(RoundHooks):
                 f"summary {type(self.method.summary).__name__} needs secure aggregation of what clients say of their "
                 "losses, and Flower has it for model updates only; take Histogram"
             )
-        if getattr(self.method.aggregate, "noise_is_known", False):
+        if trait(self.method.aggregate, "noise_is_known"):
             raise BadSetting(
                 f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
                 "is told; say draws='system'"
@@ -150,6 +152,8 @@ class Strategy(RoundHooks):
         began = time.monotonic()
         with ExitStack() as stack:
             run = Run(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+            if (claim := model_claim(run.method)) is not None and claim.why:
+                _log.warning("The epsilon of the model is infinite, because %s (docs/privacy.md)", claim.why)
             record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
             try:
                 run.go(record)

@@ -43,7 +43,7 @@ TABLES: Mapping[str, Glossary] = {
         "loss_high": ("loss", "highest loss that clients released"),
         "seen_loss_p10": (
             "loss",
-            "10th percentile of the losses of samples as they were trained on; simulator only",
+            "10th percentile of the losses of samples as they were trained on; simulator only, not of private runs",
         ),
         "seen_loss_p50": ("loss", "their median"),
         "seen_loss_p90": ("loss", "their 90th percentile"),

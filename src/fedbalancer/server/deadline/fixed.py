@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.server.expected import mean_completion_s, whole_seconds
 from fedbalancer.types import IndexArray, RoundResult, ServerState, Setup
 
@@ -19,6 +21,8 @@ class FixedState:
 class FixedDeadline:
     """`multiple` times T, where T is the mean expected completion time over all training clients; cut to whole seconds
     after the multiplication. The round ends early when everybody has reported."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     multiple: float = 1.0
 

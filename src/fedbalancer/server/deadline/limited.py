@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import DeadlinePolicy
+from fedbalancer.protocols import NOTHING, DeadlinePolicy, Private, Wrapping
 from fedbalancer.server.deadline.peak import PeakDeadline
 from fedbalancer.server.expected import completion_s, look_batches
 from fedbalancer.types import (
@@ -36,7 +36,7 @@ class LimitedState:
 
 
 @dataclass(frozen=True)
-class LimitedDeadline:
+class LimitedDeadline(Wrapping):
     """Ours, for `+robust`: the deadline of another policy, which is given the batch latencies that the server measured
     in place of those that clients told; never so short that less than a share `floor` of the cohort is expected to be
     done with one epoch; and at most `rate` longer or shorter, as a factor, than the last one.
@@ -44,6 +44,9 @@ class LimitedDeadline:
     What the server measures is how long a client took, less what the network is expected to take, over the batches that
     it says it made. Who says less, or more, only says that its batches were longer or shorter: its time stays the same.
     """
+
+    slot: ClassVar[str] = "deadline"
+    own_reactions: ClassVar[frozenset[Private]] = NOTHING
 
     inner: DeadlinePolicy = field(default_factory=PeakDeadline)
     floor: float = 0.8
@@ -53,21 +56,11 @@ class LimitedDeadline:
         if not (0 <= self.floor <= 1 <= self.rate):
             raise ValueError(f"floor = {self.floor} must be from 0 to 1, and rate = {self.rate} at least 1")
 
-    @property
-    def needs_losses(self) -> bool:
-        return bool(getattr(self.inner, "needs_losses", False))
-
-    def refuses(self, method: Any) -> str | None:
-        """What the other policy says."""
-        refuses = getattr(self.inner, "refuses", None)
-        return None if refuses is None else refuses(method)
-
     def init(self, setup: Setup) -> LimitedState:
         return LimitedState(self.inner.init(setup))
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
-        own: LimitedState = state.deadline
-        seen = replace(state, deadline=own.inner, ledger=_measured(state.ledger, own.off_s))
+        own, seen = state.deadline, self.unwrapped(state)
         wanted_s, quorum = self.inner.plan(setup, seen, cohort)
         if not np.isfinite(wanted_s) or not len(cohort):
             return wanted_s, quorum
@@ -76,12 +69,9 @@ class LimitedDeadline:
             wanted_s = min(max(wanted_s, own.last_s / self.rate), own.last_s * self.rate)
         return float(wanted_s), quorum
 
-    def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
-        """dl and dh of the other policy, if it has them."""
-        between = getattr(self.inner, "between", None)
-        own: LimitedState = state.deadline
-        seen = replace(state, deadline=own.inner, ledger=_measured(state.ledger, own.off_s))
-        return None if between is None else between(setup, seen, cohort)
+    def unwrapped(self, state: ServerState) -> ServerState:
+        """The state as the wrapped policy knows it, with measured latencies in place of reported ones."""
+        return replace(super().unwrapped(state), ledger=_measured(state.ledger, state.deadline.off_s))
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> LimitedState:
         own: LimitedState = state.deadline

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from fedbalancer.protocols import LOSSES, NOTHING, Private
 from fedbalancer.server.expected import completion_s, mean_completion_s, whole_seconds
 from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 
@@ -59,6 +60,10 @@ class PeakDeadline:
     @property
     def needs_losses(self) -> bool:
         return self.counts == "over"
+
+    @property
+    def reacts_to(self) -> frozenset[Private]:
+        return LOSSES if self.needs_losses else NOTHING
 
     def init(self, setup: Setup) -> PeakState:
         return PeakState(whole_seconds(mean_completion_s(setup, forward_pass=True)))

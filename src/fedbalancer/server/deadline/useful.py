@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.server.expected import look_batches
 from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 
@@ -52,6 +54,8 @@ class UsefulWork:
     Algorithm 4's peak, the most clients that are done per second, is the case of clients that bring all or nothing.
     After rounds without a report the deadline is doubled, until somebody makes it.
     """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     gamma: float = 0.5
 
