@@ -170,10 +170,10 @@ class SimulatedEngine:
     ) -> tuple[Missing, ...]:
         """Who has no report in this round. The seconds of one that is under way are told with its report."""
         return tuple(
-            Missing(plan.cohort[place], UNDER_WAY, samples=rounds[place].samples_told)
+            Missing(plan.cohort[place], UNDER_WAY, samples=rounds[place].reported_samples)
             if coming[place]
             else Missing(
-                plan.cohort[place], str(attempts.why[place]) or "late", timings[place], rounds[place].samples_told
+                plan.cohort[place], str(attempts.why[place]) or "late", timings[place], rounds[place].reported_samples
             )
             for place in np.flatnonzero(~accepted)
         )
@@ -263,7 +263,7 @@ class SimulatedEngine:
         if self.classes is not None:
             self.classes.note(round.client, trained.seen)
         update = received(released.sent, self.policies.compress, layout, order, round.client)
-        epochs = round.epochs_told(int(attempts.batches[place]))
+        epochs = round.reported_epochs(int(attempts.batches[place]))
         weight = 1.0 if released.summary.withholds_counts else float(len(trained.seen))
         return ClientReport(round.client, update, weight, epochs, released.summary, timings)
 
