@@ -81,15 +81,16 @@ class RunRecorder:
         return None if restored is None else (restored[0], restored[1])
 
     def round(
-        self, before: ServerState, after: ServerState, result: RoundResult, evaluation: Evaluation | None
-    ) -> None:
-        """Keep the rows of a round."""
+        self, before: ServerState, after: ServerState, result: RoundResult, evaluation: Evaluation | None,
+        metrics: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Keep the rows of a round, and its metrics in Flower's `Result`."""
         found = [] if evaluation is None else [EvalRow.of(after, before.clock_s, evaluation)]
-        self.folder.record(RoundRow.of(before, after, result), found, ClientRow.all_of(result))
+        self.folder.record(RoundRow.of(before, after, result), found, ClientRow.all_of(result), metrics)
 
-    def start(self, evaluation: Evaluation) -> None:
+    def start(self, evaluation: Evaluation, metrics: Mapping[str, Any]) -> None:
         """Keep the evaluation before the first round."""
-        self.folder.record(None, [EvalRow(0, 0.0, 0.0, evaluation.accuracy, evaluation.loss)], ())
+        self.folder.record(None, [EvalRow(0, 0.0, 0.0, evaluation.accuracy, evaluation.loss)], (), metrics)
 
     def checkpoint(self, state: ServerState, first: Ledger, engine: Mapping[str, Any]) -> None:
         """Save the state and the tables, whole."""

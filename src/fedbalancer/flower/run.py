@@ -22,7 +22,7 @@ from fedbalancer.flower.own_aggregation import OwnAggregation
 from fedbalancer.flower.reading import CLOCK_SLACK_S
 from fedbalancer.flower.recorder import RunRecorder, manifest_of
 from fedbalancer.flower.replies import WEIGHT
-from fedbalancer.flower.results import RESULTS, figures_of, retell, told
+from fedbalancer.flower.results import figures_of, metrics_of_round, restore_metrics
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
@@ -56,6 +56,7 @@ class Run:
         self._told: set[str] = set()
         self.state: ServerState
         self.record: RunRecorder
+        self.saved: Weights | None = None  # the model of the last checkpoint
         self.engine = GridEngine(
             grid,
             strategy.method,
@@ -112,9 +113,9 @@ class Run:
             if restored is not None:
                 state, remembered = restored
                 self.engine.restore(remembered)
-                retell(self.result, remembered.get(RESULTS, {}))
+                restore_metrics(self.result, self.record.folder.notes)
                 self._take_up(remembered)
-                self.round = state.round
+                self.round, self.saved = state.round, self.model(state)
                 self._publish(state)
                 for change in self.record.changes:
                     self.engine.say("setting changed", **asdict(change))
@@ -133,7 +134,7 @@ class Run:
         server = self._server(self.engine.welcome(ledger_of(greetings), self.strategy.measure_network))
         state = server.init(self.weights)
         if (evaluation := self._evaluation(self.model(state))) is not None:
-            self.record.start(evaluation)
+            self.record.start(evaluation, metrics_of_round(self.result, 0))
         return server, state
 
     def _ready(self, server: Server) -> Server:
@@ -204,8 +205,9 @@ class Run:
         evaluation = self._evaluation(self.model(self.state)) if due else None
         self._publish(self.state)
         self.result.train_metrics_clientapp[self.state.round] = self._train_metrics(result)
-        self.record.round(before, self.state, result, evaluation)
-        self.record.checkpoint(self.state, first, self.engine.snapshot() | {RESULTS: told(self.result)} | self._kept())
+        self.record.round(before, self.state, result, evaluation, metrics_of_round(self.result, self.state.round))
+        self.record.checkpoint(self.state, first, self.engine.snapshot() | self._kept())
+        self.saved = self.model(self.state)
         if (spending := self.engine.spending) is not None:
             method, settings = self.strategy.method, self.strategy.settings
             rows = privacy_rows(method, settings, self.state.ledger.clients, spending.releases)

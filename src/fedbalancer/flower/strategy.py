@@ -39,6 +39,21 @@ def _robust(method: str | Method) -> str | Method:
     return method if LAST in found.stem else str(replace(found, stem=found.stem + LAST))
 
 
+def _ending(error: BaseException) -> tuple[str, str]:
+    """The status of a run that this error ended, and why. `flwr stop` ends the process with exit code 0."""
+    match error:
+        case FedBalancerError():
+            return "failed", str(error)
+        case KeyboardInterrupt():
+            return "stopped", "interrupted"
+        case SystemExit(code=0 | None):
+            return "stopped", "stopped by `flwr stop` or a signal"
+        case SystemExit():
+            return "failed", f"the ServerApp exited with code {error.code}"
+        case _:
+            return "failed", repr(error)
+
+
 class Strategy(RoundHooks):
     """Any method of this project on real devices, as one of Flower's strategies: `start` it inside a `ServerApp`.
 
@@ -153,11 +168,8 @@ class Strategy(RoundHooks):
             record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
             try:
                 run.go(record)
-            except FedBalancerError as error:
-                record.close("failed", str(error))
-                raise
             except BaseException as error:
-                record.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", repr(error))
+                record.close(*_ending(error), run.saved, run.layout.layout)
                 raise
             finally:
                 self.run = None
