@@ -14,6 +14,7 @@ from fedbalancer.flower.changes import spoken
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result, kept, taken_up
 from fedbalancer.flower.evaluation import asked, evaluation_of, unnamed, weighted_mean
 from fedbalancer.flower.foreign import sent_with_orders
+from fedbalancer.flower.fruitless import FruitlessRounds
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.hooks import overrides
 from fedbalancer.flower.layout import ModelLayout
@@ -86,7 +87,7 @@ class Run:
         server, self.state = self._begin()
         self.failed = self.engine.empty_rounds > 0
         self.engine.gather(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
-        spending = self.engine.spending
+        spending, fruitless = self.engine.spending, FruitlessRounds(self.strategy.max_failed_rounds)
         while self.state.round < self.num_rounds:
             if spending is not None and spending.is_over(self.state.ledger.clients):
                 self.engine.say("every client has spent its epsilon_budget", round=self.state.round)
@@ -102,6 +103,7 @@ class Run:
                 self.state = replace(self.state, weights=self.aggregation.of_nobody(self.state))
             server = self._learnt(server, result)
             self._keep(before, result, server.setup.ledger)
+            fruitless.check(result)
 
     def _begin(self) -> tuple[Server, ServerState]:
         """The server and the state to go on from."""
@@ -156,8 +158,9 @@ class Run:
             if (until := self.state.bench.until.get(missing.client, 0)) > self.state.round and missing.problem:
                 engine.say("sits out", client=missing.client, round=self.state.round, until=until, why=missing.problem)
         seen = result.in_time if result.plan.late == "joins" else result  # what joined did not make this deadline
-        self.failed = bool(result.plan.cohort) and not seen.reports
-        engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
+        self.failed = seen.ran_out_of_time
+        if self.failed or seen.reports:
+            engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
         if measures:
             self.state = replace(self.state, ledger=engine.speeds.taught(self.state.ledger, result.reports))
         elif self.failed and not self.state.ledger.explored.any():

@@ -80,6 +80,10 @@ class Missing:
     problem: str = ""
 
 
+NOT_FOR_TIME = ("invalid", "error")
+"""Why clients are missing that a longer deadline would not help."""
+
+
 @dataclass(frozen=True, eq=False)
 class RoundResult:
     """All that an engine may tell the server. Reports and missing are in order of client id; `seconds` is the
@@ -95,6 +99,11 @@ class RoundResult:
     down_bytes: int = 0
     up_bytes: int = 0
     under_way: tuple[str, ...] = ()
+
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Whether nobody reported, and more time might have helped at least one client of the cohort."""
+        return not self.reports and any(missing.why not in NOT_FOR_TIME for missing in self.missing)
 
     @property
     def in_time(self) -> RoundResult:
