@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError
 from fedbalancer.flower.changes import CHANGEABLE, Change, check_same
 from fedbalancer.positions import Positions
 from fedbalancer.settings import Settings
@@ -102,6 +102,21 @@ class RunRecorder:
         """Write down how the run ended."""
         self.folder.finish(status, why, weights, layout)
         self.folder.close()
+
+
+def ending(error: BaseException) -> tuple[str, str]:
+    """The status of a run that this error ended, and why. `flwr stop` ends the process with exit code 0."""
+    match error:
+        case FedBalancerError():
+            return "failed", str(error)
+        case KeyboardInterrupt():
+            return "stopped", "interrupted"
+        case SystemExit(code=0 | None):
+            return "stopped", "stopped by `flwr stop` or a signal"
+        case SystemExit():
+            return "failed", f"the ServerApp exited with code {error.code}"
+        case _:
+            return "failed", repr(error)
 
 
 def manifest_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from fedbalancer.flower.fruitless import FruitlessRounds
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.hooks import overrides
 from fedbalancer.flower.layout import ModelLayout
-from fedbalancer.flower.ledger import ledger_of
+from fedbalancer.flower.ledger import ledger_of, with_network
 from fedbalancer.flower.own_aggregation import OwnAggregation
 from fedbalancer.flower.reading import CLOCK_SLACK_S
 from fedbalancer.flower.recorder import RunRecorder, manifest_of
@@ -146,9 +146,10 @@ class Run:
         if self.strategy.measure_network and engine.ledger is not None:
             engine.settle()
         self.state = self._welcomed(self.state)
+        carried = engine.overheads.take_first_carried() if self.strategy.measure_network else set()
         if self.failed and self.strategy.measure_network:
             return self._expecting_more()
-        return self._expecting_otherwise(server, assumed - engine.speeds.assumed)
+        return self._expecting_otherwise(server, assumed - engine.speeds.assumed, carried)
 
     def _learnt(self, server: Server, result: RoundResult) -> Server:
         """After a round: how fast those are who reported, and whether nobody did."""
@@ -162,6 +163,8 @@ class Run:
         if self.failed or seen.reports:
             engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
         if measures:
+            for client, until in ({} if engine.late_counts else engine.pauses.note(result)).items():
+                engine.say("paused", client=client, round=self.state.round, until=until, why="misses the deadlines")
             self.state = replace(self.state, ledger=engine.speeds.taught(self.state.ledger, result.reports))
         elif self.failed and not self.state.ledger.explored.any():
             return self._expecting_more()
@@ -180,16 +183,20 @@ class Run:
             self.state = replace(self.state, clients=fresh.clients)
         return renewed
 
-    def _expecting_otherwise(self, server: Server, measured: set[str]) -> Server:
-        """Where T hung on assumptions, it is worked out again with the measurements in their place."""
+    def _expecting_otherwise(self, server: Server, measured: set[str], carried: Iterable[str] = ()) -> Server:
+        """Work T out again where it depended on assumptions: with the speeds of the clients that were `measured`, and
+        the transport of those to which a model was `carried` for the first time."""
         first, ledger = server.setup.ledger, self.state.ledger
         rows = first.rows(tuple(sorted(measured & set(first.clients))))
-        if not len(rows):
+        network_s = {client: self.engine.overheads.expected_s(client) for client in carried if client in first.position}
+        if not len(rows) and not network_s:
             return server
         total_s, count = first.batch_s_sum.copy(), np.array(first.batch_s_count)
         total_s[rows], count[rows] = ledger.batch_s_sum[rows], ledger.batch_s_count[rows]
-        renewed = self._server(replace(first, batch_s_sum=total_s, batch_s_count=count))
-        self.state = replace(self.state, deadline=renewed.init(self.state.weights).deadline)
+        renewed = self._server(replace(with_network(first, network_s), batch_s_sum=total_s, batch_s_count=count))
+        retime = getattr(renewed.policies.deadline, "retime", None)  # only policies that use T have it
+        if retime is not None:
+            self.state = replace(self.state, deadline=retime(renewed.setup, self.state.deadline))
         return renewed
 
     def _server(self, ledger: Ledger) -> Server:

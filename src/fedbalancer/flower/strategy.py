@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedbalancer.errors import BadSetting, FedBalancerError
+from fedbalancer.errors import BadSetting
 from fedbalancer.flower.arguments import Evaluators, check_others, least_clients
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.evaluation import Pool
@@ -19,7 +19,7 @@ from fedbalancer.flower.foreign import with_aggregation
 from fedbalancer.flower.fruitless import checked_limit
 from fedbalancer.flower.grid_engine import WAITING, Waiting
 from fedbalancer.flower.hooks import RoundHooks, overrides
-from fedbalancer.flower.recorder import RunRecorder, folder_of
+from fedbalancer.flower.recorder import RunRecorder, ending, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods import SLOTS, Method
 from fedbalancer.methods import method as method_of
@@ -38,21 +38,6 @@ def _robust(method: str | Method) -> str | Method:
         return replace(robust_of(method), name=f"{method.name}{LAST}")
     found = spelt(method)
     return method if LAST in found.stem else str(replace(found, stem=found.stem + LAST))
-
-
-def _ending(error: BaseException) -> tuple[str, str]:
-    """The status of a run that this error ended, and why. `flwr stop` ends the process with exit code 0."""
-    match error:
-        case FedBalancerError():
-            return "failed", str(error)
-        case KeyboardInterrupt():
-            return "stopped", "interrupted"
-        case SystemExit(code=0 | None):
-            return "stopped", "stopped by `flwr stop` or a signal"
-        case SystemExit():
-            return "failed", f"the ServerApp exited with code {error.code}"
-        case _:
-            return "failed", repr(error)
 
 
 class Strategy(RoundHooks):
@@ -79,8 +64,9 @@ class Strategy(RoundHooks):
     After `max_failed_rounds` rounds in a row without a usable report the run ends with an error (None: never).
 
     `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`. If `measure_network`,
-    deadlines follow what transport really takes. `waiting` says how often replies are asked for, and whose clock
-    counts; `log` is called with the name and the fields of every event.
+    deadlines follow what transport really takes, and a client that misses one after the other is asked less often.
+    `waiting` says how often replies are asked for, and whose clock counts; `log` is called with the name and the fields
+    of every event.
     """
 
     def __init__(
@@ -173,7 +159,7 @@ class Strategy(RoundHooks):
             try:
                 run.go(record)
             except BaseException as error:
-                record.close(*_ending(error), run.saved, run.layout.layout)
+                record.close(*ending(error), run.saved, run.layout.layout)
                 raise
             finally:
                 self.run = None

@@ -65,6 +65,11 @@ class LimitedDeadline:
     def init(self, setup: Setup) -> LimitedState:
         return LimitedState(self.inner.init(setup))
 
+    def retime(self, setup: Setup, own: LimitedState) -> LimitedState:
+        """The state with T of the other policy computed again, if it has one."""
+        retime = getattr(self.inner, "retime", None)
+        return own if retime is None else replace(own, inner=retime(setup, own.inner))
+
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         own: LimitedState = state.deadline
         seen = replace(state, deadline=own.inner, ledger=_measured(state.ledger, own.off_s))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -62,6 +62,10 @@ class PeakDeadline:
 
     def init(self, setup: Setup) -> PeakState:
         return PeakState(whole_seconds(mean_completion_s(setup, forward_pass=True)))
+
+    def retime(self, setup: Setup, own: PeakState) -> PeakState:
+        """The state with T computed again from what is known by now."""
+        return replace(own, initial_s=self.init(setup).initial_s)
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         own: PeakState = state.deadline
