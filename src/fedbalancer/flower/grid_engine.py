@@ -246,7 +246,7 @@ class GridEngine:
         for sent in self.mailbox.expired:
             if sent.kind == TRAIN:
                 if not self.late_counts:  # it was busy for its budget at most: this is the least that transport took
-                    self.overheads.measured(sent.client, sent.ttl_s - sent.budget_s)
+                    self.overheads.at_least(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
                 self.nodes.silent.add(sent.node)
         self.mailbox.expired.clear()

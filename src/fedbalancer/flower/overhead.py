@@ -34,14 +34,18 @@ class Overheads:
         self._remember(client, seconds)
 
     def measured(self, client: str, seconds: float) -> None:
-        """Remember the overhead of an order, or a lower bound of it where the order was never answered."""
+        """Remember the overhead of an order."""
+        self.at_least(client, seconds)
+        self._greeted.discard(client)
+
+    def at_least(self, client: str, seconds: float) -> None:
+        """Remember a lower bound of the overhead of an order that was never answered."""
         if client in self._greeted:
-            self._greeted.discard(client)
             self._carried.add(client)
         self._remember(client, seconds)
 
-    def take_first_carried(self) -> set[str]:
-        """The clients whose first order was measured since the last call."""
+    def take_carried(self) -> set[str]:
+        """The clients whose greeting was an assumption until something was learned of an order since the last call."""
         carried, self._carried = self._carried, set()
         return carried
 

@@ -146,7 +146,7 @@ class Run:
         if self.strategy.measure_network and engine.ledger is not None:
             engine.settle()
         self.state = self._welcomed(self.state)
-        carried = engine.overheads.take_first_carried() if self.strategy.measure_network else set()
+        carried = engine.overheads.take_carried() if self.strategy.measure_network else set()
         if self.failed and self.strategy.measure_network:
             return self._expecting_more()
         return self._expecting_otherwise(server, assumed - engine.speeds.assumed, carried)
