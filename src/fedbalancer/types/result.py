@@ -79,7 +79,7 @@ class Missing:
     """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
     passed), late (the quorum was full), unavailable, under way (its report will count in a later round), or invalid
     (what it sent was not believed); of a real client also silent (no reply when the round closed) or error. `problem`
-    says of a report that was not believed which field has which value, and what the rule is."""
+    says of a rejected report which field has which value, and what the rule is; of an error, what it was."""
 
     client: str
     why: str
