@@ -69,7 +69,7 @@ TABLES: Mapping[str, Glossary] = {
         "epochs": ("epochs", "epochs trained, of which the last may be partial"),
         "samples": ("samples", "samples selected for training"),
         "outcome": ("", "completed, joined (late, in the round in which it came), or why there is no report"),
-        "why": ("", "of a report that was not believed: the field, its value and the rule"),
+        "why": ("", "of a rejected report: the field, its value and the rule; of a client whose app failed: its error"),
         **RUN,
     },
     "population": {
