@@ -147,27 +147,34 @@ PATTERNS = {
 PYTHON = {
     ("README.md", "import fedbalancer as fb"): "the reader's arrays stand for `...`; whole: tests/test_examples.py",
     ("README.md", "pip install -e '.[flower,torch]'"): "three files in one block; whole: tests/docs/test_tutorials.py",
-    ("docs/flower.md", "from fedbalancer.flower import Strategy"): "part of an app: tests/docs/test_tutorials.py",
-    ("docs/flower.md", "from fedbalancer.flower import client_app"): "part of an app: tests/docs/test_tutorials.py",
-    ("docs/flower.md", "from fedbalancer.flower import balanced, introduce"): (
+    (
+        "docs/how-to/flower.md",
+        "from fedbalancer.flower import Strategy",
+    ): "part of an app: tests/docs/test_tutorials.py",
+    (
+        "docs/how-to/flower.md",
+        "from fedbalancer.flower import client_app",
+    ): "part of an app: tests/docs/test_tutorials.py",
+    ("docs/how-to/flower.md", "from fedbalancer.flower import balanced, introduce"): (
         "part of an app: tests/examples/test_flower_frameworks.py"
     ),
     (
-        "docs/devices.md",
+        "docs/how-to/devices.md",
         "from fedbalancer.flower import device_app",
     ): "part of an app: tests/flower/test_device_client.py",
     (
-        "docs/flower.md",
+        "docs/how-to/flower.md",
         "from fedbalancer.flower import device_app",
     ): "part of an app: tests/flower/test_device_client.py",
     ("docs/methods/README.md", 'method = fb.method("fedbalancer", deadline=MyDeadline(first=60))'): (
         "with a class of ours: tests/docs/test_tutorials.py"
     ),
     ("docs/reference/index.md", "import fedbalancer as fb"): "an import: tests/test_public.py",
-    ("docs/tasks.md", 'task = fb.Task.from_arrays(x, y, model="mlp", partition="dirichlet", clients=50, alpha=0.3)'): (
-        "with arrays: tests/test_examples.py"
-    ),
-    ("docs/watching.md", "def show(row):"): "with a function of its own: tests/runs/test_notebook.py",
-    ("docs/watching.md", "class Slack:"): "a pattern with `...`: tests/tracking/test_tracking.py",
+    (
+        "docs/reference/tasks.md",
+        'task = fb.Task.from_arrays(x, y, model="mlp", partition="dirichlet", clients=50, alpha=0.3)',
+    ): ("with arrays: tests/test_examples.py"),
+    ("docs/how-to/reports.md", "def show(row):"): "with a function of its own: tests/runs/test_notebook.py",
+    ("docs/how-to/reports.md", "class Slack:"): "a pattern with `...`: tests/tracking/test_tracking.py",
 }
 """Blocks of Python that are not run as they stand, by page and first line without its comment."""
