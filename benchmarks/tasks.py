@@ -2,7 +2,7 @@
 
     FEDBALANCER_DATA=... python benchmarks/tasks.py [TASK ...] [--epochs 10] [--scale small]
 
-Prints one line of JSON per task; the table of docs/reference/tasks.md is made from them. The central reference trains on
+Prints one line of JSON per task, the source of the table in docs/reference/tasks.md. The central reference trains on
 all samples in one place, with the task's batch size and learning rate, and is evaluated after every epoch.
 """
 
