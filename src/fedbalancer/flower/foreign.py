@@ -63,7 +63,7 @@ def check_strategy(strategy: Any) -> None:
             raise BadSetting(
                 f"aggregate={name}: its noise is worked out for num_sampled_clients equal replies, and a round that "
                 "closes at its deadline has fewer, of unequal weight: the guarantee would not hold. LocalDpMod on the "
-                "clients protects their updates (docs/flower.md, Privacy)"
+                "clients protects their updates (docs/how-to/flower.md, Privacy)"
             )
         if known.startswith("FedXgb"):
             raise BadSetting(f"aggregate={name}: it collects trees, and this trains vectors of weights")
