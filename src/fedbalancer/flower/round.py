@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fedbalancer.client.round import understood
 from fedbalancer.errors import BadSetting
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from fedbalancer.flower.events import line
 from fedbalancer.flower.late import SILENT
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
@@ -113,7 +114,7 @@ class OpenRound:
         if message.has_error():
             why = f"error {message.error.code}: {message.error.reason}"
             self.engine.say("error", client=client, round=number, why=why)
-            return Missing(client, "error")
+            return Missing(client, "error", problem=line(why))
         try:
             report, measured = unpack(message, self._expected(client), arrival.seconds)
         except Faulty as problem:

@@ -59,6 +59,11 @@ class LimitedDeadline(Wrapping):
     def init(self, setup: Setup) -> LimitedState:
         return LimitedState(self.inner.init(setup))
 
+    def retime(self, setup: Setup, own: LimitedState) -> LimitedState:
+        """The state with T of the other policy computed again, if it has one."""
+        retime = getattr(self.inner, "retime", None)
+        return own if retime is None else replace(own, inner=retime(setup, own.inner))
+
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         own, seen = state.deadline, self.unwrapped(state)
         wanted_s, quorum = self.inner.plan(setup, seen, cohort)
