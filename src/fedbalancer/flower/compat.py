@@ -54,6 +54,7 @@ __all__ = [
     "reply_to",
     "set_current",
     "taken_up",
+    "train_mods_of",
 ]
 
 
@@ -116,8 +117,28 @@ def taken_up(text: str) -> ConfigRecord:
 
 
 def mods_of(app: ClientApp) -> list[Any]:
-    """The mods of a whole app, as far as this version tells them: those of single functions are not seen."""
+    """The mods of a whole app, as far as this version shows them."""
     return list(getattr(app, "_mods", []))
+
+
+def train_mods_of(app: ClientApp) -> list[Any]:
+    """The mods around an app's train functions. This version keeps them only inside the functions that it wraps around
+    each other; another version may hide them, and then there are none."""
+    functions = [f for name, f in getattr(app, "_registered_funcs", {}).items() if name.startswith("train")]
+    return [mod for function in functions for mod in _mods_around(function)]
+
+
+def _mods_around(function: Any) -> list[Any]:
+    inside = _closure(function)
+    return [inside["_mod"], *_mods_around(inside["_ffn"])] if inside.keys() >= {"_mod", "_ffn"} else []
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    """The variables that a function has taken from around it."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    return {
+        name: cell.cell_contents for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True)
+    }
 
 
 def set_current(strategy: Any, arrays: ArrayRecord) -> None:

@@ -18,6 +18,7 @@ from fedbalancer.flower.mailbox import Arrival, Mailbox
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import EVALUATE, HELLO, TRAIN, Instruction
 from fedbalancer.flower.overhead import Overheads
+from fedbalancer.flower.pauses import Pauses
 from fedbalancer.flower.reading import batch_s_of, busy_s
 from fedbalancer.flower.round import OpenRound
 from fedbalancer.flower.speeds import Speeds
@@ -74,7 +75,7 @@ class GridEngine:
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.speeds, self.empty_rounds = Speeds(), 0
-        self.bench, self.played = Bench(), 0
+        self.bench, self.pauses, self.played = Bench(), Pauses(), 0
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[Arrival] = []
@@ -144,7 +145,7 @@ class GridEngine:
 
     def _free(self) -> tuple[list[str], list[str]]:
         present = (client for client in self.nodes.present() if client in self.known.position and self._may(client))
-        there = self.bench.without(present, self.played)
+        there = self.pauses.without(self.bench.without(present, self.played), self.played)
         busy = self.mailbox.busy() | self.late.clients
         return [client for client in there if client not in busy], [client for client in there if client in busy]
 
@@ -245,7 +246,7 @@ class GridEngine:
         for sent in self.mailbox.expired:
             if sent.kind == TRAIN:
                 if not self.late_counts:  # it was busy for its budget at most: this is the least that transport took
-                    self.overheads.measured(sent.client, sent.ttl_s - sent.budget_s)
+                    self.overheads.at_least(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
                 self.nodes.silent.add(sent.node)
         self.mailbox.expired.clear()
@@ -268,7 +269,7 @@ class GridEngine:
         """A client's first overhead is that of its greeting."""
         for greeting in self.nodes.greetings.values():
             if self.nodes.node_of[greeting.client] == arrival.sent.node:
-                self.overheads.measured(greeting.client, greeting.network_s)
+                self.overheads.greeted(greeting.client, greeting.network_s)
 
     # The model on data
 
@@ -284,7 +285,7 @@ class GridEngine:
         """What the engine must remember over a restart."""
         saved = {
             "accepted": dict(self.accepted), "overheads": self.overheads.to_json(),
-            "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds,
+            "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds, "pauses": self.pauses.to_json(),
         }  # fmt: skip
         return saved if self.spending is None else saved | {RELEASES: dict(self.spending.releases)}
 
@@ -294,5 +295,6 @@ class GridEngine:
         self.overheads.load(saved["overheads"])
         self.speeds.assumed = set(saved.get("assumed", ()))
         self.empty_rounds = int(saved.get("empty_rounds", 0))
+        self.pauses.load(saved["pauses"])
         if self.spending is not None:
             self.spending.load(saved[RELEASES])

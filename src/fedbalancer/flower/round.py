@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fedbalancer.client.round import understood
 from fedbalancer.errors import BadSetting
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from fedbalancer.flower.events import line
 from fedbalancer.flower.late import SILENT
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
@@ -113,7 +114,7 @@ class OpenRound:
         if message.has_error():
             why = f"error {message.error.code}: {message.error.reason}"
             self.engine.say("error", client=client, round=number, why=why)
-            return Missing(client, "error")
+            return Missing(client, "error", problem=line(why))
         try:
             report, measured = unpack(message, self._expected(client), arrival.seconds)
         except Faulty as problem:
@@ -129,7 +130,7 @@ class OpenRound:
     def beside(self, report: ClientReport, arrival: Arrival) -> tuple[RecordDict, int]:
         """What came with a report: its client's own metrics, and how many bytes all of it had."""
         own = own_metrics(arrival.message.content.metric_records[METRICS])
-        metrics = RecordDict({METRICS: MetricRecord({WEIGHT: report.summary.trained, **own})})
+        metrics = RecordDict({METRICS: MetricRecord({WEIGHT: int(report.weight), **own})})
         return metrics, _bytes(arrival.message)
 
     def result(self, seconds: float, window_s: float) -> RoundResult:
@@ -146,7 +147,7 @@ class OpenRound:
                 # Killed, asleep or slow: nobody knows, so it is not said to be late in training.
                 self._miss(client, "late" if full else SILENT, "no reply when the round closed")
         arrived.sort(key=lambda report: report.client)
-        reports = understood(arrived, self.engine.method.client.summary, self.plan.order)
+        reports = understood(arrived, self.engine.method.client, self.plan.order, self._size_of)
         missing = tuple(self.missing[client] for client in sorted(self.missing))
         down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)
         return RoundResult(self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes, under_way)
@@ -161,9 +162,14 @@ class OpenRound:
 
     def _expected(self, client: str) -> Expected:
         engine = self.engine
-        size = int(engine.known.size[engine.known.position[client]])
         ours = engine.method.client
-        return Expected(client, size, self.plan.order, self.weights, engine.layout, ours.compress, ours.summary)
+        return Expected(
+            client, self._size_of(client), self.plan.order, self.weights, engine.layout, ours.compress, ours.summary
+        )
+
+    def _size_of(self, client: str) -> int:
+        known = self.engine.known
+        return int(known.size[known.position[client]])
 
     def _miss(self, client: str, why: str, text: str) -> None:
         self.missing[client] = Missing(client, why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,16 @@ from fedbalancer.flower.changes import spoken
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result, kept, taken_up
 from fedbalancer.flower.evaluation import asked, evaluation_of, unnamed, weighted_mean
 from fedbalancer.flower.foreign import sent_with_orders
+from fedbalancer.flower.fruitless import FruitlessRounds
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.hooks import overrides
 from fedbalancer.flower.layout import ModelLayout
-from fedbalancer.flower.ledger import ledger_of
+from fedbalancer.flower.ledger import ledger_of, with_network
 from fedbalancer.flower.own_aggregation import OwnAggregation
 from fedbalancer.flower.reading import CLOCK_SLACK_S
 from fedbalancer.flower.recorder import RunRecorder, manifest_of
 from fedbalancer.flower.replies import WEIGHT
-from fedbalancer.flower.results import RESULTS, figures_of, retell, told
+from fedbalancer.flower.results import figures_of, metrics_of_round, restore_metrics
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
@@ -59,6 +60,7 @@ class Run:
         self._told: set[str] = set()
         self.state: ServerState
         self.record: RunRecorder
+        self.saved: Weights | None = None  # the model of the last checkpoint
         self.engine = GridEngine(
             grid,
             self.method,
@@ -88,7 +90,7 @@ class Run:
         server, self.state = self._begin()
         self.failed = self.engine.empty_rounds > 0
         self.engine.gather(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
-        spending = self.engine.spending
+        spending, fruitless = self.engine.spending, FruitlessRounds(self.strategy.max_failed_rounds)
         while self.state.round < self.num_rounds:
             if spending is not None and spending.is_over(self.state.ledger.clients):
                 self.engine.say("every client has spent its epsilon_budget", round=self.state.round)
@@ -104,6 +106,7 @@ class Run:
                 self.state = replace(self.state, weights=self.aggregation.of_nobody(self.state))
             server = self._learnt(server, result)
             self._keep(before, result, server.setup.ledger)
+            fruitless.check(result)
 
     def _begin(self) -> tuple[Server, ServerState]:
         """The server and the state to go on from."""
@@ -115,9 +118,9 @@ class Run:
             if restored is not None:
                 state, remembered = restored
                 self.engine.restore(remembered)
-                retell(self.result, remembered.get(RESULTS, {}))
+                restore_metrics(self.result, self.record.folder.notes)
                 self._take_up(remembered)
-                self.round = state.round
+                self.round, self.saved = state.round, self.model(state)
                 self._publish(state)
                 for change in self.record.changes:
                     self.engine.say("setting changed", **asdict(change))
@@ -136,7 +139,7 @@ class Run:
         server = self._server(self.engine.welcome(ledger_of(greetings), self.strategy.measure_network))
         state = server.init(self.weights)
         if (evaluation := self._evaluation(self.model(state))) is not None:
-            self.record.start(evaluation)
+            self.record.start(evaluation, metrics_of_round(self.result, 0))
         return server, state
 
     def _ready(self, server: Server) -> Server:
@@ -146,9 +149,10 @@ class Run:
         if self.strategy.measure_network and engine.ledger is not None:
             engine.settle()
         self.state = self._welcomed(self.state)
+        carried = engine.overheads.take_carried() if self.strategy.measure_network else set()
         if self.failed and self.strategy.measure_network:
             return self._expecting_more()
-        return self._expecting_otherwise(server, assumed - engine.speeds.assumed)
+        return self._expecting_otherwise(server, assumed - engine.speeds.assumed, carried)
 
     def _learnt(self, server: Server, result: RoundResult) -> Server:
         """After a round: how fast those are who reported, and whether nobody did."""
@@ -158,9 +162,12 @@ class Run:
             if (until := self.state.bench.until.get(missing.client, 0)) > self.state.round and missing.problem:
                 engine.say("sits out", client=missing.client, round=self.state.round, until=until, why=missing.problem)
         seen = result.in_time if result.plan.late == "joins" else result  # what joined did not make this deadline
-        self.failed = bool(result.plan.cohort) and not seen.reports
-        engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
+        self.failed = seen.ran_out_of_time
+        if self.failed or seen.reports:
+            engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
         if measures:
+            for client, until in ({} if engine.late_counts else engine.pauses.note(result)).items():
+                engine.say("paused", client=client, round=self.state.round, until=until, why="misses the deadlines")
             self.state = replace(self.state, ledger=engine.speeds.taught(self.state.ledger, result.reports))
         elif self.failed and not self.state.ledger.explored.any():
             return self._expecting_more()
@@ -179,16 +186,20 @@ class Run:
             self.state = replace(self.state, clients=fresh.clients)
         return renewed
 
-    def _expecting_otherwise(self, server: Server, measured: set[str]) -> Server:
-        """Where T hung on assumptions, it is worked out again with the measurements in their place."""
+    def _expecting_otherwise(self, server: Server, measured: set[str], carried: Iterable[str] = ()) -> Server:
+        """Work T out again where it depended on assumptions: with the speeds of the clients that were `measured`, and
+        the transport of those to which a model was `carried` for the first time."""
         first, ledger = server.setup.ledger, self.state.ledger
         rows = first.rows(tuple(sorted(measured & set(first.clients))))
-        if not len(rows):
+        network_s = {client: self.engine.overheads.expected_s(client) for client in carried if client in first.position}
+        if not len(rows) and not network_s:
             return server
         total_s, count = first.batch_s_sum.copy(), np.array(first.batch_s_count)
         total_s[rows], count[rows] = ledger.batch_s_sum[rows], ledger.batch_s_count[rows]
-        renewed = self._server(replace(first, batch_s_sum=total_s, batch_s_count=count))
-        self.state = replace(self.state, deadline=renewed.init(self.state.weights).deadline)
+        renewed = self._server(replace(with_network(first, network_s), batch_s_sum=total_s, batch_s_count=count))
+        retime = getattr(renewed.policies.deadline, "retime", None)  # only policies that use T have it
+        if retime is not None:
+            self.state = replace(self.state, deadline=retime(renewed.setup, self.state.deadline))
         return renewed
 
     def _server(self, ledger: Ledger) -> Server:
@@ -205,8 +216,9 @@ class Run:
         evaluation = self._evaluation(self.model(self.state)) if due else None
         self._publish(self.state)
         self.result.train_metrics_clientapp[self.state.round] = self._train_metrics(result)
-        self.record.round(before, self.state, result, evaluation)
-        self.record.checkpoint(self.state, first, self.engine.snapshot() | {RESULTS: told(self.result)} | self._kept())
+        self.record.round(before, self.state, result, evaluation, metrics_of_round(self.result, self.state.round))
+        self.record.checkpoint(self.state, first, self.engine.snapshot() | self._kept())
+        self.saved = self.model(self.state)
         if (spending := self.engine.spending) is not None:
             rows = privacy_rows(self.method, self.strategy.settings, self.state.ledger.clients, spending.releases)
             self.record.folder.record_privacy(rows)

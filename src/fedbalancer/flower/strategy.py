@@ -11,14 +11,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedbalancer.errors import BadSetting, FedBalancerError
+from fedbalancer.errors import BadSetting
 from fedbalancer.flower.arguments import Evaluators, check_others, least_clients
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.evaluation import Pool
 from fedbalancer.flower.foreign import with_aggregation
+from fedbalancer.flower.fruitless import checked_limit
 from fedbalancer.flower.grid_engine import WAITING, Waiting
 from fedbalancer.flower.hooks import RoundHooks, overrides
-from fedbalancer.flower.recorder import RunRecorder, folder_of
+from fedbalancer.flower.recorder import RunRecorder, ending, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods import SLOTS, Method
 from fedbalancer.methods import method as method_of
@@ -62,9 +63,12 @@ class Strategy(RoundHooks):
     settings than before it is refused, unless `accept_changes`; then they are written down. Without a key nothing stays
     on disk. `task` is what reports call the problem.
 
+    After `max_failed_rounds` rounds in a row without a usable report the run ends with an error (None: never).
+
     `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`. If `measure_network`,
-    deadlines follow what transport really takes. `waiting` says how often replies are asked for, and whose clock
-    counts; `log` is called with the name and the fields of every event.
+    deadlines follow what transport really takes, and a client that misses one after the other is asked less often.
+    `waiting` says how often replies are asked for, and whose clock counts; `log` is called with the name and the fields
+    of every event.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Strategy(RoundHooks):
         run_key: str | None = None,
         accept_changes: bool = False,
         task: str = "flower",
+        max_failed_rounds: int | None = 5,
         most_samples: int = 10**6,
         measure_network: bool = True,
         waiting: Waiting = WAITING,
@@ -126,7 +131,7 @@ class Strategy(RoundHooks):
         self.evaluators = Evaluators.of(federated_evaluate, fraction_evaluate, min_evaluate_nodes, asked)
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
         self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
-        self.accept_changes = accept_changes
+        self.accept_changes, self.max_failed_rounds = accept_changes, checked_limit(max_failed_rounds)
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 
     def summary(self) -> None:
@@ -157,11 +162,8 @@ class Strategy(RoundHooks):
             record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
             try:
                 run.go(record)
-            except FedBalancerError as error:
-                record.close("failed", str(error))
-                raise
             except BaseException as error:
-                record.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", repr(error))
+                record.close(*ending(error), run.saved, run.layout.layout)
                 raise
             finally:
                 self.run = None

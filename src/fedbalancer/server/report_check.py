@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -35,6 +36,7 @@ ROUNDING = 1e-6
 LOST_ROUNDS = 3
 """So many rounds in a row in which nobody sends finite numbers are a training that has diverged, not liars."""
 NOT_FINITE = "an update with a value that is not a finite number"
+_IS_NOT_FINITE = re.compile(rf"{NOT_FINITE}|.*\b(nan|inf), which must be a finite number")
 
 CohortFaults = Callable[[Sequence[ClientReport]], Mapping[str, str]]
 """What is wrong with reports beside the others of their round, by client."""
@@ -81,9 +83,10 @@ def believed(
         found = cohort_faults(tuple(reports.values()))
         problems |= {client: found[client] for client in reports if client in found}
         reports = {client: report for client, report in reports.items() if client not in found}
+    rejected = {missing.client: missing.problem for missing in result.missing if missing.why == INVALID}
+    _check_diverged(rejected | problems, reports, state)
     if not problems and len(reports) == len(result.reports):
         return result
-    _check_diverged(problems, reports, state)
     return _without(result, reports, problems)
 
 
@@ -94,8 +97,9 @@ def _problem(report: ClientReport, state: ServerState, setup: Setup, order: Orde
 
 
 def _check_diverged(problems: Mapping[str, str], reports: Mapping[str, ClientReport], state: ServerState) -> None:
+    """Stop if nobody has sent finite numbers for `LOST_ROUNDS` rounds. `problems` includes what an engine rejected."""
     bench: Bench = state.bench or Bench()
-    hopeless = not reports and all(problem == NOT_FINITE for problem in problems.values())
+    hopeless = not reports and all(map(_IS_NOT_FINITE.fullmatch, problems.values()))
     if problems and hopeless and bench.in_vain + 1 >= LOST_ROUNDS:
         client, problem = next(iter(problems.items()))
         raise TrainingDiverged(f"client {client!r} in round {state.round + 1} sent {problem}, and so did all others")
@@ -159,7 +163,8 @@ def _latency_fault(report: ClientReport, order: Order, slack_s: float) -> str | 
     took_s, told_s = report.timings.total_s, report.summary.batch_s
     if took_s <= 0 or not math.isfinite(took_s):  # nobody measured
         return None
-    batches = max(report.epochs * batches_per_epoch(report.summary.trained, order.batch_size, order.epoch_batches), 1.0)
+    per_epoch = batches_per_epoch(report.summary.trained, order.batch_size, order.epoch_batches)
+    batches = 1.0 if report.summary.withholds_counts else max(report.epochs * per_epoch, 1.0)
     most_s = (took_s + slack_s) / batches
     if told_s > most_s * (1 + ROUNDING):
         return f"batch_s {told_s:g}, which is at most {most_s:g}: {batches:g} batches, {took_s:g} s in all"

@@ -20,7 +20,7 @@ from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox, Sent
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import TRAIN
 from fedbalancer.flower.overhead import LEAST_SHARE, Overheads
-from fedbalancer.flower.recorder import RunRecorder
+from fedbalancer.flower.recorder import RunRecorder, ending
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
 from fedbalancer.processes import one_thread_here
@@ -144,7 +144,7 @@ def _recorded(run: BedRun, record: RunRecorder) -> None:
     try:
         run.go(record)
     except BaseException as error:
-        record.close("failed", str(error) if isinstance(error, FedBalancerError) else repr(error))
+        record.close(*ending(error), run.saved, run.layout.layout)
         raise
     record.close("done", None, run.model(run.state), run.layout.layout)
 
@@ -164,6 +164,7 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
         learning_rate=settings.learning_rate, eval_every=settings.eval_every,
         settings=settings.model_dump(exclude_defaults=True), seed=plan.seed, min_clients=plan.clients, waiting=waiting,
         run_key=f"{method} seed {plan.seed}", task=plan.loaded.name, measure_network=False,
+        max_failed_rounds=None,
     )  # fmt: skip
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:

@@ -29,6 +29,10 @@ class FixedDeadline:
     def init(self, setup: Setup) -> FixedState:
         return FixedState(whole_seconds(self.multiple * mean_completion_s(setup)))
 
+    def retime(self, setup: Setup, own: FixedState) -> FixedState:
+        """The state with T computed again from what is known by now."""
+        return self.init(setup)
+
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         return state.deadline.deadline_s, len(cohort)
 

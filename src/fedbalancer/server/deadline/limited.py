@@ -59,6 +59,11 @@ class LimitedDeadline(Wrapping):
     def init(self, setup: Setup) -> LimitedState:
         return LimitedState(self.inner.init(setup))
 
+    def retime(self, setup: Setup, own: LimitedState) -> LimitedState:
+        """The state with T of the other policy computed again, if it has one."""
+        retime = getattr(self.inner, "retime", None)
+        return own if retime is None else replace(own, inner=retime(setup, own.inner))
+
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         own, seen = state.deadline, self.unwrapped(state)
         wanted_s, quorum = self.inner.plan(setup, seen, cohort)
@@ -103,9 +108,10 @@ def _noted(setup: Setup, ledger: Ledger, off_s: FloatArray, result: RoundResult)
 
 
 def _batch_s(setup: Setup, ledger: Ledger, row: int, off_s: float, report: ClientReport) -> float:
-    """How long a batch of the report took, as the server saw it; as told where nobody measured."""
+    """How long a batch of the report took, as the server saw it; as told where nobody measured, or where the number of
+    batches is withheld."""
     took_s, told_s = report.timings.total_s - report.timings.paused_s, report.summary.batch_s
-    if took_s <= 0:
+    if took_s <= 0 or report.summary.withholds_counts:
         return told_s
     batches = report.epochs * batches_per_epoch(report.summary.trained, setup.batch_size, setup.epoch_batches)
     if report.timings.forward_s > 0:
