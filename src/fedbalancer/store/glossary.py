@@ -96,7 +96,10 @@ TABLES: Mapping[str, Glossary] = {
         "delta": ("delta", "of all epsilons"),
         "unit": ("", "what is hidden: one sample, loss or client"),
         "mechanism": ("", "how noise is added"),
-        "model_epsilon": ("epsilon", "privacy loss by the models for one client; infinite without noise on them"),
+        "model_epsilon": (
+            "epsilon",
+            "privacy loss by the models for one client; infinite without noise, or where reports steer others",
+        ),
         "whole_epsilon": ("epsilon", "of both together for one unit"),
         **RUN,
     },
