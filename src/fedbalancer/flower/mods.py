@@ -13,7 +13,8 @@ SECURE = ("secagg_mod", "secaggplus_mod")
 """Flower's SecAgg and SecAgg+."""
 NO_SECURE_AGGREGATION = (
     "is refused: SecAgg and SecAgg+ sum a fixed group of clients in several exchanges, and a round here closes at its "
-    "deadline with the reports that are in; LocalDpMod and our private methods protect updates (docs/explanation/privacy.md)"
+    "deadline with the reports that are in; LocalDpMod and our private methods protect updates "
+    "(docs/explanation/privacy.md)"
 )
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
