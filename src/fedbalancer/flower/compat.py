@@ -1,4 +1,5 @@
-"""All that this package uses of flwr, and every difference between its versions: no other file of it imports flwr.
+"""All that this package uses of flwr, and every difference between its versions: beside this file only `wire`, which
+works below Flower's grid, imports flwr.
 
 Versions 1.41.0 and 1.42.0 have what is used here under the same names. Of the differences that there were, one can
 come back: `Grid.pull_messages` has called its argument by other names, so it is given by position.
@@ -6,12 +7,14 @@ come back: `Grid.pull_messages` has called its argument by other names, so it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fedbalancer.errors import MissingData
 
 try:
+    import httpx
     from flwr.app import (
         Array,
         ArrayRecord,
@@ -53,18 +56,33 @@ __all__ = [
     "push",
     "reply_to",
     "set_current",
+    "superlink_errors",
     "taken_up",
 ]
 
 
+@contextmanager
+def superlink_errors() -> Iterator[None]:
+    """Turn a request that the SuperLink did not serve, however often it was repeated, into an error for the user."""
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        raise MissingData(
+            f"the SuperLink answers {error.response.status_code} to {error.request.url.path}, however often it is "
+            "asked; its log says why. Submit the run again under its run_key, and it resumes"
+        ) from error
+
+
 def node_ids(grid: Grid) -> list[int]:
-    """The nodes that the SuperLink believes to be there, sorted: it lists them in no order."""
-    return sorted(int(node) for node in grid.get_node_ids())
+    """The nodes that the SuperLink lists as connected, sorted: it lists them in no order."""
+    with superlink_errors():
+        return sorted(int(node) for node in grid.get_node_ids())
 
 
 def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
     """Send messages; their ids, None for one that could not be sent. A push that was too large sends none."""
-    ids = list(grid.push_messages(list(messages)))
+    with superlink_errors():
+        ids = list(grid.push_messages(list(messages)))
     return [identity or None for identity in ids] if len(ids) == len(messages) else [None] * len(messages)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fedbalancer.client.round import understood
 from fedbalancer.errors import BadSetting
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from fedbalancer.flower.events import line
 from fedbalancer.flower.late import SILENT
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
@@ -110,6 +111,8 @@ class OpenRound:
     def read(self, arrival: Arrival) -> ClientReport | Missing:
         """The report in a reply, or why there is none, which is also said."""
         client, message, number = arrival.sent.client, arrival.message, self.plan.order.round
+        if arrival.problem:
+            return self._invalid(client, arrival.problem)
         if message.has_error():
             why = f"error {message.error.code}: {message.error.reason}"
             self.engine.say("error", client=client, round=number, why=why)
@@ -117,14 +120,18 @@ class OpenRound:
         try:
             report, measured = unpack(message, self._expected(client), arrival.seconds)
         except Faulty as problem:
-            self.engine.say("invalid", client=client, round=number, why=str(problem))
-            return Missing(client, INVALID, problem=str(problem))
+            return self._invalid(client, str(problem))
         self.engine.overheads.measured(client, arrival.seconds - measured.busy_s)
         if report is not None:
             return report
         self.engine.speeds.heard(client, batch_s_of(message, arrival.seconds))
         self.engine.say("stopped at the deadline", client=client, round=number)
         return Missing(client, measured.phase or "train", split_timings(measured, arrival.seconds))
+
+    def _invalid(self, client: str, problem: str) -> Missing:
+        """A reply that breaks the rules. Its text is shortened: some of it comes from the client."""
+        self.engine.say("invalid", client=client, round=self.plan.order.round, why=problem)
+        return Missing(client, INVALID, problem=line(problem))
 
     def beside(self, report: ClientReport, arrival: Arrival) -> tuple[RecordDict, int]:
         """What came with a report: its client's own metrics, and how many bytes all of it had."""

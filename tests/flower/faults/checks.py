@@ -42,6 +42,7 @@ GONE = (
     "node-during",
     "node-after",
     "node-key",
+    "hang",
 )
 NAMED_BY = {"raise": "error", "late": "late reply", **dict.fromkeys(GONE, "missing")}
 """The event that names the offender; all others are named by `invalid`."""
