@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import random
 from contextlib import suppress
 from typing import Any
 
@@ -12,16 +14,25 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from builders import make_order
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flower.link import DIVIDER, LinkedWorld, Upload, replaced, uploaded, with_length
+from flower.phones import Phone, weights_of
+from flower.test_private import PRIVATE
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.serde import metadata_from_proto
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedbalancer.client.compress import NoCompression, Quantised
+from fedbalancer.client.round import understood
 from fedbalancer.client.summary import Histogram, LossStatistics
+from fedbalancer.flower import hello
+from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.layout import Faulty, ModelLayout
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, VERSION
 from fedbalancer.flower.reading import Expected, unpack
 from fedbalancer.flower.replies import MEASURED, PAYLOAD, RELEASED, SUMMARY, VECTOR, dashed
+from fedbalancer.flower.wire import Refused, decode, list_objects
 
 SIZE = 20
 LAYOUT = ModelLayout.of(ArrayRecord({"w": Array(np.zeros((2, 3), dtype=np.float32))}))
@@ -87,3 +98,68 @@ def test_the_decoder_of_replies(examples: int, compress: Any, summary: Any) -> N
                 assert 0 < report.weight <= SIZE
 
     check()
+
+
+def mutated(rng: random.Random, body: bytes) -> bytes:
+    """A body with some bytes changed, cut off or replaced."""
+    how, place, some = rng.randrange(4), rng.randrange(len(body) + 1), rng.randbytes(rng.randrange(40))
+    if how == 0 and place < len(body):
+        return body[:place] + bytes([body[place] ^ rng.randrange(1, 256)]) + body[place + 1 :]
+    return (body[:place], some, body[:place] + some + body[place:])[how % 3]
+
+
+def tampered(rng: random.Random, upload: Upload) -> Upload:
+    """An upload with other bodies of some objects. Heads, lengths and ids fit: the SuperLink checks those."""
+    changes, names = {}, [node.object_id for node in iterate_object_tree(upload[1])]
+    for name in rng.sample(names, rng.randrange(3)):
+        head, _, body = upload[2][name].partition(DIVIDER)
+        changes[name] = with_length(head, mutated(rng, body))
+    return replaced(upload, changes)
+
+
+@pytest.mark.parametrize("examples", [60, pytest.param(5_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("compress", [NoCompression(), Quantised(8)])
+@pytest.mark.parametrize("summary", [LossStatistics(), Histogram(bins=4)])
+def test_bytes_are_a_report_or_refused(examples: int, compress: Any, summary: Any) -> None:
+    expected = Expected("c0", SIZE, make_order(), WEIGHTS, LAYOUT, compress, summary)
+    limit = ReplyLimit.of(LAYOUT)
+
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(replies(), st.integers(0, 2**64))
+    def check(content: RecordDict, seed: int) -> None:
+        order = Message(RecordDict(), dst_node_id=2, message_type="train")
+        order.metadata.__dict__["_message_id"] = "asked"
+        proto, tree, contents = tampered(random.Random(seed), uploaded(Message(content, reply_to=order)))
+        with suppress(Faulty, Refused):
+            listed = list_objects(metadata_from_proto(proto.metadata), tree)
+            limit.check(listed)
+            message = decode(listed, contents, limit.bytes)
+            if message.has_error():
+                return
+            with suppress(Faulty):
+                hello.read(message, 5.0, 100)
+            report, _ = unpack(message, expected, 100.0)
+            if report is not None:
+                (counted,) = understood([report], summary, expected.order)
+                assert np.isfinite(counted.update).all()
+                assert math.isfinite(counted.summary.loss_sum)
+
+    check()
+
+
+METHODS = ["fedbalancer", "fedbalancer+robust", "fedavg+1t+graddrop", PRIVATE, "fedbuff"]
+
+
+@pytest.mark.parametrize("runs", [1, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("method", METHODS)
+def test_whatever_nodes_upload_the_run_goes_on(runs: int, method: str) -> None:
+    """From the bytes of the replies of three of five nodes to the last model."""
+    for seed in range(runs):
+        rng = random.Random(seed)
+        world = LinkedWorld(*map(Phone, range(5)), tampers=dict.fromkeys((1, 2, 3), lambda one: tampered(rng, one)))  # noqa: B023
+        result = world.start(4, method)
+        assert np.isfinite(weights_of(result)).all()
+        missing = [event["missing"] for event in world.of("round closed")]
+        assert len(missing) == 4
+        faulty = {client for each in missing for client, why in each.items() if why in ("invalid", "error", "silent")}
+        assert faulty <= {event["client"] for kind in ("invalid", "error") for event in world.of(kind)} - {"c0", "c4"}

@@ -121,6 +121,8 @@ class OpenRound:
             report, measured = unpack(message, self._expected(client), arrival.seconds)
         except Faulty as problem:
             return self._invalid(client, str(problem))
+        except Exception as error:  # a reader that fails on one client's reply must not end the run of all
+            return self._invalid(client, f"a reply that cannot be read: {type(error).__name__}: {error}")
         self.engine.overheads.measured(client, arrival.seconds - measured.busy_s)
         if report is not None:
             return report
@@ -153,10 +155,29 @@ class OpenRound:
                 # Killed, asleep or slow: nobody knows, so it is not said to be late in training.
                 self._miss(client, "late" if full else SILENT, "no reply when the round closed")
         arrived.sort(key=lambda report: report.client)
-        reports = understood(arrived, self.engine.method.client.summary, self.plan.order)
+        reports = self._summarised(arrived)
         missing = tuple(self.missing[client] for client in sorted(self.missing))
         down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)
         return RoundResult(self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes, under_way)
+
+    def _summarised(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
+        """The reports with the statistics that the server reads from their summaries. Where that fails, those whose
+        own summary is the cause are left out."""
+        summary, order = self.engine.method.client.summary, self.plan.order
+        try:
+            return understood(reports, summary, order)
+        except Exception:
+            return understood([report for report in reports if self._has_summary(report)], summary, order)
+
+    def _has_summary(self, report: ClientReport) -> bool:
+        try:
+            understood([report], self.engine.method.client.summary, self.plan.order)
+        except Exception as error:
+            why = f"a summary that cannot be read: {type(error).__name__}: {error}"
+            self.missing[report.client] = self._invalid(report.client, why)
+            self.metrics.pop(report.client, None)
+            return False
+        return True
 
     def _closed(self, heard: set[str]) -> tuple[str, ...]:
         """Who is under way when a round closes whose late reports will count; they are missing in it so far."""

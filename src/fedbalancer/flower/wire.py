@@ -96,7 +96,7 @@ class Wire:
         with superlink_errors():
             answer = self._client.PullMessages(PullAppMessagesRequest(message_ids=wanted))
         pairs = zip(answer.messages_list, answer.message_object_trees, strict=True)
-        return [_listed(metadata_from_proto(message.metadata), tree) for message, tree in pairs]
+        return [list_objects(metadata_from_proto(message.metadata), tree) for message, tree in pairs]
 
     def fetch(self, identity: str, most_bytes: int) -> bytes | None:
         """The content of an object; None if it has not been uploaded yet. No more than `most_bytes` are downloaded."""
@@ -161,7 +161,8 @@ def _limit_response(response: httpx.Response) -> None:
         response.stream = _LimitedStream(response.stream, most_bytes)
 
 
-def _listed(metadata: Metadata, tree: Any) -> Listed:
+def list_objects(metadata: Metadata, tree: Any) -> Listed:
+    """What there is to download of a message, by its tree of objects."""
     objects: dict[str, None] = {}
     arrays, level, depth = 0, [tree], 0
     while level:
