@@ -50,7 +50,7 @@ Tamper = Callable[[Upload], Upload]
 
 
 def uploaded(message: Message) -> Upload:
-    """What an honest node uploads of a message."""
+    """The upload of an honest node."""
     message.metadata.__dict__["_message_id"] = message.object_id
     contents = {identity: made.deflate() for identity, made in get_all_nested_objects(message).items()}
     bare = message_to_proto(message)

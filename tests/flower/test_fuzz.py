@@ -153,7 +153,7 @@ METHODS = ["fedbalancer", "fedbalancer+robust", "fedavg+1t+graddrop", PRIVATE, "
 @pytest.mark.parametrize("runs", [1, pytest.param(100, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("method", METHODS)
 def test_whatever_nodes_upload_the_run_goes_on(runs: int, method: str) -> None:
-    """From the bytes of the replies of three of five nodes to the last model."""
+    """Three of five nodes tamper with the bytes of their replies; the other two count in every round."""
     for seed in range(runs):
         rng = random.Random(seed)
         world = LinkedWorld(*map(Phone, range(5)), tampers=dict.fromkeys((1, 2, 3), lambda one: tampered(rng, one)))  # noqa: B023

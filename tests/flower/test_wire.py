@@ -100,7 +100,7 @@ def test_the_wire_changes_no_number(method: str) -> None:
 
 
 def with_arrays(arrays: dict[str, Array]) -> Callable[[Message], Message]:
-    """What makes a reply one with these arrays in place of its own."""
+    """A change of a reply: these arrays in place of its own."""
     return lambda reply: _changed(reply, RecordDict({**dict(reply.content), "arrays": ArrayRecord(arrays)}))
 
 
@@ -197,7 +197,7 @@ def test_uploads_that_hang_withhold_no_honest_reply_and_no_send(hanging: int, ho
 
 
 def pulled(puller: ReplyPuller, ids: list[str], count: int) -> list[str]:
-    """What is pulled of these until there are so many, or for ten seconds."""
+    """Pull until `count` replies have come, or for ten seconds."""
     got: list[str] = []
     for _ in range(100):
         got += [reply.answers for reply in puller.pull([one for one in ids if one not in got], 0.2)]

@@ -11,18 +11,18 @@ from fedbalancer.flower.layout import HEADER_BYTES, ModelLayout
 from fedbalancer.flower.wire import Listed, Lost, Refused, TooLarge, Wire, decode, error_reply
 
 MORE_BYTES = 2**20
-"""For all that a reply has beside its arrays, and for those of a very small model."""
+"""Allowed in addition, for metrics and for very small models."""
 LEAST_CHUNK_BYTES, MOST_RECORDS = 2**20, 64
-"""Flower splits arrays into chunks of 5 MiB, unless a client is told otherwise."""
+"""Flower splits arrays into chunks of 5 MiB, by default."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 2.0
 """Between two looks at an upload that is not complete."""
 LOST, REFUSED = 1001, 1002
-"""Codes of the errors that stand for such replies; Flower's own are below 1000."""
+"""Error codes of lost and refused replies; Flower's own codes are below 1000."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What came for a message. A reply with a `problem` was refused: its message is an error that says why."""
+    """The reply to a message. If it was refused, `problem` says why, and its message is an error."""
 
     answers: str
     message: Message
@@ -57,8 +57,8 @@ class ReplyLimit:
 
 
 class Download:
-    """What has been downloaded of a reply. Its sender may still be uploading it, so it is downloaded in steps, none of
-    which waits for the sender."""
+    """The download of one reply. Its sender may still be uploading it, so it is downloaded in steps, none of which
+    waits for the sender."""
 
     def __init__(self, wire: Wire, limit: ReplyLimit, listed: Listed) -> None:
         self._wire, self._limit, self._listed = wire, limit, listed
@@ -82,8 +82,8 @@ class Download:
             return Reply(self._listed.answers, error_reply(self._listed, LOST, f"the reply is lost: {problem}"))
 
     def confirm(self) -> None:
-        """Let the SuperLink delete what it has of the reply. Not if these are too many objects: it deletes them one by
-        one, with its database locked for everybody else, and will do so at the end of the run anyway."""
+        """Let the SuperLink delete the reply, unless it has too many objects: the SuperLink deletes them one by one and
+        locks its database meanwhile. It deletes what is left at the end of the run."""
         if len(self._listed.objects) <= self._limit.objects:
             self._wire.confirm(self._listed)
 

@@ -1,4 +1,4 @@
-"""What was sent to whom, and what came back: every reply is attributed by the id of the message it answers."""
+"""Messages and their replies. Every reply is attributed by the id of the message that it answers."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Sent:
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """A reply, what it answers, and how long the round trip took. `problem` says why it was refused, if it was: its
-    message is then an error."""
+    """A reply, what it answers, and how long the round trip took. If it was refused, `problem` says why, and its message
+    is an error."""
 
     sent: Sent
     message: Message

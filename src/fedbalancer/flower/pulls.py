@@ -25,13 +25,15 @@ class ReplyPuller:
     """Lists replies and downloads them, each on its own.
 
     The SuperLink lists a reply before its sender has uploaded it. So every listed reply is a `Download` that proceeds
-    as its sender does, without a thread that waits for it. To list a reply takes the SuperLink longer the more objects
-    it has, so every message has a lane, of its own while there are no more than `LANES`. No message may be in two
-    requests at once: where the first gets the reply, Flower tells the second that there never was such a message. So
-    the others in a lane that hangs wait with it, and later messages keep out of it.
+    as its sender does; no thread waits for it.
 
-    Where the grid has no wire, replies come whole from `pull_messages`. Without `background` everything is done here
-    and now."""
+    The SuperLink takes longer to list a reply the more objects it has. So every message has a lane: one of its own, if
+    there are at most `LANES` messages. No message may be in two requests at once: if the first one gets the reply,
+    Flower answers the second one that there never was such a message. So the other messages of a lane that hangs wait
+    for it, and later messages are given other lanes.
+
+    If the grid has no wire, complete replies come from `pull_messages`. Without `background`, nothing runs in a thread.
+    """
 
     def __init__(self, grid: Grid, limit: ReplyLimit, background: bool = True) -> None:
         self._grid, self._limit, self._wire = grid, limit, Wire.of(grid)

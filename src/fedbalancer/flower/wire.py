@@ -38,19 +38,19 @@ a database that is locked makes it 500."""
 DEPTH_OF_ARRAYS = 3
 """Below a message: its content, the records of that, their arrays, and the chunks of those."""
 SENDER = ("run_id", "src_node_id", "reply_to_message_id", "message_type")
-"""What a reply says about itself and the SuperLink has checked."""
+"""Fields of a reply that the SuperLink has checked. The reply itself repeats them, unchecked."""
 
 
 class Refused(Exception):
-    """Why a reply is refused; its sender is to blame."""
+    """A reply that breaks the rules; the text says how."""
 
 
 class TooLarge(Refused):
-    """A reply that was not downloaded to its end."""
+    """A reply whose download was stopped at the limit."""
 
 
 class Lost(Exception):
-    """Why a reply cannot be downloaded; nobody knows who is to blame."""
+    """A reply that cannot be downloaded, for a reason that need not be its sender's fault."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Listed:
 
     @property
     def answers(self) -> str:
-        """The id of the message that it answers, by the SuperLink's word."""
+        """The id of the message that it answers, as the SuperLink has it."""
         return str(self.metadata.reply_to_message_id)
 
 
@@ -135,7 +135,7 @@ class RepeatedRequests:
 
 
 ENVELOPE_BYTES = 64
-"""What the answer to a request for an object has beside the object, at most."""
+"""Upper bound on the bytes of a response beside the object in it."""
 _limit = threading.local()
 
 
@@ -162,7 +162,7 @@ def _limit_response(response: httpx.Response) -> None:
 
 
 def list_objects(metadata: Metadata, tree: Any) -> Listed:
-    """What there is to download of a message, by its tree of objects."""
+    """List the objects of a message, from their tree."""
     objects: dict[str, None] = {}
     arrays, level, depth = 0, [tree], 0
     while level:
@@ -173,8 +173,12 @@ def list_objects(metadata: Metadata, tree: Any) -> Listed:
 
 
 def decode(listed: Listed, contents: dict[str, bytes], most_bytes: int) -> Message:
-    """The message of downloaded objects, which must not become more than `most_bytes`. `Refused` with whatever is wrong
-    with them: Flower's decoder raises errors of any kind."""
+    """Decode a message from its objects.
+
+    Raises:
+        Refused: The objects are no message of this sender, or its arrays have more than `most_bytes`. Flower's decoder
+            raises errors of many kinds; all of them become this one.
+    """
     try:
         _check_chunks(contents, most_bytes)
         message = inflate_object_from_contents(listed.metadata.message_id, dict(contents))
@@ -194,7 +198,7 @@ def decode(listed: Listed, contents: dict[str, bytes], most_bytes: int) -> Messa
 
 
 def _check_chunks(contents: dict[str, bytes], most_bytes: int) -> None:
-    """An array may name a chunk more than once: what is a megabyte here may decode to a terabyte."""
+    """Refuse arrays that are too large once decoded: an array may use one chunk any number of times."""
     total = 0
     for content in contents.values():
         kind, children, _ = get_object_head_values_from_object_content(content)
@@ -206,5 +210,5 @@ def _check_chunks(contents: dict[str, bytes], most_bytes: int) -> None:
 
 
 def error_reply(listed: Listed, code: int, reason: str) -> Message:
-    """What Flower gives in place of a reply that cannot be had."""
+    """An error message in place of a reply, as Flower itself makes them."""
     return Message(error=Error(code, reason), metadata=listed.metadata)  # type: ignore[call-overload, no-any-return] # not in its stubs
