@@ -92,7 +92,7 @@ class Link:
         self.replies: list[tuple[float, str, Upload]] = []
         self.asked: list[str] = []
         self.failures: dict[str, int] = {}
-        self.served_bytes = 0
+        self.served_bytes = self.unstored = 0
         self._lock = threading.Lock()
         self.grid = HttpGrid("link", insecure=True, token="t")
         self.grid.set_run(Run.create_empty(1))
@@ -131,6 +131,9 @@ class Link:
         return PushAppMessagesResponse(message_ids=ids, objects_to_push=dict.fromkeys(wanted))
 
     def _push_object(self, request: Any) -> Any:
+        if self.unstored > 0:
+            self.unstored -= 1
+            return PushObjectResponse(stored=False)
         self.objects[request.object_id] = request.object_content
         for one in list(self.waiting):
             ids = [tree.object_id for tree in iterate_object_tree(one[1])]

@@ -7,14 +7,12 @@ come back: `Grid.pull_messages` has called its argument by other names, so it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fedbalancer.errors import MissingData
 
 try:
-    import httpx
     from flwr.app import (
         Array,
         ArrayRecord,
@@ -56,33 +54,18 @@ __all__ = [
     "push",
     "reply_to",
     "set_current",
-    "superlink_errors",
     "taken_up",
 ]
 
 
-@contextmanager
-def superlink_errors() -> Iterator[None]:
-    """Turn a request that the SuperLink did not serve, however often it was repeated, into an error for the user."""
-    try:
-        yield
-    except httpx.HTTPStatusError as error:
-        raise MissingData(
-            f"the SuperLink answers {error.response.status_code} to {error.request.url.path}, however often it is "
-            "asked; its log says why. Submit the run again under its run_key, and it resumes"
-        ) from error
-
-
 def node_ids(grid: Grid) -> list[int]:
     """The nodes that the SuperLink lists as connected, sorted: it lists them in no order."""
-    with superlink_errors():
-        return sorted(int(node) for node in grid.get_node_ids())
+    return sorted(int(node) for node in grid.get_node_ids())
 
 
 def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
     """Send messages; their ids, None for one that could not be sent. A push that was too large sends none."""
-    with superlink_errors():
-        ids = list(grid.push_messages(list(messages)))
+    ids = list(grid.push_messages(list(messages)))
     return [identity or None for identity in ids] if len(ids) == len(messages) else [None] * len(messages)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from fedbalancer.flower.compat import Grid, pull
 from fedbalancer.flower.downloads import Download, Reply, ReplyLimit
-from fedbalancer.flower.wire import Listed, Wire
+from fedbalancer.flower.wire import Listed, Wire, superlink_errors
 
 LANES = 32
 THREADS = {"list": LANES, "download": 8, "confirm": 2, "call": 4}
@@ -63,7 +63,8 @@ class ReplyPuller:
         future = _submit(self._pools["call"], call, *given, **named)
         while not future.done():
             wait([future], timeout=AWAKE_S)
-        return future.result()
+        with superlink_errors():
+            return future.result()
 
     def forget(self, identity: str) -> None:
         """The message is answered or given up."""
@@ -89,7 +90,9 @@ class ReplyPuller:
         """The replies that are complete now. What was listed starts to be downloaded."""
         replies = []
         for lane in [lane for lane, future in self._listing.items() if future.done()]:
-            for found in self._listing.pop(lane).result():
+            with superlink_errors():
+                listed = self._listing.pop(lane).result()
+            for found in listed:
                 if isinstance(found, Reply):
                     replies.append(found)
                 elif self._wire is not None and found.answers in self._lane_of:

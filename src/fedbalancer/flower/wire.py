@@ -7,38 +7,55 @@ as the one that simulates clients in memory, are used as they are.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 from flwr.app import Array, Error, Message, Metadata, RecordDict
 
-from fedbalancer.flower.compat import Grid, superlink_errors
+from fedbalancer.errors import MissingData
+from fedbalancer.flower.compat import Grid
 
 try:
     from flwr.common.serde import metadata_from_proto
-    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectResponse
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
     from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_head_values_from_object_content
-    from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, inflate_object_from_contents
 except ImportError as error:
     MISSING: str | None = str(error)
+    ObjectPushError = httpx.HTTPStatusError
 else:
     MISSING = None
 
 _log = logging.getLogger("flwr.fedbalancer")
-BACK_OFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Waits before a request that the SuperLink failed to serve is repeated. Flower itself repeats after 502 to 504 only;
-a database that is locked makes it 500."""
+WAITS_S, GIVE_UP_S = (0.5, 1.0, 2.0, 4.0), 120.0
+"""Waits before a request that the SuperLink failed to serve is repeated, the last one again and again, and for how long
+it is repeated."""
+PUSH_OBJECT = "/push-object"
 DEPTH_OF_ARRAYS = 3
 """Below a message: its content, the records of that, their arrays, and the chunks of those."""
 SENDER = ("run_id", "src_node_id", "reply_to_message_id", "message_type")
 """Fields of a reply that the SuperLink has checked. The reply itself repeats them, unchecked."""
+
+
+@contextmanager
+def superlink_errors() -> Iterator[None]:
+    """Turn a request that the SuperLink did not serve, however often it was repeated, into an error for the user."""
+    try:
+        yield
+    except (httpx.HTTPStatusError, ObjectPushError) as error:
+        raise MissingData(
+            f"the SuperLink has failed for {GIVE_UP_S:g} s: {str(error).splitlines()[0]}; see its log, then submit the "
+            "run again under its run_key, and it resumes"
+        ) from error
 
 
 class Refused(Exception):
@@ -93,8 +110,7 @@ class Wire:
         wanted = list(ids)
         if not wanted:
             return []
-        with superlink_errors():
-            answer = self._client.PullMessages(PullAppMessagesRequest(message_ids=wanted))
+        answer = self._client.PullMessages(PullAppMessagesRequest(message_ids=wanted))
         pairs = zip(answer.messages_list, answer.message_object_trees, strict=True)
         return [list_objects(metadata_from_proto(message.metadata), tree) for message, tree in pairs]
 
@@ -121,17 +137,26 @@ class Wire:
 
 
 class RepeatedRequests:
-    """Repeats requests that the SuperLink failed to serve, a limited number of times: part of Flower's HTTP client."""
+    """Repeats requests that the SuperLink failed to serve, for a limited time: an interceptor of Flower's HTTP client.
+
+    Flower repeats after 502 to 504 only, but a SuperLink whose database is locked answers 500. One 500 would also end
+    the thread that sends the heartbeats of the ServerApp, and soon after that Flower would end the run."""
 
     def intercept(self, context: Any, call_next: Any) -> httpx.Response:
-        for wait_s in BACK_OFF_S:
+        until = time.monotonic() + GIVE_UP_S
+        for wait_s in itertools.chain(WAITS_S, itertools.repeat(WAITS_S[-1])):
             response: httpx.Response = call_next(context)
-            if response.status_code != httpx.codes.INTERNAL_SERVER_ERROR:
+            if not _has_failed(response) or time.monotonic() + wait_s > until:
                 return response
-            _log.warning("the SuperLink answered 500 to %s; asking again in %g s", context.request.url.path, wait_s)
+            _log.warning("the SuperLink failed at %s; asking again in %g s", context.request.url.path, wait_s)
             time.sleep(wait_s)
-        last: httpx.Response = call_next(context)
-        return last
+        raise AssertionError("an endless iterator has ended")
+
+
+def _has_failed(response: httpx.Response) -> bool:
+    if response.request.url.path.endswith(PUSH_OBJECT) and response.status_code == httpx.codes.OK:
+        return not PushObjectResponse.FromString(response.content).stored  # also if the database was locked
+    return response.status_code == httpx.codes.INTERNAL_SERVER_ERROR
 
 
 ENVELOPE_BYTES = 64

@@ -30,7 +30,7 @@ FAULTS = {
     "old-round": "reply: says that it is of the round before",
     "twice": "a second reply, with another model, follows the first",
     "garbage": "reply: metrics that are no protobuf message, under a valid head",
-    "many-arrays": "reply: 5,000 arrays, where the model has one",
+    "many-arrays": "reply: 2,000 arrays, where the model has one",
     "huge": "reply: 200 MB, where the model has 24 bytes",
     "hang": "reply: announced and never uploaded",
     "locked": "SuperLink's database locked for 12 s: it answers 500 to every request",
@@ -43,7 +43,7 @@ FAULTS = {
 
 ELSEWHERE = {
     "twice": "nothing; the SuperLink's log: Failed to store Message reply ...",
-    "locked": "nobody to name; the ServerApp's log: the SuperLink answered 500 to ...; asking again in ... s",
+    "locked": "nobody to name; the ServerApp's log: the SuperLink failed at ...; asking again in ... s",
     "clock-fast": "nothing; its reports count",
     "clock-slow": "nothing; its reports count",
 }
@@ -96,8 +96,10 @@ What Flower does itself, and what that means:
 - A reply is stored by the SuperLink before the server can look at it. The server asks how many objects it has, and
   downloads no reply with more arrays than the model has, nor more than twice the model's bytes and 1 MiB. What it
   costs the SuperLink's disk and memory is a matter for a proxy in front of it: the SuperLink accepts anything.
-- While the SuperLink stores a reply of thousands of objects, its database is locked, and it answers 500 to others.
-  Such requests are repeated for about a minute. A reply that it was about to hand out in that moment may be lost.
+- While the SuperLink stores a reply of thousands of objects, its database is locked (here for 1 to 3 s per thousand),
+  and it answers 500 to others. The server repeats its requests for two minutes. But a reply that the SuperLink was
+  about to hand out in that moment may be lost, and if the lock lasts for 40 s or longer, the SuperLink takes the
+  ServerApp for dead and ends the run: submit it again.
 """
 
 
