@@ -18,7 +18,7 @@ from flower.link import DIVIDER, LinkedWorld, Upload, replaced, uploaded, with_l
 from flower.phones import Phone, weights_of
 from flower.test_private import PRIVATE
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common.serde import metadata_from_proto
+from flwr.common.serde_utils import metadata_from_proto
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

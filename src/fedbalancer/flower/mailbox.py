@@ -39,7 +39,7 @@ class Sent:
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """A reply, what it answers, and how long the round trip took. If it was refused, `problem` says why, and the message
+    """A reply, what it answers, and how long the round trip took. If it was refused, `problem` says why, and `message`
     is an error."""
 
     sent: Sent

@@ -52,10 +52,13 @@ class ReplyPuller:
         until = time.monotonic() + patience_s
         self._start_lists(ids)
         replies = self._collect()
-        while (busy := [*self._listing.values(), *self._steps.values()]) and (left_s := until - time.monotonic()) > 0:
+        while (busy := self._busy()) and (left_s := until - time.monotonic()) > 0:
             wait(busy, timeout=left_s, return_when=FIRST_COMPLETED)
             replies += self._collect()
         return replies
+
+    def _busy(self) -> list[Future[Any]]:
+        return [*self._listing.values(), *self._steps.values()]
 
     def aside(self, call: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         """The result of any other call on the grid. This thread stays awake meanwhile: Flower repeats a call for as
@@ -102,9 +105,9 @@ class ReplyPuller:
                 self._steps[identity] = _submit(self._pools["download"], download.step)
         for identity in [identity for identity, future in self._steps.items() if future.done()]:
             reply = self._steps.pop(identity).result()
-            if reply is not None and (download := self._incoming.pop(identity, None)) is not None:
+            if reply is not None and identity in self._incoming:
                 replies.append(reply)
-                _submit(self._pools["confirm"], download.confirm)
+                _submit(self._pools["confirm"], self._incoming.pop(identity).confirm)
         return replies
 
     def _lane(self, identity: str) -> int:

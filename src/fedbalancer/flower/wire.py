@@ -24,16 +24,17 @@ from fedbalancer.errors import MissingData
 from fedbalancer.flower.compat import Grid
 
 try:
-    from flwr.common.serde import metadata_from_proto
+    from flwr.common.serde_utils import metadata_from_proto
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectResponse
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest
     from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_head_values_from_object_content
     from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, inflate_object_from_contents
 except ImportError as error:
     MISSING: str | None = str(error)
-    ObjectPushError = httpx.HTTPStatusError
+    FAILURES: tuple[type[Exception], ...] = (httpx.HTTPStatusError,)
 else:
     MISSING = None
+    FAILURES = (httpx.HTTPStatusError, ObjectPushError)
 
 _log = logging.getLogger("flwr.fedbalancer")
 WAITS_S, GIVE_UP_S = (0.5, 1.0, 2.0, 4.0), 120.0
@@ -51,7 +52,7 @@ def superlink_errors() -> Iterator[None]:
     """Turn a request that the SuperLink did not serve, however often it was repeated, into an error for the user."""
     try:
         yield
-    except (httpx.HTTPStatusError, ObjectPushError) as error:
+    except FAILURES as error:
         raise MissingData(
             f"the SuperLink has failed for {GIVE_UP_S:g} s: {str(error).splitlines()[0]}; see its log, then submit the "
             "run again under its run_key, and it resumes"

@@ -30,7 +30,7 @@ FAULTS = {
     "old-round": "reply: says that it is of the round before",
     "twice": "a second reply, with another model, follows the first",
     "garbage": "reply: metrics that are no protobuf message, under a valid head",
-    "many-arrays": "reply: 2,000 arrays, where the model has one",
+    "many-arrays": "reply: 300 arrays, where the model has one",
     "huge": "reply: 200 MB, where the model has 24 bytes",
     "hang": "reply: announced and never uploaded",
     "locked": "SuperLink's database locked for 12 s: it answers 500 to every request",
@@ -97,9 +97,9 @@ What Flower does itself, and what that means:
   downloads no reply with more arrays than the model has, nor more than twice the model's bytes and 1 MiB. What it
   costs the SuperLink's disk and memory is a matter for a proxy in front of it: the SuperLink accepts anything.
 - While the SuperLink stores a reply of thousands of objects, its database is locked (here for 1 to 3 s per thousand),
-  and it answers 500 to others. The server repeats its requests for two minutes. But a reply that the SuperLink was
-  about to hand out in that moment may be lost, and if the lock lasts for 40 s or longer, the SuperLink takes the
-  ServerApp for dead and ends the run: submit it again.
+  and after 5 s it answers 500 to others. The server repeats its requests for two minutes. SuperNodes end: let the
+  service manager restart them. A reply that the SuperLink was about to hand out in that moment may be lost. If the lock
+  lasts for 40 s or longer, the SuperLink takes the ServerApp for dead and ends the run: submit it again.
 """
 
 

@@ -95,7 +95,7 @@ def server_kills(folder: Path, repeats: int) -> list[Verdict]:
 def uploads(folder: Path, repeats: int) -> list[Verdict]:
     """Clients whose replies cannot be decoded, are too many objects or too large, or never come to an end. The peak of
     the server's memory stays below the size of the large one. Each has to sit out before its next fault."""
-    scripts = {"bad0": ("garbage", "huge"), "bad1": ("many-arrays", "garbage"), "bad2": ("hang",)}
+    scripts = {"bad0": ("huge", "garbage"), "bad1": ("many-arrays",), "bad2": ("hang",)}
     with Bed(folder, 5 * repeats, DEADLINE_S + MANY_S, 5) as bed:
         begin(bed, {client: ",".join(script * repeats) for client, script in scripts.items()})
         bed.finish()
@@ -107,13 +107,16 @@ def uploads(folder: Path, repeats: int) -> list[Verdict]:
 
 def locked(folder: Path, repeats: int) -> list[Verdict]:
     """Somebody else holds the lock of the SuperLink's database for longer than the SuperLink waits for it, so that it
-    answers 500 to every request."""
+    answers 500 to every request. A SuperNode that gets such an answer ends, and is started again."""
     with Bed(folder, 2 * repeats + 2, DEADLINE_S + MANY_S, 2) as bed:
         begin(bed, {})
         rounds = []
         for _ in range(repeats):
             rounds.append(opened(bed, GOOD))
             bed.lock_database(LOCKED_S)
+            for client in GOOD:
+                if bed.processes[client].poll() is not None:
+                    bed.node(client)
         bed.finish()
         return [judged(bed, "locked", "", round) for round in rounds]
 

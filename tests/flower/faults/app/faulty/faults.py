@@ -20,7 +20,7 @@ from fedbalancer.flower.compat import reply_to
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS
 from fedbalancer.flower.replies import VECTOR
 
-MANY, HUGE = 2_000, 50_000_000
+MANY, HUGE = 300, 50_000_000
 """Arrays of the reply with too many of them, and numbers of the reply that is too large: 200 MB."""
 SLOW_S = 3.0
 """How long a slow client takes in mid-training: time enough to kill its node."""
@@ -103,7 +103,7 @@ def garbage(work: LocalRound, reply: Message) -> Message:
 
 
 def many_arrays(work: LocalRound, reply: Message) -> Message:
-    """One number in 2,000 shapes: 2,000 objects that the SuperLink has to store, list and delete."""
+    """One number in 300 shapes: 300 objects that the SuperLink has to store, list and delete."""
     data = Array(np.zeros(1, dtype=np.float32)).data
     arrays = {f"a{number}": Array("float32", (number,), "numpy.ndarray", data) for number in range(MANY)}
     return changed(work, reply, **{ARRAYS: ArrayRecord(arrays)})
