@@ -154,14 +154,21 @@ class Summarizer(Protocol):
     """What a client releases; noise is added here, on the client.
 
     A summary may have a half on the server, `read(summaries, order)`, that makes statistics of what the clients of a
-    round `released`, after `fault(released)` found nothing wrong with it; tell by `by_steps(trained, rng)` more of a
-    training than its losses, which becomes what is `released`; and say by `release(fresh)` what an accountant has to
-    know of it.
+    round `released`, after `fault(released, size)` found nothing in it that a client of `size` samples could not have
+    sent; tell by `by_steps(trained, rng)` more of a training than its losses, which becomes what is `released`; and say
+    by `release(fresh)` what an accountant has to know of it. If that is an epsilon, the client withholds how many
+    samples it trained and for how many epochs.
     """
 
     def summarize(
         self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator
     ) -> Summary: ...
+
+
+def is_private(summary: Any) -> bool:
+    """Whether a summary claims an epsilon: nothing else in a report may then depend on the client's losses."""
+    release = getattr(summary, "release", None)
+    return release is not None and release(True).noise_multiplier > 0
 
 
 @runtime_checkable

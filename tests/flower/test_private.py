@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -33,8 +34,12 @@ def test_clients_send_counts_and_the_server_reads_losses() -> None:
     assert 0 < result.train_metrics_clientapp[1]["train_loss"] < 100
 
 
-@pytest.mark.parametrize("released", [None, [1.0], [float("nan")] * 64, [1e60] * 64])
-def test_a_histogram_that_cannot_be_is_named_and_left_out(released: list[float] | None) -> None:
+@pytest.mark.parametrize("method", [PRIVATE, PRIVATE.replace("[", "+robust[", 1)])
+@pytest.mark.parametrize(
+    "released",
+    [None, [1.0], [float("nan")] * 64, [1e60] * 64, [1e17, -1e17] + [0.0] * 62, [0.0] * 63 + [1e6], [-1.0] * 64],
+)
+def test_a_histogram_that_cannot_be_is_named_and_left_out(released: list[float] | None, method: str) -> None:
     def changed(reply: Message) -> Message:
         found = dict(reply.content.metric_records["metrics"])
         found.pop("released")
@@ -45,8 +50,48 @@ def test_a_histogram_that_cannot_be_is_named_and_left_out(released: list[float] 
         return other
 
     world = World(Phone(0), Phone(1), Phone(2, change=changed))
-    world.start(2, PRIVATE)
+    world.start(2, method)
     assert {fields["client"] for fields in world.of("invalid")} == {"c2"}
+
+
+def told_by(method: str, rounds: int = 6) -> list[dict[str, Any]]:
+    """The metrics that one of three clients sends, by round."""
+    sent: list[dict[str, Any]] = []
+
+    def kept(reply: Message) -> Message:
+        sent.append(dict(reply.content.metric_records["metrics"]))
+        return reply
+
+    world = World(Phone(0, change=kept), Phone(1), Phone(2))
+    result = world.start(rounds, method)
+    assert not world.of("invalid")
+    assert result.train_metrics_clientapp[1]["num-examples"] > 0
+    return sent
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fedbalancer[w=1,forward_pass=every,summary=histogram(noise_multiplier=1,clip=100)]",
+        "fedbalancer[w=1,forward_pass=every,summary=gaussian(noise_factor=9,loss_clip=5,utility_samples='all')]",
+        "fedavg+1t+silent",
+    ],
+)
+def test_a_private_client_tells_neither_what_it_trained_nor_exact_seconds(method: str) -> None:
+    for told in told_by(method):
+        assert told["num-examples"] == told["loss-count"] == 0
+        assert told["epochs"] == 3
+        assert all(told[name] == float(f"{told[name]:.1e}") for name in ("batch-s", "busy-s", "forward-s", "train-s"))
+
+
+def test_a_private_client_that_tells_a_count_is_named_and_left_out() -> None:
+    def counting(reply: Message) -> Message:
+        reply.content.metric_records["metrics"]["num-examples"] = 30
+        return reply
+
+    world = World(Phone(0), Phone(1, change=counting))
+    world.start(1, "fedbalancer[forward_pass=every,summary=histogram]")
+    assert [(told["client"], "withheld" in told["why"]) for told in world.of("invalid")] == [("c1", True)]
 
 
 def test_a_sum_that_only_cryptography_could_hide_is_refused() -> None:

@@ -48,7 +48,7 @@ def test_epsilon_stands_with_unit_delta_and_what_it_is_about(tmp_path: Path) -> 
         (
             {"mechanism": "gaussian", "noise_multiplier": 0.0},
             None,
-            "epsilon infinite, because the losses have no bound",
+            "epsilon infinite, because one sample can change it without bound",
         ),
         ({"mechanism": "silent", "noise_multiplier": "inf"}, None, "silent: epsilon at most 0 for"),
         ({}, None, "epsilon not known, nothing has been counted yet"),

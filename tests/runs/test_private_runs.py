@@ -79,7 +79,7 @@ def test_a_run_without_noise_has_no_table_of_epsilons(tmp_path: Path) -> None:
     [
         "fedbalancer[w=2,forward_pass=every,summary=secagg-histogram(noise_multiplier=7,least=3)]",
         "fedbalancer-clients[threshold=TrackedThreshold,pace=ConstantPace,summary=fraction-tracker]",
-        "fedbalancer[w=2,forward_pass=every,summary=gaussian(noise_factor=100,loss_clip=5)]",
+        "fedbalancer[w=2,forward_pass=every,summary=gaussian(noise_factor=100,loss_clip=5,utility_samples='all')]",
         "oort[summary=histogram]",
         "fedavg+1t[forward_pass=every,summary=histogram]",
     ],

@@ -143,7 +143,7 @@ class SimulatedEngine:
         arrived, unread = self._readable(
             [each.joining(order.round) for each in stale] + [made[p] for p in places if accepted[p]]
         )
-        read = understood(sorted(arrived, key=lambda report: report.client), self.policies.summary, order)
+        read = understood(sorted(arrived, key=lambda report: report.client), self.policies, order, self._size_of)
         missing = self._missing(plan, rounds, attempts, timings, accepted, coming)
         missing = tuple(sorted((*missing, *unread), key=lambda each: each.client)) if unread else missing
         came = len(arrived) + len(unread)
@@ -166,10 +166,10 @@ class SimulatedEngine:
     ) -> tuple[Missing, ...]:
         """Who has no report in this round. The seconds of one that is under way are told with its report."""
         return tuple(
-            Missing(plan.cohort[place], UNDER_WAY, samples=len(rounds[place].indices))
+            Missing(plan.cohort[place], UNDER_WAY, samples=rounds[place].samples_told)
             if coming[place]
             else Missing(
-                plan.cohort[place], str(attempts.why[place]) or "late", timings[place], len(rounds[place].indices)
+                plan.cohort[place], str(attempts.why[place]) or "late", timings[place], rounds[place].samples_told
             )
             for place in np.flatnonzero(~accepted)
         )
@@ -194,6 +194,9 @@ class SimulatedEngine:
             self.spending.load(dict(zip(self.ledger.clients, arrays[RELEASES].tolist(), strict=True)))
         if self.classes is not None:
             self.classes.load(arrays)
+
+    def _size_of(self, client: str) -> int:
+        return int(self.ledger.size[self.ledger.position[client]])
 
     def _client(self, order: Order, client: str, row: int) -> ClientRound:
         policies = of_client(self.policies, partial(self.labels, client) if self.labels is not None else None)
@@ -234,7 +237,7 @@ class SimulatedEngine:
         check = getattr(self.policies.summary, "fault", None)
         if self.attackers is None or check is None:
             return reports, []
-        problems = {report.client: check(report.summary.released) for report in reports}
+        problems = {report.client: check(report.summary.released, self._size_of(report.client)) for report in reports}
         unread = [
             Missing(report.client, INVALID, report.timings, problem=problems[report.client])
             for report in reports
@@ -256,8 +259,9 @@ class SimulatedEngine:
         if self.classes is not None:
             self.classes.note(round.client, trained.seen)
         update = received(released.sent, self.policies.compress, layout, order, round.client)
-        epochs = int(attempts.batches[place]) / int(attempts.per_epoch[place])
-        return ClientReport(round.client, update, float(len(trained.seen)), epochs, released.summary, timings)
+        epochs = round.epochs_told(int(attempts.batches[place]))
+        weight = 1.0 if released.summary.withholds_counts else float(len(trained.seen))
+        return ClientReport(round.client, update, weight, epochs, released.summary, timings)
 
 
 @contextmanager

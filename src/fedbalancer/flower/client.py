@@ -171,12 +171,10 @@ class LocalRound:
         """The reply with what was trained, in the order of the model that was sent; None: nothing of it counts."""
         live = self.live
         released = live.finished(trained, self.layout.layout)
-        measured = Measured(
-            live.done / live.per_epoch, self.elapsed_s(), live.forward_s, live.train_s, "" if released else "train"
-        )
+        measured = Measured(live.epochs_told(live.done), *live.seconds_told(), phase="" if released else "train")
         if released is None:
             self._keeper().save(SavedMemory(live.memory, saved=self._saved))
-            return self._send(pack_stopped(self.client, self.order, measured, live.batch_s() if live.done else None))
+            return self._send(pack_stopped(self.client, self.order, measured, live.batch_s_told()))
         self._keeper().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
         arrays = self._model(released.sent) if as_model else pack_update(released.sent)
         return self._send(pack_report(self.client, self.order, arrays, released.summary, measured, metrics))

@@ -27,7 +27,7 @@ from fedbalancer.flower.replies import (
     Measured,
     dashed,
 )
-from fedbalancer.protocols import Compressor, Summarizer
+from fedbalancer.protocols import Compressor, Summarizer, is_private
 from fedbalancer.server.report_check import fault
 from fedbalancer.types import ClientReport, Order, Summary, Timings, Weights
 
@@ -77,7 +77,10 @@ def _report(
     content: RecordDict, metrics: Mapping[str, Any], measured: Measured, expected: Expected, round_trip_s: float
 ) -> ClientReport:
     trained = _number(metrics, "num-examples")
-    if not 1 <= trained <= expected.size or trained != int(trained):
+    withheld = is_private(expected.summary)
+    if withheld and trained != 0:
+        raise Faulty(f"weight {trained:g}, which must be 0: beside a private summary the count is withheld")
+    if not withheld and (not 1 <= trained <= expected.size or trained != int(trained)):
         raise Faulty(f"weight {trained:g}, which must be a whole number from 1 to its {expected.size} samples")
     if not 0 < measured.epochs <= expected.order.epochs:
         raise Faulty(f"epochs {measured.epochs:g} of {expected.order.epochs}")
@@ -87,10 +90,14 @@ def _report(
     if values["batch_s"] > round_trip_s + CLOCK_SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
         raise Faulty(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
     timings = split_timings(measured, round_trip_s)
-    released = _released(metrics, expected.summary)
+    released = _released(metrics, expected.summary, expected.size)
     summary = Summary(**values, trained=int(trained), released=released, read_by_server=False)
+    check = getattr(expected.summary, "statistics_fault", None)
+    if check is not None and (problem := check(summary, expected.size)):
+        raise Faulty(problem)
     update = _update(content, expected)
-    report = ClientReport(expected.client, update, float(trained), measured.epochs, summary, timings)
+    weight = 1.0 if withheld else float(trained)
+    report = ClientReport(expected.client, update, weight, measured.epochs, summary, timings)
     noise = getattr(expected.summary, "loss_noise", None)
     if problem := fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S):
         raise Faulty(problem)
@@ -99,7 +106,7 @@ def _report(
     return report
 
 
-def _released(metrics: Mapping[str, Any], summary: Summarizer | None) -> tuple[float, ...]:
+def _released(metrics: Mapping[str, Any], summary: Summarizer | None, size: int) -> tuple[float, ...]:
     """What the server's half of the summary will read; nothing where it has none."""
     check = getattr(summary, "fault", None)
     if check is None:
@@ -108,7 +115,7 @@ def _released(metrics: Mapping[str, Any], summary: Summarizer | None) -> tuple[f
     if not isinstance(found, list) or not all(isinstance(value, int | float) for value in found):
         raise Faulty(f"no numbers under {RELEASED!r}")
     values = tuple(map(float, found))
-    if problem := check(values):
+    if problem := check(values, size):
         raise Faulty(problem)
     if max(map(abs, values)) > BIGGEST_STATISTIC:
         raise Faulty(f"{max(map(abs, values)):g} among the numbers under {RELEASED!r}")

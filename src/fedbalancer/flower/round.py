@@ -138,7 +138,7 @@ class OpenRound:
     def beside(self, report: ClientReport, arrival: Arrival) -> tuple[RecordDict, int]:
         """What came with a report: its client's own metrics, and how many bytes all of it had."""
         own = own_metrics(arrival.message.content.metric_records[METRICS])
-        metrics = RecordDict({METRICS: MetricRecord({WEIGHT: report.summary.trained, **own})})
+        metrics = RecordDict({METRICS: MetricRecord({WEIGHT: int(report.weight), **own})})
         return metrics, _bytes(arrival.message)
 
     def result(self, seconds: float, window_s: float) -> RoundResult:
@@ -163,15 +163,17 @@ class OpenRound:
     def _summarised(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
         """The reports with the statistics that the server reads from their summaries. Where that fails, those whose
         own summary is the cause are left out."""
-        summary, order = self.engine.method.client.summary, self.plan.order
         try:
-            return understood(reports, summary, order)
+            return self._understood(reports)
         except Exception:
-            return understood([report for report in reports if self._has_summary(report)], summary, order)
+            return self._understood([report for report in reports if self._has_summary(report)])
+
+    def _understood(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
+        return understood(reports, self.engine.method.client, self.plan.order, self._size_of)
 
     def _has_summary(self, report: ClientReport) -> bool:
         try:
-            understood([report], self.engine.method.client.summary, self.plan.order)
+            self._understood([report])
         except Exception as error:
             why = f"a summary that cannot be read: {type(error).__name__}: {error}"
             self.missing[report.client] = self._invalid(report.client, why)
@@ -189,9 +191,14 @@ class OpenRound:
 
     def _expected(self, client: str) -> Expected:
         engine = self.engine
-        size = int(engine.known.size[engine.known.position[client]])
         ours = engine.method.client
-        return Expected(client, size, self.plan.order, self.weights, engine.layout, ours.compress, ours.summary)
+        return Expected(
+            client, self._size_of(client), self.plan.order, self.weights, engine.layout, ours.compress, ours.summary
+        )
+
+    def _size_of(self, client: str) -> int:
+        known = self.engine.known
+        return int(known.size[known.position[client]])
 
     def _miss(self, client: str, why: str, text: str) -> None:
         self.missing[client] = Missing(client, why)

@@ -14,7 +14,8 @@ from fedbalancer.report.stored import Results, StoredRun
 
 ABOUT = (
     "Metadata only: what clients tell of their losses. Not covered are the updates of the model, how many samples a "
-    "client trained, and how long it took. Every report of a client counts; that it was drawn by chance is no discount."
+    "client has, and when its replies arrive. Every report of a client counts; that it was drawn by chance is no "
+    "discount."
 )
 
 
@@ -50,7 +51,7 @@ class Given:
         if self.epsilon is None:
             return f"{self.mechanism}: epsilon not known, {self.why} (metadata only)"
         if math.isinf(self.epsilon):
-            because = "no noise is added" if self.mechanism == "none" else "the losses have no bound"
+            because = "no noise is added" if self.mechanism == "none" else "one sample can change it without bound"
             return f"{self.mechanism}: epsilon infinite, because {because} (metadata only)"
         most = "" if self.releases is None else f" after {self.releases} reports"
         return (

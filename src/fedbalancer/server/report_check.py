@@ -159,7 +159,8 @@ def _latency_fault(report: ClientReport, order: Order, slack_s: float) -> str | 
     took_s, told_s = report.timings.total_s, report.summary.batch_s
     if took_s <= 0 or not math.isfinite(took_s):  # nobody measured
         return None
-    batches = max(report.epochs * batches_per_epoch(report.summary.trained, order.batch_size, order.epoch_batches), 1.0)
+    per_epoch = batches_per_epoch(report.summary.trained, order.batch_size, order.epoch_batches)
+    batches = 1.0 if report.summary.withholds_counts else max(report.epochs * per_epoch, 1.0)
     most_s = (took_s + slack_s) / batches
     if told_s > most_s * (1 + ROUNDING):
         return f"batch_s {told_s:g}, which is at most {most_s:g}: {batches:g} batches, {took_s:g} s in all"

@@ -13,7 +13,7 @@ from fedbalancer.settings import Settings
 from fedbalancer.store.rows import PrivacyRow
 
 METADATA_ONLY = "metadata only"
-"""What every epsilon here is about: neither the updates of the model, nor sizes, nor how long a client took."""
+"""What every epsilon here covers: not the model updates, nor how many samples a client has, nor when it replies."""
 
 
 def model_noise(method: Method) -> float | None:

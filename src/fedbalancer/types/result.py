@@ -19,6 +19,8 @@ class Summary:
     `loss_sum` and `loss_count` are over the samples that Algorithm 3 looks at (the selected ones, or all of them as
     an option); `over_count` and `over_sumsq` are over the samples at or above the loss threshold. `released` is what a
     summary of another form sends in their place, for its half on the server to read (`read_by_server`: it has).
+    `trained` is 0 under a private summary, which withholds it, until the server has put its estimate there
+    (`estimated`).
     """
 
     loss_low: float
@@ -31,6 +33,12 @@ class Summary:
     batch_s: float
     released: tuple[float, ...] = ()
     read_by_server: bool = False
+    estimated: bool = False
+
+    @property
+    def withholds_counts(self) -> bool:
+        """Whether the client said neither how many samples it trained nor for how many epochs."""
+        return self.estimated or self.trained == 0
 
     @property
     def loss_mean(self) -> float:

@@ -31,7 +31,7 @@ def _spelled() -> dict[tuple[str, float], str]:
     )
     found = {("none, forward pass in every round", INFINITE): f"{fresh}]"}
     found |= {
-        ("gaussian", epsilon): f"{fresh},summary=gaussian(noise_factor={factor:g},loss_clip=5)]"
+        ("gaussian", epsilon): f"{fresh},summary=gaussian(noise_factor={factor:g},loss_clip=5,utility_samples='all')]"
         for epsilon, factor in sorted(FACTORS.items())
     }
     for name, begin, more in (

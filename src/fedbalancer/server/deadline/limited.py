@@ -113,9 +113,10 @@ def _noted(setup: Setup, ledger: Ledger, off_s: FloatArray, result: RoundResult)
 
 
 def _batch_s(setup: Setup, ledger: Ledger, row: int, off_s: float, report: ClientReport) -> float:
-    """How long a batch of the report took, as the server saw it; as told where nobody measured."""
+    """How long a batch of the report took, as the server saw it; as told where nobody measured, or where the number of
+    batches is withheld."""
     took_s, told_s = report.timings.total_s - report.timings.paused_s, report.summary.batch_s
-    if took_s <= 0:
+    if took_s <= 0 or report.summary.withholds_counts:
         return told_s
     batches = report.epochs * batches_per_epoch(report.summary.trained, setup.batch_size, setup.epoch_batches)
     if report.timings.forward_s > 0:
