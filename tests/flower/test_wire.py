@@ -14,13 +14,16 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 from flower.link import DIVIDER, Link, LinkedWorld, Tamper, Upload, replaced, uploaded, with_length
 from flower.phones import Phone, World, weights_of
+from flower.test_private import PRIVATE
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_object_type_from_object_content
 
+from fedbalancer.client.summary import Histogram
 from fedbalancer.errors import MissingData
 from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.pulls import LANES, ReplyPuller
+from fedbalancer.flower.reading import unpack
 
 
 def objects_of(upload: Upload, kind: str) -> list[str]:
@@ -89,6 +92,36 @@ def test_an_undecodable_reply_costs_its_sender_only(name: str) -> None:
     assert world.of("sits out")[0]["client"] == "c1"
     assert [event["completed"] for event in world.of("round closed")] == [2, 2]
     assert np.isfinite(weights_of(result)).all()
+
+
+def test_a_summary_that_cannot_be_read_costs_its_sender_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No such summary is known. If there is one, it must not end the run of all."""
+    before = Histogram.read
+
+    def read(self: Histogram, summaries: Any, order: Any) -> Any:
+        if any(sum(each.released) == 40 for each in summaries):
+            raise IndexError("index 64 is out of bounds")
+        return before(self, summaries, order)
+
+    monkeypatch.setattr(Histogram, "read", read)
+    check_one_is_left_out(LinkedWorld(Phone(0), Phone(1), Phone(2)), PRIVATE)
+
+
+def test_a_reply_that_cannot_be_read_costs_its_sender_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(message: Message, expected: Any, round_trip_s: float) -> Any:
+        if expected.client == "c1":
+            raise IndexError("index 64 is out of bounds")
+        return unpack(message, expected, round_trip_s)
+
+    monkeypatch.setattr("fedbalancer.flower.round.unpack", read)
+    check_one_is_left_out(LinkedWorld(Phone(0), Phone(1), Phone(2)), "fedavg+wfa")
+
+
+def check_one_is_left_out(world: LinkedWorld, method: str) -> None:
+    world.start(2, method)
+    assert [event["client"] for event in world.of("invalid")] == ["c1"]
+    assert "IndexError" in world.of("invalid")[0]["why"]
+    assert [event["completed"] for event in world.of("round closed")] == [2, 2]
 
 
 @pytest.mark.parametrize("method", ["fedavg+wfa", "fedbalancer"])
