@@ -12,7 +12,7 @@ from fedbalancer.flower.compat import Grid, pull
 from fedbalancer.flower.downloads import Download, Reply, ReplyLimit
 from fedbalancer.flower.wire import Listed, Wire, superlink_errors
 
-LANES = 32
+LANES = 16
 THREADS = {"list": LANES, "download": 8, "confirm": 2, "call": 4}
 """One pool for each kind of request, so that none waits for another kind: sends and the list of nodes are calls."""
 AWAKE_S, HANGS_S = 0.5, 3.0

@@ -107,7 +107,8 @@ def uploads(folder: Path, repeats: int) -> list[Verdict]:
 
 def locked(folder: Path, repeats: int) -> list[Verdict]:
     """Somebody else holds the lock of the SuperLink's database for longer than the SuperLink waits for it, so that it
-    answers 500 to every request. A SuperNode that gets such an answer ends, and is started again."""
+    answers 500 to every request. A SuperNode that gets such an answer does nothing more, and is
+    started again."""
     with Bed(folder, 2 * repeats + 2, DEADLINE_S + MANY_S, 2) as bed:
         begin(bed, {})
         rounds = []
@@ -115,8 +116,8 @@ def locked(folder: Path, repeats: int) -> list[Verdict]:
             rounds.append(opened(bed, GOOD))
             bed.lock_database(LOCKED_S)
             for client in GOOD:
-                if bed.processes[client].poll() is not None:
-                    bed.node(client)
+                bed.kill(client)
+                bed.node(client)
         bed.finish()
         return [judged(bed, "locked", "", round) for round in rounds]
 
