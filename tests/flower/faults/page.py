@@ -97,9 +97,10 @@ What Flower does itself, and what that means:
   downloads no reply with more arrays than the model has, nor more than twice the model's bytes and 1 MiB. What it
   costs the SuperLink's disk and memory is a matter for a proxy in front of it: the SuperLink accepts anything.
 - While the SuperLink stores a reply of thousands of objects, its database is locked (here for 1 to 3 s per thousand),
-  and after 5 s it answers 500 to others. The server repeats its requests for two minutes. SuperNodes that
-  asked in that time do nothing more, though their processes go on: restart them. A reply that the SuperLink was about to hand out in that moment may be lost. If the lock
-  lasts for 40 s or longer, the SuperLink takes the ServerApp for dead and ends the run: submit it again.
+  and after 5 s it answers 500 to others. The server repeats its requests for two minutes. SuperNodes that got such an
+  answer do nothing more, though their processes go on: restart them. A reply that the SuperLink was about to hand out
+  in that moment may be lost. If the lock lasts for 40 s or longer, the SuperLink takes the ServerApp for dead and ends
+  the run: submit it again.
 """
 
 
