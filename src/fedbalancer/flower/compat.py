@@ -1,4 +1,5 @@
-"""All that this package uses of flwr, and every difference between its versions: no other file of it imports flwr.
+"""All that this package uses of flwr, and every difference between its versions: beside this file only `wire`, which
+works below Flower's grid, imports flwr.
 
 Versions 1.41.0 and 1.42.0 have what is used here under the same names. Of the differences that there were, one can
 come back: `Grid.pull_messages` has called its argument by other names, so it is given by position.
@@ -59,7 +60,7 @@ __all__ = [
 
 
 def node_ids(grid: Grid) -> list[int]:
-    """The nodes that the SuperLink believes to be there, sorted: it lists them in no order."""
+    """The nodes that the SuperLink lists as connected, sorted: it lists them in no order."""
     return sorted(int(node) for node in grid.get_node_ids())
 
 

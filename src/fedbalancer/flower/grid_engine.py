@@ -9,6 +9,7 @@ from typing import Any
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Message, RecordDict
+from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.evaluation import asked, evaluation_of, pooled, questions
 from fedbalancer.flower.events import Events, line
 from fedbalancer.flower.late import LateReports
@@ -68,7 +69,7 @@ class GridEngine:
         self._events = Events(log)
         self.say, self.counts = self._events.say, self._events.counts
         self.grid, self.late_counts = grid, method.late.rule() != "lost"
-        self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
+        self.mailbox = Mailbox(grid, ReplyLimit.of(layout), waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
         self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples)
         self.spending = spending_for(method, settings, ["unavailable", UNDER_WAY])
@@ -262,6 +263,8 @@ class GridEngine:
         if message.has_content():
             self.overheads.measured(client, arrival.seconds - busy_s(message, arrival.seconds))
             self.speeds.heard(client, batch_s_of(message, arrival.seconds))
+        if arrival.problem:
+            self.say("invalid", client=client, round=arrival.sent.round, why=arrival.problem)
         what = "with a report" if message.has_content() else f"with error {message.error.code}"
         self.say("late reply", client=client, round=arrival.sent.round, seconds=round(arrival.seconds, 3), what=what)
 
