@@ -1,4 +1,4 @@
-"""How far attackers steer the paper's rules and the robust ones: the table of docs/reliability.md.
+"""How far attackers steer the paper's rules and the robust ones: the table of docs/benchmarks/reliability.md.
 
     python benchmarks/attacks.py [--rounds 30] [--seeds 0 [1 ...]] [--methods fedbalancer fedbalancer+robust]
 

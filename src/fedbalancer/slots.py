@@ -24,6 +24,7 @@ from fedbalancer.protocols import (
     ThresholdPolicy,
     WorkPolicy,
     is_private,
+    trait,
 )
 
 SLOTS: dict[str, type] = {
@@ -56,12 +57,11 @@ def check_composition(method: Any) -> None:
 
 def _refusal(method: Any, slot: str) -> str | None:
     policy, summary = getattr(method, slot), method.summary
-    if getattr(policy, "needs_losses", False) and not getattr(summary, "releases_losses", True):
+    if trait(policy, "needs_losses") and not getattr(summary, "releases_losses", True):
         return f"{type(policy).__name__} steers by the clients' losses, which {type(summary).__name__} does not release"
-    if getattr(policy, "needs_counts", False) and is_private(summary):
+    if trait(policy, "needs_counts") and is_private(summary):
         return f"{type(policy).__name__} needs the local steps of clients, which {type(summary).__name__} withholds"
-    refuses = getattr(policy, "refuses", None)
-    return str(why) if refuses is not None and (why := refuses(method)) else None
+    return str(why) if (why := trait(policy, "refuses")(method)) else None
 
 
 def load_policy(slot: str, text: str) -> Any:

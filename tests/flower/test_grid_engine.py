@@ -241,7 +241,7 @@ def test_one_that_sends_rubbish_sits_out_longer_every_time() -> None:
 
 def test_nobody_else_there_everybody_takes_part() -> None:
     world = World(Phone(0, change=lambda reply: altered(reply, metrics=metrics(num_examples=-1))))
-    world.start(5, "fedavg+wfa")
+    world.start(5, "fedavg+wfa", max_failed_rounds=None)
     assert len(world.of("invalid")) == 5
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from flwr.app import Message, MetricRecord, RecordDict
 from fedbalancer.errors import BadSetting
 from fedbalancer.flower import Strategy
 from fedbalancer.privacy import most_releases
+from fedbalancer.privacy.central import PrivateMean
+from fedbalancer.server.aggregate import ClippedAround
+from fedbalancer.store.contents import read_manifest
 
 PRIVATE = "fedbalancer[forward_pass=every,summary=histogram(noise_multiplier=0,clip=100)]"
 
@@ -104,6 +109,46 @@ def test_noise_on_the_model_that_clients_could_compute_is_refused() -> None:
     with pytest.raises(BadSetting, match="told"):
         Strategy(f"fedavg+1t[aggregate={central}]")
     Strategy(f"fedavg+1t[aggregate={central}(draws='system')]")
+
+
+@pytest.mark.parametrize("wrap", [ClippedAround, lambda inner: ClippedAround(ClippedAround(inner))])
+def test_a_wrapper_does_not_hide_that_clients_could_compute_the_noise(wrap: Any) -> None:
+    with pytest.raises(BadSetting, match="told"):
+        Strategy("fedavg+1t", aggregate=wrap(PrivateMean()))
+    Strategy("fedavg+1t", aggregate=wrap(PrivateMean(draws="system")))
+
+
+class Looking(Strategy):
+    """Overrides the aggregation, and changes nothing."""
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        return super().aggregate_train(server_round, replies)
+
+
+def model_epsilons(folder: Path) -> set[float]:
+    return set(pl.read_parquet(folder / "run" / "privacy.parquet")["model_epsilon"])
+
+
+@pytest.mark.parametrize("kind", [Strategy, Looking])
+@pytest.mark.parametrize("wrap", [lambda inner: inner, ClippedAround])
+def test_noise_is_added_in_every_round_and_only_a_mean_as_it_is_has_an_epsilon(
+    tmp_path: Path, kind: Any, wrap: Any
+) -> None:
+    pytest.importorskip("dp_accounting")
+    world = World(Phone(0), Phone(1), kind=kind)
+    policy = wrap(PrivateMean(clip_norm=1e-6, noise_multiplier=1e6, draws="system"))
+    world.start(1, "fedavg+wfa", aggregate=policy, checkpoint_dir=tmp_path, run_key="run")
+    finite = kind is Strategy and isinstance(policy, PrivateMean)
+    assert all(math.isfinite(each) == finite for each in model_epsilons(tmp_path))
+    said = read_manifest(tmp_path / "run")["privacy"]
+    assert bool(said["model_why"]) != finite
+
+
+@pytest.mark.parametrize("kind", [Strategy, Looking])
+def test_a_round_in_which_nobody_answers_adds_noise_too(kind: Any) -> None:
+    silent = World(Phone(0, change=lambda reply: None), Phone(1, change=lambda reply: None), kind=kind)
+    result = silent.start(1, "fedavg+1t", aggregate=PrivateMean(draws="system"))
+    assert np.abs(weights_of(result)).min() > 0
 
 
 def test_who_has_spent_its_budget_is_asked_no_more_also_after_a_crash(tmp_path: Path) -> None:

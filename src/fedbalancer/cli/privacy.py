@@ -1,4 +1,4 @@
-"""`fedbalancer privacy`: what noise on the metadata gives away, and what noise an epsilon asks for."""
+"""`fedbalancer privacy`: the epsilon of noise on the metadata, and the noise for an epsilon."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOT_COVERED = (
 
 
 def plan(
-    epsilon: Annotated[float | None, typer.Option(help="What may be given away at most.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Largest epsilon allowed.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds in which one client takes part.")] = None,
     noise: Annotated[float | None, typer.Option(help="Deviation of the noise over the sensitivity.")] = None,
     delta: Annotated[float, typer.Option(help="Chance with which the guarantee may fail.")] = 1e-5,

@@ -146,13 +146,13 @@ class LiveRound(ClientRound):
             return None
         return training.result() if counted == self.done else training.kept()
 
-    def seconds_told(self) -> tuple[float, float, float]:
+    def reported_seconds(self) -> tuple[float, float, float]:
         """How long the client was busy, with the forward pass, and with training; beside a private summary in two
         digits only, of what the server sees more coarsely anyway."""
         seconds = self.elapsed_s(), self.forward_s, self.train_s
         return (coarse(seconds[0]), coarse(seconds[1]), coarse(seconds[2])) if self._is_private else seconds
 
-    def batch_s_told(self) -> float | None:
+    def reported_batch_s(self) -> float | None:
         """Seconds per batch in the word of a client that has nothing to report; None if it has not trained."""
         if not self.done:
             return None

@@ -205,11 +205,11 @@ class ClientRound:
         return Released(sent, summary, self.memory.reported(losses, residual))
 
     @property
-    def samples_told(self) -> int:
+    def reported_samples(self) -> int:
         """How many samples the client selected, or beside a private summary all that it has."""
         return self.size if is_private(self.policies.summary) else len(self.indices)
 
-    def epochs_told(self, done: int) -> float:
+    def reported_epochs(self, done: int) -> float:
         """The epochs in the report of a client that has trained `done` batches. A private summary withholds them: it
         tells those of the order, whatever was trained."""
         return float(self.order.epochs) if is_private(self.policies.summary) else done / self.per_epoch

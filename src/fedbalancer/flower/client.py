@@ -172,10 +172,12 @@ class LocalRound:
         """The reply with what was trained, in the order of the model that was sent; None: nothing of it counts."""
         live = self.live
         released = live.finished(trained, self.layout.layout)
-        measured = Measured(live.epochs_told(live.done), *live.seconds_told(), phase="" if released else "train")
+        measured = Measured(
+            live.reported_epochs(live.done), *live.reported_seconds(), phase="" if released else "train"
+        )
         if released is None:
             self._keeper().save(SavedMemory(live.memory, saved=self._saved))
-            return self._send(pack_stopped(self.client, self.order, measured, live.batch_s_told()))
+            return self._send(pack_stopped(self.client, self.order, measured, live.reported_batch_s()))
         self._keeper().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
         arrays = self._model(released.sent) if as_model else pack_update(released.sent)
         size = None if is_private(self.policies.summary) else live.size

@@ -34,6 +34,7 @@ class Events:
 
 
 def line(text: str) -> str:
-    """A text as one line of the log, not a long one, with escapes for characters that a terminal would obey."""
-    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in " ".join(text.split())[:LOGGED])
-    return shown[:LOGGED]
+    """A text as one short line of the log, with all that cannot be printed escaped."""
+    short = " ".join(text[: 2 * LOGGED].split())[:LOGGED]
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
+    return "".join(shown)[:LOGGED]

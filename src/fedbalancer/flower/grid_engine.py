@@ -9,6 +9,7 @@ from typing import Any
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Message, RecordDict
+from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.evaluation import asked, evaluation_of, pooled, questions
 from fedbalancer.flower.events import Events, line
 from fedbalancer.flower.late import LateReports
@@ -19,6 +20,7 @@ from fedbalancer.flower.metric_names import MetricNames
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import EVALUATE, HELLO, TRAIN, Instruction
 from fedbalancer.flower.overhead import Overheads
+from fedbalancer.flower.pauses import Pauses
 from fedbalancer.flower.reading import batch_s_of, busy_s
 from fedbalancer.flower.round import OpenRound
 from fedbalancer.flower.speeds import Speeds
@@ -69,14 +71,14 @@ class GridEngine:
         self._events = Events(log)
         self.say, self.counts = self._events.say, self._events.counts
         self.grid, self.late_counts = grid, method.late.rule() != "lost"
-        self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
+        self.mailbox = Mailbox(grid, ReplyLimit.of(layout), waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
         self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples, authenticated_nodes)
         self.spending = spending_for(method, settings, ["unavailable", UNDER_WAY])
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.speeds, self.empty_rounds = Speeds(), 0
-        self.bench, self.played = Bench(), 0
+        self.bench, self.pauses, self.played = Bench(), Pauses(), 0
         self.unanswered: set[str] = set()
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
@@ -149,6 +151,7 @@ class GridEngine:
     def suspended(self, bench: Bench, played: int) -> Bench:
         """Who sits out after `played` rounds: also those that left an order unanswered, until they restart."""
         restarted, self.nodes.returned = self.nodes.returned, set()
+        self.pauses.forget(restarted)
         silent, self.unanswered = self.unanswered - restarted, set()
         bench = bench.answering(restarted).unanswered(sorted(silent), played)
         for client in sorted(silent):
@@ -158,7 +161,7 @@ class GridEngine:
 
     def _free(self) -> tuple[list[str], list[str]]:
         present = (client for client in self.nodes.present() if client in self.known.position and self._may(client))
-        there = self.bench.without(present, self.played)
+        there = self.pauses.without(self.bench.without(present, self.played), self.played)
         busy = self.mailbox.busy() | self.late.clients
         return [client for client in there if client not in busy], [client for client in there if client in busy]
 
@@ -261,7 +264,7 @@ class GridEngine:
         for sent in self.mailbox.expired:
             if sent.kind == TRAIN:
                 if not self.late_counts:  # it was busy for its budget at most: this is the least that transport took
-                    self.overheads.measured(sent.client, sent.ttl_s - sent.budget_s)
+                    self.overheads.at_least(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
                 self.nodes.silent.add(sent.node)
                 self.unanswered.add(sent.client)
@@ -278,6 +281,8 @@ class GridEngine:
         if message.has_content():
             self.overheads.measured(client, arrival.seconds - busy_s(message, arrival.seconds))
             self.speeds.heard(client, batch_s_of(message, arrival.seconds))
+        if arrival.problem:
+            self.say("invalid", client=client, round=arrival.sent.round, why=arrival.problem)
         what = "with a report" if message.has_content() else f"with error {message.error.code}"
         self.say("late reply", client=client, round=arrival.sent.round, seconds=round(arrival.seconds, 3), what=what)
 
@@ -285,7 +290,7 @@ class GridEngine:
         """A client's first overhead is that of its greeting."""
         for greeting in self.nodes.greetings.values():
             if self.nodes.node_of[greeting.client] == arrival.sent.node:
-                self.overheads.measured(greeting.client, greeting.network_s)
+                self.overheads.greeted(greeting.client, greeting.network_s)
 
     # The model on data
 
@@ -302,7 +307,7 @@ class GridEngine:
         """What the engine must remember over a restart."""
         saved = {
             "accepted": dict(self.accepted), "overheads": self.overheads.to_json(),
-            "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds,
+            "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds, "pauses": self.pauses.to_json(),
             "owner_of": dict(self.nodes.owner_of), "metric_names": sorted(self.metric_names.names),
         }  # fmt: skip
         return saved if self.spending is None else saved | {RELEASES: dict(self.spending.releases)}
@@ -315,5 +320,6 @@ class GridEngine:
         self.metric_names.names = set(saved.get("metric_names", ()))
         self.speeds.assumed = set(saved.get("assumed", ()))
         self.empty_rounds = int(saved.get("empty_rounds", 0))
+        self.pauses.load(saved["pauses"])
         if self.spending is not None:
             self.spending.load(saved[RELEASES])

@@ -78,6 +78,7 @@ def introduce(
 
     @app.query(ACTION)
     def hello(message: Message, context: Context) -> Message:
+        check_app_mods(app)  # again: the train function may have been registered after `introduce`
         return answer(message, context, size(context), batch_s, fingerprint(context))
 
     return app

@@ -62,6 +62,8 @@ class Nodes:
         """A reply to the question who a node is."""
         node = arrival.sent.node
         try:
+            if arrival.problem:
+                raise Faulty(arrival.problem)
             if arrival.message.has_error():
                 error = arrival.message.error
                 raise Faulty(f"error {error.code}: {error.reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -39,6 +40,7 @@ ROUNDING = 1e-6
 LOST_ROUNDS = 3
 """So many rounds in a row in which nobody sends finite numbers are a training that has diverged, not liars."""
 NOT_FINITE = "an update with a value that is not a finite number"
+_IS_NOT_FINITE = re.compile(rf"{NOT_FINITE}|.*\b(nan|inf), which must be a finite number")
 
 CohortFaults = Callable[[Sequence[ClientReport]], Mapping[str, str]]
 """What is wrong with reports beside the others of their round, by client."""
@@ -95,8 +97,9 @@ def believed(
         found = cohort_faults(tuple(reports.values()))
         problems |= {client: found[client] for client in reports if client in found}
         reports = {client: report for client, report in reports.items() if client not in found}
+    rejected = {missing.client: missing.problem for missing in result.missing if missing.why == INVALID}
+    _check_diverged(rejected | problems, reports, state)
     if problems or len(reports) != len(result.reports):
-        _check_diverged(problems, reports, state)
         result = _without(result, reports, problems)
     return result if setup.most_weight is None else _capped(result, setup.most_weight)
 
@@ -127,8 +130,9 @@ def _problem(report: ClientReport, state: ServerState, setup: Setup, order: Orde
 
 
 def _check_diverged(problems: Mapping[str, str], reports: Mapping[str, ClientReport], state: ServerState) -> None:
+    """Stop if nobody has sent finite numbers for `LOST_ROUNDS` rounds. `problems` includes what an engine rejected."""
     bench: Bench = state.bench or Bench()
-    hopeless = not reports and all(problem == NOT_FINITE for problem in problems.values())
+    hopeless = not reports and all(map(_IS_NOT_FINITE.fullmatch, problems.values()))
     if problems and hopeless and bench.in_vain + 1 >= LOST_ROUNDS:
         client, problem = next(iter(problems.items()))
         raise TrainingDiverged(f"client {client!r} in round {state.round + 1} sent {problem}, and so did all others")

@@ -81,13 +81,17 @@ class Missing:
     """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
     passed), late (the quorum was full), unavailable, under way (its report will count in a later round), or invalid
     (what it sent was not believed); of a real client also silent (no reply when the round closed) or error. `problem`
-    says of a report that was not believed which field has which value, and what the rule is."""
+    says of a rejected report which field has which value, and what the rule is; of an error, what it was."""
 
     client: str
     why: str
     timings: Timings = field(default_factory=Timings)
     samples: int = 0
     problem: str = ""
+
+
+NOT_FOR_TIME = ("invalid", "error")
+"""Why clients are missing that a longer deadline would not help."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +109,11 @@ class RoundResult:
     down_bytes: int = 0
     up_bytes: int = 0
     under_way: tuple[str, ...] = ()
+
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Whether nobody reported, and more time might have helped at least one client of the cohort."""
+        return not self.reports and any(missing.why not in NOT_FOR_TIME for missing in self.missing)
 
     @property
     def in_time(self) -> RoundResult:

@@ -1,7 +1,7 @@
 """Counts and seconds in the report of a client whose summary is private.
 
 How many samples a client trained depends on its losses where samples are selected by them, and so do the epochs that
-fit the deadline. An exact count beside a noisy summary would therefore give away what the noise hides. So the client
+fit the deadline. An exact count beside a noisy summary would therefore reveal what the noise hides. So the client
 withholds these counts, every update has the weight 1, and the server estimates counts from the noisy numbers.
 """
 

@@ -69,7 +69,7 @@ class LossStatistics:
 
     @property
     def of_received_model(self) -> bool:
-        """Whether a forward pass in every round shall be what is told of: where there is a guarantee to keep."""
+        """Whether the statistics are of the model received, if there is a forward pass in every round."""
         return self.loss_clip is not None
 
     @property
@@ -79,7 +79,7 @@ class LossStatistics:
 
     @property
     def sensitivity(self) -> float:
-        """How far one sample more or less can move the five numbers, as a distance; infinite without a bound."""
+        """L2 sensitivity of the five numbers to one sample more or less; infinite if it has no bound."""
         clip = math.inf if self.loss_clip is None or not self.sums_all_losses else self.loss_clip
         return math.sqrt(3 * clip**2 + 1 + clip**4)
 
@@ -121,7 +121,7 @@ class LossStatistics:
         )
 
     def statistics_fault(self, told: Summary, size: int) -> str | None:
-        """What is wrong with the statistics of a client of `size` samples, if anything is: losses beyond the clip, by
+        """Return what is wrong with the statistics of a client of `size` samples, or None: no loss is beyond the clip by
         more than ten deviations of the noise."""
         if self.loss_clip is None:
             return None

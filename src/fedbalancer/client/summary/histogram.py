@@ -60,7 +60,7 @@ class Histogram:
 
     @property
     def deviation(self) -> float:
-        """Of the noise that one client adds to a count."""
+        """Standard deviation of the noise that one client adds to a count."""
         return self.noise_multiplier
 
     def summarize(
@@ -71,9 +71,8 @@ class Histogram:
         return Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, len(seen), batch_s, tuple(noisy.tolist()))
 
     def fault(self, released: Sequence[float], size: int) -> str | None:
-        """What is wrong with what a client of `size` samples released, if anything is: a histogram that this mechanism
-        cannot produce, or only by noise of more than ten deviations in a count or in the sum of the lowest or of the
-        highest bins."""
+        """Return why this mechanism cannot have produced a histogram of `size` samples, or None. Noise of more than ten
+        deviations, in a count or in the sum of the lowest or of the highest bins, counts as impossible."""
         counts = np.asarray(released, dtype=np.float64)
         if len(counts) != self.bins or not np.isfinite(counts).all() or (counts != np.rint(counts)).any():
             return f"a histogram of {len(counts)} values, which must be {self.bins} whole numbers"

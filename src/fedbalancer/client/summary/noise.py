@@ -58,7 +58,7 @@ class _SystemBits:
     """A bit generator as NumPy wants it ("Extending numpy.random"): a lock, and a capsule with its functions."""
 
     def __init__(self) -> None:
-        os.urandom(8)  # where there is none, fail here: NumPy could not be told from inside a function
+        os.urandom(8)  # raise here if there is none: an error inside the functions would be lost
         self.lock = threading.Lock()
         self._functions = _Functions(None, _WORD(_word), _HALF(_half), _REAL(_real), _WORD(_word))
         capsule = ctypes.pythonapi.PyCapsule_New

@@ -1,4 +1,4 @@
-"""FedBalancer with the mechanisms of docs/privacy.md, at several epsilons."""
+"""FedBalancer with the mechanisms of docs/explanation/privacy.md, at several epsilons."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import DeadlinePolicy
+from fedbalancer.protocols import NOTHING, DeadlinePolicy, Private, Wrapping
 from fedbalancer.server.deadline.peak import PeakDeadline
 from fedbalancer.server.expected import completion_s
 from fedbalancer.types import (
@@ -34,16 +34,16 @@ TIMED_OUT = ("download", "forward", "train", "upload")
 
 @dataclass(frozen=True, eq=False)
 class LimitedState:
-    """State of the inner policy, the last deadline (None before the first), and the server's estimate of the seconds
-    that one epoch takes each client (NaN before its first report)."""
+    """State of the inner policy, the last deadline (None before the first), and each client's seconds per batch: its
+    measured seconds per epoch over the batches of all its samples (NaN before its first report)."""
 
     inner: Any
     last_s: float | None = None
-    epoch_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    batch_s: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True)
-class LimitedDeadline:
+class LimitedDeadline(Wrapping):
     """Ours, for `+robust`: limits the deadline of another policy and feeds that policy measured times.
 
     The deadline is long enough for a share `floor` of the cohort to finish one epoch, and changes by at most the factor
@@ -55,6 +55,9 @@ class LimitedDeadline:
     long for an epoch. The batch latencies from before its first report are where the estimate starts.
     """
 
+    slot: ClassVar[str] = "deadline"
+    own_reactions: ClassVar[frozenset[Private]] = NOTHING
+
     inner: DeadlinePolicy = field(default_factory=PeakDeadline)
     floor: float = 0.8
     rate: float = 1.5
@@ -63,21 +66,16 @@ class LimitedDeadline:
         if not (0 <= self.floor <= 1 <= self.rate):
             raise ValueError(f"floor = {self.floor} must be from 0 to 1, and rate = {self.rate} at least 1")
 
-    @property
-    def needs_losses(self) -> bool:
-        return bool(getattr(self.inner, "needs_losses", False))
-
-    def refuses(self, method: Any) -> str | None:
-        """What the other policy says."""
-        refuses = getattr(self.inner, "refuses", None)
-        return None if refuses is None else refuses(method)
-
     def init(self, setup: Setup) -> LimitedState:
         return LimitedState(self.inner.init(setup))
 
+    def retime(self, setup: Setup, own: LimitedState) -> LimitedState:
+        """The state with T of the other policy computed again, if it has one."""
+        retime = getattr(self.inner, "retime", None)
+        return own if retime is None else replace(own, inner=retime(setup, own.inner))
+
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
-        own: LimitedState = state.deadline
-        seen = replace(state, deadline=own.inner, ledger=_measured(setup, state.ledger, own.epoch_s))
+        own, seen = state.deadline, self.unwrapped(state)
         wanted_s, quorum = self.inner.plan(setup, seen, cohort)
         if not np.isfinite(wanted_s) or not len(cohort):
             return wanted_s, quorum
@@ -86,68 +84,63 @@ class LimitedDeadline:
             wanted_s = min(max(wanted_s, own.last_s / self.rate), own.last_s * self.rate)
         return float(wanted_s), quorum
 
-    def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
-        """dl and dh of the other policy, if it has them."""
-        between = getattr(self.inner, "between", None)
-        own: LimitedState = state.deadline
-        seen = replace(state, deadline=own.inner, ledger=_measured(setup, state.ledger, own.epoch_s))
-        return None if between is None else between(setup, seen, cohort)
+    def unwrapped(self, state: ServerState) -> ServerState:
+        """The state as the wrapped policy knows it, with measured times in place of claims."""
+        return replace(super().unwrapped(state), ledger=_measured(state.ledger, state.deadline.batch_s))
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> LimitedState:
         own: LimitedState = state.deadline
         inner = self.inner.observe(setup, replace(state, deadline=own.inner), result)
         deadline_s = result.plan.order.deadline_s
         known = bool(result.plan.cohort) and bool(np.isfinite(deadline_s))
-        epoch_s = _updated(setup, state.ledger, own.epoch_s, result)
-        return LimitedState(inner, deadline_s if known else own.last_s, epoch_s)
+        batch_s = _updated(setup, state.ledger, own.batch_s, result)
+        return LimitedState(inner, deadline_s if known else own.last_s, batch_s)
 
     def _floor_s(self, setup: Setup, state: ServerState, cohort: IndexArray) -> float:
-        """When the share is expected to be done with one epoch of what it trained lately."""
+        """When the share is expected to be done with one epoch."""
         trained = state.ledger.recent_trained[cohort].mean(axis=1)
         per_epoch = batches_per_epoch(trained, setup.batch_size, setup.epoch_batches)
         expected_s = np.sort(completion_s(setup, state.ledger, per_epoch, 1, cohort))
         return float(expected_s[max(int(np.ceil(self.floor * len(expected_s))) - 1, 0)])
 
 
-def _measured(setup: Setup, ledger: Ledger, epoch_s: FloatArray) -> Ledger:
-    """The ledger with measured times in place of claims: every client trains all its samples, and its batches take as
-    long as its measured epochs say."""
-    known_s, count = _padded(epoch_s, ledger), len(ledger.clients)
-    batches = batches_per_epoch(ledger.size, setup.batch_size, setup.epoch_batches)
+def _measured(ledger: Ledger, batch_s: FloatArray) -> Ledger:
+    """The ledger with measured times in place of claims, as if every client trained all its samples."""
+    known_s, count = _padded(batch_s, ledger), len(ledger.clients)
     return replace(
         ledger,
-        batch_s_sum=np.where(np.isnan(known_s), ledger.batch_s, known_s / batches),
+        batch_s_sum=np.where(np.isnan(known_s), ledger.batch_s, known_s),
         batch_s_count=np.broadcast_to(np.int32(1), count),
         recent_trained=np.broadcast_to(ledger.size.astype(np.int32)[:, None], (count, RECENT_COUNTS)),
         over_count=np.broadcast_to(math.nan, count),
     )
 
 
-def _updated(setup: Setup, ledger: Ledger, epoch_s: FloatArray, result: RoundResult) -> FloatArray:
-    """The seconds per epoch after a round: a moving average over about the last `RECENT_COUNTS` rounds of a client."""
-    fresh, deadline_s = _padded(epoch_s, ledger), result.plan.order.deadline_s
-    told_s = {report.client: report.summary.batch_s for report in result.reports}
+def _updated(setup: Setup, ledger: Ledger, batch_s: FloatArray, result: RoundResult) -> FloatArray:
+    """The seconds per batch after a round: a moving average over about the last `RECENT_COUNTS` rounds of a client."""
+    fresh, deadline_s = _padded(batch_s, ledger), result.plan.order.deadline_s
     seen = {report.client: report for report in result.reports}
     timed_out = [missing.client for missing in result.missing if missing.why in TIMED_OUT]
     for client in (*seen, *(timed_out if math.isfinite(deadline_s) else ())):
-        row = ledger.position[client]
-        network_s, before_s = float(ledger.network_s[row]), float(fresh[row])
-        if math.isnan(before_s):
-            before_s = _first_epoch_s(setup, ledger, row, told_s.get(client))
-        if client in seen:
-            measured_s = _epoch_s(setup, network_s, before_s, seen[client].timings, deadline_s)
-        else:
+        row, report = ledger.position[client], seen.get(client)
+        batches = batches_per_epoch(int(ledger.size[row]), setup.batch_size, setup.epoch_batches)
+        if math.isnan(fresh[row]):
+            fresh[row] = _first_batch_s(ledger, row, None if report is None else report.summary.batch_s)
+        before_s, network_s = float(fresh[row]) * batches, float(ledger.network_s[row])
+        if report is None:
             measured_s = max(before_s, deadline_s - network_s)
-        fresh[row] = before_s + (measured_s - before_s) / RECENT_COUNTS
+        else:
+            measured_s = _epoch_s(setup, network_s, before_s, report.timings, deadline_s)
+        fresh[row] += (measured_s - before_s) / batches / RECENT_COUNTS
     return fresh
 
 
-def _first_epoch_s(setup: Setup, ledger: Ledger, row: int, told_s: float | None) -> float:
-    """Seconds per epoch over all samples as expected before the client's first report, which the ledger contains."""
+def _first_batch_s(ledger: Ledger, row: int, told_s: float | None) -> float:
+    """Seconds per batch as expected before the client's first report, whose claim the ledger contains already."""
     total_s, count = float(ledger.batch_s_sum[row]), int(ledger.batch_s_count[row])
     if told_s is not None and count > 1:
-        total_s, count = max(total_s - told_s, 0.0), count - 1
-    return total_s / count * batches_per_epoch(int(ledger.size[row]), setup.batch_size, setup.epoch_batches)
+        return max(total_s - told_s, 0.0) / (count - 1)
+    return total_s / count
 
 
 def _epoch_s(setup: Setup, network_s: float, before_s: float, timings: Timings, deadline_s: float) -> float:
@@ -166,6 +159,6 @@ def _epoch_s(setup: Setup, network_s: float, before_s: float, timings: Timings, 
     return max(worked_s / (epochs + forward), LEAST_SHARE * before_s)
 
 
-def _padded(epoch_s: FloatArray, ledger: Ledger) -> FloatArray:
+def _padded(batch_s: FloatArray, ledger: Ledger) -> FloatArray:
     """A copy with NaN for clients that joined since."""
-    return np.concatenate([epoch_s, np.full(len(ledger.clients) - len(epoch_s), math.nan)])
+    return np.concatenate([batch_s, np.full(len(ledger.clients) - len(batch_s), math.nan)])
