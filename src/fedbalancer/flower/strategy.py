@@ -158,7 +158,9 @@ class Strategy(RoundHooks):
         with ExitStack() as stack:
             run = Run(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
             if (claim := model_claim(run.method)) is not None and claim.why:
-                _log.warning("The model's epsilon is infinite, because %s (docs/explanation/privacy.md)", claim.why)
+                _log.warning(
+                    "The epsilon of the model is infinite, because %s (docs/explanation/privacy.md)", claim.why
+                )
             record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
             try:
                 run.go(record)

@@ -71,7 +71,8 @@ def _of_methods(methods: Sequence[Method], rounds: int | None) -> Iterator[str]:
     for method in methods:
         claim = model_claim(method)
         if claim is not None and claim.why:
-            yield f"{method.name}: the model's epsilon is infinite, because {claim.why} (docs/explanation/privacy.md)"
+            why = f"the epsilon of the model is infinite, because {claim.why}"
+            yield f"{method.name}: {why} (docs/explanation/privacy.md)"
     bare = [method.name for method in methods if method.name.startswith("prox") and method.mu == 0]
     if bare:
         yield (
