@@ -91,7 +91,7 @@ def _report(
         raise Faulty(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
     timings = split_timings(measured, round_trip_s)
     released = _released(metrics, expected.summary, expected.size)
-    summary = Summary(**values, trained=int(trained), released=released, read_by_server=False)
+    summary = Summary(**values, trained=int(trained), released=released, read_by_server=False, estimated=False)
     check = getattr(expected.summary, "statistics_fault", None)
     if check is not None and (problem := check(summary, expected.size)):
         raise Faulty(problem)
