@@ -24,6 +24,7 @@ def main(grid: Grid, context: Context) -> None:
         method="fedbalancer", clients_per_round=3, min_clients=3, epochs=5, batch_size=10, learning_rate=0.005,
         settings={"w": 2, "lss": 0.1, "dss": 0.1},  # with only ten rounds, let the ratios move every second round
         checkpoint_dir=str(config["folder"]), run_key=str(config["key"]), task="gestures",
+        authenticated_nodes=True,
     )  # fmt: skip
     start = ArrayRecord(network().state_dict())
     strategy.start(grid, start, num_rounds=int(config["rounds"]), timeout=300, evaluate_fn=evaluate)

@@ -28,6 +28,7 @@ from fedbalancer.flower.layout import Faulty, ModelLayout
 from fedbalancer.flower.memory import Keeper, SavedMemory
 from fedbalancer.flower.orders import ARRAYS, OURS, Instruction
 from fedbalancer.flower.replies import Measured, checked_metrics, pack_report, pack_stopped, pack_update
+from fedbalancer.protocols import is_private
 from fedbalancer.types import ClientWork, FloatArray, IndexArray, Trained, Weights
 
 
@@ -179,7 +180,8 @@ class LocalRound:
             return self._send(pack_stopped(self.client, self.order, measured, live.reported_batch_s()))
         self._keeper().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
         arrays = self._model(released.sent) if as_model else pack_update(released.sent)
-        return self._send(pack_report(self.client, self.order, arrays, released.summary, measured, metrics))
+        size = None if is_private(self.policies.summary) else live.size
+        return self._send(pack_report(self.client, self.order, arrays, released.summary, measured, metrics, size))
 
     def _model(self, sent: Weights | bytes) -> ArrayRecord:
         """The trained model under the names that came."""

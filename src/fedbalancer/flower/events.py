@@ -36,4 +36,5 @@ class Events:
 def line(text: str) -> str:
     """A text as one short line of the log, with all that cannot be printed escaped."""
     short = " ".join(text[: 2 * LOGGED].split())[:LOGGED]
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
+    return "".join(shown)[:LOGGED]

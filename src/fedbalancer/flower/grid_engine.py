@@ -16,6 +16,7 @@ from fedbalancer.flower.late import LateReports
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import joined, with_network
 from fedbalancer.flower.mailbox import Arrival, Mailbox
+from fedbalancer.flower.metric_names import MetricNames
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import EVALUATE, HELLO, TRAIN, Instruction
 from fedbalancer.flower.overhead import Overheads
@@ -53,7 +54,8 @@ class GridEngine:
         run_key: str,
         waiting: Waiting = WAITING,
         overheads: Overheads | None = None,
-        most_samples: int = 10**6,
+        most_samples: int = hello.MOST_SAMPLES,
+        authenticated_nodes: bool = False,
         train_config: Mapping[str, Any] | None = None,
         evaluate_config: Mapping[str, Any] | None = None,
         configure_train: ConfigureTrain | None = None,
@@ -71,16 +73,18 @@ class GridEngine:
         self.grid, self.late_counts = grid, method.late.rule() != "lost"
         self.mailbox = Mailbox(grid, ReplyLimit.of(layout), waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
-        self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples)
+        self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples, authenticated_nodes)
         self.spending = spending_for(method, settings, ["unavailable", UNDER_WAY])
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.speeds, self.empty_rounds = Speeds(), 0
         self.bench, self.pauses, self.played = Bench(), Pauses(), 0
+        self.unanswered: set[str] = set()
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[Arrival] = []
         self.own_metrics: dict[str, RecordDict] = {}
+        self.metric_names = MetricNames(self.say)
         self._late: LateReports | None = None
 
     # Who is there
@@ -144,6 +148,17 @@ class GridEngine:
             self._sleep(self.waiting.poll_s)
         self._window_s, self._settled = self._clock() - began, True
 
+    def suspended(self, bench: Bench, played: int) -> Bench:
+        """Who sits out after `played` rounds: also those that left an order unanswered, until they restart."""
+        restarted, self.nodes.returned = self.nodes.returned, set()
+        self.pauses.forget(restarted)
+        silent, self.unanswered = self.unanswered - restarted, set()
+        bench = bench.answering(restarted).unanswered(sorted(silent), played)
+        for client in sorted(silent):
+            self.say("sits out", client=client, round=played, until=bench.until[client], why="it did not answer")
+        self.bench, self.played = bench, played
+        return bench
+
     def _free(self) -> tuple[list[str], list[str]]:
         present = (client for client in self.nodes.present() if client in self.known.position and self._may(client))
         there = self.pauses.without(self.bench.without(present, self.played), self.played)
@@ -186,7 +201,9 @@ class GridEngine:
         seconds = self._clock() - began
         result = current.result(seconds, self._window_s)
         self.accepted |= {report.client: plan.order.round - report.staleness for report in result.reports}
-        self.own_metrics = {client: current.metrics[client] for client in sorted(current.metrics)}
+        clients = sorted(current.metrics)
+        kept = self.metric_names.kept([current.metrics[client] for client in clients])
+        self.own_metrics = dict(zip(clients, kept, strict=True))
         if self.spending is not None:
             self.spending.note(result)
         self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
@@ -250,6 +267,7 @@ class GridEngine:
                     self.overheads.at_least(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
                 self.nodes.silent.add(sent.node)
+                self.unanswered.add(sent.client)
         self.mailbox.expired.clear()
 
     def _too_late(self, arrival: Arrival) -> None:
@@ -280,7 +298,8 @@ class GridEngine:
         """On the clients' data."""
         config = ConfigRecord({"server-round": 0, **self.evaluate_config})
         answers = asked(self, questions(self, self.idle(), self.layout.record(weights), config), 0)
-        return evaluation_of(pooled(answers, lambda node, why: self.say("evaluation failed", node=node, why=why)))
+        fault = lambda node, why: self.say("evaluation failed", node=node, why=why)  # noqa: E731
+        return evaluation_of(pooled(answers, fault, self.metric_names))
 
     # What outlives a crash
 
@@ -289,6 +308,7 @@ class GridEngine:
         saved = {
             "accepted": dict(self.accepted), "overheads": self.overheads.to_json(),
             "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds, "pauses": self.pauses.to_json(),
+            "owner_of": dict(self.nodes.owner_of), "metric_names": sorted(self.metric_names.names),
         }  # fmt: skip
         return saved if self.spending is None else saved | {RELEASES: dict(self.spending.releases)}
 
@@ -296,6 +316,8 @@ class GridEngine:
         """Take up a snapshot."""
         self.accepted = {str(client): int(round) for client, round in saved["accepted"].items()}
         self.overheads.load(saved["overheads"])
+        self.nodes.owner_of = {str(client): int(node) for client, node in saved.get("owner_of", {}).items()}
+        self.metric_names.names = set(saved.get("metric_names", ()))
         self.speeds.assumed = set(saved.get("assumed", ()))
         self.empty_rounds = int(saved.get("empty_rounds", 0))
         self.pauses.load(saved["pauses"])

@@ -32,9 +32,7 @@ class Pauses:
         the deadline was too short for everybody, and nothing is counted."""
         if not result.reports:
             return {}
-        for report in result.reports:
-            self._missed.pop(report.client, None)
-            self._until.pop(report.client, None)
+        self.forget(report.client for report in result.reports)
         number, paused = result.plan.order.round, {}
         for client in [missing.client for missing in result.missing if missing.why in FOR_TIME]:
             self._missed[client] = self._missed.get(client, 0) + 1
@@ -42,6 +40,12 @@ class Pauses:
                 paused[client] = number + min(2**more, MOST_ROUNDS)
         self._until |= paused
         return paused
+
+    def forget(self, clients: Iterable[str]) -> None:
+        """End the pauses of clients that have restarted."""
+        for client in clients:
+            self._missed.pop(client, None)
+            self._until.pop(client, None)
 
     def without(self, clients: Iterable[str], number: int) -> list[str]:
         """Those of the clients that may take part in the round after `number`; all, if everybody is paused."""

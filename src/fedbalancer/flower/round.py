@@ -13,7 +13,7 @@ from fedbalancer.flower.late import SILENT
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
 from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, TRAIN, Instruction
-from fedbalancer.flower.reading import Expected, batch_s_of, split_timings, unpack
+from fedbalancer.flower.reading import Expected, Resized, batch_s_of, split_timings, unpack
 from fedbalancer.flower.replies import WEIGHT, own_metrics
 from fedbalancer.server.bench import INVALID
 from fedbalancer.types import UNDER_WAY, ClientReport, Missing, RoundPlan, RoundResult, Weights
@@ -120,11 +120,14 @@ class OpenRound:
         try:
             report, measured = unpack(message, self._expected(client), arrival.seconds)
         except Faulty as problem:
+            if isinstance(problem, Resized):
+                self.engine.nodes.ask_again(arrival.sent.node)
             return self._invalid(client, str(problem))
         except Exception as error:  # a reader that fails on one client's reply must not end the run of all
             return self._invalid(client, f"a reply that cannot be read: {type(error).__name__}: {error}")
         self.engine.overheads.measured(client, arrival.seconds - measured.busy_s)
         if report is not None:
+            self.engine.nodes.resize(client, report.size)
             return report
         self.engine.speeds.heard(client, batch_s_of(message, arrival.seconds))
         self.engine.say("stopped at the deadline", client=client, round=number)
@@ -193,8 +196,9 @@ class OpenRound:
         engine = self.engine
         ours = engine.method.client
         return Expected(
-            client, self._size_of(client), self.plan.order, self.weights, engine.layout, ours.compress, ours.summary
-        )
+            client, self._size_of(client), self.plan.order, self.weights, engine.layout, ours.compress, ours.summary,
+            engine.nodes.most_samples,
+        )  # fmt: skip
 
     def _size_of(self, client: str) -> int:
         known = self.engine.known

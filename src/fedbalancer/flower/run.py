@@ -69,6 +69,7 @@ class Run:
             run_key=self.key,
             waiting=replace(strategy.waiting, timeout_s=timeout),
             most_samples=strategy.most_samples,
+            authenticated_nodes=strategy.authenticated_nodes,
             train_config={**sent_with_orders(strategy.method.aggregate), **self.train_config},
             evaluate_config=evaluate_config,
             configure_train=strategy.configure_train,
@@ -145,7 +146,7 @@ class Run:
     def _ready(self, server: Server) -> Server:
         """Before a round: who is there, and what there is to learn from those who answered the last one too late."""
         engine, assumed = self.engine, set(self.engine.speeds.assumed)
-        engine.bench, engine.played = self.state.bench, self.state.round
+        self.state = replace(self.state, bench=engine.suspended(self.state.bench, self.state.round))
         if self.strategy.measure_network and engine.ledger is not None:
             engine.settle()
         self.state = self._welcomed(self.state)
@@ -205,7 +206,7 @@ class Run:
     def _server(self, ledger: Ledger) -> Server:
         strategy = self.strategy
         setup = setup_of(strategy.method, ledger, strategy.settings, strategy.seed)
-        return Server(self.method.server, replace(setup, clock_slack_s=CLOCK_SLACK_S))
+        return Server(self.method.server, replace(setup, clock_slack_s=CLOCK_SLACK_S, most_weight=strategy.most_weight))
 
     def _welcomed(self, state: ServerState) -> ServerState:
         return replace(state, ledger=self.engine.welcome(state.ledger, self.strategy.measure_network))

@@ -18,6 +18,7 @@ from fedbalancer.flower.evaluation import Pool
 from fedbalancer.flower.foreign import with_aggregation
 from fedbalancer.flower.fruitless import checked_limit
 from fedbalancer.flower.grid_engine import WAITING, Waiting
+from fedbalancer.flower.hello import MOST_SAMPLES
 from fedbalancer.flower.hooks import RoundHooks, overrides
 from fedbalancer.flower.recorder import RunRecorder, ending, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
@@ -27,6 +28,7 @@ from fedbalancer.modifiers import LAST
 from fedbalancer.places import cache_folder
 from fedbalancer.protocols import trait
 from fedbalancer.robust import robust as robust_of
+from fedbalancer.server.report_check import MOST_WEIGHT
 from fedbalancer.settings import resolve
 from fedbalancer.spelling import spelt
 from fedbalancer.store.privacy import model_claim
@@ -65,10 +67,12 @@ class Strategy(RoundHooks):
 
     After `max_failed_rounds` rounds in a row without a usable report the run ends with an error (None: never).
 
-    `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`. If `measure_network`,
-    deadlines follow what transport really takes, and a client that misses one after the other is asked less often.
-    `waiting` says how often replies are asked for, and whose clock counts; `log` is called with the name and the fields
-    of every event.
+    `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`, and its update weighs
+    at most `most_weight` times the median one of its round. With `authenticated_nodes` (SuperLink option
+    `--enable-supernode-auth`) a client's id belongs to the node that used it first, for the whole run. If
+    `measure_network`, deadlines follow what transport really takes, and a client that misses one after the other is
+    asked less often. `waiting` says how often replies are asked for, and whose clock counts; `log` is called with the
+    name and the fields of every event.
     """
 
     def __init__(
@@ -96,7 +100,9 @@ class Strategy(RoundHooks):
         accept_changes: bool = False,
         task: str = "flower",
         max_failed_rounds: int | None = 5,
-        most_samples: int = 10**6,
+        most_samples: int = MOST_SAMPLES,
+        most_weight: float = MOST_WEIGHT,
+        authenticated_nodes: bool = False,
         measure_network: bool = True,
         waiting: Waiting = WAITING,
         log: Callable[..., None] | None = None,
@@ -132,6 +138,9 @@ class Strategy(RoundHooks):
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
         self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
         self.accept_changes, self.max_failed_rounds = accept_changes, checked_limit(max_failed_rounds)
+        if not most_weight >= 1:
+            raise BadSetting(f"most_weight = {most_weight} must be at least 1")
+        self.authenticated_nodes, self.most_weight = authenticated_nodes, most_weight
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 
     def summary(self) -> None:

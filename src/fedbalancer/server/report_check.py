@@ -32,6 +32,10 @@ SLACK_COUNT = 1000.0
 """By how much noise of an unknown size may carry a count beyond the samples that there are."""
 DEVIATIONS = 10.0
 """How many standard deviations of its noise a statistic may be off."""
+MOST_GROWTH, SMALL_GROWTH = 2.0, 100
+"""By which factor, or by how many samples, a client's data may grow from one report to the next; the larger counts."""
+MOST_WEIGHT = 5.0
+"""Times the median weight of a round that one client may have, where clients are not the simulator's own."""
 ROUNDING = 1e-6
 LOST_ROUNDS = 3
 """So many rounds in a row in which nobody sends finite numbers are a training that has diverged, not liars."""
@@ -52,16 +56,26 @@ def fault(
 ) -> str | None:
     """What is wrong with a report, or None: the field, its value and the rule.
 
-    `size` is how many samples the client enrolled with, `order` what it was asked, `loss_noise` the deviation of the
-    noise that its summary adds to statistics of losses; what is not known is not held against it. `slack_s` is by how
-    much its clock may disagree with the server's.
+    `size` is how many samples the client had when the server last heard of it, `order` what it was asked, `loss_noise`
+    the deviation of the noise that its summary adds to statistics of losses; what is not known is not held against it.
+    `slack_s` is by how much its clock may disagree with the server's.
     """
+    if size is not None and report.size is not None:
+        if problem := size_fault(report.size, size):
+            return problem
+        size = report.size
     found = _update_fault(report, weights) or _summary_fault(report, size, DEVIATIONS * (loss_noise or 0.0))
     if found is None and order is not None:
-        found = _latency_fault(report, order, slack_s)
+        found = _epochs_fault(report, order) or _latency_fault(report, order, slack_s)
         if found is None and loss_noise is not None and size is not None and not report.summary.read_by_server:
             found = _consistency_fault(report.summary, size, order.loss_threshold, DEVIATIONS * loss_noise)
     return found
+
+
+def size_fault(now: int, before: int) -> str | None:
+    """What is wrong with a client's new number of samples, or None."""
+    most = int(max(MOST_GROWTH * before, before + SMALL_GROWTH))
+    return None if 1 <= now <= most else f"size {now}, which must be from 1 to {most}: it was {before} before"
 
 
 def believed(
@@ -85,9 +99,28 @@ def believed(
         reports = {client: report for client, report in reports.items() if client not in found}
     rejected = {missing.client: missing.problem for missing in result.missing if missing.why == INVALID}
     _check_diverged(rejected | problems, reports, state)
-    if not problems and len(reports) == len(result.reports):
+    if problems or len(reports) != len(result.reports):
+        result = _without(result, reports, problems)
+    return result if setup.most_weight is None else _capped(result, setup.most_weight)
+
+
+def heaviest(weights: Sequence[float], most: float) -> float:
+    """The largest weight that counts: `most` times the median, the lower one of two."""
+    return most * sorted(weights)[(len(weights) - 1) // 2] if weights else math.inf
+
+
+def _capped(result: RoundResult, most: float) -> RoundResult:
+    """The result in which no report has more than `most` times the median weight."""
+    limit = heaviest([report.weight for report in result.reports], most)
+    if all(report.weight <= limit for report in result.reports):
         return result
-    return _without(result, reports, problems)
+    for report in result.reports:
+        if report.weight > limit:
+            text = "round %d: the report of client %r has weight %g instead of %g: %g times the median of the round"
+            _log.info(text, result.plan.order.round, report.client, limit, report.weight, most)
+    return replace(
+        result, reports=tuple(replace(report, weight=min(report.weight, limit)) for report in result.reports)
+    )
 
 
 def _problem(report: ClientReport, state: ServerState, setup: Setup, order: Order) -> str | None:
@@ -156,6 +189,12 @@ def _summary_fault(report: ClientReport, size: int | None, slack: float) -> str 
         if abs(told[name]) > bound:
             return f"{name} {told[name]:g}, which is at most {bound:g} with {size} samples"
     return None
+
+
+def _epochs_fault(report: ClientReport, order: Order) -> str | None:
+    if 0 < report.epochs <= order.epochs:  # which NaN is not
+        return None
+    return f"epochs {report.epochs:g}, which must be over 0 and at most the {order.epochs} ordered"
 
 
 def _latency_fault(report: ClientReport, order: Order, slack_s: float) -> str | None:

@@ -63,7 +63,8 @@ class Timings:
 @dataclass(frozen=True, eq=False)
 class ClientReport:
     """A client that made it: its update (new weights minus the weights it was sent) and its metadata. `staleness` is
-    how many rounds after the one that it was sent for the report came, 0 where it came in time."""
+    how many rounds after the one that it was sent for the report came, 0 where it came in time. `size` is the client's
+    current number of samples, None where it is the enrolled one."""
 
     client: str
     update: Weights
@@ -72,6 +73,7 @@ class ClientReport:
     summary: Summary
     timings: Timings
     staleness: int = 0
+    size: int | None = None
 
 
 @dataclass(frozen=True)
