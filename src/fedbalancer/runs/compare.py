@@ -24,7 +24,7 @@ from fedbalancer.report import Comparison, RunCurve, score, write_report
 from fedbalancer.report.folders import load_run
 from fedbalancer.runs.display import comparison_display, is_wanted
 from fedbalancer.runs.events import goes_further
-from fedbalancer.runs.executor_cache import ExecutorCache
+from fedbalancer.runs.executor_cache import ExecutorCache, with_torch
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool, Listen
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.spec import RunOptions, RunSpec, check_options
@@ -64,10 +64,10 @@ class ComparisonRun:
         return any(event.kind == "stopped" for event in self.outcomes.values())
 
     def scored(self) -> Comparison:
-        """The scores, unless so many runs failed that there are none: then an error that names those and why."""
-        if self.failed and not self.comparison.seeds:
-            causes = "; ".join(f"{event.key[0]} seed {event.key[1]} failed: {event.why}" for event in self.failed)
-            raise FedBalancerError(f"nothing can be scored: {causes}")
+        """The scores; if there are none, an error that says why."""
+        if not self.comparison.seeds:
+            failures = [f"{event.key[0]} seed {event.key[1]} failed: {event.why}" for event in self.failed]
+            raise FedBalancerError(f"nothing can be scored: {'; '.join(failures or self.comparison.notes)}")
         return self.comparison
 
 
@@ -131,6 +131,11 @@ def run_comparison(
         check_free(out, overwrite, COMPARISON)
     side_by_side, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
+    if plan.own_task is not None:
+        with_torch()
+        from fedbalancer.client.model_check import check_accuracy
+
+        check_accuracy(plan.own_task)
     with _alone_in(out, plan):
         if out is not None:
             if not resumed:
