@@ -17,6 +17,7 @@ from typing import Any, Unpack
 
 import polars as pl
 
+from fedbalancer.client.model_check import check_accuracy
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.methods import Method
@@ -24,7 +25,7 @@ from fedbalancer.report import Comparison, RunCurve, score, write_report
 from fedbalancer.report.folders import load_run
 from fedbalancer.runs.display import comparison_display, is_wanted
 from fedbalancer.runs.events import goes_further
-from fedbalancer.runs.executor_cache import ExecutorCache, with_torch
+from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool, Listen
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.spec import RunOptions, RunSpec, check_options
@@ -131,11 +132,7 @@ def run_comparison(
         check_free(out, overwrite, COMPARISON)
     side_by_side, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
-    if plan.own_task is not None:
-        with_torch()
-        from fedbalancer.client.model_check import check_accuracy
-
-        check_accuracy(plan.own_task)
+    check_accuracy(plan.task)
     with _alone_in(out, plan):
         if out is not None:
             if not resumed:
