@@ -116,7 +116,7 @@ class TestSilence:
         assert [event["why"] for event in world.of("sits out")] == ["it did not answer"] * len(world.of("sits out"))
 
     def test_one_that_answers_late_is_not_suspended(self) -> None:
-        late = Phone(2, change=lambda reply: [(3.0, reply)])
+        late = Phone(2, change=lambda reply: [(5.0, reply)])
         world = World(Phone(0), Phone(1), late)
         world.start(8, "fedavg+1t")
         assert world.of("late reply")
@@ -215,6 +215,7 @@ class TestIdentity:
 
     def test_not_after_a_resume_either(self, tmp_path: Path) -> None:
         places = {"checkpoint_dir": tmp_path, "run_key": "mine", "authenticated_nodes": True, "min_clients": 1}
+        places["clients_per_round"] = 2
         World(Phone(0), Phone(1)).start(1, "fedavg+1t", **places)
         thief = Phone(5)
         thief.context = make_context(60, **{"client-id": "c1"})
