@@ -15,8 +15,8 @@ NO_INDEX = ("No matching distribution", "Could not find a version", "Temporary f
 
 
 def documented(start: str) -> str:
-    """The first command of docs/devices.md that starts like this, without its comment."""
-    page = (ROOT / "docs" / "devices.md").read_text("utf-8")
+    """The first command of docs/how-to/devices.md that starts like this, without its comment."""
+    page = (ROOT / "docs" / "how-to" / "devices.md").read_text("utf-8")
     return next(line.split("  #")[0].strip() for line in page.splitlines() if line.strip().startswith(start))
 
 

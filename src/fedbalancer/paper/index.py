@@ -1,4 +1,4 @@
-"""README.md of a folder of results: every item that is there, from what it says of itself."""
+"""The README.md of a folder of results: a table of its items, their findings and their commands."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from fedbalancer.files import write_text
 from fedbalancer.paper.text import escaped
-from fedbalancer.paper.write import DOCUMENT, read_document, read_why
+from fedbalancer.paper.write import DOCUMENT, read_document
 
 README = "README.md"
 BEGIN = "<!-- written by `fedbalancer paper`; a paragraph of your own goes into why.md of an item's folder -->"
 
 
 def write_index(out: Path) -> Path:
-    """Write the index of all items in `out`. A README.md of somebody else's is left alone."""
+    """Write the index of all items in `out`, unless its README.md was written by hand."""
     file = out / README
     if file.is_file() and not file.read_text(encoding="utf-8").startswith(BEGIN):
         return file
@@ -30,13 +30,13 @@ def write_index(out: Path) -> Path:
 
 
 BOARD = (
-    "All methods on one page, with those that are not the paper's: the [leaderboard](leaderboard.md); `fedbalancer "
-    "leaderboard` on this folder makes it anew, also as a page with filters."
+    "All methods in one table, including those of other papers: [leaderboard](leaderboard.md). `fedbalancer "
+    "leaderboard` on this folder rebuilds it, also as a page with filters."
 )
 INTRODUCTION = (
-    "The paper's tables and figures, made anew by `fedbalancer paper ITEM`: figures of ours beside the paper's, with a "
-    "verdict computed for each. Every folder has a page (`.html`), the same as Markdown, drawings (SVG and PNG), and "
-    "the numbers as Parquet, a row per seed."
+    "The paper's tables and figures, reproduced with `fedbalancer paper ITEM`. The page of an item has our values next "
+    "to the paper's, a computed verdict for each, and why they differ. Its folder has the same page with interactive "
+    "charts (`.html`), the charts (SVG and PNG) and the data as Parquet, with one row per seed."
 )
 
 
@@ -49,12 +49,20 @@ def _row(folder: Path, document: dict[str, Any]) -> str:
 
 
 def _section(folder: Path, document: dict[str, Any]) -> str:
+    """The findings of an item and the commands that reproduce it."""
     commands = dict.fromkeys(part["command"] for part in document["parts"].values())
+    page = f"[values, charts and differences from the paper]({folder.name}/{document['item']}.md)"
     shown = [
         f"## {folder.name}",
-        f"{escaped(document['title'])} ({escaped(document['place'])}).",
-        escaped(document["headline"]),
+        f"{escaped(document['place'])}: {escaped(document['title'])} ({page}).",
+        _findings(document),
+        "\n".join(["```sh", *commands, "```"]),
     ]
-    shown += ["\n".join(f"    {command}" for command in commands)]
-    why = read_why(folder)
-    return "\n\n".join([*shown, *([f"**Why it differs from the paper.** {why}"] if why else [])])
+    return "\n\n".join(shown)
+
+
+def _findings(document: dict[str, Any]) -> str:
+    """The headline of an item; a list if it has one finding per task."""
+    findings = document["headline"].rstrip(".").split("; ")
+    by_task = len(findings) > 1 and all(finding.partition(":")[0] in document["parts"] for finding in findings)
+    return "\n".join(f"- {escaped(finding)}" for finding in findings) if by_task else escaped(document["headline"])

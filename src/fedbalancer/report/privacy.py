@@ -14,7 +14,8 @@ from fedbalancer.report.stored import Results, StoredRun
 
 ABOUT = (
     "Metadata only: what clients tell of their losses. Not covered are the updates of the model, how many samples a "
-    "client trained, and how long it took. Every report of a client counts; that it was drawn by chance is no discount."
+    "client has, and when its replies arrive. Every report of a client counts; that it was drawn by chance is no "
+    "discount."
 )
 
 
@@ -22,7 +23,8 @@ ABOUT = (
 class Given:
     """What one method gave away. `epsilon` is that of the client with most releases, over all its runs (infinite
     without noise, None where it is not known, and then `why`), `median` that of the client in the middle. Where noise
-    is added to the model, `model` is its epsilon for one client, and `whole` that of model and metadata together."""
+    is added to the model, `model` is its epsilon for one client, and `whole` that of model and metadata together;
+    `model_why` and `whole_why` say why they are infinite."""
 
     method: str
     mechanism: str
@@ -34,6 +36,8 @@ class Given:
     why: str = ""
     model: float | None = None
     whole: float | None = None
+    model_why: str = ""
+    whole_why: str = ""
 
     @property
     def sentence(self) -> str:
@@ -41,8 +45,8 @@ class Given:
         if self.model is None or self.whole is None:
             return self._metadata
         return (
-            f"{self._metadata}; model: epsilon at most {_text(self.model)} for one client, together with the metadata "
-            f"{_text(self.whole)} for one {self.unit}, to all who see them but not the updates"
+            f"{self._metadata}; model: {_at_most(self.model, self.model_why)} for one client; both together: "
+            f"{_at_most(self.whole, self.whole_why)} for one {self.unit}; to all who see them but not the updates"
         )
 
     @property
@@ -50,7 +54,7 @@ class Given:
         if self.epsilon is None:
             return f"{self.mechanism}: epsilon not known, {self.why} (metadata only)"
         if math.isinf(self.epsilon):
-            because = "no noise is added" if self.mechanism == "none" else "the losses have no bound"
+            because = "no noise is added" if self.mechanism == "none" else "one sample can change it without bound"
             return f"{self.mechanism}: epsilon infinite, because {because} (metadata only)"
         most = "" if self.releases is None else f" after {self.releases} reports"
         return (
@@ -99,7 +103,10 @@ def _given(method: str, runs: list[StoredRun]) -> Given:
     noise_multiplier = float(told["noise_multiplier"])
     rows = pl.concat([run.privacy for run in runs])
     if told.get("model_noise_multiplier") is not None:
-        known = replace(known, model=_most(rows, "model_epsilon"), whole=_most(rows, "whole_epsilon"))
+        known = replace(
+            known, model=_most(rows, "model_epsilon"), whole=_most(rows, "whole_epsilon"),
+            model_why=str(told["model_why"]), whole_why=str(told["whole_why"]),
+        )  # fmt: skip
     if noise_multiplier == 0 or math.isinf(noise_multiplier):
         return replace(known, epsilon=0.0 if noise_multiplier else math.inf)
     if not rows.height:
@@ -113,6 +120,10 @@ def _given(method: str, runs: list[StoredRun]) -> Given:
 def _most(rows: pl.DataFrame, column: str) -> float | None:
     """The highest epsilon in a column; None if one is not known, or there is none."""
     return None if not rows.height or rows[column].null_count() else float(rows[column].max())  # type: ignore[arg-type]
+
+
+def _at_most(epsilon: float, why: str) -> str:
+    return f"epsilon infinite, because {why}," if why else f"epsilon at most {_text(epsilon)}"
 
 
 def _text(epsilon: float | None) -> str:

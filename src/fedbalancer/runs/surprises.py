@@ -15,6 +15,7 @@ from fedbalancer.runs.simulation import availability_of, resolve_spec
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.settings import Settings
+from fedbalancer.store.privacy import model_claim
 from fedbalancer.task import MadeOnDemand, Task
 from fedbalancer.tasks.registry import TASKS
 from fedbalancer.types import IndexArray
@@ -67,6 +68,10 @@ def _of_methods(methods: Sequence[Method], rounds: int | None) -> Iterator[str]:
             "leaves 0 and no sample is selected by its loss; set more rounds, or a smaller w "
             f"(w={max(1, (rounds or 2) // 8)})"
         )
+    for method in methods:
+        claim = model_claim(method)
+        if claim is not None and claim.why:
+            yield f"{method.name}: the epsilon of the model is infinite, because {claim.why}"
     bare = [method.name for method in methods if method.name.startswith("prox") and method.mu == 0]
     if bare:
         yield (

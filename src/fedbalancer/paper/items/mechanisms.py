@@ -1,4 +1,4 @@
-"""FedBalancer with the mechanisms of docs/privacy.md, at several epsilons."""
+"""FedBalancer with the mechanisms of docs/explanation/privacy.md, at several epsilons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _spelled() -> dict[tuple[str, float], str]:
     )
     found = {("none, forward pass in every round", INFINITE): f"{fresh}]"}
     found |= {
-        ("gaussian", epsilon): f"{fresh},summary=gaussian(noise_factor={factor:g},loss_clip=5)]"
+        ("gaussian", epsilon): f"{fresh},summary=gaussian(noise_factor={factor:g},loss_clip=5,utility_samples='all')]"
         for epsilon, factor in sorted(FACTORS.items())
     }
     for name, begin, more in (
