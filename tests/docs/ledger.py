@@ -37,6 +37,7 @@ _NODES = "starts real nodes; typed by "
 
 NOT_TYPED = {
     "fedbalancer compare": "the demo, which is as long as make demo; smaller: tests/cli/test_cli.py",
+    "fedbalancer export synthetic --runtime litert -o synthetic.tflite": "needs TensorFlow: tests/export/test_fresh.py",
     "fedbalancer export har --runtime litert --scale paper -o har.tflite": (
         "needs TensorFlow: tests/export/test_export.py"
     ),

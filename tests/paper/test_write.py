@@ -17,7 +17,7 @@ from fedbalancer.paper.write import part, write
 
 
 def made(folder: Path, task: str, seeds: int = 2) -> None:
-    known = part(Request(tasks=(task,), seeds=seeds), f"fedbalancer paper fig5b --tasks {task}", 1.0, [])
+    known = part(Request(tasks=(task,), seeds=tuple(range(seeds))), f"fedbalancer paper fig5b --tasks {task}", 1.0, [])
     write(ITEM, folder, frames(ITEM.groups, task, seeds), {task: known}, [task])
 
 

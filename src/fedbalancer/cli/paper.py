@@ -27,7 +27,7 @@ paper = typer.Typer(
 POOL, RESULTS = Path("runs") / "paper", Path("runs") / "paper" / "results"
 
 Tasks = Annotated[str | None, typer.Option(help="Comma-separated tasks (default: the item's).")]
-Seeds = Annotated[int, typer.Option(min=1, max=1000, help="How many seeds: 0, 1, ...")]
+Seeds = Annotated[str, typer.Option(help="Number of seeds, or which: 5, 10..19 or 4,7.")]
 ItemScale = Annotated[str | None, typer.Option(help="small, or paper as published (default: the item's).")]
 ResultsFolder = Annotated[Path, typer.Option("--out", help="Folder of results; the item gets a folder inside.")]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="The pool of runs: what is there is used, by every item.")]
@@ -47,7 +47,7 @@ def item_command(name: str) -> Callable[..., None]:
     def command(
         tasks: Tasks = None,
         scale: ItemScale = None,
-        seeds: Seeds = 3,
+        seeds: Seeds = "3",
         jobs: options.Jobs = None,
         out: ResultsFolder = RESULTS,
         runs: RunsFolder = POOL,
@@ -68,8 +68,8 @@ def item_command(name: str) -> Callable[..., None]:
         found = item(name)
         size = scale if scale is not None else found.scale
         request = Request(
-            tasks=found.tasks if tasks is None else _names(tasks), scale=size, seeds=seeds, users=users,
-            variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
+            tasks=found.tasks if tasks is None else _names(tasks), scale=size, seeds=options.seeds_of(seeds),
+            users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
             rule=found.rule if rule is None else checked_rule(rule), runs=runs, jobs=jobs,
             grid=grid if grid is not None else size == "small",
         )  # fmt: skip
@@ -106,7 +106,7 @@ def _make(found: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | N
 
 
 def table5(
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many sittings.")] = 3,
+    seeds: Annotated[str, typer.Option(help="Number of sittings, or which: 3, 1..2 or 0,2.")] = "3",
     seed: Annotated[int | None, typer.Option(help="This sitting alone (three were recorded: seed modulo 3).")] = None,
     speed: Speed = 20.0,
     scale: ItemScale = None,
@@ -131,9 +131,10 @@ def table5(
     from fedbalancer.paper.request import Request
     from fedbalancer.report.rule import checked_rule
 
-    found = Table5(speed=speed, phones=phones, first=seed if seed is not None else 0)
+    found = Table5(speed=speed, phones=phones)
     request = Request(
-        tasks=found.tasks, scale=scale or found.scale, seeds=seeds if seed is None else 1, rounds=rounds, runs=runs,
+        tasks=found.tasks, scale=scale or found.scale, rounds=rounds, runs=runs,
+        seeds=options.seeds_of(seeds) if seed is None else (seed,),
         rule=found.rule if rule is None else checked_rule(rule), grid=False,
     )  # fmt: skip
     _make(found, request, out, as_json, GentleStop())

@@ -28,7 +28,7 @@ class Request:
 
     tasks: tuple[str, ...]
     scale: str = "small"
-    seeds: int = 3
+    seeds: tuple[int, ...] = (0, 1, 2)
     users: int | None = None
     variant: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -47,10 +47,20 @@ class Request:
             raise BadSetting("an item needs at least one task; name them with --tasks a,b")
         if len(set(self.tasks)) < len(self.tasks):
             raise BadSetting(f"tasks are named twice: {', '.join(self.tasks)}")
-        if not 1 <= self.seeds <= 1000:
-            raise BadSetting(f"seeds = {self.seeds} must be from 1 to 1000")
         if not 1 <= self.extend <= 1000:
             raise BadSetting(f"extend = {self.extend} must be from 1 to 1000 budgets")
+
+    @property
+    def seeds_text(self) -> str:
+        """The number of seeds or, if they do not start at 0, which.
+
+        >>> [Request(tasks=("har",), seeds=seeds).seeds_text for seeds in ((0, 1, 2), (10, 11, 12), (4, 7))]
+        ['3', '10..12', '4, 7']
+        """
+        first, count = self.seeds[0], len(self.seeds)
+        if self.seeds != tuple(range(first, first + count)):
+            return ", ".join(map(str, self.seeds))
+        return f"{first}..{self.seeds[-1]}" if first else str(count)
 
     def spec(self, task: str) -> RunSpec:
         """What all runs on a task have in common."""

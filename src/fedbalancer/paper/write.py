@@ -51,7 +51,7 @@ def part(request: Request, command: str, seconds: float, notes: list[str], runs:
     return {
         "command": command,
         "scale": request.scale,
-        "seeds": request.seeds,
+        "seeds": request.seeds_text,
         "rule": request.rule,
         "settings": dict(request.settings),
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -234,7 +234,7 @@ def _rule_notes(rule: Rule, curves: Iterable[RunCurve]) -> list[str]:
 
 def _gap(curve: RunCurve, budget_s: float, covering: Mapping[str, RunCurve]) -> str:
     came = f"only came to {curve.last_s:.0f} s (status: {curve.status}) of"
-    what = "has no evaluation within" if curve.method in covering else came
+    what = "has no evaluation with an accuracy within" if curve.method in covering else came
     return f"{curve.method}, seed {curve.seed} is not scored: it {what} the budget of {budget_s:.0f} s"
 
 

@@ -192,8 +192,10 @@ class Comparison:
     runs: tuple[RunCurve, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
-        fastest = "".join(f", {found.method} {found.speedup.mean:.2f}x" for found in self.methods if found.speedup.mean)
-        return f"Comparison({self.task or 'unnamed task'}, {len(self.seeds)} seeds{fastest})"
+        speedups = "".join(
+            f", {method.method} {_short(method.speedup)}" for method in self.methods if method.speedup.mean
+        )
+        return f"Comparison({self.task or 'unnamed task'}, {len(self.seeds)} seeds{speedups})"
 
     def _repr_html_(self) -> str:
         from fedbalancer.report.notebook import comparison_html
@@ -267,6 +269,15 @@ class Comparison:
         from fedbalancer.report.summary import comparison_json
 
         return comparison_json(self)
+
+
+def _short(speedup: Estimate) -> str:
+    """A speed-up in a few characters, with its sign if it is only a bound.
+
+    >>> _short(Ratio(0.5, bound="<")), _short(Ratio(2.0))
+    ('< 0.50x', '2.00x')
+    """
+    return f"{getattr(speedup, 'bound', '')} {speedup.mean:.2f}x".strip()
 
 
 def speedup_of(reach: Reach, rule: Rule) -> tuple[float, str]:

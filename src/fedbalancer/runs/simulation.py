@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -71,7 +71,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     devices = Phones(
         seed=spec.seed,
         latency=spread_latency(
-            task.latency if not isinstance(task.latency, str) else resolve_latency(settings.latency),
+            task.latency if isinstance(task.latency, Mapping) else resolve_latency(settings.latency),
             settings.device_spread,
         ),
         network=Network(seed=spec.seed, floor=settings.network_floor),

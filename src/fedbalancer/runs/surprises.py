@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedbalancer.devices import many
+from fedbalancer.devices import LATENCY_MS, many
 from fedbalancer.methods import Method
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.simulation import availability_of, resolve_spec
@@ -84,6 +84,12 @@ def _of_data(spec: RunSpec, task: Task) -> Iterator[str]:
     """What in data of the user's own is more likely a slip than meant."""
     if spec.task in TASKS:
         return
+    if task.latency is None and "latency" not in spec.overrides:
+        yield (
+            f"{task.name} has no latency, so a batch takes as long as one of femnist on the paper's phones "
+            f"({_milliseconds(LATENCY_MS['femnist'])}); set latency to another row of `fedbalancer list devices`, "
+            "or to your own times in ms: {'slow': (mean, std), 'mid': (mean, std), 'fast': (mean, std)}"
+        )
     asked, there = task.clients_per_round, len(task.sizes)
     if asked > there and asked != Task.clients_per_round:  # nobody asked for what is usual
         yield f"clients_per_round = {asked}: {task.name} has {there} clients, so a round asks all of them"
@@ -95,6 +101,10 @@ def _of_data(spec: RunSpec, task: Task) -> Iterator[str]:
     known = np.unique(np.concatenate([*found.values(), np.unique(task.test[1])]))
     if len(known) >= 2:
         yield from _of_labels(task, found, known)
+
+
+def _milliseconds(latency: Mapping[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{name} {mean:,.0f} ms" for name, (mean, _) in latency.items())
 
 
 def _of_traces(spec: RunSpec, task: Task, settings: Settings) -> Iterator[str]:

@@ -121,8 +121,8 @@ class LossStatistics:
         )
 
     def statistics_fault(self, told: Summary, size: int) -> str | None:
-        """Return what is wrong with the statistics of a client of `size` samples, or None: no loss is beyond the clip by
-        more than ten deviations of the noise."""
+        """Return what is wrong with the statistics of a client of `size` samples, or None. A loss may exceed the clip
+        by ten standard deviations of the noise."""
         if self.loss_clip is None:
             return None
         clip, slack = self.loss_clip, DEVIATIONS * self.noise_factor

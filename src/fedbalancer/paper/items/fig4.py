@@ -43,7 +43,7 @@ class Figure4(WithoutRuns):
         spec = replace(work.request.spec(work.task), method="fedavg+1t", timing_only=True)
         task = spec.load_task()
         peaks, curves = [], []
-        for seed in range(work.request.seeds):
+        for seed in work.request.seeds:
             setup = build(replace(spec, seed=seed), task).server.setup
             times_s = expected_first_s(setup, setup.ledger, slice(None))
             deadline_s, ddle = peak_deadline(times_s[times_s <= LONGEST_S] if (times_s <= LONGEST_S).any() else times_s)
@@ -130,10 +130,10 @@ def _figure(ddle: pl.DataFrame) -> Figure:
     figure, grid = panels(tasks, "Deadline (s)", "DDL-E (clients per second)")
     for axes, task in zip(grid, tasks, strict=True):
         for (seed,), line in ddle.filter(pl.col("task") == task).group_by(["seed"], maintain_order=True):
-            first = seed == 0
+            first = seed == ddle["seed"].min()
             axes.plot(
                 line["deadline_s"], line["ddle"], color=BLUE, linewidth=1.0, alpha=0.9 if first else 0.3,
-                label="seed 0" if first else "other seeds",
+                label=f"seed {seed}" if first else "other seeds",
             )  # fmt: skip
         if task in DDLE:
             peak_s = DDLE[task][0].mean

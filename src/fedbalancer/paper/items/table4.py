@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -38,9 +39,9 @@ class Table4(WithoutRuns):
         task = spec.load_task()
         settings, _ = resolve_spec(spec, task)
         frames = []
-        for seed in range(work.request.seeds):
+        for seed in work.request.seeds:
             engine = build(replace(spec, seed=seed), task).engine
-            latency = task.latency if not isinstance(task.latency, str) else resolve_latency(settings.latency)
+            latency = task.latency if isinstance(task.latency, Mapping) else resolve_latency(settings.latency)
             phones = Phones(seed=seed, latency=latency, network=Network(seed=seed, floor=settings.network_floor))
             frames.append(_drawn(task.name, phones, tuple(sorted(task.sizes)), engine.down_bytes))
         return {
