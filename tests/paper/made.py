@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from fedbalancer.paper.measured import Group, frames_of
-from fedbalancer.report import RunCurve, score
+from fedbalancer.reporting import RunCurve, score
 
 BUDGET_S = 400.0
 

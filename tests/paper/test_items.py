@@ -23,7 +23,7 @@ from fedbalancer.paper.over import findings_over, speedups_over
 from fedbalancer.paper.registry import ITEMS, item
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.write import part, write
-from fedbalancer.report import score
+from fedbalancer.reporting import score
 
 COMPARED = {module.ITEM.name: module.ITEM for module in (fig2, fig5a, fig5b, fig6, fig7)}
 HOSTILE = "<script>alert('x')</script>|$x_1$"

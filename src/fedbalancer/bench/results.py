@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedbalancer.bench.measure import LIMIT, NAIVE, TaskSpeed
-from fedbalancer.bench.plot import write_bars
 from fedbalancer.files import write_json, write_text
 from fedbalancer.processes import usable_cores
+from fedbalancer.reporting.plotting import plot_rates, write_figure
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -79,7 +79,8 @@ class BenchResult:
         write_json(folder / "bench.json", self.to_json())
         write_text(folder / "bench.md", self.markdown())
         panels = {f"{speed.task} (samples/s)": {path: speed.rate(path) for path in speed.rates} for speed in self.tasks}
-        write_bars(folder / "bench.png", "Local training", panels, strong=self.tasks[0].paths[-1], limit=LIMIT)
+        figure = plot_rates("Local training", panels, strong=self.tasks[0].paths[-1], limit=LIMIT)
+        write_figure(figure, folder / "bench.png")
 
 
 def this_machine(workers: int, repeats: int, seconds: float) -> dict[str, Any]:

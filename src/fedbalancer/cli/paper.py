@@ -63,14 +63,14 @@ def item_command(name: str) -> Callable[..., None]:
     ) -> None:
         from fedbalancer.paper.registry import item
         from fedbalancer.paper.request import Request
-        from fedbalancer.report.rule import checked_rule
+        from fedbalancer.reporting.rule import check_rule
 
         found = item(name)
         size = scale if scale is not None else found.scale
         request = Request(
             tasks=found.tasks if tasks is None else _names(tasks), scale=size, seeds=seeds, users=users,
             variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
-            rule=found.rule if rule is None else checked_rule(rule), runs=runs, jobs=jobs,
+            rule=found.rule if rule is None else check_rule(rule), runs=runs, jobs=jobs,
             grid=grid if grid is not None else size == "small",
         )  # fmt: skip
         _make(found, request, out, as_json)
@@ -129,12 +129,12 @@ def table5(
     """
     from fedbalancer.paper.items.table5 import Table5
     from fedbalancer.paper.request import Request
-    from fedbalancer.report.rule import checked_rule
+    from fedbalancer.reporting.rule import check_rule
 
     found = Table5(speed=speed, phones=phones, first=seed if seed is not None else 0)
     request = Request(
         tasks=found.tasks, scale=scale or found.scale, seeds=seeds if seed is None else 1, rounds=rounds, runs=runs,
-        rule=found.rule if rule is None else checked_rule(rule), grid=False,
+        rule=found.rule if rule is None else check_rule(rule), grid=False,
     )  # fmt: skip
     _make(found, request, out, as_json, GentleStop())
 

@@ -37,7 +37,7 @@ def report(
         fedbalancer report runs/paper/results/table1
     """
     from fedbalancer.errors import UnknownName
-    from fedbalancer.report import write_report
+    from fedbalancer.reporting import write_report
 
     if stamp not in ("end", "start"):
         raise UnknownName("stamp", stamp, ("end", "start"))

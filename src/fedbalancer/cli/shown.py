@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from fedbalancer.paper.write import Written
-    from fedbalancer.report import Comparison
+    from fedbalancer.reporting import Comparison
 
 
 def show(comparison: Comparison | None, table: Path) -> None:
@@ -19,7 +19,7 @@ def show(comparison: Comparison | None, table: Path) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from fedbalancer.report.tables import rich_table
+    from fedbalancer.reporting.terminal import rich_table
 
     console, text = Console(), table.read_text(encoding="utf-8")
     if not console.is_terminal:

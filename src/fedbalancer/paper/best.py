@@ -14,8 +14,7 @@ import polars as pl
 from fedbalancer.paper.grid import BASE, grid_methods
 from fedbalancer.paper.measured import estimate_columns
 from fedbalancer.paper.printed import GRID, TABLE2
-from fedbalancer.report.estimate import Estimate
-from fedbalancer.report.ratio import Arrival, paired_ratio
+from fedbalancer.reporting.ratio import Arrival, Estimate, paired_ratio
 
 CROSS = " (cross-validated)"
 ROWS = {"fedbalancer-A": ("accuracy", "speed"), "fedbalancer-S": ("speed", "accuracy")}

@@ -10,8 +10,8 @@ import polars as pl
 
 from fedbalancer.paper.item import Charts, Finding
 from fedbalancer.paper.rows import full_target, speedup_of
-from fedbalancer.report.charts import Chart, bars_spec, lines_spec, number, numbers
-from fedbalancer.report.style import looks, time_unit
+from fedbalancer.reporting.charts import Chart, bars_spec, lines_spec, number, numbers
+from fedbalancer.reporting.style import choose_looks, time_unit
 
 SPEEDUP = ": speed-up"
 """How the findings call a method's speed-up."""
@@ -35,7 +35,7 @@ def compared_charts(
             seeds = scores.filter((pl.col("task") == task) & (pl.col("group") == group))
             drawn.append(_speedups(of, rows, full_target(seeds), place, printed, len(drawn)))
             drawn.append(_times(of, rows, place, len(drawn)))
-    return Charts([chart for chart in drawn if not chart.empty], looks(list(place)))
+    return Charts([chart for chart in drawn if not chart.empty], choose_looks(list(place)))
 
 
 def _accuracy(task: str, rows: pl.DataFrame, curves: pl.DataFrame, place: Mapping[str, int], count: int) -> Chart:

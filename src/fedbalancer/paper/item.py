@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedbalancer.paper.printed import TASKS, Printed
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours, Verdict, compare
-from fedbalancer.report.charts import Chart
-from fedbalancer.report.rule import Rule
-from fedbalancer.report.style import Look
+from fedbalancer.reporting.charts import Chart
+from fedbalancer.reporting.rule import Rule
+from fedbalancer.reporting.style import Look
 from fedbalancer.runs.jobs import JobEvent
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedbalancer.paper.item import Charts
-from fedbalancer.report.charts import Chart, lines_spec, numbers
-from fedbalancer.report.style import looks
+from fedbalancer.reporting.charts import Chart, lines_spec, numbers
+from fedbalancer.reporting.style import choose_looks
 from fedbalancer.types import FloatArray
 
 Line = Mapping[str, FloatArray]
@@ -25,7 +25,7 @@ def lines_charts(
         series = [{"m": place[label], "label": label, "on": {"x": _values(line)}} for label, line in lines.items()]
         spec = lines_spec(y, {"x": x}, series, (marks or {}).get(title, ())) | {"zero": 1}
         drawn.append(Chart(f"lines-{len(drawn)}", title, about, spec, wide=len(panels) == 1))
-    return Charts(drawn, looks(list(place)), instead)
+    return Charts(drawn, choose_looks(list(place)), instead)
 
 
 def _values(line: Line) -> dict[str, Any]:

@@ -17,10 +17,10 @@ import polars as pl
 
 from fedbalancer.paper.item import Work
 from fedbalancer.paper.pool import Key, TaskPool
-from fedbalancer.report import Comparison, MethodScore, RunCurve, Score, SeedScore, score
-from fedbalancer.report.estimate import Estimate
-from fedbalancer.report.fairness import Fairness
-from fedbalancer.report.values import speedup_of
+from fedbalancer.reporting import Comparison, MethodScore, RunCurve, Score, SeedScore, score
+from fedbalancer.reporting.clients import Fairness
+from fedbalancer.reporting.comparison import run_speedup
+from fedbalancer.reporting.ratio import Estimate
 from fedbalancer.types import FloatArray
 
 POINTS = 60
@@ -120,7 +120,7 @@ def _seed_rows(shared: Mapping[str, Any], seed: SeedScore, one: Score) -> Iterab
             "censored": not reach.arrival.reached, "censored_s": reach.arrival.seconds,
             "touch_s": reach.touch.seconds if reach.touch.reached else None,
             "reference_s": reach.reference.seconds, "reference_reached": reach.reference.reached,
-            "ratio": speedup_of(reach, shared["rule"])[0], "accuracy": one.accuracy,
+            "ratio": run_speedup(reach, shared["rule"])[0], "accuracy": one.accuracy,
             **asdict(reach.cost), **{f"budget_{part}": getattr(one.cost, part) for part in _COSTS},
             "client_median": fair.median, "client_worst_decile": fair.worst_decile, "client_jain": fair.jain,
             "places_gini": fair.gini, "never_selected": fair.never,

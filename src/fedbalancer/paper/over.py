@@ -14,7 +14,7 @@ from fedbalancer.paper.item import Finding
 from fedbalancer.paper.measured import estimate_columns
 from fedbalancer.paper.printed import SPEEDUPS
 from fedbalancer.paper.verdict import Ours
-from fedbalancer.report import Comparison
+from fedbalancer.reporting import Comparison
 
 OURS = "fedbalancer"
 KINDS = {

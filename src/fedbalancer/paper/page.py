@@ -11,10 +11,10 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup
 
 from fedbalancer.paper.item import Presentation
-from fedbalancer.paper.picture import svg
 from fedbalancer.paper.text import further_tables, notes_of, parts_table
-from fedbalancer.report.charts import data_of
-from fedbalancer.report.templates import rendered, text_of
+from fedbalancer.reporting.charts import encode_charts
+from fedbalancer.reporting.page import read_asset, render
+from fedbalancer.reporting.plotting import image_bytes
 
 
 def page_html(document: Mapping[str, Any], shown: Presentation, why: str) -> str:
@@ -26,8 +26,8 @@ def page_html(document: Mapping[str, Any], shown: Presentation, why: str) -> str
         for name, figure in shown.figures.items()
         if name != replaced
     ]
-    return rendered(
-        text_of("item.html", "fedbalancer.paper"),
+    return render(
+        read_asset("item.html", "fedbalancer.paper"),
         title=f"{document['place']}: {document['title']}",
         headline=shown.headline,
         points=shown.points,
@@ -39,13 +39,13 @@ def page_html(document: Mapping[str, Any], shown: Presentation, why: str) -> str
         further=further_tables(shown),
         notes=notes_of(document, shown),
         made=parts_table(document),
-        data=Markup(data_of(charts, looks)) if charts else None,
+        data=Markup(encode_charts(charts, looks)) if charts else None,
     )
 
 
 def _picture(name: str, figure: Any, title: str) -> Markup:
     """The drawing inside of the page, with an id of its own for every part and a name for those who cannot see it."""
-    drawn = svg(figure).decode()
+    drawn = image_bytes(figure, "svg").decode()
     drawn = drawn[drawn.index("<svg") :]
     drawn = drawn.replace(
         "<svg ", f'<svg role="img" aria-label="{escape(title)}, {escape(name)}: the tables below hold its numbers" ', 1

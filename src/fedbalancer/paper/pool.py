@@ -24,8 +24,7 @@ from typing import Any
 
 from fedbalancer.client.flat import build
 from fedbalancer.paper.request import Request, Stopped
-from fedbalancer.report.folders import load_run
-from fedbalancer.report.stored import StoredRun
+from fedbalancer.reporting.results import StoredRun, load_run
 from fedbalancer.runs.compare import apart, run_folder, shared_results
 from fedbalancer.runs.events import goes_further
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import BadSetting
-from fedbalancer.report.rule import Rule
+from fedbalancer.reporting.rule import Rule
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.runs.spec import RunSpec
 

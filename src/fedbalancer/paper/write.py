@@ -21,13 +21,14 @@ from fedbalancer.errors import RunFolderError
 from fedbalancer.files import write_bytes, write_json, write_text
 from fedbalancer.paper.item import Frames, Item, Presentation
 from fedbalancer.paper.page import page_html
-from fedbalancer.paper.picture import png, svg
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.text import markdown
+from fedbalancer.reporting.plotting import image_bytes
 from fedbalancer.store import new_manifest
 from fedbalancer.store.contents import make_folder
 
 DOCUMENT, WHY = "item.json", "why.md"
+DOTS_PER_INCH = 110
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class _Tables(dict[str, pl.DataFrame]):
 def _show(item: Item, folder: Path, frames: Frames, parts: Mapping[str, Any]) -> Written:
     shown = item.present(frames)
     for name, figure in shown.figures.items():
-        write_bytes(folder / f"{name}.png", png(figure))
-        write_bytes(folder / f"{name}.svg", svg(figure))
+        write_bytes(folder / f"{name}.png", image_bytes(figure, "png", DOTS_PER_INCH))
+        write_bytes(folder / f"{name}.svg", image_bytes(figure, "svg"))
     document = {
         "item": item.name, "title": item.title, "place": item.place, "headline": shown.headline, "parts": parts,
         "findings": [finding.to_json() for finding in shown.findings], "result": shown.json,

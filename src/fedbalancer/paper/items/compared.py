@@ -11,13 +11,13 @@ import polars as pl
 from fedbalancer.paper.charts import compared_charts
 from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work, figure_text
 from fedbalancer.paper.measured import Group, measured
-from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.pool import TaskPool
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.rows import Row, accuracy_of, full_target, rows_of, speedup_of
 from fedbalancer.paper.verdict import Ours
-from fedbalancer.report.rule import Rule
-from fedbalancer.report.style import accuracy_text, size_text
+from fedbalancer.reporting.plotting import accuracy_panels
+from fedbalancer.reporting.rule import Rule
+from fedbalancer.reporting.style import accuracy_text, size_text
 
 SCORES_NOTE = (
     "Speed-up: seconds of the reference until a share of the target over those of the method, mean over seeds with its "
@@ -65,7 +65,7 @@ class Compared:
             tables=[*score_tables(methods)],
             findings=findings,
             notes=self.notes,
-            figures={self.name: accuracy_figure(frames["curves"])},
+            figures={self.name: accuracy_panels(frames["curves"])},
             json=result_json(methods),
         )
 

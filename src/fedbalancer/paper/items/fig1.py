@@ -20,15 +20,15 @@ from fedbalancer.files import write_bytes
 from fedbalancer.paper.item import Charts, Finding, Frames, Presentation, Table, Work
 from fedbalancer.paper.lines import Line, lines_charts
 from fedbalancer.paper.norms import SampleNorms, scaled
-from fedbalancer.paper.picture import panels
 from fedbalancer.paper.pool import TaskPool
 from fedbalancer.paper.printed import LOW_NORMS
 from fedbalancer.paper.request import Request, Stopped
 from fedbalancer.paper.verdict import Ours
 from fedbalancer.randomness import stream
-from fedbalancer.report.estimate import Estimate
-from fedbalancer.report.rule import Rule
-from fedbalancer.report.style import RED
+from fedbalancer.reporting.plotting import make_panels
+from fedbalancer.reporting.ratio import Estimate
+from fedbalancer.reporting.rule import Rule
+from fedbalancer.reporting.style import RED
 from fedbalancer.runs.execute import RunResult, carry_on, execute
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.jobs import JobEvent
@@ -218,7 +218,7 @@ def _charts(norms: pl.DataFrame) -> Charts:
 def _figure(norms: pl.DataFrame, low: pl.DataFrame) -> Figure:
     """Quantiles of the scaled norms over rounds, and the share under 0.2."""
     tasks = low["task"].unique(maintain_order=True).to_list()
-    figure, grid = panels(tasks, "Round", "Share of samples, smallest norm at the top")
+    figure, grid = make_panels(tasks, "Round", "Share of samples, smallest norm at the top")
     for axes, task in zip(grid, tasks, strict=True):
         first = norms.filter((pl.col("task") == task) & (pl.col("seed") == 0)).sort("round")
         image: FloatArray = np.array(first["quantiles"].to_list()).T

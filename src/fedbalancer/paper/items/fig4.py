@@ -14,11 +14,11 @@ import polars as pl
 
 from fedbalancer.paper.item import Charts, Finding, Frames, Presentation, Table, WithoutRuns, Work
 from fedbalancer.paper.lines import Line, lines_charts
-from fedbalancer.paper.picture import FAINT, legend_below, panels
 from fedbalancer.paper.printed import CLIENTS, DDLE, Printed
 from fedbalancer.paper.verdict import Ours
-from fedbalancer.report.estimate import Estimate
-from fedbalancer.report.style import BLUE
+from fedbalancer.reporting.plotting import FAINT, add_legend, make_panels
+from fedbalancer.reporting.ratio import Estimate
+from fedbalancer.reporting.style import BLUE
 from fedbalancer.runs.simulation import build
 from fedbalancer.server.deadline.peak import peak_deadline
 from fedbalancer.server.expected import expected_first_s
@@ -127,7 +127,7 @@ def _charts(ddle: pl.DataFrame) -> Charts:
 
 def _figure(ddle: pl.DataFrame) -> Figure:
     tasks = ddle["task"].unique(maintain_order=True).to_list()
-    figure, grid = panels(tasks, "Deadline (s)", "DDL-E (clients per second)")
+    figure, grid = make_panels(tasks, "Deadline (s)", "DDL-E (clients per second)")
     for axes, task in zip(grid, tasks, strict=True):
         for (seed,), line in ddle.filter(pl.col("task") == task).group_by(["seed"], maintain_order=True):
             first = seed == 0
@@ -140,7 +140,7 @@ def _figure(ddle: pl.DataFrame) -> Figure:
             axes.axvline(peak_s, color=FAINT, linestyle=(0, (5, 3)), linewidth=0.9, label="the paper's peak")
         axes.set_xlim(0, LONGEST_S)
         axes.set_ylim(bottom=0)
-    return legend_below(figure)
+    return add_legend(figure)
 
 
 ITEM = Figure4()

@@ -11,9 +11,9 @@ from fedbalancer.paper.item import Finding, Frames, Presentation
 from fedbalancer.paper.items.compared import Compared, headlines, joined, score_tables
 from fedbalancer.paper.items.mechanisms import LABELS, NOTE, epsilon_figure
 from fedbalancer.paper.measured import Group
-from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.printed import NOISE
 from fedbalancer.paper.rows import accuracy_of, rows_of
+from fedbalancer.reporting.plotting import accuracy_panels
 
 FACTORS = {"fedbalancer": 0.0, "fedbalancer[noise_factor=.5]": 0.5, "fedbalancer[noise_factor=5]": 5.0}
 REFERENCES = ("fedavg+1t", "prox+1t")
@@ -44,7 +44,7 @@ class WithEpsilon(Compared):
         shown, methods = super().present(frames), frames["methods"]
         short = {name: frame.with_columns(pl.col("method").replace(LABELS)) for name, frame in frames.items()}
         papers = frames["curves"].filter(pl.col("method").is_in([*REFERENCES, *FACTORS]))
-        figures = {self.name: accuracy_figure(papers)}
+        figures = {self.name: accuracy_panels(papers)}
         if methods["method"].is_in(list(LABELS)).any():
             figures[f"{self.name}-epsilon"] = epsilon_figure(methods)
         points = headlines(short["methods"], Group(self.groups[-1].name, (LABELS[self.groups[-1].methods[-1]],)))

@@ -17,12 +17,12 @@ import polars as pl
 from fedbalancer.errors import MissingData
 from fedbalancer.paper.item import Charts, Finding, Frames, Presentation, Table, Work
 from fedbalancer.paper.lines import lines_charts
-from fedbalancer.paper.picture import legend_below, panels
 from fedbalancer.paper.printed import NETWORK_CV, NETWORK_PEAK
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
-from fedbalancer.report.rule import Rule
-from fedbalancer.report.style import BLUE, ORANGE
+from fedbalancer.reporting.plotting import add_legend, make_panels
+from fedbalancer.reporting.rule import Rule
+from fedbalancer.reporting.style import BLUE, ORANGE
 from fedbalancer.testbed.phones import FILE, SITTINGS, find_file, read_phones
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _table(phones: pl.DataFrame) -> Table:
 
 def _findings(phones: pl.DataFrame) -> list[Finding]:
     """The interval is over phones and sittings."""
-    from fedbalancer.report.estimate import Estimate
+    from fedbalancer.reporting.ratio import Estimate
 
     cv = Estimate.of(phones["network_cv"].drop_nulls().to_list())
     peak = Ours(float(np.max(phones["network_peak"].to_numpy())))
@@ -141,12 +141,12 @@ def _charts(latencies: pl.DataFrame, phones: pl.DataFrame) -> Charts:
 
 def _figure(latencies: pl.DataFrame, phones: pl.DataFrame) -> Figure:
     chosen = _chosen(latencies, phones)
-    figure, grid = panels(list(chosen), "Round", "Seconds", 2)
+    figure, grid = make_panels(list(chosen), "Round", "Seconds", 2)
     for axes, mine in zip(grid, chosen.values(), strict=True):
         axes.plot(mine["round"], mine["network_s"], "o-", color=ORANGE, linewidth=1.2, markersize=3, label=NETWORK)
         axes.plot(mine["round"], mine["hundred_s"], "s-", color=BLUE, linewidth=1.2, markersize=3, label=TRAINING)
         axes.set_ylim(bottom=0)
-    return legend_below(figure)
+    return add_legend(figure)
 
 
 ITEM = Figure8()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from fedbalancer.paper.picture import legend_below, panels
 from fedbalancer.paper.rows import full_target
-from fedbalancer.report.style import DASHES, looks
+from fedbalancer.reporting.plotting import add_legend, make_panels
+from fedbalancer.reporting.style import DASHES, choose_looks
 from fedbalancer.spelling import one_name
 
 if TYPE_CHECKING:
@@ -63,14 +63,14 @@ def epsilon_figure(methods: pl.DataFrame) -> Figure:
     rows = full_target(methods).filter(pl.col("method").is_in(list(LABELS)))
     tasks = rows["task"].unique(maintain_order=True).to_list()
     columns = (("accuracy", "final accuracy"), ("ratio", "speed-up to the target"))
-    figure, grid = panels(
+    figure, grid = make_panels(
         [f"{task}: {words}" for task in tasks for _, words in columns], "Epsilon", "Mean and 95 % interval", across=2
     )
     places = {epsilon: place for place, epsilon in enumerate(sorted(MULTIPLIERS))}
     for number, axes in enumerate(grid):
         task, column = tasks[number // 2], columns[number % 2][0]
         of_method = {row["method"]: row for row in rows.filter(pl.col("task") == task).iter_rows(named=True)}
-        for shift, (name, drawn) in enumerate(looks(list(dict.fromkeys(name for name, _ in SPELLED))).items()):
+        for shift, (name, drawn) in enumerate(choose_looks(list(dict.fromkeys(name for name, _ in SPELLED))).items()):
             told = [
                 (places[epsilon] + 0.06 * (shift - 2), of_method[method])
                 for (mechanism, epsilon), method in sorted(SPELLED.items(), key=lambda each: each[0][1])
@@ -85,7 +85,7 @@ def epsilon_figure(methods: pl.DataFrame) -> Figure:
                 linestyle=DASHES[drawn.dash], marker="o", markersize=4, capsize=2, linewidth=1.2,
             )  # fmt: skip
         axes.set_xticks(list(places.values()), ["∞" if each == INFINITE else f"{each:g}" for each in places])
-    return legend_below(figure)
+    return add_legend(figure)
 
 
 def _or(value: float | None, instead: float) -> float:

@@ -13,13 +13,13 @@ from fedbalancer.paper.item import Finding, Frames, Presentation, Table, Work, f
 from fedbalancer.paper.items.compared import headlines, joined, result_json, score_tables
 from fedbalancer.paper.measured import Group, measured
 from fedbalancer.paper.over import findings_over, speedups_over
-from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.pool import TaskPool
 from fedbalancer.paper.printed import DISAGREE, TABLE1, TASKS
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.rows import accuracy_of, rows_of, speedup_of
-from fedbalancer.report import Comparison
-from fedbalancer.report.rule import Rule
+from fedbalancer.reporting import Comparison
+from fedbalancer.reporting.plotting import accuracy_panels
+from fedbalancer.reporting.rule import Rule
 from fedbalancer.runs.simulation import resolve_spec
 from fedbalancer.spelling import one_name
 
@@ -97,7 +97,7 @@ class Table1:
                 *([f"Left out: FedBalancer-A and -S on {', '.join(without)} (--no-grid)."] if without else []),
                 *DISAGREE,
             ],
-            figures={self.name: accuracy_figure(frames["curves"])},
+            figures={self.name: accuracy_panels(frames["curves"])},
             json=result_json(rows),
         )
 

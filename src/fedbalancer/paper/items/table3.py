@@ -16,14 +16,14 @@ from fedbalancer.errors import BadSetting
 from fedbalancer.paper.grid import grid_methods
 from fedbalancer.paper.item import Charts, Finding, Frames, Presentation, Table, Work
 from fedbalancer.paper.items.table1 import ITEM as WHOLE
-from fedbalancer.paper.picture import INK, panels
 from fedbalancer.paper.printed import DISAGREE, GRID, TABLE3
 from fedbalancer.paper.request import Request
 from fedbalancer.paper.verdict import Ours
-from fedbalancer.report.charts import Chart, bars_spec, number
-from fedbalancer.report.estimate import Estimate
-from fedbalancer.report.rule import Rule
-from fedbalancer.report.style import BLUE, looks
+from fedbalancer.reporting.charts import Chart, bars_spec, number
+from fedbalancer.reporting.plotting import INK, make_panels
+from fedbalancer.reporting.ratio import Estimate
+from fedbalancer.reporting.rule import Rule
+from fedbalancer.reporting.style import BLUE, choose_looks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -139,7 +139,7 @@ def _charts(rows: list[dict[str, Any]]) -> Charts:
             about += " Diamonds: the paper's figure."
         more = {"line": 1, "interval": "95% interval", "marked": "the paper's"}
         drawn.append(Chart(f"settings-{len(drawn)}", f"{task}: speed-up by setting", about, spec | more, wide=True))
-    return Charts(drawn, looks(list(GRID)))
+    return Charts(drawn, choose_looks(list(GRID)))
 
 
 def _bar(row: dict[str, Any], m: int) -> dict[str, Any]:
@@ -153,7 +153,9 @@ def _bar(row: dict[str, Any], m: int) -> dict[str, Any]:
 
 def _figure(frame: pl.DataFrame) -> Figure:
     tasks = frame["task"].unique(maintain_order=True).to_list()
-    figure, grid = panels([f"{task}: speed-up by setting" for task in tasks], "", "Speed-up over the best FedAvg", 1)
+    figure, grid = make_panels(
+        [f"{task}: speed-up by setting" for task in tasks], "", "Speed-up over the best FedAvg", 1
+    )
     for axes, task in zip(grid, tasks, strict=True):
         mine = frame.filter(pl.col("task") == task)
         labels = [f"{row['parameter']}={row['value']:g}" for row in mine.to_dicts()]

@@ -10,11 +10,11 @@ import polars as pl
 from fedbalancer.devices import Network, Phones, resolve_latency
 from fedbalancer.devices.phones import CLASS_WEIGHTS
 from fedbalancer.paper.item import Finding, Frames, Presentation, Table, WithoutRuns, Work
-from fedbalancer.paper.picture import legend_below, panels
 from fedbalancer.paper.printed import NETWORK_CV, TABLE4
 from fedbalancer.paper.verdict import Ours
-from fedbalancer.report.estimate import Estimate
-from fedbalancer.report.style import BLUE, GREEN, ORANGE
+from fedbalancer.reporting.plotting import add_legend, make_panels
+from fedbalancer.reporting.ratio import Estimate
+from fedbalancer.reporting.style import BLUE, GREEN, ORANGE
 from fedbalancer.runs.simulation import build, resolve_spec
 
 if TYPE_CHECKING:
@@ -133,14 +133,14 @@ def _findings(devices: pl.DataFrame) -> list[Finding]:
 
 def _figure(classes: pl.DataFrame) -> Figure:
     tasks = classes["task"].unique(maintain_order=True).to_list()
-    figure, grid = panels(["Seconds a batch"], "", "Seconds (log)", 1)
+    figure, grid = make_panels(["Seconds a batch"], "", "Seconds (log)", 1)
     for number, name in enumerate(CLASS_WEIGHTS):
         mine = {row["task"]: row["batch_s"] for row in classes.filter(pl.col("class") == name).to_dicts()}
         places = [place + 0.27 * (number - 1) for place, task in enumerate(tasks) if task in mine]
         grid[0].bar(places, [mine[task] for task in tasks if task in mine], 0.25, color=COLOURS[name], label=name)
     grid[0].set_xticks(range(len(tasks)), tasks)
     grid[0].set_yscale("log")
-    return legend_below(figure)
+    return add_legend(figure)
 
 
 ITEM = Table4()

@@ -17,15 +17,14 @@ from fedbalancer.paper.charts import compared_charts
 from fedbalancer.paper.item import Finding, Frames, Presentation, Work
 from fedbalancer.paper.items.compared import headlines, joined, result_json, score_tables
 from fedbalancer.paper.measured import Group, frames_of
-from fedbalancer.paper.picture import accuracy_figure
 from fedbalancer.paper.pool import FOUND
 from fedbalancer.paper.printed import DISAGREE, TABLE5
 from fedbalancer.paper.request import Request, Stopped
 from fedbalancer.paper.rows import accuracy_of, rows_of, speedup_of
-from fedbalancer.report.folders import load_comparison
-from fedbalancer.report.rule import Rule
-from fedbalancer.report.scores import score
-from fedbalancer.report.stored import Results
+from fedbalancer.reporting.plotting import accuracy_panels
+from fedbalancer.reporting.results import Results, load_comparison
+from fedbalancer.reporting.rule import Rule
+from fedbalancer.reporting.scores import score
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.store import status_of
 from fedbalancer.testbed.bed import run_bed
@@ -85,7 +84,7 @@ class Table5:
                 f"The machine was too slow for the phones in {late:.0%} of their rounds; their clock waited for it.",
                 *DISAGREE,
             ),
-            figures={self.name: accuracy_figure(frames["curves"])},
+            figures={self.name: accuracy_panels(frames["curves"])},
             json=result_json(methods),
         )
 
