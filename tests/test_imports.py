@@ -27,7 +27,7 @@ LAYERS = (
     ("datasets", "engine", "export", "flower"),
     ("reporting", "tracking"),
     ("runs", "testing"),
-    ("bench", "sweep", "testbed"),
+    ("sweep", "testbed"),
     ("paper",),
     ("cli",),
 )

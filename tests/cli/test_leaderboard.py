@@ -27,7 +27,7 @@ def test_the_default_folder_is_shown_and_ones_own_added_with_one_command(cli: Cl
 
 def test_mistakes_are_one_line(cli: Cli) -> None:
     for arguments, message in [
-        (("nowhere",), "there is no folder nowhere"), (("add",), "add FOLDER"), (("a", "b"), "give a folder"),
+        (("nowhere",), "there is no folder nowhere"), (("add",), "add FOLDER"), (("a", "b"), "pass a folder"),
         (("add", "nowhere"), "neither comparison.json"),
     ]:  # fmt: skip
         done = cli("leaderboard", *arguments)

@@ -8,7 +8,7 @@ import pytest
 
 from fedbalancer.cli import paper_display
 from fedbalancer.cli.paper_display import item_display
-from fedbalancer.paper.pool import FOUND
+from fedbalancer.paper.pool import REUSED
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.runs.rounds import Progress
 
@@ -20,7 +20,7 @@ def test_runs_that_go_on_for_longer_take_the_end_away(
     monkeypatch.setattr(paper_display.time, "monotonic", lambda: clock_s[0])
     half = Progress(round=3, clock_s=70.0, accuracy=None, share=0.5)
     with item_display("table1", 4) as listen:
-        listen("har", JobEvent(("a", 0), "done", why=FOUND))
+        listen("har", JobEvent(("a", 0), "done", why=REUSED))
         for method in ("b", "c", "d"):
             clock_s[0] += 60
             listen("har", JobEvent((method, 0), "done"))
