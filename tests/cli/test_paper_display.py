@@ -29,9 +29,9 @@ def test_runs_that_go_on_for_longer_take_the_end_away(
         clock_s[0] += 30
         listen("har", JobEvent(("a", 0), "done"))
     lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if "past their budget" in line] == [lines[3]], "why, once, before it goes back"
+    assert [line for line in lines if "beyond their budget" in line] == [lines[3]], "why, once, before it goes back"
     told = [
-        re.findall(r"(\d) of 4 runs, (\d+:\d\d) left", line)[0] for line in lines if "past their budget" not in line
+        re.findall(r"(\d) of 4 runs, (\d+:\d\d) left", line)[0] for line in lines if "beyond their budget" not in line
     ]
     assert told == [("2", "2:00"), ("3", "1:00"), ("4", "0:00"), ("3", "0:30")]
 

@@ -97,7 +97,7 @@ def list_rejected(method: str, seed: int, rejected: pl.DataFrame) -> Iterator[tu
 
 @dataclass(frozen=True)
 class Fairness:
-    """How a method treats the clients of one run, at the end of its budget; None where unknown.
+    """Fairness of a method between the clients of one run, at the end of its budget; None where unknown.
 
     Attributes:
         median: Median over clients of the model's accuracy on the client's own data.

@@ -138,7 +138,7 @@ class MethodScore:
 
     @cached_property
     def speedup(self) -> Estimate:
-        """How many times as fast as the reference: by the fair rule the `Ratio` at the main target.
+        """The speed-up over the reference; by the fair rule, the `Ratio` at the main target.
 
         By the paper's rule, the mean counts a seed on which the target was never reached as 0. This 0 is not measured,
         so there is no interval with such a seed, and no standard deviation if no seed reached the target.
@@ -313,7 +313,7 @@ class Comparison:
 
     @property
     def reference(self) -> str:
-        """What the speed-ups are relative to, as a phrase."""
+        """The reference of the speed-ups, as a phrase."""
         return "the best FedAvg variant" if self.fedavg_reference else f"the reference {self.methods[0].method}"
 
     def ratio(self, method: str, to: str | Sequence[str], share: float | None = None) -> Ratio:
