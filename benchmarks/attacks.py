@@ -1,4 +1,4 @@
-"""The influence of attackers on the paper's rules and on the robust ones: the table of docs/reliability.md.
+"""The influence of attackers on the paper's rules and on the robust ones: the table of docs/benchmarks/reliability.md.
 
     python benchmarks/attacks.py [--rounds 30] [--seeds 0 [1 ...]] [--methods fedbalancer fedbalancer+robust]
 
@@ -20,6 +20,7 @@ ATTACKS = (
     "metadata-liar:1", "metadata-liar:10", "metadata-liar(factor=.1):10", "metadata-liar(factor=1e40,told='high'):10",
     "utility-liar:1", "utility-liar:10",
     "latency-liar:10", "latency-liar(factor=1.5):10", "latency-liar(factor=.01):10",
+    "epochs-liar:10", "epochs-liar(factor=1,samples=.05):10", "epochs-liar(factor=5):10",
     "update-flip:1", "update-flip:10", "update-flip(factor=100):10", "update-scale:10",
     "label-flip:10",
 )  # fmt: skip

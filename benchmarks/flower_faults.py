@@ -51,7 +51,7 @@ def main() -> int:
     arguments.add_argument("--repeats", type=int, default=3)
     arguments.add_argument("--only", default=",".join(FEDERATIONS), help="federations, separated by commas; - for none")
     arguments.add_argument("--folder", type=Path, default=None, help="where logs and findings go")
-    arguments.add_argument("--page", type=Path, default=ROOT / "docs" / "flower-faults.md")
+    arguments.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks" / "flower-faults.md")
     arguments.add_argument("--note", default="", help="what was special about this time, for the page")
     given = arguments.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="flower-faults-"))

@@ -2,8 +2,8 @@
 
     FEDBALANCER_DATA=... python benchmarks/tasks.py [TASK ...] [--epochs 10] [--scale small]
 
-Prints a line of JSON per task, from which the table of docs/tasks.md is made. The central reference sees all training
-samples in one place, with the task's batch size and learning rate, and is evaluated after every epoch.
+Prints one line of JSON per task, the source of the table in docs/reference/tasks.md. The central reference trains on
+all samples in one place, with the task's batch size and learning rate, and is evaluated after every epoch.
 """
 
 from __future__ import annotations

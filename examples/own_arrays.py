@@ -1,4 +1,4 @@
-"""Arrays without users: deal them to twenty unlike clients, and compare."""
+"""Split arrays without users over twenty different clients, and compare methods."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ rng = np.random.default_rng(0)
 y = rng.integers(0, 4, 2000)
 x = (rng.normal(size=(2000, 16)) + np.eye(4).repeat(4, axis=1)[y] * 1.5).astype(np.float32)
 
-# The smaller alpha, the fewer of the labels a client has.
+# A smaller alpha gives each client fewer of the labels.
 task = fb.Task.from_arrays(
     x, y, model="mlp", partition="dirichlet", clients=20, alpha=0.3, test_share=0.2,
     name="unlike", clients_per_round=5, rounds=8, eval_every=1, learning_rate=0.05, latency="har",

@@ -1,4 +1,4 @@
-"""A folder with one .npz file a client: x (a row a sample) and y (0, 1, 2, ... or text), and test.npz."""
+"""Read a folder with one .npz file per client: x (one row per sample) and y (0, 1, 2, ... or text), and test.npz."""
 
 import tempfile
 from pathlib import Path
@@ -9,7 +9,7 @@ import fedbalancer as fb
 
 
 def save(path: Path, seed: int) -> None:
-    """The readings of one sensor box: 6 numbers each, and whether somebody was in the room."""
+    """Write the readings of one sensor box: 6 numbers each, and whether somebody was in the room."""
     rng = np.random.default_rng(seed)
     present = rng.random(40 + 10 * seed) < 0.5
     x = rng.normal(size=(len(present), 6)) + np.outer(present, [1, 0, -1, 1, 0, 0.5])

@@ -1,4 +1,4 @@
-"""A Parquet file: who, what, and the signal as a column of lists. Writes gestures.parquet, which my_task.toml reads."""
+"""Read a Parquet file with a user, a label and a signal per row. Writes gestures.parquet, which my_task.toml reads."""
 
 import numpy as np
 import polars as pl
@@ -9,14 +9,14 @@ GESTURES = {"circle": 1.0, "shake": 2.0, "swipe": 0.5}
 
 
 def recordings() -> pl.DataFrame:
-    """Twelve people, each with a tempo of their own, and 60 to 170 recordings of 2 channels x 32 steps."""
+    """Return 60 to 170 recordings (2 channels x 32 steps) for each of twelve people with different speeds."""
     rng = np.random.default_rng(0)
     rows = []
     time = np.linspace(0, 2 * np.pi, 32)
     for person in range(12):
-        tempo = rng.uniform(0.7, 1.3)
+        pace = rng.uniform(0.7, 1.3)
         for gesture in rng.choice(list(GESTURES), size=60 + 10 * person):
-            angle = GESTURES[gesture] * tempo * time + rng.uniform(0, 1)
+            angle = GESTURES[gesture] * pace * time + rng.uniform(0, 1)
             signal = np.stack([np.sin(angle), np.cos(angle)]) + rng.normal(scale=1.0, size=(2, 32))
             rows.append({"person": f"p{person:02d}", "gesture": gesture, "signal": signal.tolist()})
     return pl.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""Your own data and model: FedBalancer against FedAvg in thirty lines."""
+"""Compare FedBalancer with FedAvg on your own data and model."""
 
 import numpy as np
 import torch

@@ -188,3 +188,47 @@ def test_files_of_different_types_that_a_model_of_ours_reads_alike_are_fine(tmp_
         np.savez(tmp_path / f"{user}.npz", x=np.ones((4, 3), kind), y=["run", "walk"] * 2)
     task = Task.from_folder(tmp_path, model="mlp")
     assert {x.dtype.kind for x, _ in (*task.clients.values(), task.test)} == {"f"}
+
+
+def tensors(samples: Samples) -> Any:
+    return torch.tensor(samples[0]), torch.tensor(samples[1])
+
+
+KINDS: dict[str, Callable[[Samples], Any]] = {
+    "tensors": tensors,
+    "tensors with gradients": lambda samples: (torch.tensor(samples[0]).requires_grad_(), torch.tensor(samples[1])),
+    "bfloat16": lambda samples: (torch.tensor(samples[0]).bfloat16(), torch.tensor(samples[1])),
+    "lists": lambda samples: (samples[0].tolist(), samples[1].tolist()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mapping", [dict, Later])
+@pytest.mark.parametrize("test", [True, False], ids=["test too", "clients only"])
+def test_tensors_and_lists_train_as_arrays_do(kind: str, mapping: Any, test: bool) -> None:
+    parts = {name: images(8, count=20 + 3 * row) for row, name in enumerate(("ann", "bob", "cy"))}
+    changed, held_out = KINDS[kind], images(8, count=30)
+    arrays = Task(parts, held_out, flat, latency="har", rounds=2)
+    given = {name: changed(samples) for name, samples in parts.items()}
+    other = Task(mapping(given), changed(held_out) if test else held_out, flat, latency="har", rounds=2)
+    assert fb.run(other, "fedbalancer[w=1]").weights.tobytes() == fb.run(arrays, "fedbalancer[w=1]").weights.tobytes()
+
+
+def flat() -> Any:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+
+
+def test_shapes_of_tensors_are_told_as_shapes() -> None:
+    with pytest.raises(
+        BadData, match=r"^the test data has samples of shape \(1, 9, 9\), but client 'ann' has .*\(1, 8, 8\)"
+    ):
+        Task({"ann": tensors(images(8))}, tensors(images(9)), flat)
+
+
+@pytest.mark.parametrize("wide", [1, 4, 7])
+@pytest.mark.parametrize(("sample", "label"), [(0, -1), (7, -3), (11, 5)])
+def test_a_wrong_label_of_several_is_found_in_its_sample(wide: int, sample: int, label: int) -> None:
+    labels = np.zeros((12, wide), int)
+    labels[sample, wide - 1] = label
+    with pytest.raises(BadData, match=f"^client 'ann' has label {label} in sample {sample}; labels must be 0 to 3"):
+        Task({"ann": (images(8)[0], labels)}, (images(8)[0], np.zeros((12, wide), int)), flat, classes=4)

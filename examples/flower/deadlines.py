@@ -1,4 +1,4 @@
-"""What became of the deadlines: `python deadlines.py runs/gestures`. Ends with 1 if a round went 1 s beyond its own."""
+"""Check the deadlines of a run: `python deadlines.py runs/gestures`. Exits with 1 if a round closed over 1 s late."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ SLACK_S = 1.0
 
 
 def rounds(folder: Path) -> list[tuple[int, float, float, int]]:
-    """(round, deadline, seconds until it closed, reports in time) of every round in a run's log."""
+    """Return (round, deadline, seconds until it closed, reports in time) of every round in a run's log."""
     events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     deadline_s = {event["round"]: event["deadline_s"] for event in events if event["event"] == "round"}
     closed = [event for event in events if event["event"] == "round closed"]

@@ -1,8 +1,10 @@
-"""Certificates and keys for a federation on this machine, in `keys/`: a certificate authority, the SuperLink's
-certificate for loopback, a key pair for every node, and a configuration with which `flwr` finds the SuperLink.
+"""Create certificates and keys for a federation on this machine.
 
-For real devices, give the SuperLink's own name in place of loopback, make a node's key on the node (only the public one
-leaves it), and keep `ca.key` off line.
+Writes to `keys/`: a certificate authority, the SuperLink's certificate for loopback, a key pair for every node, and a
+configuration that lets `flwr` find the SuperLink.
+
+For real devices, use the SuperLink's host name instead of loopback, create each node's key on the node (only the public
+key leaves it), and keep `ca.key` offline.
 """
 
 import argparse
@@ -26,7 +28,7 @@ def name(common: str) -> x509.Name:
 
 
 def certificate(subject: str, key: ec.EllipticCurvePrivateKey, issuer: str) -> x509.CertificateBuilder:
-    """What all our certificates have in common."""
+    """Return a certificate builder with the fields that all certificates share."""
     now = datetime.now(UTC)
     made = x509.CertificateBuilder().subject_name(name(subject)).issuer_name(name(issuer)).public_key(key.public_key())
     made = made.serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(hours=1))
@@ -34,7 +36,7 @@ def certificate(subject: str, key: ec.EllipticCurvePrivateKey, issuer: str) -> x
 
 
 def usage(*, signs: bool) -> x509.KeyUsage:
-    """A CA signs certificates and does nothing else; a server signs the handshake."""
+    """Return the key usage: a CA signs only certificates, a server only the handshake."""
     return x509.KeyUsage(
         digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
         key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
@@ -61,14 +63,14 @@ def server(key: ec.EllipticCurvePrivateKey, ca_key: ec.EllipticCurvePrivateKey) 
 
 
 def write_key(path: Path, key: ec.EllipticCurvePrivateKey, form: PRIVATE) -> None:
-    """A private key that only its owner can read, from the first byte on."""
+    """Write a private key to a file that only its owner can read, from the first byte."""
     data = key.private_bytes(PEM, form, serialization.NoEncryption())
     with open(path, "wb", opener=lambda file, flags: os.open(file, flags, 0o600)) as out:
         out.write(data)
 
 
 def write_node(folder: Path, number: int) -> None:
-    """A node's key pair in the format of SSH, as Flower wants it; P-384 is one of the curves that it takes."""
+    """Write a node's key pair in SSH format, which Flower expects; P-384 is one of the supported curves."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_key(folder / f"node-{number}", key, PRIVATE.OpenSSH)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
@@ -95,6 +97,6 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=9443)
     given = parser.parse_args()
     if given.folder.exists():
-        parser.error(f"{given.folder} is there already; keys in use are not overwritten")
+        parser.error(f"{given.folder} already exists; choose another --folder or delete it")
     main(given.folder, given.nodes, given.port)
-    print(f"keys of the SuperLink and of {given.nodes} nodes are in {given.folder}")
+    print(f"wrote the keys of the SuperLink and {given.nodes} nodes to {given.folder}")

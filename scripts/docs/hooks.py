@@ -14,7 +14,6 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-RESULTS = DOCS / "results" / "README.md"
 FOLDER = "source"
 ALWAYS = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
@@ -89,8 +88,6 @@ def _target(link: str, origin: Path) -> Path | None:
     if ":" in link:
         return None
     target = (origin.parent / link).resolve()
-    if not target.exists() and origin == RESULTS:  # it quotes the why.md of its items, whose links start a folder below
-        target = (origin.parent / "item" / link).resolve()
     if target.is_dir() and DOCS in target.parents and (target / "README.md").exists():
         target /= "README.md"
     return target if target.exists() and ROOT in target.parents else None

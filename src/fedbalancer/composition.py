@@ -60,4 +60,5 @@ def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> S
         clip_norm=settings.clip_norm,
         looks_every_round=method.client.forward_pass == "every",
         loss_noise=getattr(method.client.summary, "loss_noise", None),
+        stops_in_epoch=getattr(method.client.work, "stops_in_epoch", False),
     )

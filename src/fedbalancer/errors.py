@@ -7,6 +7,7 @@
     ├── MissingData      data or an optional package that is not installed
     ├── RunFolderError   a run folder that is in the way, absent or damaged
     ├── UntrustedCode    a run folder that names code which its user has not started here
+    ├── NoUsableReports  several rounds in a row without a usable report
     └── TrainingDiverged a loss or an update that is not a finite number
 
 The command line prints the message of any of these on one line and exits with code 2, without a traceback.
@@ -54,6 +55,10 @@ class RunFolderError(FedBalancerError):
 
 class UntrustedCode(FedBalancerError):
     """Code that a run folder names, and that nobody has said to trust."""
+
+
+class NoUsableReports(FedBalancerError):
+    """Several rounds in a row in which no client sent a usable report."""
 
 
 class TrainingDiverged(FedBalancerError):

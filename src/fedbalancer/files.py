@@ -15,16 +15,30 @@ from typing import Any
 
 import numpy as np
 
+from fedbalancer.errors import RunFolderError
+
 TEMPORARY_SUFFIX = ".fedbalancer-tmp"
 """How the name of every temporary file of this module ends."""
 
 
-def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Replace the file at `path` by one that holds `data`. The directory must exist."""
+def check_path_name(path: Path | str) -> None:
+    """Raise `RunFolderError` for a name that is not UTF-8: polars cannot read or write tables there."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise RunFolderError(
+            f"the name {str(path)!a} is not UTF-8; choose another name or, if it is right in your terminal, "
+            "a UTF-8 locale, as in LC_ALL=C.UTF-8"
+        ) from error
+
+
+def write_bytes(path: Path, data: bytes | memoryview, mode: int = 0o666) -> None:
+    """Replace the file at `path` by one that holds `data`, with the permissions `mode` that the umask leaves. The
+    directory must exist."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
-        write_synced(temporary, data)
+        write_synced(temporary, data, mode)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -63,9 +77,9 @@ def readable(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def write_synced(path: Path, data: bytes | memoryview) -> None:
+def write_synced(path: Path, data: bytes | memoryview, mode: int = 0o666) -> None:
     """Write a new file and return when the disk has it. Not atomic by itself."""
-    with open(path, "xb") as file:
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -123,7 +123,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         lambda m, s: m.changed(aggregate=Krum(s.krum_malicious, s.krum_keep)),
     ),
     # What liars can do: applied after all others.
-    LAST: ("liar-proof: medians, limits and clipped updates (docs/reliability.md)", lambda m, s: robust(m)),
+    LAST: ("liar-proof: medians, limits and clipped updates (docs/benchmarks/reliability.md)", lambda m, s: robust(m)),
     # How updates travel.
     "+structured": ("Structured Updates of low rank", lambda m, s: m.changed(compress=LowRank(s.structured_rank))),
     "+mask": ("Structured Updates by a random mask", lambda m, s: m.changed(compress=RandomMask(s.mask_share))),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 DATA, CACHE = "FEDBALANCER_DATA", "FEDBALANCER_CACHE"
 """The environment variables that name the folders."""
@@ -19,14 +20,7 @@ def data_folder() -> Path:
 
 def cache_folder() -> Path:
     """Where we may write: FEDBALANCER_CACHE, else the user's cache folder."""
-    named = _named(CACHE)
-    if named:
-        return named
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "fedbalancer"
-    if sys.platform == "win32":
-        return (_named("LOCALAPPDATA") or Path.home()) / "fedbalancer"
-    return (_named("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedbalancer"
+    return _named(CACHE) or user_cache_path("fedbalancer", appauthor=False)
 
 
 @contextmanager

@@ -7,8 +7,9 @@ hidden state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +30,129 @@ from fedbalancer.types import (
     Trained,
     Weights,
 )
+
+Private: TypeAlias = Literal["losses", "updates"]
+"""Parts of a report that depend on the client's data: the statistics of its losses, and its update."""
+NOTHING: frozenset[Private] = frozenset()
+LOSSES: frozenset[Private] = frozenset({"losses"})
+EVERYTHING: frozenset[Private] = frozenset({"losses", "updates"})
+
+
+class Traits:
+    """Every optional question about a policy, with the answer for a policy that does not define it.
+
+    A policy answers by an attribute or method of the same name; `trait` asks. `Wrapping` forwards every question to the
+    wrapped policy.
+    """
+
+    needs_losses: bool = False
+    """Whether the policy cannot work where clients release nothing about their losses."""
+
+    needs_counts: bool = False
+    """Whether it needs the number of local steps or samples, which a private summary withholds."""
+
+    needs_fractions: bool = False
+    """Whether it needs the shares that the summary `FractionTracker` releases."""
+
+    counts_votes: bool = False
+    """Whether it aggregates signs by a majority vote."""
+
+    reacts_to: frozenset[Private] = EVERYTHING
+    """Which private parts of one client's report may change what the policy decides about other clients: who is
+    selected, their order, or how their updates count. Of a sample selector: what the number of selected samples depends
+    on. Asked by `reactions`, which takes no inherited answer."""
+
+    model_noise_multiplier: float | None = None
+    """The noise that an aggregator adds to the model, over its sensitivity to one client; None for no noise. An
+    aggregator with noise is also called in rounds without reports."""
+
+    noise_is_known: bool = False
+    """Whether everybody who knows the seed can remove that noise."""
+
+    strategy: Any = None
+    """The Flower strategy that aggregates, if one does."""
+
+    def refuses(self, method: Any) -> str | None:
+        """Why the policy cannot work beside the other choices of a method, in a sentence; None if it can."""
+        return None
+
+    def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
+        """dl and dh of a deadline policy (Algorithm 4), where it has them."""
+        return None
+
+    def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
+        """Faults of reports that show only beside the others of their round, by client."""
+        return {}
+
+
+_UNDEFINED = Traits()
+
+
+def trait(policy: Any, question: str) -> Any:
+    """The policy's answer to a question of `Traits`, or the default answer.
+
+    >>> trait(Stateless(), "needs_losses")
+    False
+    """
+    return getattr(policy, question, getattr(_UNDEFINED, question))
+
+
+def reactions(policy: Any) -> frozenset[Private]:
+    """Return what a policy reacts to, as its own class declares it.
+
+    A policy that does not declare it is assumed to react to everything, so that no epsilon is claimed for it. So is a
+    subclass that does not declare it again: it may decide by other things than its base class.
+    """
+    declared = "own_reactions" if isinstance(policy, Wrapping) else "reacts_to"
+    return frozenset(trait(policy, "reacts_to")) if declared in vars(type(policy)) else EVERYTHING
+
+
+def _forwarded(question: str) -> Any:
+    return property(lambda self: trait(self.inner, question))
+
+
+class Wrapping:
+    """Base of server policies that change what another policy, `inner`, decides.
+
+    Every question of `Traits` is forwarded to `inner`, so that a wrapped policy keeps its properties. The state of a
+    wrapper is a dataclass whose field `inner` is the state of the wrapped policy.
+    """
+
+    slot: ClassVar[str]
+    """The slot of `ServerState` that holds the policy's state."""
+
+    own_reactions: ClassVar[frozenset[Private]] = EVERYTHING
+    """What the wrapper itself reacts to, in addition to `inner`."""
+
+    inner: Any
+
+    needs_losses = _forwarded("needs_losses")
+    needs_counts = _forwarded("needs_counts")
+    needs_fractions = _forwarded("needs_fractions")
+    counts_votes = _forwarded("counts_votes")
+    model_noise_multiplier = _forwarded("model_noise_multiplier")
+    noise_is_known = _forwarded("noise_is_known")
+    strategy = _forwarded("strategy")
+    refuses = _forwarded("refuses")
+
+    @property
+    def reacts_to(self) -> frozenset[Private]:
+        """What the wrapper or the wrapped policy reacts to."""
+        return self.own_reactions | reactions(self.inner)
+
+    def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
+        """dl and dh of the wrapped policy."""
+        found: tuple[float, float] | None = trait(self.inner, "between")(setup, self.unwrapped(state), cohort)
+        return found
+
+    def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
+        """The faults that the wrapped policy finds."""
+        found: Mapping[str, str] = trait(self.inner, "cohort_faults")(self.unwrapped(state), reports)
+        return found
+
+    def unwrapped(self, state: ServerState) -> ServerState:
+        """The server's state as the wrapped policy knows it."""
+        return replace(state, **{self.slot: getattr(state, self.slot).inner})
 
 
 class Stateless:
@@ -93,7 +217,8 @@ class DeadlinePolicy(ServerPolicy, Protocol):
 
 @runtime_checkable
 class Aggregator(Protocol):
-    """New global weights from the reports that made it (at least one), and what the policy remembers next."""
+    """New global weights from the reports that made it, and what the policy remembers next. There is at least one
+    report, unless the policy adds noise (`Traits.model_noise_multiplier`): then it is also called without reports."""
 
     def init(self, setup: Setup) -> Any: ...
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]: ...
@@ -154,14 +279,21 @@ class Summarizer(Protocol):
     """What a client releases; noise is added here, on the client.
 
     A summary may have a half on the server, `read(summaries, order)`, that makes statistics of what the clients of a
-    round `released`, after `fault(released)` found nothing wrong with it; tell by `by_steps(trained, rng)` more of a
-    training than its losses, which becomes what is `released`; and say by `release(fresh)` what an accountant has to
-    know of it.
+    round `released`, after `fault(released, size)` found nothing in it that a client of `size` samples could not have
+    sent; tell by `by_steps(trained, rng)` more of a training than its losses, which becomes what is `released`; and say
+    by `release(fresh)` what an accountant has to know of it. If that is an epsilon, the client withholds how many
+    samples it trained and for how many epochs.
     """
 
     def summarize(
         self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator
     ) -> Summary: ...
+
+
+def is_private(summary: Any) -> bool:
+    """Whether a summary claims an epsilon: nothing else in a report may then depend on the client's losses."""
+    release = getattr(summary, "release", None)
+    return release is not None and release(True).noise_multiplier > 0
 
 
 @runtime_checkable

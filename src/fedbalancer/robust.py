@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedbalancer.composition import Method
+from fedbalancer.protocols import trait
 from fedbalancer.server.aggregate import ClippedAround
 from fedbalancer.server.clients import CappedParticipation, Uniform
 from fedbalancer.server.deadline import LearnedWork, LimitedDeadline, PeakDeadline, UsefulWork
@@ -36,6 +37,6 @@ def _pace(policy: Any) -> Any:
 
 
 def _aggregate(policy: Any) -> Any:
-    """A vote counts heads, and central privacy clips by a bound that hangs on no client: both stay as they are."""
-    safe = getattr(policy, "counts_votes", False) or hasattr(policy, "model_noise_multiplier")
+    """A vote counts heads, and central privacy clips by a bound that depends on no client: both stay as they are."""
+    safe = trait(policy, "counts_votes") or trait(policy, "model_noise_multiplier") is not None
     return policy if safe or isinstance(policy, ClippedAround) else ClippedAround(policy)

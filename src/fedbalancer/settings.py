@@ -72,6 +72,9 @@ class Settings(BaseModel):
         None, description="no client is asked again whose metadata would go beyond this epsilon"
     )
     privacy_delta: Annotated[float, Field(gt=0, lt=1)] = Field(1e-5, description="delta of all epsilons")
+    save_exact_losses: bool = Field(
+        False, description="keep exact losses of private runs: lists in checkpoints, percentiles in rounds.parquet"
+    )
     loss_history: Literal["round", "cumulative"] = Field("round", description="rounds whose losses set the threshold")
     utility_samples: Literal["selected", "all"] = Field("selected", description="samples that the ratio control sums")
     forward_pass: Literal["first", "every"] = Field("first", description="when the loss list is made by a full pass")

@@ -23,6 +23,8 @@ from fedbalancer.protocols import (
     Summarizer,
     ThresholdPolicy,
     WorkPolicy,
+    is_private,
+    trait,
 )
 
 SLOTS: dict[str, type] = {
@@ -44,8 +46,9 @@ def check_composition(method: Any) -> None:
     """Refuse a `Method` whose choices do not go together, before anything runs.
 
     A policy that steers by the clients' losses says so with `needs_losses = True`, a summary that has none with
-    `releases_losses = False`; and any policy may have a method `refuses(method) -> str | None` that says in a sentence
-    why it cannot work beside the other choices.
+    `releases_losses = False`, and a policy that needs exact counts of what was trained with `needs_counts = True`. Any
+    policy may have a method `refuses(method) -> str | None` that says in a sentence why it cannot work beside the other
+    choices.
     """
     for slot in SLOTS:
         if why := _refusal(method, slot):
@@ -54,10 +57,11 @@ def check_composition(method: Any) -> None:
 
 def _refusal(method: Any, slot: str) -> str | None:
     policy, summary = getattr(method, slot), method.summary
-    if getattr(policy, "needs_losses", False) and not getattr(summary, "releases_losses", True):
+    if trait(policy, "needs_losses") and not getattr(summary, "releases_losses", True):
         return f"{type(policy).__name__} steers by the clients' losses, which {type(summary).__name__} does not release"
-    refuses = getattr(policy, "refuses", None)
-    return str(why) if refuses is not None and (why := refuses(method)) else None
+    if trait(policy, "needs_counts") and is_private(summary):
+        return f"{type(policy).__name__} needs the local steps of clients, which {type(summary).__name__} withholds"
+    return str(why) if (why := trait(policy, "refuses")(method)) else None
 
 
 def load_policy(slot: str, text: str) -> Any:

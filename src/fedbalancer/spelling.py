@@ -22,6 +22,7 @@ SHARED = {
     **dict.fromkeys(
         ("rounds", "eval_every", "eval_every_s", "eval_clients", "checkpoint_s"), "how all methods are measured"
     ),
+    "save_exact_losses": "what a run folder holds",
     **dict.fromkeys(("latency", "window_s", "network_floor", "device_spread", "availability"), "what the devices are"),
     "label_noise": "what the data are",
     "attacks": "who the clients are",

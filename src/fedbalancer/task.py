@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -34,7 +35,8 @@ class Task:
     `loss` gives one value per sample from (outputs, labels); `metric` how many of how many are right, for losses that
     are not the cross-entropy of one label. `rounds` is the budget rule: a comparison gives every method the seconds
     that FedAvg+1T needs for that many rounds. `latency` names the row of batch latencies of the device model (a task
-    of the paper), or gives your own: a mapping of slow, mid and fast to (mean, standard deviation) in milliseconds.
+    of the paper; default: femnist), or gives your own: a mapping of slow, mid and fast to (mean, standard deviation) in
+    milliseconds. Samples may be NumPy arrays, lists or torch tensors.
 
     >>> import numpy as np
     >>> x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])
@@ -59,7 +61,7 @@ class Task:
     sample_selection_deadline: int = 1
     loss: str | Callable[[Any, Any], Any] = "cross_entropy"
     metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy"
-    latency: str | Mapping[str, tuple[float, float]] = "femnist"
+    latency: str | Mapping[str, tuple[float, float]] | None = None
     model_bytes: int | None = None
     classes: int | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +84,17 @@ class Task:
         else:
             parts = {f"client {client!r}": samples for client, samples in self.clients.items()}
         parts[TEST] = self.test
-        check_alike({where: check_samples(samples, where, self.classes) for where, samples in parts.items()})
+        arrays = {where: check_samples(samples, where, self.classes) for where, samples in parts.items()}
+        check_alike(arrays)
+        self._keep_arrays(parts, arrays)
+
+    def _keep_arrays(self, parts: Mapping[str, Samples], arrays: dict[str, Samples]) -> None:
+        """Replace lists and tensors by arrays, so that nothing that reads the task meets anything else."""
+        if all(isinstance(part, np.ndarray) for samples in parts.values() for part in samples):
+            return
+        object.__setattr__(self, "test", arrays.pop(TEST))
+        if arrays:  # none are here if they are made on demand
+            object.__setattr__(self, "clients", dict(zip(self.clients, arrays.values(), strict=True)))
 
     def __repr__(self) -> str:
         sizes = self.sizes.values()
@@ -111,7 +123,7 @@ class Task:
 def check_samples(samples: Samples, where: str, classes: int | None) -> Samples:
     """The samples as arrays. Raises `BadData` with place and index for anything that cannot be trained on."""
     try:
-        features, labels = (np.asarray(part) for part in samples)
+        features, labels = map(as_array, samples)
     except (TypeError, ValueError) as error:
         raise BadData(f"{where} must be a pair (features, labels) of arrays, not {type(samples).__name__}") from error
     if not features.ndim or not labels.ndim:
@@ -124,10 +136,21 @@ def check_samples(samples: Samples, where: str, classes: int | None) -> Samples:
         bad = int(np.flatnonzero(~np.isfinite(features.reshape(len(features), -1)).all(axis=1))[0])
         raise BadData(f"{where} has a NaN or infinite feature in sample {bad}")
     if labels.dtype.kind in "iu" and (labels.min() < 0 or (classes is not None and labels.max() >= classes)):
-        bad = int(np.flatnonzero((labels < 0) | (labels >= (classes if classes is not None else np.inf)))[0])
+        by_sample = labels.reshape(len(labels), -1)
+        wrong = (by_sample < 0) | (by_sample >= (classes if classes is not None else np.inf))
+        sample, place = np.argwhere(wrong)[0]
         top = f"0 to {classes - 1}" if classes is not None else "0 or more"
-        raise BadData(f"{where} has label {labels.flat[bad]} in sample {bad}; labels must be {top}")
+        raise BadData(f"{where} has label {by_sample[sample, place]} in sample {sample}; labels must be {top}")
     return features, labels
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """Values as a NumPy array; a torch tensor may be on any device and need gradients."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype is torch.bfloat16 else values  # NumPy has no such type
+    return np.asarray(values)
 
 
 def check_alike(parts: Mapping[str, Samples]) -> None:
@@ -141,8 +164,13 @@ def check_alike(parts: Mapping[str, Samples]) -> None:
 
 def check_shapes(parts: Mapping[str, Samples]) -> None:
     """Raise `BadData` unless features and labels have the shapes of the first part's."""
-    _check_same({where: f"samples of shape {np.shape(features)[1:]}" for where, (features, _) in parts.items()})
-    _check_same({where: f"labels of shape {np.shape(labels)[1:]}" for where, (_, labels) in parts.items()})
+    _check_same({where: f"samples of shape {_shape(features)}" for where, (features, _) in parts.items()})
+    _check_same({where: f"labels of shape {_shape(labels)}" for where, (_, labels) in parts.items()})
+
+
+def _shape(array: ArrayLike) -> tuple[int, ...]:
+    """The shape of one row; a tensor's would print as torch.Size."""
+    return tuple(np.shape(array)[1:])
 
 
 def _check_same(parts: Mapping[str, str]) -> None:
@@ -155,7 +183,7 @@ def _check_same(parts: Mapping[str, str]) -> None:
 def _trains_as(array: ArrayLike, where: str, floats: tuple[str, ...]) -> str:
     """The type in which values reach a model, as `client.tensors.stored` decides: those whose numpy code begins with
     one of `floats` as float32, other numbers as int64."""
-    dtype = np.asarray(array).dtype
+    dtype = as_array(array).dtype
     if dtype.kind not in "fiub":
         raise BadData(f"{where} has values of type {dtype}; features and labels must be numbers")
     return "float32" if dtype.str[1:].startswith(floats) else "int64"

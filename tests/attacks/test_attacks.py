@@ -29,7 +29,8 @@ from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.runs.execute import execute
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.types import ClientReport, Order
+from fedbalancer.server.report_check import fault
+from fedbalancer.types import ClientReport, Order, Timings
 
 CLIENTS = tuple(f"c{number}" for number in range(20))
 
@@ -56,6 +57,12 @@ class TestNames:
         after = attack.falsified(before, make_order())
         assert after.client == before.client
         assert after.summary != before.summary or after.update.tolist() != before.update.tolist()
+
+    def test_a_liar_about_its_epochs_claims_batches_that_fill_the_time(self) -> None:
+        honest = replace(make_report(trained=100, weight=100.0), timings=Timings(train_s=60.0))
+        lied = parse_attack("epochs-liar(factor=.2,samples=.5):1")[0].falsified(honest, make_order())
+        assert (lied.epochs, lied.weight, lied.summary.trained, lied.summary.batch_s) == (1.0, 50.0, 50, 12.0)
+        assert fault(lied, lied.update, 100, make_order()) is None, "it could be true"
 
     def test_arguments_are_given_in_parentheses(self) -> None:
         assert parse_attack("metadata-liar(factor=1e40, told='high'):10") == (MetadataLiar(1e40, "high"), 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -58,7 +59,9 @@ def test_a_new_app_is_whole_and_its_own(cli: Cli, tmp_path: Path, framework: str
         ("My.First_App", "my_first_app", "my-first-app"),
         ("2nd try", "app_2nd_try", "app-2nd-try"),
         ("_x__y-", "x_y", "x-y"),
-        ("grüße", "gr_e", "gr-e"),
+        ("grüße", "grusse", "grusse"),
+        ("ünï", "uni", "uni"),
+        ("My App", "my_app", "my-app"),
         ("a_very_long_name_for_an_app_that_is_small", None, "a-very-long-name-for-an-app-that"),
     ],
 )
@@ -133,6 +136,13 @@ def processes_with(text: str) -> list[int]:
     """Processes that have a text in their command line: a SuperLink that nobody else can stop."""
     lines = {file.parent.name: file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()}
     return [int(process) for process, line in lines.items() if text.encode() in line]
+
+
+@pytest.mark.parametrize("folder", ["My App", "it's $HOME", "mine"])
+def test_the_command_that_new_prints_can_be_pasted(cli: Cli, tmp_path: Path, folder: str) -> None:
+    done = cli("flower", "new", folder, "--framework", "numpy")
+    command = done.stderr.removeprefix("try it: ")
+    assert shlex.split(command) == ["fedbalancer", "flower", "try", folder]
 
 
 def test_an_empty_folder_is_filled_and_one_in_use_is_left_alone(cli: Cli, tmp_path: Path) -> None:

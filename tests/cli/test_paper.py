@@ -109,6 +109,23 @@ def test_ddle_as_json(cli: Cli) -> None:
     assert 0 < found["peak_ddle"] <= 40
 
 
+@pytest.mark.parametrize(("seeds", "found"), [("10..12", [10, 11, 12]), ("4,7", [4, 7]), ("2", [0, 1])])
+@pytest.mark.parametrize(("item", "table"), [("fig4", "peaks"), ("table4", "devices")])
+def test_an_item_takes_seeds_as_a_comparison_does(
+    cli: Cli, tmp_path: Path, item: str, table: str, seeds: str, found: list[int]
+) -> None:
+    done = cli("paper", item, "--tasks", "synthetic", "--users", "20", "--seeds", seeds, "--out", "mine")
+    assert done.returncode == 0, done.stderr
+    assert pl.read_parquet(tmp_path / "mine" / item / f"{table}.parquet")["seed"].unique().sort().to_list() == found
+
+
+@pytest.mark.parametrize("item", ["fig5b", "table5"])
+def test_seeds_that_are_none_are_refused(cli: Cli, item: str) -> None:
+    done = cli("paper", item, "--seeds", "12..10")
+    assert done.returncode == 2
+    assert "seeds = '12..10' must be how many (5), from..to (10..19) or single ones (4,7)" in done.stderr
+
+
 def test_devices_and_norms(cli: Cli, tmp_path: Path) -> None:
     done = cli("paper", "table4", "--tasks", "synthetic", "--users", "60", "--seeds", "2", "--out", "mine")
     assert done.returncode == 0, done.stderr

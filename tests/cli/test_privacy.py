@@ -24,6 +24,24 @@ def test_the_noise_for_an_epsilon_and_methods_to_paste(cli: Cli) -> None:
         assert 7.9 < epsilon_of(release.noise_multiplier, 140) <= 8
 
 
+@pytest.mark.parametrize(("noise", "least"), [("0.6", None), ("0.8", 2), ("1", 4), ("7", 10)])
+def test_every_method_of_a_plan_can_be_taken(cli: Cli, noise: str, least: int | None) -> None:
+    found = json.loads(cli("privacy", "plan", "--noise", noise, "--rounds", "1", "--json").stdout)
+    made = {way["mechanism"]: method(way["method"]).summary for way in found["mechanisms"]}
+    assert getattr(made.get("secagg-histogram"), "least", None) == least
+
+
+def test_a_plan_names_what_it_does_not_cover(cli: Cli) -> None:
+    asked = ("privacy", "plan", "--epsilon", "8", "--rounds", "140")
+    found = json.loads(cli(*asked, "--json").stdout)
+    assert found["epsilon_replaced"] == pytest.approx(epsilon_of(found["noise_multiplier"] / 2**0.5, 140))
+    words = cli(*asked).stdout
+    assert "epsilon of the histograms is 12.26" in words
+    assert all(f"- {each}\n" in words for each in found["not_covered"])
+    for left in ("updates of the model", "how many samples a client has", "when its replies arrive", "in two digits"):
+        assert left in words
+
+
 def test_the_reverse_says_epsilon_or_rounds_in_words(cli: Cli) -> None:
     epsilon = cli("privacy", "plan", "--noise", "7.15", "--rounds", "140")
     assert "epsilon 7.935 at delta 1e-05 (metadata only)" in epsilon.stdout
@@ -36,7 +54,8 @@ def test_the_reverse_says_epsilon_or_rounds_in_words(cli: Cli) -> None:
     [((), "give two of"), (("--epsilon", "8"), "give two of"), (("--epsilon", "-1", "--rounds", "5"), "--epsilon -1"),
      (("--epsilon", "8", "--rounds", "0"), "--rounds 0"), (("--noise", "0", "--rounds", "5"), "--noise 0"),
      (("--epsilon", "8", "--rounds", "5", "--delta", "2"), "delta = 2"),
-     (("--epsilon", "8", "--rounds", "5", "--clip", "0"), "--clip 0")],
+     (("--epsilon", "8", "--rounds", "5", "--clip", "0"), "--clip 0"),
+     (("--epsilon", "1e-6", "--rounds", "1000000"), "is the most")],
 )  # fmt: skip
 def test_mistakes_are_one_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
     done = cli("privacy", "plan", *arguments)

@@ -16,6 +16,7 @@ from fedbalancer.types import ClientWork
 
 torch = pytest.importorskip("torch", reason="the torch trainer needs the extra [torch]")
 
+from fedbalancer.client.flat import FlatModule  # noqa: E402
 from fedbalancer.client.train import ENGINES, TorchTrainer  # noqa: E402
 
 F = torch.nn.functional
@@ -304,9 +305,57 @@ def test_a_model_that_does_not_fit_the_data_is_told_before_training(options: dic
 
 
 def test_a_batch_that_the_model_cannot_take_is_told() -> None:
-    trainer = TorchTrainer(task(Noisy))
+    def without_statistics() -> Any:
+        return torch.nn.Sequential(mlp(), torch.nn.BatchNorm1d(CLASSES, track_running_stats=False))
+
+    trainer = TorchTrainer(task(without_statistics))
     with pytest.raises(BadData, match="client 'ann': the model fails on 1 samples"):
         trainer.train(trainer.initial_weights(0), work(indices=np.arange(1)))
+
+
+class Normed(torch.nn.Module):  # type: ignore[misc]
+    """A batch norm that sees many values per channel in every batch, and one that sees one in a batch of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = torch.nn.BatchNorm1d(1), torch.nn.BatchNorm1d(FEATURES)
+        self.last = torch.nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(self.narrow(self.wide(x[:, None])[:, 0]))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("count", [1, 2, 11, 21])
+def test_a_last_batch_of_one_uses_the_running_statistics_of_a_batch_norm(count: int, engine: str) -> None:
+    trainer, job = TorchTrainer(task(Normed), engine), work(indices=np.arange(count), batches=2 * (count // 10 + 1))
+    weights = trainer.initial_weights(3)
+    flat = FlatModule(Normed)
+    flat.load(weights)
+    optimizer = torch.optim.SGD(flat.module.parameters(), job.learning_rate)
+    features, labels = torch.tensor(data()[0], dtype=torch.float32), torch.tensor(data()[1])
+    for _, rows in batches(job):
+        flat.module.train()
+        flat.module.narrow.train(len(rows) > 1)
+        optimizer.zero_grad()
+        F.cross_entropy(flat.module(features[rows]), labels[rows]).backward()
+        optimizer.step()
+    trained = trainer.train(weights, job)
+    np.testing.assert_allclose(trained.update, flat.read() - weights, atol=1e-5)
+    assert trainer.train(weights, job).update.tobytes() == trained.update.tobytes()
+
+
+@pytest.mark.parametrize("result", [{"accuracy": 0.5}, {1: 2, 3: 4}, 0.5, (1, 2, 3), ("a", "b"), None, "ab"], ids=str)
+@pytest.mark.parametrize("loss", ["cross_entropy", lambda outputs, labels: outputs.sum(dim=1)])
+def test_a_metric_that_returns_anything_but_two_numbers_is_told_before_training(result: Any, loss: Any) -> None:
+    with pytest.raises(BadData, match=f"^the metric must return two numbers: .*it returned {type(result).__name__} "):
+        TorchTrainer(task(loss=loss, metric=lambda outputs, labels: result))
+
+
+@pytest.mark.parametrize("result", [(3, 4), [3.0, 4.0], np.array([3, 4]), torch.tensor([3, 4])], ids=str)
+def test_a_metric_may_return_any_pair_of_numbers(result: Any) -> None:
+    trainer = TorchTrainer(task(metric=lambda outputs, labels: result))
+    assert trainer.evaluate(trainer.initial_weights(0)).accuracy == 0.75
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float64, np.float16, bool])

@@ -37,7 +37,7 @@ _NODES = "starts real nodes; typed by "
 
 NOT_TYPED = {
     "fedbalancer compare": "the demo, which is as long as make demo; smaller: tests/cli/test_cli.py",
-    "fedbalancer export har -o har.tflite": "needs TensorFlow: tests/export/test_export.py",
+    "fedbalancer export synthetic --runtime litert -o synthetic.tflite": "needs TensorFlow: tests/export/test_fresh.py",
     "fedbalancer export har --runtime litert --scale paper -o har.tflite": (
         "needs TensorFlow: tests/export/test_export.py"
     ),
@@ -66,7 +66,6 @@ NOT_TYPED = {
         "as make bench-peers: tests/bench/test_peers.py"
     ),
     "fedbalancer dashboard runs/compare-watch": "serves until Ctrl-C: tests/dashboard/test_server.py",
-    "fedbalancer sweep watch --space paper": "36 settings: tests/cli/test_sweep.py",
     "fedbalancer sweep har --space paper": _DATA + "tests/cli/test_sweep.py",
     "fedbalancer sweep watch --space w=5,20 --space lss=0.01..0.1 --space alpha=0.1..10:log --trials 40 --seeds 2": (
         _HOURS + "tests/cli/test_sweep.py"
@@ -136,6 +135,7 @@ NOT_TYPED = {
 }
 
 PATTERNS = {
+    r"python benchmarks/(tempo|scale)\.py .*": "hours, or a quiet machine; their start: tests/bench/test_scripts.py",
     r"pip install .*": "changes the environment; `make` installs the same extras before the tests",
     r"(python make_keys\.py|flower-superlink|flower-supernode|flwr supernode|flwr run \. --stream|python deadlines\.py"
     r"|fedbalancer report runs/gestures)( .*)?": (
@@ -147,27 +147,34 @@ PATTERNS = {
 PYTHON = {
     ("README.md", "import fedbalancer as fb"): "the reader's arrays stand for `...`; whole: tests/test_examples.py",
     ("README.md", "pip install -e '.[flower,torch]'"): "three files in one block; whole: tests/docs/test_tutorials.py",
-    ("docs/flower.md", "from fedbalancer.flower import Strategy"): "part of an app: tests/docs/test_tutorials.py",
-    ("docs/flower.md", "from fedbalancer.flower import client_app"): "part of an app: tests/docs/test_tutorials.py",
-    ("docs/flower.md", "from fedbalancer.flower import balanced, introduce"): (
+    (
+        "docs/how-to/flower.md",
+        "from fedbalancer.flower import Strategy",
+    ): "part of an app: tests/docs/test_tutorials.py",
+    (
+        "docs/how-to/flower.md",
+        "from fedbalancer.flower import client_app",
+    ): "part of an app: tests/docs/test_tutorials.py",
+    ("docs/how-to/flower.md", "from fedbalancer.flower import balanced, introduce"): (
         "part of an app: tests/examples/test_flower_frameworks.py"
     ),
     (
-        "docs/devices.md",
+        "docs/how-to/devices.md",
         "from fedbalancer.flower import device_app",
     ): "part of an app: tests/flower/test_device_client.py",
     (
-        "docs/flower.md",
+        "docs/how-to/flower.md",
         "from fedbalancer.flower import device_app",
     ): "part of an app: tests/flower/test_device_client.py",
     ("docs/methods/README.md", 'method = fb.method("fedbalancer", deadline=MyDeadline(first=60))'): (
         "with a class of ours: tests/docs/test_tutorials.py"
     ),
     ("docs/reference/index.md", "import fedbalancer as fb"): "an import: tests/test_public.py",
-    ("docs/tasks.md", 'task = fb.Task.from_arrays(x, y, model="mlp", partition="dirichlet", clients=50, alpha=0.3)'): (
-        "with arrays: tests/test_examples.py"
-    ),
-    ("docs/watching.md", "def show(row):"): "with a function of its own: tests/runs/test_notebook.py",
-    ("docs/watching.md", "class Slack:"): "a pattern with `...`: tests/tracking/test_tracking.py",
+    (
+        "docs/reference/tasks.md",
+        'task = fb.Task.from_arrays(x, y, model="mlp", partition="dirichlet", clients=50, alpha=0.3)',
+    ): ("with arrays: tests/test_examples.py"),
+    ("docs/how-to/track-runs.md", "def show(row):"): "with a function of its own: tests/runs/test_notebook.py",
+    ("docs/how-to/track-runs.md", "class Slack:"): "a pattern with `...`: tests/tracking/test_tracking.py",
 }
 """Blocks of Python that are not run as they stand, by page and first line without its comment."""

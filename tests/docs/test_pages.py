@@ -28,7 +28,7 @@ def named_files(page: str) -> list[str]:
     return sorted(set(NAMED.findall((DOCS / page).read_text())))
 
 
-@pytest.mark.parametrize("page", ["architecture.md", "paper-to-code.md", "glossary.md"])
+@pytest.mark.parametrize("page", ["explanation/architecture.md", "reference/paper-to-code.md", "reference/glossary.md"])
 def test_every_file_that_a_page_names_exists(page: str) -> None:
     names = named_files(page)
     assert len(names) > 3
@@ -36,13 +36,13 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
 
 
 def test_the_architecture_page_names_a_file_of_every_part_that_a_round_goes_through() -> None:
-    parts = {name.split("/")[0] for name in named_files("architecture.md")}
+    parts = {name.split("/")[0] for name in named_files("explanation/architecture.md")}
     assert {"server", "client", "engine", "flower", "store", "report", "loop.py", "types"} <= parts
 
 
 def glossary(column: str) -> set[str]:
     """What the glossary calls a setting, or a column."""
-    text = (DOCS / "glossary.md").read_text()
+    text = (DOCS / "reference" / "glossary.md").read_text()
     told = re.findall(rf"\b{column}s? ((?:`[\w.]+`(?:, )?)+)", text)
     return {name for group in told for name in re.findall(r"`(\w+)`", group)}
 

@@ -108,7 +108,12 @@ def served(site: Path) -> Iterator[str]:
 @pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver on the path")
 def test_in_a_browser_it_fits_a_phone_asks_no_other_host_and_its_search_finds(served: str, tmp_path: Path) -> None:
     with started(tmp_path) as browser:
-        for page in ("index.html", "results/table1/table1.html", "architecture.html", "tutorials/run-folder.html"):
+        for page in (
+            "index.html",
+            "results/table1/table1.html",
+            "explanation/architecture.html",
+            "tutorials/run-folder.html",
+        ):
             opened(browser, f"{served}/{page}")
             for width in (1280, 390):
                 resized(browser, width)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from fedbalancer.cli.app import app
 from fedbalancer.client.open_model import SUFFIXES, open_model
 from fedbalancer.errors import BadData
 from fedbalancer.export import operators, torch_operators
-from fedbalancer.export.run import export
+from fedbalancer.export.litert import to_litert
+from fedbalancer.export.run import RUNTIMES, export
 from fedbalancer.export.windows import Spatial
 from fedbalancer.flower.template import write_app
 from fedbalancer.task import Task
@@ -32,11 +34,24 @@ from fedbalancer.tasks.lstm import text_model
 NEEDED = {"litert": ("tensorflow", "ai_edge_litert"), "executorch": ("executorch",)}
 
 
+def need(*packages: str) -> None:
+    """Skip a test whose packages are not installed, without loading them: TensorFlow must have its own process."""
+    for package in packages:
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+
+
 @pytest.fixture(params=NEEDED)
 def runtime(request: pytest.FixtureRequest) -> str:
-    for package in NEEDED[request.param]:
-        pytest.importorskip(package, reason=f"{package} is not installed")
+    need(*NEEDED[request.param])
     return str(request.param)
+
+
+def convert_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have LiteRT's files made in this process, so that they are made by the code that the test has changed."""
+    if find_spec("triton"):
+        pytest.skip("triton and TensorFlow would abort this process")
+    monkeypatch.setitem(RUNTIMES, "litert", (lambda: None, to_litert))
 
 
 def file_of(runtime: str, folder: Path) -> Path:
@@ -88,8 +103,7 @@ def test_the_committed_file_is_what_the_exporter_makes(runtime: str, tmp_path: P
 
 
 def test_the_file_of_a_new_flower_app_is_that_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("flwr", *NEEDED["litert"]):
-        pytest.importorskip(package, reason=f"{package} is not installed")
+    need("flwr", *NEEDED["litert"])
     write_app(tmp_path / "wearable", "litert")
     monkeypatch.syspath_prepend(tmp_path / "wearable")
     told = ["export", "wearable.task:model", "--shape", "8", "-o", str(tmp_path / "new.tflite")]
@@ -122,6 +136,8 @@ def test_a_wrong_gradient_is_refused_with_the_layer(
     def wrong(self: Spatial, grad: Any, x: Any, which: Any, how: Any) -> Any:
         return right(self, grad, x, 0 * which + 1, how)
 
+    if runtime == "litert":
+        convert_here(monkeypatch)
     right = Spatial.max_pool_backward
     monkeypatch.setattr(Spatial, "max_pool_backward", wrong)
     with pytest.raises(BadData, match=r"layer 1 \(Conv1d\): the gradient of its weight differs"):
@@ -135,8 +151,8 @@ def test_a_layer_without_counterpart_is_refused_by_name(runtime: str, tmp_path: 
 
 
 def test_an_operation_that_litert_has_not_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in NEEDED["litert"]:
-        pytest.importorskip(package, reason=f"{package} is not installed")
+    need(*NEEDED["litert"])
+    convert_here(monkeypatch)
     monkeypatch.delitem(operators.OPERATIONS, "aten.max_pool2d_with_indices_backward.default")
     with pytest.raises(BadData, match=r"layer 2 \(MaxPool1d\)"):
         export(small_nets.task(), tmp_path / "model.tflite")

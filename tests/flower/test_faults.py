@@ -23,7 +23,7 @@ def told(found: list[Verdict]) -> str:
 @pytest.mark.timeout(600)
 def test_bad_replies_a_killed_client_and_a_killed_server(tmp_path: Path) -> None:
     with Bed(tmp_path / "bed", 3, 20.0, 4) as bed:
-        begin(bed, {"bad0": "nan,weight-1e12,raise", "bad1": "key,kill-during"})
+        begin(bed, {"bad0": "nan,garbage,raise", "bad1": "key,kill-during"})
         killed = resumed(bed, bed.kill_server_app, 1.0)
         bed.finish()
         found = [*scripted(bed), judged(bed, "server-app", "", killed)]

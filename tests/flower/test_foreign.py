@@ -12,6 +12,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from flower.fakegrid import Clock, FakeGrid, make_context
 from flower.phones import Phone, World
 from flwr.app import ArrayRecord, Error, Message
+from flwr.client import mod as client_mods
 from flwr.clientapp import ClientApp
 from flwr.clientapp import mod as flower_mods
 from flwr.serverapp import strategy as flower_strategies
@@ -19,6 +20,7 @@ from flwr.serverapp import strategy as flower_strategies
 from fedbalancer import method
 from fedbalancer.errors import BadSetting, MissingData
 from fedbalancer.flower import FlowerAggregator, Strategy, client_app, introduce
+from fedbalancer.flower.compat import train_mods_of
 from fedbalancer.flower.grid_engine import Waiting
 
 Wrapped = flower_strategies.FedAvg
@@ -99,6 +101,49 @@ def test_privacy_on_a_whole_client_app_is_refused_by_name(name: str) -> None:
 def test_clipping_that_nobody_sends_a_norm_for_is_refused(name: str) -> None:
     with pytest.raises(BadSetting, match=name):
         client_app(lambda: None, lambda context: ([], []), mods=[getattr(flower_mods, name)])
+
+
+@pytest.mark.parametrize("name", ["secagg_mod", "secaggplus_mod"])
+@pytest.mark.parametrize("where", ["app", "train", "client_app"])
+def test_secure_aggregation_of_clients_is_refused_by_name(name: str, where: str) -> None:
+    """On a train function of the user's own it is seen at the greeting, when the app is whole."""
+    mod = getattr(client_mods, name)
+    if where == "client_app":
+        with pytest.raises(BadSetting, match=f"{name} is refused"):
+            client_app(lambda: None, lambda context: ([], []), mods=[mod])
+        return
+    app = ClientApp(mods=[mod] if where == "app" else [flower_mods.message_size_mod])
+    if where == "app":
+        with pytest.raises(BadSetting, match=f"{name} is refused"):
+            introduce(app, size=lambda context: 3)
+        return
+    introduce(app, size=lambda context: 3)
+    app.train(mods=[flower_mods.arrays_size_mod, mod])(lambda message, context: message)
+
+    def node(message: Message, sent_s: float) -> list[tuple[float, Message]]:
+        try:
+            return [(sent_s, app(message, make_context(2)))]
+        except BadSetting as error:
+            reply = Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
+            return [(sent_s, reply)]
+
+    world = World()
+    world.grid.nodes[2] = node
+    with pytest.raises(MissingData, match=f"1 of 1 nodes cannot introduce themselves.*{name} is refused"):
+        world.start(1, min_clients=1, clients_per_round=1)
+
+
+def test_secure_aggregation_of_the_server_is_refused_by_name() -> None:
+    from flwr.server.workflow import SecAggPlusWorkflow
+
+    with pytest.raises(BadSetting, match=r"SecAggPlusWorkflow is refused.*deadline"):
+        Strategy(aggregate=SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2))
+
+
+def test_mods_around_a_train_function_are_found() -> None:
+    app = ClientApp(mods=[flower_mods.message_size_mod])
+    app.train(mods=[flower_mods.arrays_size_mod])(lambda message, context: message)
+    assert train_mods_of(app) == [flower_mods.message_size_mod, flower_mods.arrays_size_mod]
 
 
 def test_local_privacy_clips_what_a_client_sends() -> None:

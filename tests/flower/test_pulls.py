@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from fedbalancer.flower.pulls import ReplyPuller
+from fedbalancer.flower.downloads import ReplyLimit
+from fedbalancer.flower.pulls import LANES, ReplyPuller
+
+LIMIT = ReplyLimit(1, 10**6)
+
+
+class Reply(str):
+    """As much of a message as is read: what it answers."""
+
+    @property
+    def metadata(self) -> Any:
+        return SimpleNamespace(reply_to_message_id=str(self))
 
 
 class Stuck:
@@ -21,39 +32,40 @@ class Stuck:
         self.let_go = threading.Event()
         self.asked: list[list[str]] = []
 
-    def pull_messages(self, ids: Any) -> list[str]:
+    def pull_messages(self, ids: Any) -> list[Reply]:
         self.asked.append(list(ids))
         if "a" in ids:
             self.let_go.wait(60)
-        return [f"reply to {identity}" for identity in ids]
+        return [Reply(identity) for identity in ids]
 
 
 def test_a_reply_that_hangs_holds_up_nobody() -> None:
     grid = Stuck()
-    lanes = ReplyPuller(grid)  # type: ignore[arg-type]
+    puller = ReplyPuller(grid, LIMIT)  # type: ignore[arg-type]
     ids, got = ["a", "b", "c"], []
     try:
         while len(ids) > 1:
-            for reply in lanes.pull(ids, 0.2):
-                ids.remove(str(reply).removeprefix("reply to "))
-                got.append(reply)
-        assert sorted(map(str, got)) == ["reply to b", "reply to c"]
+            for reply in puller.pull(ids, 0.2):
+                ids.remove(reply.answers)
+                got.append(reply.answers)
+        assert sorted(got) == ["b", "c"]
     finally:
         grid.let_go.set()
-    assert lanes.pull(ids, 60.0) == ["reply to a"]
+    assert [reply.answers for reply in puller.pull(ids, 60.0)] == ["a"]
     assert sum("a" in asked for asked in grid.asked) == 1
 
 
 def test_later_messages_keep_out_of_a_lane_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedbalancer.flower.pulls.HANGS_S", 0.1)
     grid = Stuck()
-    lanes = ReplyPuller(grid)  # type: ignore[arg-type]
+    puller = ReplyPuller(grid, LIMIT)  # type: ignore[arg-type]
     try:
-        assert not lanes.pull(["a"], 0.3)
-        ids = [*"abcdefghijkl"]
+        assert not puller.pull(["a"], 0.3)
+        ids = ["a", *(f"b{number}" for number in range(3 * LANES))]
         for _ in range(100):
-            for reply in lanes.pull(ids, 0.2):
-                ids.remove(str(reply).removeprefix("reply to "))
+            for reply in puller.pull(ids, 0.2):
+                ids.remove(reply.answers)
+                puller.forget(reply.answers)
             if ids == ["a"]:
                 break
         assert ids == ["a"]
@@ -68,7 +80,7 @@ def test_an_error_of_the_grid_is_not_swallowed() -> None:
             raise ConnectionError("the SuperLink is gone")
 
     with pytest.raises(ConnectionError):
-        ReplyPuller(Broken()).pull(["a"], 60.0)  # type: ignore[arg-type]
+        ReplyPuller(Broken(), LIMIT).pull(["a"], 60.0)  # type: ignore[arg-type]
 
 
 def test_a_signal_is_seen_while_a_call_hangs() -> None:
@@ -80,13 +92,13 @@ def test_a_signal_is_seen_while_a_call_hangs() -> None:
     def end(number: int, frame: FrameType | None) -> None:
         raise Ended
 
-    let_go, lanes = threading.Event(), ReplyPuller(Stuck())  # type: ignore[arg-type]
+    let_go, puller = threading.Event(), ReplyPuller(Stuck(), LIMIT)  # type: ignore[arg-type]
     before = signal.signal(signal.SIGUSR1, end)
     threading.Timer(0.2, signal.raise_signal, [signal.SIGUSR1]).start()
     try:
         with pytest.raises(Ended):
-            lanes.aside(let_go.wait, 60)
+            puller.aside(let_go.wait, 60)
     finally:
         let_go.set()
         signal.signal(signal.SIGUSR1, before)
-    assert lanes.aside(sorted, [2, 1], reverse=True) == [2, 1]
+    assert puller.aside(sorted, [2, 1], reverse=True) == [2, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from pathlib import Path
 
@@ -48,6 +49,37 @@ def test_fedbalancer_on_three_supernodes(tmp_path: Path) -> None:
     assert rounds["completed"].sum() >= 1
     assert evals["loss"][-1] < evals["loss"][0]
     assert any((tmp_path / f"client{number}").glob("*.safetensors") for number in range(3))
+
+
+@pytest.mark.soak
+@pytest.mark.alone
+@pytest.mark.timeout(300)
+def test_flwr_stop_leaves_a_stopped_run_with_a_model(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "first"
+    with Federation(tmp_path / "federation", {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}) as federation:
+        federation.superlink()
+        for number in range(3):
+            memory = {"FEDBALANCER_CLIENT_FOLDER": str(tmp_path / f"client{number}")}
+            federation.supernode(f"node{number}", f"partition-id={number}", memory)
+        federation.run(APP, "--run-config", f'folder="{tmp_path / "runs"}" key="first" rounds=1000')
+        until = time.monotonic() + PATIENCE_S
+        while not list(folder.glob("checkpoint/step-*")) and time.monotonic() < until:
+            time.sleep(0.5)
+        listed = flwr(federation, "ls", "--format", "json")
+        flwr(federation, "stop", str(json.loads(listed)["runs"][0]["run-id"]))
+        while status(folder) == "running" and time.monotonic() < until:
+            time.sleep(0.5)
+    assert status(folder) == "stopped"
+    assert (folder / "model.safetensors").exists()
+
+
+def flwr(federation: Federation, *arguments: str) -> str:
+    done = subprocess.run(["flwr", *arguments], env=federation.environment, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def status(folder: Path) -> str:
+    return str(json.loads((folder / "manifest.json").read_text())["status"])
 
 
 @pytest.mark.soak

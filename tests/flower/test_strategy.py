@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import safetensors.numpy
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
@@ -49,6 +50,55 @@ def test_a_run_that_died_ends_as_one_that_did_not(tmp_path: Path, dies: int) -> 
     assert weights_of(result) == pytest.approx(weights_of(wanted), abs=0)
     assert pl.read_parquet(tmp_path / "mine" / "rounds.parquet")["round"].to_list() == [1, 2, 3, 4, 5]
     assert bool(again.of("resumed")) == (dies > 1)
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "why"),
+    [
+        (SystemExit(0), "stopped", "`flwr stop`"),
+        (KeyboardInterrupt(), "stopped", "interrupted"),
+        (SystemExit(1), "failed", "exited with code 1"),
+        (ValueError("broken"), "failed", "ValueError('broken')"),
+        (BadSetting("a wrong value"), "failed", "a wrong value"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_run_that_ends_early_says_how_and_leaves_the_model_of_its_last_checkpoint(
+    tmp_path: Path, end: BaseException, status: str, why: str, at: int
+) -> None:
+    models: list[Any] = []
+
+    def evaluate(number: int, arrays: Any) -> None:
+        models.append(arrays["w"].numpy())
+        if number == at:
+            raise end
+
+    with pytest.raises(type(end)):
+        World(Phone(0), Phone(1)).start(5, "fedavg+wfa", evaluate_fn=evaluate, checkpoint_dir=tmp_path, run_key="mine")
+    manifest = json.loads((tmp_path / "mine" / "manifest.json").read_text())
+    assert manifest["status"] == status
+    assert why in manifest["why"]
+    model = tmp_path / "mine" / "model.safetensors"
+    assert model.exists() == (at > 1)
+    if at > 1:
+        assert safetensors.numpy.load_file(model)["w"] == pytest.approx(models[at - 1], abs=0)
+        assert "model.safetensors" in manifest["files"]
+
+
+@pytest.mark.parametrize("name", ["fedbalancer", "fedbalancer+late", "oort"])
+def test_a_checkpoint_does_not_grow_with_the_rounds(tmp_path: Path, name: str) -> None:
+    """Once the 2 w = 40 utilities of the last rounds are there."""
+    sizes = {}
+    for rounds in (45, 60):
+        phones = [Phone(0), Phone(1)]
+        for phone in phones:
+            phone.metrics = {"f1": 0.5}
+        places = {"checkpoint_dir": tmp_path, "run_key": f"of-{rounds}", "federated_evaluate": True}
+        World(*phones).start(rounds, name, **places)
+        state = tmp_path / f"of-{rounds}" / "checkpoint" / f"step-{rounds:08d}" / "state.json"
+        sizes[rounds] = state.stat().st_size
+    assert sizes[60] < 1.1 * sizes[45]
 
 
 def test_results_of_earlier_rounds_are_there_after_a_resume(tmp_path: Path) -> None:

@@ -51,6 +51,10 @@ def test_the_loss_threshold_hardly_moves(lie: str, count: int, most: float, seed
     "lie",
     [
         "latency-liar(factor=.01)",
+        "epochs-liar",
+        "epochs-liar(factor=1,samples=.05)",
+        pytest.param("epochs-liar(factor=.2,samples=.05)", marks=soak),
+        pytest.param("epochs-liar(factor=5)", marks=soak),
         pytest.param("latency-liar", marks=soak),
         pytest.param("latency-liar(factor=1.5)", marks=soak),
     ],
@@ -60,6 +64,13 @@ def test_the_deadline_hardly_moves_and_honest_clients_finish(lie: str, count: in
     found = under(f"{lie}:{count}", seed=seed)
     assert found.deadline < 0.05
     assert found.honest >= 0.9
+
+
+@soak
+@pytest.mark.parametrize("method", [ROBUST, "tempo+robust"])
+@pytest.mark.parametrize("seed", range(3))
+def test_claimed_epochs_do_not_move_the_deadline_in_the_long_run(method: str, seed: int) -> None:
+    assert under("epochs-liar:10", method, seed, 100).deadline < 0.05
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -102,3 +113,4 @@ def test_without_attackers_nobody_is_left_out_and_the_model_is_no_worse_than_the
 def test_the_same_lies_steer_the_papers_rules() -> None:
     assert under("metadata-liar:10", PAPER).threshold > 0.5
     assert under("utility-liar:10", PAPER).selected > 0.25
+    assert under("epochs-liar:10", PAPER).deadline > 0.5

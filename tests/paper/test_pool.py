@@ -44,7 +44,7 @@ class News:
 @pytest.fixture(scope="module")
 def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
     runs = tmp_path_factory.mktemp("pool")
-    return Request(tasks=(TASK,), seeds=2, runs=runs, extend=1.5, jobs=1, resources=Resources(workers=1))
+    return Request(tasks=(TASK,), seeds=(0, 1), runs=runs, extend=1.5, jobs=1, resources=Resources(workers=1))
 
 
 def measure(request: Request, methods: tuple[str, ...], stop_after: int | None = None) -> News:
@@ -79,7 +79,7 @@ def test_a_stopped_one_goes_on_and_ends_in_the_same_bytes(request_: Request, tmp
 
 
 def test_a_run_that_is_shorter_than_wanted_is_carried_on(request_: Request, tmp_path: Path) -> None:
-    request = replace(request_, runs=tmp_path, seeds=1, extend=1.0)
+    request = replace(request_, runs=tmp_path, seeds=(0,), extend=1.0)
     measure(request, METHODS[:1])
     pool = TaskPool.make(request, TASK, METHODS[:1])
     run = pool.folder / METHODS[0] / "seed-0"
@@ -94,7 +94,7 @@ def test_a_run_that_is_shorter_than_wanted_is_carried_on(request_: Request, tmp_
 
 
 def test_a_run_that_failed_is_named_and_the_others_stay(request_: Request, tmp_path: Path) -> None:
-    request = replace(request_, runs=tmp_path, seeds=1, extend=1.0)
+    request = replace(request_, runs=tmp_path, seeds=(0,), extend=1.0)
     pool = TaskPool.make(request, TASK, METHODS[:2])
     blocked = pool.folder / METHODS[1] / "seed-0"
     blocked.mkdir(parents=True)
@@ -108,7 +108,10 @@ def test_a_run_that_failed_is_named_and_the_others_stay(request_: Request, tmp_p
 def test_what_makes_other_runs_makes_another_folder(request_: Request) -> None:
     folder = TaskPool.make(request_, TASK, METHODS[:1]).folder
     assert TaskPool.make(request_, TASK, METHODS).folder == folder, "methods and seeds share one"
-    assert TaskPool.make(replace(request_, seeds=5, rule="paper", extend=3.0), TASK, METHODS).folder == folder
+    assert (
+        TaskPool.make(replace(request_, seeds=tuple(range(5)), rule="paper", extend=3.0), TASK, METHODS).folder
+        == folder
+    )
     for changed in ({"settings": {"epochs": 2}}, {"rounds": 3}, {"engine": "plain"}):
         other = replace(request_, **changed)  # type: ignore[arg-type]
         assert TaskPool.make(other, TASK, METHODS).folder != folder

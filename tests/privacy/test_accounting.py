@@ -57,7 +57,7 @@ def test_the_papers_noise_on_clipped_losses_gives_the_epsilons_found_before(rele
 
 def test_the_papers_mechanism_has_no_epsilon_without_a_clip() -> None:
     assert epsilon_of(LossStatistics(noise_factor=5.0).release(False).noise_multiplier, 1) == math.inf
-    clipped = LossStatistics(noise_factor=5.0, loss_clip=5.0).release(False)
+    clipped = LossStatistics(noise_factor=5.0, utility_samples="all", loss_clip=5.0).release(False)
     assert clipped.noise_multiplier == pytest.approx(5 / math.sqrt(3 * 25 + 1 + 625))
     assert 30 < epsilon_of(clipped.noise_multiplier, 1) < 40
 

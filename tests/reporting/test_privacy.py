@@ -48,7 +48,7 @@ def test_epsilon_stands_with_unit_delta_and_what_it_is_about(tmp_path: Path) -> 
         (
             {"mechanism": "gaussian", "noise_multiplier": 0.0},
             None,
-            "epsilon infinite, because the losses have no bound",
+            "epsilon infinite, because one sample can change it without bound",
         ),
         ({"mechanism": "silent", "noise_multiplier": "inf"}, None, "silent: epsilon at most 0 for"),
         ({}, None, "epsilon unknown, no release is recorded yet"),
@@ -63,10 +63,18 @@ def test_what_is_infinite_or_unknown_is_said_so(tmp_path: Path, change: Any, row
 
 def test_noise_on_the_model_has_its_own_epsilon_and_both_have_one(tmp_path: Path) -> None:
     rows = {**ROWS, "model_epsilon": [2.0, 0.0, 3.0], "whole_epsilon": [2.5, 0.0, 3.7]}
-    summary, _, _ = texts(run_with(tmp_path / "run", {**TOLD, "model_noise_multiplier": 4.0}, rows))
-    assert (
-        "model: epsilon at most 3 for one client, 3.7 together with the metadata for one sample" in summary["privacy"]
-    )
+    told = {**TOLD, "model_noise_multiplier": 4.0, "model_why": "", "whole_why": ""}
+    summary, _, _ = texts(run_with(tmp_path / "run", told, rows))
+    wanted = "model: epsilon at most 3 for one client; both together: epsilon at most 3.7 for one sample"
+    assert wanted in summary["privacy"]
+
+
+def test_why_an_epsilon_of_the_model_is_infinite_is_said(tmp_path: Path) -> None:
+    rows = {**ROWS, "model_epsilon": [float("inf")] * 3, "whole_epsilon": [2.5, 0.0, 3.7]}
+    told = {**TOLD, "model_noise_multiplier": 4.0, "model_why": "Oort reacts", "whole_why": ""}
+    summary, _, _ = texts(run_with(tmp_path / "run", told, rows))
+    wanted = "model: epsilon infinite, because Oort reacts, for one client; both together: epsilon at most 3.7"
+    assert wanted in summary["privacy"]
 
 
 @pytest.mark.parametrize("told", [None, 3, {}, {**TOLD, "noise_multiplier": "much"}])

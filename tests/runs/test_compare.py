@@ -10,13 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from runs import tinytask
 
 import fedbalancer as fb
 from fedbalancer.engine.executors import Resources
-from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
+from fedbalancer.errors import BadData, BadSetting, FedBalancerError, RunFolderError, UnknownName
 from fedbalancer.protocols import Stateless
 from fedbalancer.reporting import score_folder
 from fedbalancer.reporting.summary import write_headline
@@ -130,6 +131,42 @@ def test_a_comparison_of_which_nothing_is_left_is_an_error_that_says_why() -> No
 
     with pytest.raises(FedBalancerError, match=r"fedavg\+1t seed 0 failed: .*no such model.*prox\+1t seed 0 failed"):
         fb.compare(tinytask.load(model=refuse, model_bytes=40), ["fedavg+1t", "prox+1t"], seeds=1, jobs=1)
+
+
+def numbers(count: int, seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(count, 3)).astype(np.float32), rng.normal(size=count).astype(np.float32)
+
+
+def regression(**options: Any) -> fb.Task:
+    """A task that fits numbers, which have no accuracy."""
+    from torch import nn
+
+    return fb.Task(
+        clients={f"c{row}": numbers(15, row) for row in range(5)}, test=numbers(20, 9), latency="har",
+        model=lambda: nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), loss=lambda x, y: (x - y) ** 2,
+        rounds=2, clients_per_round=3, **options,
+    )  # fmt: skip
+
+
+def test_a_task_without_accuracy_can_be_run_but_is_refused_by_a_comparison_before_training(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="models need the extra [torch]")
+    assert fb.run(regression(), "fedavg+1t").status == "done"
+    with pytest.raises(
+        BadData, match=r"task 'custom' has no accuracy.*labels are float32 of shape \(\)\. Give .*metric="
+    ):
+        fb.compare(regression(), ["fedavg+1t", "prox+1t"], seeds=2, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("ignore:prox")
+def test_a_task_without_accuracy_is_compared_by_a_metric_of_its_own() -> None:
+    pytest.importorskip("torch", reason="models need the extra [torch]")
+    near = regression(metric=lambda x, y: (((x - y) ** 2 < 1).sum(), len(y)))
+    found = fb.compare(near, ["fedavg+1t", "prox+1t"], seeds=1, jobs=1, extend=1.0)
+    assert 0 < found["prox+1t"].accuracy.mean <= 1
+    with pytest.raises(FedBalancerError, match=r"nothing can be scored: .*no evaluation with an accuracy within"):
+        fb.compare(regression(metric=lambda x, y: (0, 0)), ["fedavg+1t"], seeds=1, jobs=1, extend=1.0)
 
 
 def test_a_failing_run_does_not_take_the_others_along(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from runs import tinytask
 
 import fedbalancer as fb
 from fedbalancer.errors import UnknownName
+from fedbalancer.reporting import RunCurve, score
 from fedbalancer.runs import display
 
 
@@ -101,3 +103,18 @@ def test_progress_is_shown_where_somebody_looks_on(
     monkeypatch.setitem(__import__("sys").modules, "IPython", Notebook)
     assert display.is_wanted(None)
     assert not display.is_wanted(False)
+
+
+def test_a_bound_has_its_sign_wherever_a_comparison_is_shown() -> None:
+    best = RunCurve("fedavg+1t", 0, curve(0.5, 0.8))
+    never = RunCurve("fedbalancer", 0, curve(0.5, 0.6))
+    table = score([best, never], {0: 20.0}, rule="fair")
+    assert table["fedbalancer"].speedup.bound == "<"
+    assert re.search(r"fedbalancer < 1\.00x\)$", repr(table))
+    assert "fedavg+1t 1.00x" in repr(table)
+    assert "never, &lt; 1.00×" in table._repr_html_()
+
+
+def curve(*accuracies: float) -> pl.DataFrame:
+    times = [10.0 * row for row in range(len(accuracies) + 1)]
+    return pl.DataFrame({"start_s": times[:-1], "clock_s": times[1:], "accuracy": accuracies})

@@ -14,6 +14,7 @@ from fedbalancer.errors import BadSetting
 from fedbalancer.privacy import epsilon_of
 from fedbalancer.runs.execute import execute, resume
 from fedbalancer.runs.spec import RunSpec
+from fedbalancer.store.checkpoint import Checkpoints
 
 pytest.importorskip("dp_accounting")
 PRIVATE = "fedbalancer[w=2,forward_pass=every,summary=histogram(noise_multiplier=7)]"
@@ -62,6 +63,44 @@ def test_a_stopped_run_resumes_with_what_was_spent(tmp_path: Path) -> None:
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
+EXACT = ["seen_loss_p10", "seen_loss_p50", "seen_loss_p90"]
+CENTRAL = "fedavg+1t[aggregate=fedbalancer.privacy.central:PrivateMean]"
+
+
+def saved_losses(folder: Path) -> int:
+    """How many exact losses of samples lie in the last checkpoint."""
+    loaded = Checkpoints(folder / "checkpoint").load_latest()
+    assert loaded is not None
+    return len(loaded[1]["engine.losses"])
+
+
+@pytest.mark.parametrize("method", [PRIVATE, CENTRAL, "prox+1t+silent", "oort[summary=histogram]"])
+def test_a_private_run_writes_no_exact_losses_unless_asked(tmp_path: Path, method: str) -> None:
+    result = execute(spec(method), tmp_path / "run")
+    assert saved_losses(tmp_path / "run") == 0
+    assert result.rounds.select(EXACT).null_count().row(0) == (result.rounds.height,) * 3
+    asked = execute(spec(method, save_exact_losses=True), tmp_path / "asked")
+    assert saved_losses(tmp_path / "asked") > 0
+    assert asked.rounds.filter(pl.col("completed") > 0).select(EXACT).null_count().row(0) == (0,) * 3
+    assert result.rounds.drop(EXACT).equals(asked.rounds.drop(EXACT))
+    assert (result.weights == asked.weights).all()
+
+
+@pytest.mark.parametrize("method", ["fedbalancer[w=2]", "fedbalancer[w=2,noise_factor=.5]"])
+def test_a_run_that_promises_nothing_writes_them(tmp_path: Path, method: str) -> None:
+    result = execute(spec(method), tmp_path / "run")
+    assert saved_losses(tmp_path / "run") > 0
+    assert result.rounds.select(EXACT).null_count().row(0) == (0,) * 3
+
+
+def test_a_private_run_whose_lists_are_needed_resumes_with_new_ones_and_says_so(tmp_path: Path) -> None:
+    calls = iter(range(1000))
+    private = spec("fedbalancer[w=2,summary=histogram(noise_multiplier=7)]", rounds=8)
+    execute(private, tmp_path / "run", stopped=lambda: next(calls) >= 3)
+    assert resume(tmp_path / "run", task=tinytask.load()).rounds.height == 8
+    assert "exact losses were not saved" in (tmp_path / "run" / "log.jsonl").read_text()
+
+
 def test_a_budget_without_noise_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="epsilon_budget = 1"):
         execute(spec("fedbalancer", epsilon_budget=1.0), tmp_path / "run")
@@ -79,7 +118,7 @@ def test_a_run_without_noise_has_no_table_of_epsilons(tmp_path: Path) -> None:
     [
         "fedbalancer[w=2,forward_pass=every,summary=secagg-histogram(noise_multiplier=7,least=3)]",
         "fedbalancer-clients[threshold=TrackedThreshold,pace=ConstantPace,summary=fraction-tracker]",
-        "fedbalancer[w=2,forward_pass=every,summary=gaussian(noise_factor=100,loss_clip=5)]",
+        "fedbalancer[w=2,forward_pass=every,summary=gaussian(noise_factor=100,loss_clip=5,utility_samples='all')]",
         "oort[summary=histogram]",
         "fedavg+1t[forward_pass=every,summary=histogram]",
     ],

@@ -54,6 +54,29 @@ def test_more_clients_a_round_than_there_are_is_said_where_somebody_asked_for_it
     assert sentence == "clients_per_round = 60: custom has 2 clients, so a round asks all of them"
 
 
+def test_a_task_without_latencies_says_whose_it_gets_and_how_to_set_them() -> None:
+    task = tinytask.load(latency=None)
+    (sentence,) = said(task, method="fedavg+1t")
+    assert sentence.startswith("tiny has no latency, so a batch takes as long as one of femnist")
+    assert "(slow 1,642 ms, mid 588 ms, fast 179 ms)" in sentence
+    assert "`fedbalancer list devices`" in sentence
+    row = {"slow": (3.0, 1.0), "mid": (2.0, 1.0), "fast": (1.0, 0.1)}
+    for latency in ("femnist", "har", row):
+        assert said(tinytask.load(latency=latency), method="fedavg+1t") == []
+    assert said(task, method="fedavg+1t", settings={"latency": "femnist"}) == []
+    assert said("synthetic", method="fedavg+1t") == []
+    plan = ComparisonPlan.make(RunSpec(task=task), ["fedavg+1t", "fedavg+2t"], 2)
+    assert surprises_of_plan(plan) == [sentence]
+
+
+def test_the_latencies_are_those_of_femnist_unless_set() -> None:
+    unset, femnist, har = (
+        fb.run(tinytask.load(latency=latency), "fedavg+1t", rounds=2, timing_only=True).rounds["end_s"].to_list()
+        for latency in (None, "femnist", "har")
+    )
+    assert unset == femnist != har
+
+
 def test_a_run_that_begins_with_nobody_there_says_so(tmp_path: Path) -> None:
     task = tinytask.load()
     away, there = tmp_path / "away.json", tmp_path / "there.json"
@@ -77,7 +100,8 @@ def test_a_comparison_says_it_once_for_all_its_methods() -> None:
 
 def labelled(**clients: list[int]) -> fb.Task:
     parts = {name: (np.zeros((len(y), 2), np.float32), np.array(y)) for name, y in clients.items()}
-    return fb.Task(clients=parts, test=(np.zeros((4, 2), np.float32), np.arange(4)), model=tinytask.linear)
+    test = np.zeros((4, 2), np.float32), np.arange(4)
+    return fb.Task(clients=parts, test=test, model=tinytask.linear, latency="har")
 
 
 def test_a_label_of_one_client_alone_far_from_the_others_is_pointed_out() -> None:

@@ -45,6 +45,19 @@ def test_rounds_in_which_all_were_wrong_are_counted() -> None:
     assert bench.after(offence("c1", 3, "c0")).in_vain == 0
 
 
+def test_who_does_not_answer_sits_out_as_long_until_it_reports_or_restarts() -> None:
+    bench = Bench().unanswered(["c1"], 3)
+    assert (bench.until, bench.silent) == ({"c1": 4}, ("c1",))
+    twice = bench.unanswered(["c1", "c2"], 6)
+    assert twice.until == {"c1": 8, "c2": 7}
+    assert twice.answering(["c1", "c0"]) == Bench({"c2": 1}, {"c2": 7}, silent=("c2",))
+    assert twice.after(make_result([make_report("c1"), make_report("c2")])) == Bench()
+    invalid = bench.after(offence("c1", 6, "c0"))
+    assert invalid.until == {"c1": 8}
+    assert invalid.answering(["c1"]) is invalid, "a restart does not excuse an invalid report"
+    assert Bench().unanswered([], 3) == Bench()
+
+
 def test_rows_are_those_of_the_others_or_all_if_there_are_none() -> None:
     ledger, bench = make_ledger([10, 10, 10]), Bench({"c1": 1, "gone": 1}, {"c1": 5})
     assert bench.rows_without(ledger, np.array([0, 1, 2]), 4).tolist() == [0, 2]

@@ -64,6 +64,36 @@ def test_batches_cannot_take_longer_than_the_server_saw() -> None:
     assert "negative" in str(fault(make_report(batch_s=-1.0), WEIGHTS, 100))
 
 
+@pytest.mark.parametrize(("before", "now", "fits"), [
+    (50, 60, True), (50, 150, True), (50, 151, False), (50, 10, True), (50, 0, False), (1000, 2000, True),
+    (1000, 2001, False), (10**5, 10**6, False),
+])  # fmt: skip
+def test_data_may_grow_within_a_bound_from_one_report_to_the_next(before: int, now: int, fits: bool) -> None:
+    told = replace(make_report(weight=float(max(now, 1)), trained=max(now, 1)), size=now)
+    assert (fault(told, WEIGHTS, before) is None) == fits
+    assert "weight" in str(fault(replace(told, weight=now + 1.0), WEIGHTS, before)) or not fits
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9, 100])
+def test_no_weight_is_over_so_many_times_the_median_where_there_is_a_limit(count: int) -> None:
+    sizes = [10**6] + [40] * count
+    reports = [make_report(f"c{n}", weight=float(size), trained=size) for n, size in enumerate(sizes)]
+    state, result = state_of(*sizes), make_result(reports)
+    assert believed(result, state) is result, "the paper's methods in the simulator"
+    assert [r.weight for r in believed(result, state, most_weight=5.0).reports] == [200.0] + [40.0] * count
+    even = make_result(reports[1:])
+    assert believed(even, state, most_weight=5.0) is even
+
+
+@pytest.mark.parametrize("epochs", [0.0, -1.0, 5.01, math.inf, math.nan])
+def test_a_client_trains_some_of_the_ordered_epochs_and_no_more(epochs: float) -> None:
+    told = replace(make_report(), epochs=epochs)
+    assert f"epochs {epochs:g}, which must be over 0 and at most the 5 ordered" in str(
+        fault(told, WEIGHTS, 100, make_order())
+    )
+    assert fault(replace(told, epochs=0.1), WEIGHTS, 100, make_order()) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from builders import heard, known_clients, make_ledger, make_report, make_result, make_setup, make_state, oort_world
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedbalancer.methods import method
 from fedbalancer.server.aggregate import ClippedAround, MajorityVote, Median, WeightedMean
@@ -152,17 +154,41 @@ class TestLimitedDeadline:
         assert self.plan(self.ledger, last_s=300.0) == 200.0
         assert self.plan(self.ledger, last_s=50.0) == 60.0
 
-    def test_what_clients_say_of_their_speed_is_replaced_by_what_the_server_saw(self) -> None:
-        """Ten samples in batches of ten, five epochs: five batches in 60 - 10 seconds are of 10 s, whatever is told."""
-        policy, setup = LimitedDeadline(), make_setup(make_ledger([100] * 6))
-        found = []
-        for told_s in (1e-3, 10.0, 40.0):
-            report = replace(make_report("c0", batch_s=told_s), timings=Timings(5.0, 0.0, 50.0, 5.0))
-            result = make_result([report])
-            state = make_state(setup.ledger.record(result), deadline=policy.init(setup))
-            own = policy.observe(setup, state, result)
-            found.append(float(state.ledger.batch_s_sum[0] + own.off_s[0]))
-        assert found == pytest.approx([11.0] * 3)
+    def observed(self, report: Any, deadline_s: float = 100.0, missing: tuple[str, ...] = (), **setup: Any) -> Any:
+        """What the policy remembers of clients with 100 samples and 1 s per batch: 10 s per epoch, 10 s of network."""
+        policy, known = LimitedDeadline(), make_setup(make_ledger([100] * 6), **setup)
+        result = make_result([report] if report else [], missing, deadline_s=deadline_s)
+        state = make_state(known.ledger.record(result), deadline=policy.init(known))
+        return (10 * policy.observe(known, state, result).batch_s).tolist()
+
+    @given(
+        epochs=st.floats(1e-6, 5.0), trained=st.integers(1, 100), batch_s=st.floats(1e-9, 60.0),
+        over=st.floats(0.0, 100.0), stops=st.booleans(), took_s=st.floats(11.0, 100.0),
+    )  # fmt: skip
+    def test_claims_about_work_and_speed_change_nothing(
+        self, epochs: float, trained: int, batch_s: float, over: float, stops: bool, took_s: float
+    ) -> None:
+        honest = replace(make_report("c0", trained=100), timings=Timings(5.0, 0.0, took_s - 10.0, 5.0))
+        claims = replace(honest.summary, trained=trained, batch_s=batch_s, over_count=over)
+        lied = replace(honest, epochs=epochs, summary=claims)
+        one, other = (self.observed(report, stops_in_epoch=stops)[0] for report in (honest, lied))
+        assert other == pytest.approx(one, rel=1e-6)
+
+    def test_an_epoch_takes_what_the_server_measured(self) -> None:
+        """A client expected at 10 s per epoch had time for all five: 75 s of work are 15 s each, a fifth of the way."""
+        assert self.observed(replace(make_report("c0"), timings=Timings(5.0, 0.0, 75.0, 5.0)))[0] == pytest.approx(11.0)
+        """In 40 - 10 s only three fit, so 27 s of work are 9 s each."""
+        assert self.observed(replace(make_report("c0"), timings=Timings(5.0, 0.0, 27.0, 5.0)), 40.0)[
+            0
+        ] == pytest.approx(9.8)
+        assert self.observed(make_report("c0"))[0] == 10.0, "nobody measured"
+
+    def test_a_missed_deadline_is_the_least_that_an_epoch_takes(self) -> None:
+        found = self.observed(None, 40.0, ("c1",))
+        assert found[1] == pytest.approx(10.0 + (30.0 - 10.0) / 5)
+        assert math.isnan(found[0]), "who was not asked"
+        assert self.observed(None, 15.0, ("c1",))[1] == 10.0
+        assert math.isnan(self.observed(None, math.inf, ("c1",))[1])
 
     def test_who_waits_for_all_goes_on_to(self) -> None:
         policy = LimitedDeadline(WaitForShare())

@@ -144,5 +144,5 @@ def test_same_rows_same_bytes_in_other_processes_with_other_threads() -> None:
 
 
 def test_the_docs_explain_the_same_columns() -> None:
-    page = Path(__file__).parents[2] / "docs" / "columns.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "columns.md"
     assert page.read_text() == markdown()  # else write it anew

@@ -19,6 +19,7 @@ from fedbalancer.client.work import AllOrNothing
 from fedbalancer.errors import UnknownName
 from fedbalancer.methods import BASES, MODIFIERS, SLOTS, method
 from fedbalancer.protocols import Stateless
+from fedbalancer.randomness import stream
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.deadline import FixedDeadline, WaitForShare
@@ -460,3 +461,53 @@ class NoisyLosses(LossStatistics):
 def test_the_given_generator_may_be_drawn_from() -> None:
     assert check_policy(RandomSubset()) == "samples"
     assert check_policy(NoisyLosses(noise_factor=0.5)) == "summary"
+
+
+class FixedDraw(Stateless):
+    """Draws with a generator of its own seed."""
+
+    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+        return np.random.default_rng(0).choice(available, min(setup.clients_per_round, len(available)), replace=False)
+
+
+class DrawOfTheRound(Stateless):
+    """Draws by the round, and not by the seed."""
+
+    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+        rng = stream(0, "clients", state.round)
+        return rng.permutation(available)[: setup.clients_per_round]
+
+
+class ShuffledByRandom(Stateless):
+    """The same with the standard library."""
+
+    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+        rows = available.tolist()
+        random.Random(state.round).shuffle(rows)
+        return np.array(rows[: setup.clients_per_round], dtype=int)
+
+
+@pytest.mark.parametrize("policy", [FixedDraw(), DrawOfTheRound(), ShuffledByRandom()])
+def test_a_selector_that_draws_the_same_clients_for_every_seed_is_told(policy: Any) -> None:
+    with pytest.raises(PolicyError, match=r"draws the same clients for every seed: rows \[.*stream\(setup\.seed"):
+        check_policy(policy)
+
+
+class Largest(Stateless):
+    """Decides by what is known, and draws between equals only."""
+
+    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+        ties = stream(setup.seed, "ties", state.round).random(len(available))
+        return available[np.lexsort((ties, -state.ledger.size[available]))][: setup.clients_per_round]
+
+
+class InTurn(Stateless):
+    """Clients take turns, whatever the seed."""
+
+    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+        return np.roll(available, -state.round * setup.clients_per_round)[: setup.clients_per_round]
+
+
+@pytest.mark.parametrize("policy", [Largest(), InTurn(), Uniform()])
+def test_a_selector_that_decides_without_a_draw_may_ignore_the_seed(policy: Any) -> None:
+    assert check_policy(policy) == "clients"

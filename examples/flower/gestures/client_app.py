@@ -1,4 +1,4 @@
-"""A client: its recordings and the network. Samples, epochs and the deadline are FedBalancer's business."""
+"""A client: its recordings and the network. fedbalancer selects samples, trains and keeps the deadline."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from gestures.task import network, recordings
 
 @dataclass(frozen=True)
 class Phone:
-    """A device that is slower than this machine: how long it takes for a batch, and to receive and send."""
+    """A device that is slower than this machine: seconds per batch, download and upload."""
 
     batch_s: float
     download_s: float = 0.0
@@ -18,13 +18,13 @@ class Phone:
 
 
 def data(context: Context):
-    """All that this client has; its node's configuration says who it is."""
+    """Return this client's recordings; the node configuration names the person."""
     config = context.node_config
     return recordings(int(config["person"]), int(config.get("recordings", 200)))
 
 
 def phone(context: Context, round: int) -> Phone | None:
-    """For the example only: `batch-s` in the node's configuration slows a client down to that pace."""
+    """Slow the client down to `batch-s` seconds per batch, for this example only."""
     batch_s = context.node_config.get("batch-s")
     return None if batch_s is None else Phone(float(batch_s))
 

@@ -1,4 +1,4 @@
-"""A client in plain NumPy. What FedBalancer needs: `introduce` once, then `balanced`, `select` and `reply`."""
+"""A client in plain NumPy. It calls `introduce` once, and `balanced`, `select` and `reply` in every round."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def samples(context: Context):
 
 
 def batch_s(context: Context, batch_size: int, count: int) -> Sequence[float]:
-    """How long a few batches take here, on a model that is thrown away."""
+    """Time a few batches on a temporary model."""
     x, y = samples(context)
     weights, bias, seconds = np.zeros((FEATURES, CLASSES)), np.zeros(CLASSES), []
     for _ in range(count):
@@ -38,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
     weights, bias = (array.numpy().copy() for array in work.arrays.values())
     work.select(forward=lambda: losses(weights, bias, x, y))
     first_seen = np.full(len(y), np.nan)
-    for rows in work.batches():  # of the selected samples; they end when the time is up
+    for rows in work.batches():  # batches of the selected samples, until the deadline
         before = losses(weights, bias, x[rows], y[rows])
         first_seen[rows] = np.where(np.isnan(first_seen[rows]), before, first_seen[rows])
         step(weights, bias, x[rows], y[rows], work.order.learning_rate)

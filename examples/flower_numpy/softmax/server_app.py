@@ -1,4 +1,4 @@
-"""The server: FedBalancer for a strategy, a start of zeros, and points that nobody trains on."""
+"""A server with FedBalancer as its strategy. Training starts at zero; the test points belong to no client."""
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, MetricRecord

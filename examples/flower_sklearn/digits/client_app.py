@@ -1,4 +1,4 @@
-"""A client with scikit-learn. What FedBalancer needs: `introduce` once, then `balanced`, `select` and `reply`."""
+"""A client with scikit-learn. It calls `introduce` once, and `balanced`, `select` and `reply` in every round."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def samples(context: Context):
 
 
 def batch_s(context: Context, batch_size: int, count: int) -> Sequence[float]:
-    """How long a few batches take here, on a model that is thrown away."""
+    """Time a few batches on a temporary model."""
     x, y = samples(context)
     model, seconds = classifier(start()), []
     for _ in range(count):
@@ -38,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
     model = classifier(work.arrays.to_numpy_ndarrays(), work.order.learning_rate)
     work.select(forward=lambda: losses(model, x, y))
     first_seen = np.full(len(y), np.nan)
-    for rows in work.batches():  # of the selected samples; they end when the time is up
+    for rows in work.batches():  # batches of the selected samples, until the deadline
         before = losses(model, x[rows], y[rows])
         first_seen[rows] = np.where(np.isnan(first_seen[rows]), before, first_seen[rows])
         model.partial_fit(x[rows], y[rows])

@@ -1,4 +1,4 @@
-"""The server: FedBalancer for a strategy, a start of zeros, and digits that nobody trains on."""
+"""A server with FedBalancer as its strategy. Training starts at zero; the test digits belong to no client."""
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp

@@ -1,1 +1,1 @@
-"""Two policies of one's own: one small file each, no change to fedbalancer."""
+"""Two custom policies, one file each."""

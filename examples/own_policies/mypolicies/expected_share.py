@@ -1,4 +1,4 @@
-"""A deadline policy: wait as long as a share of this round's clients is expected to need."""
+"""A deadline policy: wait until a share of the selected clients is expected to finish."""
 
 from dataclasses import dataclass
 

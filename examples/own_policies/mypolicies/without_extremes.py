@@ -1,4 +1,4 @@
-"""A sample selector: neither the samples that are learned already nor those that may be mislabelled."""
+"""A sample selection policy that skips samples already learned and samples that may be mislabelled."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from fedbalancer.types import FloatArray, IndexArray, Order
 
 @dataclass(frozen=True)
 class WithoutExtremes:
-    """Samples whose loss lies between two quantiles of the client's losses; all while some are not known yet."""
+    """Select samples whose loss is between two quantiles, or all samples while some losses are unknown."""
 
     low: float = 0.2
     high: float = 0.95

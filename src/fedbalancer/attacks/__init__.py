@@ -2,6 +2,7 @@
 
 from fedbalancer.attacks.attack import Attack
 from fedbalancer.attacks.attackers import Attackers
+from fedbalancer.attacks.epochs_liar import EpochsLiar
 from fedbalancer.attacks.label_flip import LabelFlip
 from fedbalancer.attacks.latency_liar import LatencyLiar
 from fedbalancer.attacks.metadata_liar import MetadataLiar
@@ -16,6 +17,7 @@ __all__ = [
     "Attack",
     "Attackers",
     "DataAttack",
+    "EpochsLiar",
     "LabelFlip",
     "LatencyLiar",
     "MetadataLiar",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fedbalancer.attacks.attack import Attack
 from fedbalancer.attacks.attackers import Attackers
+from fedbalancer.attacks.epochs_liar import EpochsLiar
 from fedbalancer.attacks.label_flip import LabelFlip
 from fedbalancer.attacks.latency_liar import LatencyLiar
 from fedbalancer.attacks.metadata_liar import MetadataLiar
@@ -19,6 +20,7 @@ ATTACKS: dict[str, tuple[str, type[Attack]]] = {
     "metadata-liar": ("says that its losses are 10 times what they are (factor, told=all|high|low|sum)", MetadataLiar),
     "utility-liar": ("says that its squared losses are 100 times what they are (factor)", UtilityLiar),
     "latency-liar": ("says that a batch takes 1e9 times as long as it does (factor)", LatencyLiar),
+    "epochs-liar": ("claims a hundredth of the epochs that it trained (factor, samples)", EpochsLiar),
     "label-flip": ("trains on labels in the opposite order: n - 1 - k of n classes for k", LabelFlip),
     "update-flip": ("sends its update times -1 (factor: times -factor)", UpdateFlip),
     "update-scale": ("sends its update times 1e30 (factor)", UpdateScale),

@@ -138,3 +138,4 @@ def finish(result: ComparisonRun, folder: Path, as_json: bool) -> None:
         raise typer.Exit(EXIT_INTERRUPTED)
     if result.failed:
         raise typer.Exit(EXIT_USER_ERROR)
+    result.scored()

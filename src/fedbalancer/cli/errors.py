@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import typer
@@ -22,6 +23,7 @@ def with_clear_errors(command: Callable[P, None]) -> Callable[P, None]:
     @wraps(command)
     def inner(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
+            _check_names(kwargs.values())
             command(*args, **kwargs)
         except FedBalancerError as error:
             typer.echo(f"error: {' '.join(str(error).split())}", err=True)
@@ -36,6 +38,16 @@ def with_clear_errors(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(EXIT_INTERRUPTED) from error
 
     return inner
+
+
+def _check_names(values: Iterable[object]) -> None:
+    """Refuse arguments that are not UTF-8 before any work is done: a run could not write its tables there."""
+    from fedbalancer.files import check_path_name
+
+    for value in values:
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str | Path):
+                check_path_name(each)
 
 
 class Commands(core.TyperGroup):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def new(
 
     for path in write_app(folder, framework):
         typer.echo(path)
-    typer.echo(f"try it: fedbalancer flower try {folder}", err=True)
+    typer.echo(f"try it: fedbalancer flower try {shlex.quote(str(folder))}", err=True)
 
 
 def try_(

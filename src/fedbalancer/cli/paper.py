@@ -27,7 +27,7 @@ paper = typer.Typer(
 POOL, RESULTS = Path("runs") / "paper", Path("runs") / "paper" / "results"
 
 Tasks = Annotated[str | None, typer.Option(help="Comma-separated tasks. Default: the item's.")]
-Seeds = Annotated[int, typer.Option(min=1, max=1000, help="Number of seeds: 0, 1, ...")]
+Seeds = Annotated[str, typer.Option(help="Number of seeds, or the seeds: 5, 10..19 or 4,7. Default: 3.")]
 ItemScale = Annotated[str | None, typer.Option(help="Scale: small, or paper as published. Default: the item's.")]
 ResultsFolder = Annotated[Path, typer.Option("--out", help="Folder of results; the item gets a folder inside.")]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Pool of runs; all items reuse the runs in it.")]
@@ -49,7 +49,7 @@ def item_command(name: str) -> Callable[..., None]:
     def command(
         tasks: Tasks = None,
         scale: ItemScale = None,
-        seeds: Seeds = 3,
+        seeds: Seeds = "3",
         jobs: options.Jobs = None,
         out: ResultsFolder = RESULTS,
         runs: RunsFolder = POOL,
@@ -70,8 +70,8 @@ def item_command(name: str) -> Callable[..., None]:
         item = load_item(name)
         size = scale if scale is not None else item.scale
         request = Request(
-            tasks=item.tasks if tasks is None else _names(tasks), scale=size, seeds=seeds, users=users,
-            variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
+            tasks=item.tasks if tasks is None else _names(tasks), scale=size, seeds=options.seeds_of(seeds),
+            users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
             rule=item.rule if rule is None else check_rule(rule), runs=runs, jobs=jobs,
             grid=grid if grid is not None else size == "small",
         )  # fmt: skip
@@ -108,7 +108,7 @@ def _make(item: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | No
 
 
 def table5(
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Number of sittings.")] = 3,
+    seeds: Annotated[str, typer.Option(help="Number of sittings, or the sittings: 3, 1..2 or 0,2. Default: 3.")] = "3",
     seed: Annotated[int | None, typer.Option(help="Only this sitting. Three were recorded: seed modulo 3.")] = None,
     speed: Speed = 20.0,
     scale: ItemScale = None,
@@ -133,9 +133,10 @@ def table5(
     from fedbalancer.paper.items.testbed import Table5
     from fedbalancer.reporting.rule import check_rule
 
-    item = Table5(speed=speed, phones=phones, first=seed if seed is not None else 0)
+    item = Table5(speed=speed, phones=phones)
     request = Request(
-        tasks=item.tasks, scale=scale or item.scale, seeds=seeds if seed is None else 1, rounds=rounds, runs=runs,
+        tasks=item.tasks, scale=scale or item.scale, rounds=rounds, runs=runs,
+        seeds=options.seeds_of(seeds) if seed is None else (seed,),
         rule=item.rule if rule is None else check_rule(rule), grid=False,
     )  # fmt: skip
     _make(item, request, out, as_json, GentleStop())

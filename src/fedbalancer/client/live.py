@@ -14,7 +14,8 @@ from fedbalancer.client.batches import batches
 from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound, Released
-from fedbalancer.protocols import Training
+from fedbalancer.client.summary import coarse, system_generator
+from fedbalancer.protocols import Training, is_private
 from fedbalancer.types import FloatArray, IndexArray, Layout, Order, Trained
 
 SHORTEST_S = 1e-9
@@ -145,10 +146,26 @@ class LiveRound(ClientRound):
             return None
         return training.result() if counted == self.done else training.kept()
 
+    def reported_seconds(self) -> tuple[float, float, float]:
+        """How long the client was busy, with the forward pass, and with training; beside a private summary in two
+        digits only, of what the server sees more coarsely anyway."""
+        seconds = self.elapsed_s(), self.forward_s, self.train_s
+        return (coarse(seconds[0]), coarse(seconds[1]), coarse(seconds[2])) if self._is_private else seconds
+
+    def reported_batch_s(self) -> float | None:
+        """Seconds per batch in the word of a client that has nothing to report; None if it has not trained."""
+        if not self.done:
+            return None
+        return coarse(self.batch_s()) if self._is_private else self.batch_s()
+
+    @property
+    def _is_private(self) -> bool:
+        return is_private(self.policies.summary)
+
     def finished(self, trained: Trained | None, layout: Layout) -> Released | None:
         """The report of what was trained, after what it took was remembered. Noise on the statistics is drawn from the
         operating system's generator: whoever knows the order's seed, the server first of all, must not know it."""
         batch_s = self.batch_s()
         if self.done:
             self.timed(batch_s)
-        return None if trained is None else self.released(trained, batch_s, layout, np.random.default_rng())
+        return None if trained is None else self.released(trained, batch_s, layout, system_generator())

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.tensors import to_tensors
+from fedbalancer.client.flat import build
+from fedbalancer.client.tensors import correct, to_tensors
 from fedbalancer.errors import BadData
-from fedbalancer.task import TEST, MadeOnDemand, Samples, Task, check_alike
+from fedbalancer.task import TEST, MadeOnDemand, Samples, Task, as_array, check_alike
 
 if TYPE_CHECKING:
     import torch
 
-    from fedbalancer.client.tensors import Loss
+    from fedbalancer.client.tensors import Hits, Loss
 
 
-def check_model(task: Task, module: torch.nn.Module, loss: Loss) -> int | None:
-    """Run two samples of the first client through model and loss, and look at all labels that are there already.
+def check_model(task: Task, module: torch.nn.Module, loss: Loss, hits: Hits) -> int | None:
+    """Run two samples of the first client through model, loss and metric, and check all labels that are there already.
 
     Returns the number of classes that the model tells apart, None if the loss is the user's own. Clients that are
     made on demand are looked at when they are made, by `check_client`.
@@ -38,6 +40,7 @@ def check_model(task: Task, module: torch.nn.Module, loss: Loss) -> int | None:
             raise BadData(f"client {client!r}: {refused(features, error)}") from error
         if callable(task.loss):
             loss(outputs, labels)
+            hits(outputs, labels)
             return None
     if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or len(outputs) != len(labels):
         got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
@@ -46,6 +49,8 @@ def check_model(task: Task, module: torch.nn.Module, loss: Loss) -> int | None:
             f"({len(labels)}, classes); give the task a loss of its own for other outputs"
         )
     classes = int(outputs.shape[1])
+    if callable(task.metric):
+        hits(outputs, labels)
     for where, samples in _present(task):
         check_labels(np.asarray(samples[1]), where, classes)
     return classes
@@ -58,8 +63,28 @@ def _present(task: Task) -> Iterator[tuple[str, Samples]]:
     yield TEST, task.test
 
 
+def check_accuracy(task: Task) -> None:
+    """Raise `BadData` if the model's outputs have no accuracy: then no comparison can score them."""
+    if task.metric != "accuracy" or not callable(task.loss):  # the cross-entropy needs classes, which have one
+        return
+    import torch
+
+    features, labels = to_tensors((task.test[0][:2], task.test[1][:2]))
+    module = build(task.model).eval()
+    with torch.no_grad():
+        outputs = module(features)
+    if not isinstance(outputs, torch.Tensor) or math.isnan(correct(outputs, labels)):
+        kind = str(labels.dtype).removeprefix("torch.")
+        raise BadData(
+            f"task {task.name!r} has no accuracy, by which a comparison scores: its labels are {kind} of shape "
+            f"{tuple(labels.shape[1:])}. Give the task metric=, a function of (outputs, labels) that returns how many "
+            "samples are right and of how many"
+        )
+
+
 def check_client(samples: Samples, client: str, test: Samples, classes: int | None) -> Samples:
     """A client's samples as they are fetched, if they are of the test data's kind, which is the first client's."""
+    samples = as_array(samples[0]), as_array(samples[1])
     where = f"client {client!r}"
     check_alike({TEST: test, where: samples})
     if classes is not None:

@@ -18,9 +18,9 @@ from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.forecast import batches_by_forecast
 from fedbalancer.client.memory import ClientMemory, updated_losses
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.summary import looks_every_round
+from fedbalancer.client.summary import looks_every_round, with_estimates, without_counts
 from fedbalancer.errors import BadSetting
-from fedbalancer.protocols import Compressor, Summarizer
+from fedbalancer.protocols import Compressor, is_private
 from fedbalancer.randomness import integer_seed, stream
 from fedbalancer.types import (
     FORWARD_PASS_EPOCHS,
@@ -200,8 +200,19 @@ class ClientRound:
         summary = policy.summarize(told, trained.seen, batch_s, self.order, noise)
         if (by_steps := getattr(policy, "by_steps", None)) is not None:
             summary = replace(summary, released=by_steps(trained, noise))
+        summary = without_counts(summary) if is_private(policy) else summary
         sent, residual = self._encoded(trained.update, layout)
         return Released(sent, summary, self.memory.reported(losses, residual))
+
+    @property
+    def reported_samples(self) -> int:
+        """How many samples the client selected, or beside a private summary all that it has."""
+        return self.size if is_private(self.policies.summary) else len(self.indices)
+
+    def reported_epochs(self, done: int) -> float:
+        """The epochs in the report of a client that has trained `done` batches. A private summary withholds them: it
+        tells those of the order, whatever was trained."""
+        return float(self.order.epochs) if is_private(self.policies.summary) else done / self.per_epoch
 
     def _of_received_model(self) -> FloatArray:
         """The losses that a summary may speak of whose guarantee is about samples."""
@@ -230,14 +241,19 @@ def received(sent: Weights | bytes, compress: Compressor, layout: Layout, order:
     return compress.decode(sent, layout, compress_seed(order, client)) if isinstance(sent, bytes) else sent
 
 
-def understood(reports: Sequence[ClientReport], summary: Summarizer, order: Order) -> tuple[ClientReport, ...]:
-    """The reports of a round with the statistics that the server's half of the summary reads from them together."""
-    read = getattr(summary, "read", None)
-    if read is None or not reports:
-        return tuple(reports)
-    found = read([report.summary for report in reports], order)
-    told = [replace(each, read_by_server=True) for each in found]
-    return tuple(replace(report, summary=each) for report, each in zip(reports, told, strict=True))
+def understood(
+    reports: Sequence[ClientReport], policies: ClientPolicies, order: Order, size_of: Callable[[str], int]
+) -> tuple[ClientReport, ...]:
+    """The reports of a round with the statistics that the server's half of the summary reads from them together, and
+    with the server's estimates of counts that a private summary withholds; `size_of` a client is what it enrolled with.
+    """
+    if not reports:
+        return ()
+    if (read := getattr(policies.summary, "read", None)) is not None:
+        found = read([report.summary for report in reports], order)
+        told = [replace(each, read_by_server=True) for each in found]
+        reports = tuple(replace(report, summary=each) for report, each in zip(reports, told, strict=True))
+    return with_estimates(reports, size_of, policies) if is_private(policies.summary) else tuple(reports)
 
 
 def compress_seed(order: Order, client: str) -> int:

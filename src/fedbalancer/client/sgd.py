@@ -3,7 +3,8 @@ an optimizer of the user's choice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedbalancer.client.flat import FlatModule
@@ -115,8 +116,35 @@ def made_optimizer(make: MakeOptimizer, parameters: list[torch.nn.Parameter], le
 def outputs_of(
     module: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor, work: ClientWork
 ) -> torch.Tensor:
-    """What the module makes of a batch; a batch that it cannot take is told with the client's name."""
+    """The module's outputs for a batch. A batch that it cannot take is an error with the client's name."""
     try:
-        return module(features)
+        with _norms_of_one_value(module) if len(features) == 1 else nullcontext():
+            return module(features)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise BadData(f"client {work.client!r}: {refused(features, error)}") from error
+
+
+@contextmanager
+def _norms_of_one_value(module: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """A context in which batch norms use their running statistics where a batch has one value per channel: a single
+    value has no variance, and torch refuses it. The last batch of a client is often a single sample."""
+    import torch
+
+    layers = module.modules() if isinstance(module, torch.nn.Module) else ()
+    norms = [
+        layer
+        for layer in layers
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) and layer.training and layer.track_running_stats
+    ]
+    hooks = [norm.register_forward_pre_hook(_train_unless_one_value) for norm in norms]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for norm in norms:
+            norm.train()
+
+
+def _train_unless_one_value(norm: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+    norm.train(inputs[0].numel() > inputs[0].shape[1])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.errors import BadData, UnknownName
-from fedbalancer.task import Samples
+from fedbalancer.task import Samples, as_array
 from fedbalancer.types import IndexArray
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     Tensors = tuple[torch.Tensor, torch.Tensor]
     Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    Hits = Callable[[torch.Tensor, torch.Tensor], tuple[float, float]]
 
 SHELF_BYTES = 512 * 1024**2
 """Samples that a trainer keeps ready, at most."""
@@ -33,7 +35,7 @@ def stored(samples: Samples) -> Samples:
     """Samples as they are kept: floats as float32, wider integers as int64, labels as int64 or float32. Bytes (images)
     and booleans among the features stay as small as they are until `batch_of`. What has its type already is not copied.
     """
-    features, labels = (np.asarray(part) for part in samples)
+    features, labels = map(as_array, samples)
     if features.dtype.kind == "f":
         features = features.astype(np.float32, copy=False)
     elif features.dtype != np.uint8 and features.dtype.kind != "b":
@@ -97,13 +99,25 @@ def per_sample_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:
     return values
 
 
-def hits_of(metric: str | Callable[[Any, Any], tuple[float, float]]) -> Callable[[Any, Any], tuple[float, float]]:
+def hits_of(metric: str | Callable[[Any, Any], tuple[float, float]]) -> Hits:
     """The task's metric as a function of outputs and labels to (how many are right, of how many)."""
     if callable(metric):
-        return metric
+        return lambda outputs, labels: _two_numbers(metric(outputs, labels))
     if metric != "accuracy":
         raise UnknownName("metric", metric, ["accuracy"])
     return lambda outputs, labels: (correct(outputs, labels), float(len(labels)))
+
+
+def _two_numbers(result: Any) -> tuple[float, float]:
+    """What a custom metric returned, if it is two numbers."""
+    if not isinstance(result, Mapping):
+        with suppress(TypeError, ValueError):
+            right, counted = result
+            return float(right), float(counted)
+    raise BadData(
+        "the metric must return two numbers: how many samples are right, and of how many; "
+        f"it returned {type(result).__name__} {str(result)[:80]!r}"
+    )
 
 
 def correct(outputs: torch.Tensor, labels: torch.Tensor) -> float:

@@ -69,7 +69,7 @@ class TorchModel:
         self._optimizer = optimizer
         self._example = example
         self._given_loss, self.loss = loss, per_sample_loss(loss)
-        self._hits = hits_of(metric)
+        self.hits = hits_of(metric)
         self.flat = FlatModule(make, device)
 
     @cached_property
@@ -148,7 +148,7 @@ class TorchModel:
 
     def _piece(self, samples: Samples, start: int) -> Piece:
         outputs, labels, losses = self._forward(samples, start)
-        right, counted = self._hits(outputs, labels)
+        right, counted = self.hits(outputs, labels)
         return float(losses.double().sum()), right, counted, len(labels)
 
     def _forward(self, samples: Samples, start: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -28,7 +28,7 @@ class TorchTrainer:
             example=lambda: self._shelf[next(iter(task.clients))][0][: task.batch_size],
         )  # fmt: skip
         on_cpu = self.model.flat.module if device == "cpu" else build(task.model)
-        self._classes = check_model(task, on_cpu, self.model.loss)
+        self._classes = check_model(task, on_cpu, self.model.loss, self.model.hits)
         self._shelf = Shelf(self._client)
         self._test = stored(task.test)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class WholeEpochs:
 class WholeBatches:
     """Ours: the most batches that fit, at least one. A client that stops in the middle of an epoch still reports, and
     its losses, counts and weight cover the samples that it really saw."""
+
+    stops_in_epoch: ClassVar[bool] = True
 
     def batches(self, elapsed_s: Callable[[int], float], deadline_s: float, per_epoch: int, epochs: int) -> int:
         return bisect_right(range(1, per_epoch * epochs + 1), deadline_s, key=elapsed_s)

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,15 +20,13 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from fedbalancer.data.checksums import checksum, digest
 from fedbalancer.errors import BadSetting
 from fedbalancer.files import sync_directory, write_synced
 from fedbalancer.places import CACHE, cache_folder
-
-if sys.platform != "win32":
-    import fcntl
 
 _VERSION = 2
 _META = "meta.json"
@@ -67,22 +64,16 @@ def cached(task: str, key: Mapping[str, Any], make: Callable[[], Prepared]) -> P
 
 @contextmanager
 def _only_one_maker(folder: Path) -> Iterator[None]:
-    """A lock that ends with the process that holds it. Where there is none, two makers write under different names
-    and the first to finish wins."""
+    """Hold the lock of a cache entry. The system releases it when its holder ends, in whatever way."""
+    lock = FileLock(folder.parent / f".{folder.name}.lock", mode=0o666, thread_local=False)
     with _writable():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        lock.acquire()
     try:
-        if sys.platform != "win32":
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            except OSError:
-                pass  # a file system without locks
-            else:
-                _remove_leftovers(folder)
+        _remove_leftovers(folder)
         yield
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
 @contextmanager

@@ -55,10 +55,12 @@ class Memories(Mapping[str, ClientMemory]):
         else:
             self._uploads_s.pop(row, None)
 
-    def to_arrays(self) -> dict[str, Any]:
-        """Everything as six arrays, by row; a client without a list has length -1. Uploads are two more, a row of each
-        upload and its seconds, where somebody remembers any."""
-        length = np.fromiter((-1 if one is None else len(one) for one in self._losses), np.int64, len(self))
+    def to_arrays(self, with_losses: bool = True) -> dict[str, Any]:
+        """Everything as six arrays, by row; a client without a list has length -1, and so has every client unless
+        `with_losses`. Uploads are two more, a row of each upload and its seconds, where somebody remembers any."""
+        length = np.fromiter(
+            (len(one) if with_losses and one is not None else -1 for one in self._losses), np.int64, len(self)
+        )
         held = sorted(self._residuals)
         has_residual = np.zeros(len(self), dtype=bool)
         has_residual[held] = True

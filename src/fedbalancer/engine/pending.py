@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedbalancer.engine.attempts import Attempts, close_round
 from fedbalancer.types import ClientReport, Ledger, RoundPlan, Summary, Timings
 
-_NUMBERS = tuple(each.name for each in fields(Summary) if each.name not in ("released", "read_by_server"))
+_NUMBERS = tuple(each.name for each in fields(Summary) if each.name not in ("released", "read_by_server", "estimated"))
 
 
 @dataclass(frozen=True, eq=False)

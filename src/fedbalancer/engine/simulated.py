@@ -70,11 +70,13 @@ class SimulatedEngine:
         attackers: Attackers | None = None,
         labels: Callable[[str], ArrayLike] | None = None,
         classes: ClassCounts | None = None,
+        saves_losses: bool = True,
     ) -> None:
         """`model_bytes` travel to a client, `up_bytes` back (unless told, as many), for which an update is encoded as
         `encoded_bytes` (unless told, as these); `window_s` is what the selection of clients takes before every round;
         `spending` counts what clients release, and who may be asked again; `attackers` are clients that are not honest;
-        `labels` says those of a client's samples, where they are selected by them; `classes` counts what is trained.
+        `labels` says those of a client's samples, where they are selected by them; `classes` counts what is trained;
+        without `saves_losses`, exact losses stay in memory: they are neither in snapshots nor in `seen_losses`.
         """
         self.policies = policies
         self.ledger = ledger
@@ -89,6 +91,7 @@ class SimulatedEngine:
         self.attackers = attackers
         self.labels = labels
         self.classes = classes
+        self.saves_losses = saves_losses
         self.memory = Memories(ledger)
         self.pending = Reports()
         self.seen_losses: SeenLosses | None = None
@@ -130,7 +133,8 @@ class SimulatedEngine:
         coming = attempts.comes & ~accepted & late_counts
         places = np.flatnonzero(accepted | coming).tolist()
         trained = self._train(order, weights, [rounds[p].work(int(attempts.batches[p])) for p in places])
-        self.seen_losses = seen_losses(trained) if len(weights) else None  # a run of the clock alone has none
+        # A run of the clock alone has none.
+        self.seen_losses = seen_losses(trained) if self.saves_losses and len(weights) else None
         made = {
             p: self._report(rounds[p], int(rows[p]), attempts, p, t, timings[p])
             for p, t in zip(places, trained, strict=True)
@@ -143,7 +147,7 @@ class SimulatedEngine:
         arrived, unread = self._readable(
             [each.joining(order.round) for each in stale] + [made[p] for p in places if accepted[p]]
         )
-        read = understood(sorted(arrived, key=lambda report: report.client), self.policies.summary, order)
+        read = understood(sorted(arrived, key=lambda report: report.client), self.policies, order, self._size_of)
         missing = self._missing(plan, rounds, attempts, timings, accepted, coming)
         missing = tuple(sorted((*missing, *unread), key=lambda each: each.client)) if unread else missing
         came = len(arrived) + len(unread)
@@ -166,10 +170,10 @@ class SimulatedEngine:
     ) -> tuple[Missing, ...]:
         """Who has no report in this round. The seconds of one that is under way are told with its report."""
         return tuple(
-            Missing(plan.cohort[place], UNDER_WAY, samples=len(rounds[place].indices))
+            Missing(plan.cohort[place], UNDER_WAY, samples=rounds[place].reported_samples)
             if coming[place]
             else Missing(
-                plan.cohort[place], str(attempts.why[place]) or "late", timings[place], len(rounds[place].indices)
+                plan.cohort[place], str(attempts.why[place]) or "late", timings[place], rounds[place].reported_samples
             )
             for place in np.flatnonzero(~accepted)
         )
@@ -179,7 +183,7 @@ class SimulatedEngine:
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the engine must remember over a restart, as arrays."""
-        arrays = self.memory.to_arrays()
+        arrays = self.memory.to_arrays(self.saves_losses)
         if self.spending is not None:
             arrays[RELEASES] = self.spending.to_array(self.ledger.clients)
         if self.classes is not None:
@@ -194,6 +198,9 @@ class SimulatedEngine:
             self.spending.load(dict(zip(self.ledger.clients, arrays[RELEASES].tolist(), strict=True)))
         if self.classes is not None:
             self.classes.load(arrays)
+
+    def _size_of(self, client: str) -> int:
+        return int(self.ledger.size[self.ledger.position[client]])
 
     def _client(self, order: Order, client: str, row: int) -> ClientRound:
         policies = of_client(self.policies, partial(self.labels, client) if self.labels is not None else None)
@@ -234,7 +241,7 @@ class SimulatedEngine:
         check = getattr(self.policies.summary, "fault", None)
         if self.attackers is None or check is None:
             return reports, []
-        problems = {report.client: check(report.summary.released) for report in reports}
+        problems = {report.client: check(report.summary.released, self._size_of(report.client)) for report in reports}
         unread = [
             Missing(report.client, INVALID, report.timings, problem=problems[report.client])
             for report in reports
@@ -256,8 +263,9 @@ class SimulatedEngine:
         if self.classes is not None:
             self.classes.note(round.client, trained.seen)
         update = received(released.sent, self.policies.compress, layout, order, round.client)
-        epochs = int(attempts.batches[place]) / int(attempts.per_epoch[place])
-        return ClientReport(round.client, update, float(len(trained.seen)), epochs, released.summary, timings)
+        epochs = round.reported_epochs(int(attempts.batches[place]))
+        weight = 1.0 if released.summary.withholds_counts else float(len(trained.seen))
+        return ClientReport(round.client, update, weight, epochs, released.summary, timings)
 
 
 @contextmanager

@@ -1,40 +1,63 @@
 """One file for LiteRT that trains: signatures `train`, `losses`, `infer`, `get`, `put` and `about`.
 
 The file holds the steps and not the weights, which come from the server anyway: its variables are empty until `put`.
+TensorFlow runs in its own process. It contains a copy of LLVM, and so does triton, which torch's CUDA builds load to
+trace a model: loaded after TensorFlow's, it aborts the process.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import BadData, MissingData
+from fedbalancer.errors import BadData, FedBalancerError, MissingData
 from fedbalancer.export.model import TracedModel
 from fedbalancer.export.operators import Translation
 from fedbalancer.export.replay import sgd_step
 from fedbalancer.export.slim import without_zeros
+from fedbalancer.processes import without_main
+
+MISSING = "export needs TensorFlow (the device does not); install it with: pip install 'fedbalancer[export]'"
 
 
-def tensorflow() -> Any:
-    """TensorFlow, which writes the file, or how to get it."""
+def check_tensorflow() -> None:
+    """Raise `MissingData` if TensorFlow is not installed, without loading it."""
+    if find_spec("tensorflow") is None:
+        raise MissingData(MISSING)
+
+
+def write_litert(model: TracedModel, about: Mapping[str, Any]) -> bytes:
+    """`to_litert` in its own process."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        with without_main():
+            conversion = pool.submit(to_litert, model, about)
+        try:
+            return conversion.result()
+        except BrokenProcessPool as error:
+            raise FedBalancerError("the process that runs TensorFlow died; it may need more memory") from error
+
+
+def _tensorflow() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         import tensorflow as tf
     except ImportError as error:
-        raise MissingData(
-            "export needs TensorFlow (the device does not); install it with: pip install 'fedbalancer[export]'"
-        ) from error
+        raise MissingData(f"{MISSING} ({error})") from error
     return tf
 
 
 def to_litert(model: TracedModel, about: Mapping[str, Any]) -> bytes:
     """The file of a traced model; `about` is what it tells of itself."""
-    tf = tensorflow()
+    tf = _tensorflow()
     module, signatures = _signatures(tf, model, json.dumps(about).encode("utf-8"))
     with TemporaryDirectory(prefix="fedbalancer-export-") as folder:
         tf.saved_model.save(module, folder, signatures=signatures)

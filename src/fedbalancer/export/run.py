@@ -14,12 +14,12 @@ from fedbalancer.client.torch_model import FORWARD_BATCH
 from fedbalancer.errors import BadSetting, UnknownName
 from fedbalancer.export.check import Agreement, check_file
 from fedbalancer.export.executorch import executorch, to_executorch
-from fedbalancer.export.litert import tensorflow, to_litert
+from fedbalancer.export.litert import check_tensorflow, write_litert
 from fedbalancer.export.model import TracedModel, traced_model
 from fedbalancer.files import write_bytes
 from fedbalancer.task import Samples, Task
 
-RUNTIMES = {"litert": (tensorflow, to_litert), "executorch": (executorch, to_executorch)}
+RUNTIMES = {"litert": (check_tensorflow, write_litert), "executorch": (executorch, to_executorch)}
 """By name: what it takes to write a file, and who writes it."""
 
 DEVICE_BATCH = 32

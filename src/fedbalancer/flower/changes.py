@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbalancer.errors import RunFolderError
+from fedbalancer.protocols import Wrapping, trait
 from fedbalancer.settings import Settings
 
 FIXED = ("engine", "method", "seed", "aggregate")
 """Fields of the manifest that are the run: with another one it is another run."""
 CHANGEABLE = ("settings", "train_config")
-WITHOUT_EFFECT = ("rounds", "checkpoint_s")
+WITHOUT_EFFECT = ("rounds", "checkpoint_s", "save_exact_losses")
 """Settings that do not say how anything is trained."""
 
 
@@ -57,7 +58,9 @@ def _differences(field: str, before: Mapping[str, Any], now: Mapping[str, Any]) 
 
 def spoken(policy: Any) -> str:
     """The name of what aggregates; of one of Flower's strategies its class and its numbers."""
-    strategy = getattr(policy, "strategy", None)
+    if isinstance(policy, Wrapping):
+        return f"{type(policy).__name__} of {spoken(policy.inner)}"
+    strategy = trait(policy, "strategy")
     if strategy is None:
         return type(policy).__name__
     numbers = {name: value for name, value in sorted(vars(strategy).items()) if isinstance(value, float)}

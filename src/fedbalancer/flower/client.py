@@ -28,6 +28,7 @@ from fedbalancer.flower.layout import Faulty, ModelLayout
 from fedbalancer.flower.memory import Keeper, SavedMemory
 from fedbalancer.flower.orders import ARRAYS, OURS, Instruction
 from fedbalancer.flower.replies import Measured, checked_metrics, pack_report, pack_stopped, pack_update
+from fedbalancer.protocols import is_private
 from fedbalancer.types import ClientWork, FloatArray, IndexArray, Trained, Weights
 
 
@@ -172,14 +173,15 @@ class LocalRound:
         live = self.live
         released = live.finished(trained, self.layout.layout)
         measured = Measured(
-            live.done / live.per_epoch, self.elapsed_s(), live.forward_s, live.train_s, "" if released else "train"
+            live.reported_epochs(live.done), *live.reported_seconds(), phase="" if released else "train"
         )
         if released is None:
             self._keeper().save(SavedMemory(live.memory, saved=self._saved))
-            return self._send(pack_stopped(self.client, self.order, measured, live.batch_s() if live.done else None))
+            return self._send(pack_stopped(self.client, self.order, measured, live.reported_batch_s()))
         self._keeper().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
         arrays = self._model(released.sent) if as_model else pack_update(released.sent)
-        return self._send(pack_report(self.client, self.order, arrays, released.summary, measured, metrics))
+        size = None if is_private(self.policies.summary) else live.size
+        return self._send(pack_report(self.client, self.order, arrays, released.summary, measured, metrics, size))
 
     def _model(self, sent: Weights | bytes) -> ArrayRecord:
         """The trained model under the names that came."""

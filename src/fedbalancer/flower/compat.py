@@ -1,4 +1,5 @@
-"""All that this package uses of flwr, and every difference between its versions: no other file of it imports flwr.
+"""All that this package uses of flwr, and every difference between its versions: beside this file only `wire`, which
+works below Flower's grid, imports flwr.
 
 Versions 1.41.0 and 1.42.0 have what is used here under the same names. Of the differences that there were, one can
 come back: `Grid.pull_messages` has called its argument by other names, so it is given by position.
@@ -54,11 +55,12 @@ __all__ = [
     "reply_to",
     "set_current",
     "taken_up",
+    "train_mods_of",
 ]
 
 
 def node_ids(grid: Grid) -> list[int]:
-    """The nodes that the SuperLink believes to be there, sorted: it lists them in no order."""
+    """The nodes that the SuperLink lists as connected, sorted: it lists them in no order."""
     return sorted(int(node) for node in grid.get_node_ids())
 
 
@@ -116,8 +118,28 @@ def taken_up(text: str) -> ConfigRecord:
 
 
 def mods_of(app: ClientApp) -> list[Any]:
-    """The mods of a whole app, as far as this version tells them: those of single functions are not seen."""
+    """The mods of a whole app, as far as this version shows them."""
     return list(getattr(app, "_mods", []))
+
+
+def train_mods_of(app: ClientApp) -> list[Any]:
+    """The mods around an app's train functions. This version keeps them only inside the functions that it wraps around
+    each other; another version may hide them, and then there are none."""
+    functions = [f for name, f in getattr(app, "_registered_funcs", {}).items() if name.startswith("train")]
+    return [mod for function in functions for mod in _mods_around(function)]
+
+
+def _mods_around(function: Any) -> list[Any]:
+    inside = _closure(function)
+    return [inside["_mod"], *_mods_around(inside["_ffn"])] if inside.keys() >= {"_mod", "_ffn"} else []
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    """The variables that a function has taken from around it."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    return {
+        name: cell.cell_contents for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True)
+    }
 
 
 def set_current(strategy: Any, arrays: ArrayRecord) -> None:

@@ -11,9 +11,10 @@ from fedbalancer.errors import BadSetting
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Letter
+from fedbalancer.flower.metric_names import MetricNames
 from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE
 from fedbalancer.flower.replies import WEIGHT
-from fedbalancer.server.report_check import BIGGEST_LOSS
+from fedbalancer.server.report_check import BIGGEST_LOSS, MOST_WEIGHT, heaviest
 from fedbalancer.types import Evaluation
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 EVALUATE_S, SOON_S = 120.0, 10.0
 """How long the clients have to evaluate a model, and how long the second half at least once the first is in."""
-MOST_SAMPLES = 10**6
-"""What one client's evaluation counts for, at most."""
 ACCURACY, LOSS = ("accuracy", "acc"), ("loss",)
 """Words by which the two metrics of our tables are known: `acc`, `eval_acc` and `test-accuracy` are an accuracy."""
 
@@ -66,9 +65,11 @@ def _wait_for_answers(engine: GridEngine, count: int) -> None:
         engine.waiting.sleep(engine.waiting.poll_s)
 
 
-def pooled(answers: Iterable[Message], fault: Callable[[int, str], None], pool: Pool | None = None) -> dict[str, Any]:
-    """The metrics of the clients that answered as one, and the number of samples; `fault` is told of every node whose
-    answer cannot be used, and why."""
+def pooled(
+    answers: Iterable[Message], fault: Callable[[int, str], None], names: MetricNames, pool: Pool | None = None
+) -> dict[str, Any]:
+    """The metrics of the clients that answered as one, and the number of samples; `fault` is called with every node
+    whose answer cannot be used, and why. `names` are the metrics that are recorded."""
     usable = []
     for answer in answers:
         try:
@@ -77,16 +78,19 @@ def pooled(answers: Iterable[Message], fault: Callable[[int, str], None], pool: 
             fault(answer.metadata.src_node_id, str(problem))
     if not usable:
         return {}
+    usable = names.kept(usable)
     found = dict((pool or weighted_mean)(usable, WEIGHT))
     return found | {WEIGHT: int(sum(_metrics(content)[WEIGHT] for content in usable))}
 
 
 def weighted_mean(contents: list[RecordDict], key: str) -> MetricRecord:
-    """Every metric that is one number, weighted by samples, over the clients that have it."""
+    """Every metric that is one number, weighted by samples, over the clients that have it. No client has more than
+    `MOST_WEIGHT` times the median weight."""
     sums: dict[str, list[float]] = {}
-    for content in contents:
-        metrics = _metrics(content)
-        weight = min(float(metrics[key]), MOST_SAMPLES)
+    all_metrics = [_metrics(content) for content in contents]
+    most = heaviest([float(metrics[key]) for metrics in all_metrics], MOST_WEIGHT)
+    for metrics in all_metrics:
+        weight = min(float(metrics[key]), most)
         for name, value in metrics.items():
             if name != key and isinstance(value, int | float):
                 total = sums.setdefault(name, [0.0, 0.0])

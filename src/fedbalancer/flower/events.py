@@ -34,5 +34,7 @@ class Events:
 
 
 def line(text: str) -> str:
-    """A text as one line of the log, and not a long one."""
-    return " ".join(text.split())[:LOGGED]
+    """A text as one short line of the log, with all that cannot be printed escaped."""
+    short = " ".join(text[: 2 * LOGGED].split())[:LOGGED]
+    shown = (char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
+    return "".join(shown)[:LOGGED]

@@ -6,6 +6,8 @@ from typing import Any
 
 from fedbalancer.composition import Method
 from fedbalancer.errors import BadSetting
+from fedbalancer.flower.mods import NO_SECURE_AGGREGATION
+from fedbalancer.protocols import trait
 
 MU_KEY = "proximal-mu"
 """Where Flower's FedProx tells its clients mu."""
@@ -27,6 +29,8 @@ OTHER_METHODS = ("configure_train", "configure_evaluate", "aggregate_evaluate")
 
 def with_aggregation(method: Method, policy: Any) -> Method:
     """The method with another aggregation: a policy of ours as it is, one of Flower's strategies in an adapter."""
+    if type(policy).__name__.startswith("SecAgg") and type(policy).__module__.startswith("flwr."):
+        raise BadSetting(f"aggregate={type(policy).__name__} {NO_SECURE_AGGREGATION}")
     if not hasattr(policy, "aggregate_train"):
         return method.changed(aggregate=policy)
     from fedbalancer.flower.aggregate import FlowerAggregator
@@ -45,7 +49,7 @@ def with_aggregation(method: Method, policy: Any) -> Method:
 
 def sent_with_orders(policy: Any) -> dict[str, float]:
     """What a strategy of Flower tells its clients beside the model."""
-    strategy: Any = getattr(policy, "strategy", None)
+    strategy = trait(policy, "strategy")
     return {MU_KEY: float(strategy.proximal_mu)} if "FedProx" in _classes(strategy) else {}
 
 
@@ -59,7 +63,7 @@ def check_strategy(strategy: Any) -> None:
             raise BadSetting(
                 f"aggregate={name}: its noise is worked out for num_sampled_clients equal replies, and a round that "
                 "closes at its deadline has fewer, of unequal weight: the guarantee would not hold. LocalDpMod on the "
-                "clients protects their updates (docs/flower.md, Privacy)"
+                "clients protects their updates (docs/how-to/flower.md, Privacy)"
             )
         if known.startswith("FedXgb"):
             raise BadSetting(f"aggregate={name}: it collects trees, and this trains vectors of weights")

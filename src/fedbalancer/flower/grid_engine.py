@@ -9,15 +9,18 @@ from typing import Any
 from fedbalancer.errors import MissingData
 from fedbalancer.flower import hello
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Message, RecordDict
+from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.evaluation import asked, evaluation_of, pooled, questions
 from fedbalancer.flower.events import Events, line
 from fedbalancer.flower.late import LateReports
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import joined, with_network
 from fedbalancer.flower.mailbox import Arrival, Mailbox
+from fedbalancer.flower.metric_names import MetricNames
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import EVALUATE, HELLO, TRAIN, Instruction
 from fedbalancer.flower.overhead import Overheads
+from fedbalancer.flower.pauses import Pauses
 from fedbalancer.flower.reading import batch_s_of, busy_s
 from fedbalancer.flower.round import OpenRound
 from fedbalancer.flower.speeds import Speeds
@@ -51,7 +54,8 @@ class GridEngine:
         run_key: str,
         waiting: Waiting = WAITING,
         overheads: Overheads | None = None,
-        most_samples: int = 10**6,
+        most_samples: int = hello.MOST_SAMPLES,
+        authenticated_nodes: bool = False,
         train_config: Mapping[str, Any] | None = None,
         evaluate_config: Mapping[str, Any] | None = None,
         configure_train: ConfigureTrain | None = None,
@@ -67,18 +71,20 @@ class GridEngine:
         self._events = Events(log)
         self.say, self.counts = self._events.say, self._events.counts
         self.grid, self.late_counts = grid, method.late.rule() != "lost"
-        self.mailbox = Mailbox(grid, waiting.clock, waiting.background)
+        self.mailbox = Mailbox(grid, ReplyLimit.of(layout), waiting.clock, waiting.background)
         asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
-        self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples)
+        self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples, authenticated_nodes)
         self.spending = spending_for(method, settings, ["unavailable", UNDER_WAY])
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.speeds, self.empty_rounds = Speeds(), 0
-        self.bench, self.played = Bench(), 0
+        self.bench, self.pauses, self.played = Bench(), Pauses(), 0
+        self.unanswered: set[str] = set()
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[Arrival] = []
         self.own_metrics: dict[str, RecordDict] = {}
+        self.metric_names = MetricNames(self.say)
         self._late: LateReports | None = None
 
     # Who is there
@@ -142,9 +148,20 @@ class GridEngine:
             self._sleep(self.waiting.poll_s)
         self._window_s, self._settled = self._clock() - began, True
 
+    def suspended(self, bench: Bench, played: int) -> Bench:
+        """Who sits out after `played` rounds: also those that left an order unanswered, until they restart."""
+        restarted, self.nodes.returned = self.nodes.returned, set()
+        self.pauses.forget(restarted)
+        silent, self.unanswered = self.unanswered - restarted, set()
+        bench = bench.answering(restarted).unanswered(sorted(silent), played)
+        for client in sorted(silent):
+            self.say("sits out", client=client, round=played, until=bench.until[client], why="it did not answer")
+        self.bench, self.played = bench, played
+        return bench
+
     def _free(self) -> tuple[list[str], list[str]]:
         present = (client for client in self.nodes.present() if client in self.known.position and self._may(client))
-        there = self.bench.without(present, self.played)
+        there = self.pauses.without(self.bench.without(present, self.played), self.played)
         busy = self.mailbox.busy() | self.late.clients
         return [client for client in there if client not in busy], [client for client in there if client in busy]
 
@@ -184,7 +201,9 @@ class GridEngine:
         seconds = self._clock() - began
         result = current.result(seconds, self._window_s)
         self.accepted |= {report.client: plan.order.round - report.staleness for report in result.reports}
-        self.own_metrics = {client: current.metrics[client] for client in sorted(current.metrics)}
+        clients = sorted(current.metrics)
+        kept = self.metric_names.kept([current.metrics[client] for client in clients])
+        self.own_metrics = dict(zip(clients, kept, strict=True))
         if self.spending is not None:
             self.spending.note(result)
         self.say("round closed", round=plan.order.round, seconds=round(seconds, 3), completed=len(result.reports),
@@ -245,9 +264,10 @@ class GridEngine:
         for sent in self.mailbox.expired:
             if sent.kind == TRAIN:
                 if not self.late_counts:  # it was busy for its budget at most: this is the least that transport took
-                    self.overheads.measured(sent.client, sent.ttl_s - sent.budget_s)
+                    self.overheads.at_least(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
                 self.nodes.silent.add(sent.node)
+                self.unanswered.add(sent.client)
         self.mailbox.expired.clear()
 
     def _too_late(self, arrival: Arrival) -> None:
@@ -261,6 +281,8 @@ class GridEngine:
         if message.has_content():
             self.overheads.measured(client, arrival.seconds - busy_s(message, arrival.seconds))
             self.speeds.heard(client, batch_s_of(message, arrival.seconds))
+        if arrival.problem:
+            self.say("invalid", client=client, round=arrival.sent.round, why=arrival.problem)
         what = "with a report" if message.has_content() else f"with error {message.error.code}"
         self.say("late reply", client=client, round=arrival.sent.round, seconds=round(arrival.seconds, 3), what=what)
 
@@ -268,7 +290,7 @@ class GridEngine:
         """A client's first overhead is that of its greeting."""
         for greeting in self.nodes.greetings.values():
             if self.nodes.node_of[greeting.client] == arrival.sent.node:
-                self.overheads.measured(greeting.client, greeting.network_s)
+                self.overheads.greeted(greeting.client, greeting.network_s)
 
     # The model on data
 
@@ -276,7 +298,8 @@ class GridEngine:
         """On the clients' data."""
         config = ConfigRecord({"server-round": 0, **self.evaluate_config})
         answers = asked(self, questions(self, self.idle(), self.layout.record(weights), config), 0)
-        return evaluation_of(pooled(answers, lambda node, why: self.say("evaluation failed", node=node, why=why)))
+        fault = lambda node, why: self.say("evaluation failed", node=node, why=why)  # noqa: E731
+        return evaluation_of(pooled(answers, fault, self.metric_names))
 
     # What outlives a crash
 
@@ -284,7 +307,8 @@ class GridEngine:
         """What the engine must remember over a restart."""
         saved = {
             "accepted": dict(self.accepted), "overheads": self.overheads.to_json(),
-            "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds,
+            "assumed": sorted(self.speeds.assumed), "empty_rounds": self.empty_rounds, "pauses": self.pauses.to_json(),
+            "owner_of": dict(self.nodes.owner_of), "metric_names": sorted(self.metric_names.names),
         }  # fmt: skip
         return saved if self.spending is None else saved | {RELEASES: dict(self.spending.releases)}
 
@@ -292,7 +316,10 @@ class GridEngine:
         """Take up a snapshot."""
         self.accepted = {str(client): int(round) for client, round in saved["accepted"].items()}
         self.overheads.load(saved["overheads"])
+        self.nodes.owner_of = {str(client): int(node) for client, node in saved.get("owner_of", {}).items()}
+        self.metric_names.names = set(saved.get("metric_names", ()))
         self.speeds.assumed = set(saved.get("assumed", ()))
         self.empty_rounds = int(saved.get("empty_rounds", 0))
+        self.pauses.load(saved["pauses"])
         if self.spending is not None:
             self.spending.load(saved[RELEASES])

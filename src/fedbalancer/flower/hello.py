@@ -30,6 +30,8 @@ CLIENT_ID, PARTITION = "client-id", "partition-id"
 CLIENT = "FEDBALANCER_CLIENT"
 ACTION = "fedbalancer"
 MOST_LATENCIES, MOST_BATCH_S = 1000, 3600.0
+MOST_SAMPLES = 100_000
+"""Samples that a client may claim by default; `Strategy(most_samples=...)` changes it."""
 
 BatchSeconds = Callable[[Context, int, int], Sequence[float]]
 """(context, batch size, count) -> seconds of so many training batches, measured now."""
@@ -76,6 +78,7 @@ def introduce(
 
     @app.query(ACTION)
     def hello(message: Message, context: Context) -> Message:
+        check_app_mods(app)  # again: the train function may have been registered after `introduce`
         return answer(message, context, size(context), batch_s, fingerprint(context))
 
     return app
@@ -120,7 +123,7 @@ def read(message: Message, round_trip_s: float, most_samples: int) -> Greeting:
         raise Faulty(f"no greeting of this wire format: {error}") from error
     size, latencies, busy_s = metrics.get("num-examples"), metrics.get("batch-s"), metrics.get("busy-s")
     if not client or isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= most_samples:
-        raise Faulty(f"client {client!r} with {size!r} samples; 1 to {most_samples} are allowed")
+        raise Faulty(f"client {client!r} with {size!r} samples; 1 to {most_samples} are allowed (most_samples)")
     if not isinstance(latencies, list) or len(latencies) > MOST_LATENCIES:
         raise Faulty("batch latencies that are no short list")
     if any(not 0 < seconds <= MOST_BATCH_S for seconds in latencies):

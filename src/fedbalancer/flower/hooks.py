@@ -65,7 +65,7 @@ class RoundHooks(FlowerStrategy):
         def fault(node: int, why: str) -> None:
             engine.say("evaluation failed", client=names.get(node, f"node {node}"), round=server_round, why=why)
 
-        found = pooled(replies, fault, self.evaluate_metrics_aggr_fn)
+        found = pooled(replies, fault, engine.metric_names, self.evaluate_metrics_aggr_fn)
         return MetricRecord(found) if found else None
 
     def _running(self, name: str) -> Run:

@@ -1,4 +1,4 @@
-"""What was sent to whom, and what came back: every reply is attributed by the id of the message it answers."""
+"""Messages and their replies. Every reply is attributed by the id of the message that it answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fedbalancer.flower.compat import Grid, Message, RecordDict, node_ids, push
+from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.pulls import ReplyPuller
 
 REMEMBERED = 10_000
@@ -38,19 +39,21 @@ class Sent:
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """A reply, what it answers, and how long the round trip took."""
+    """A reply, what it answers, and how long the round trip took. If it was refused, `problem` says why, and `message`
+    is an error."""
 
     sent: Sent
     message: Message
     seconds: float
+    problem: str = ""
 
 
 class Mailbox:
     """Sends and polls. A message that is not answered within its time to live is given up: Flower has no way to call
     it back, but lets it expire."""
 
-    def __init__(self, grid: Grid, clock: Callable[[], float], background: bool = True) -> None:
-        self._grid, self._clock, self._lanes = grid, clock, ReplyPuller(grid, background)
+    def __init__(self, grid: Grid, limit: ReplyLimit, clock: Callable[[], float], background: bool = True) -> None:
+        self._grid, self._clock, self._puller = grid, clock, ReplyPuller(grid, limit, background)
         self._open: dict[str, Sent] = {}
         self._answered: dict[str, Sent] = {}
         self.counts: Counter[str] = Counter()
@@ -64,7 +67,7 @@ class Mailbox:
         ]
         now = self._clock()
         went = []
-        for identity, letter in zip(self._lanes.aside(push, self._grid, messages), letters, strict=True):
+        for identity, letter in zip(self._puller.aside(push, self._grid, messages), letters, strict=True):
             if identity is not None:
                 sent = Sent(kind, letter.node, letter.client, round, now, ttl_s, letter.budget_s)
                 self._open[identity] = sent
@@ -75,21 +78,21 @@ class Mailbox:
         """All new replies, in order of client id, after at most `patience_s`. A second answer to the same message, or
         one to a message that we never sent, is counted and dropped."""
         arrivals = []
-        for message in self._lanes.pull(list(self._open), patience_s):
-            answers = message.metadata.reply_to_message_id
+        for reply in self._puller.pull(list(self._open), patience_s):
+            answers = reply.answers
             sent = self._open.pop(answers, None)
             if sent is None:
                 self.counts["duplicate" if answers in self._answered else "stray"] += 1
                 continue
             self._remember(answers, sent)
-            self._lanes.forget(answers)
-            arrivals.append(Arrival(sent, message, self._clock() - sent.pushed_s))
+            self._puller.forget(answers)
+            arrivals.append(Arrival(sent, reply.message, self._clock() - sent.pushed_s, reply.problem))
         self._give_up()
         return sorted(arrivals, key=lambda arrival: (arrival.sent.client, arrival.sent.node))
 
     def nodes(self) -> set[int]:
         """The nodes that can be written to."""
-        return set(self._lanes.aside(node_ids, self._grid))
+        return set(self._puller.aside(node_ids, self._grid))
 
     def busy(self) -> set[str]:
         """Clients that still have a message to answer."""
@@ -101,14 +104,16 @@ class Mailbox:
 
     def forget(self, node: int) -> None:
         """Wait no longer for a node that is gone."""
-        self._open = {identity: sent for identity, sent in self._open.items() if sent.node != node}
+        for identity in [identity for identity, sent in self._open.items() if sent.node == node]:
+            del self._open[identity]
+            self._puller.forget(identity)
 
     def _give_up(self) -> None:
         now = self._clock()
         for identity, sent in list(self._open.items()):
             if now > sent.pushed_s + sent.ttl_s:
                 self.expired.append(self._open.pop(identity))
-                self._lanes.forget(identity)
+                self._puller.forget(identity)
 
     def _remember(self, identity: str, sent: Sent) -> None:
         self._answered[identity] = sent

@@ -6,14 +6,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedbalancer.errors import BadSetting
-from fedbalancer.flower.compat import Context, Message, mods_of
+from fedbalancer.flower.compat import Context, Message, mods_of, train_mods_of
 
 CLIPPING = ("fixedclipping_mod", "adaptiveclipping_mod")
+SECURE = ("secagg_mod", "secaggplus_mod")
+"""Flower's SecAgg and SecAgg+."""
+NO_SECURE_AGGREGATION = (
+    "is refused: SecAgg and SecAgg+ sum a fixed group of clients in several exchanges, and a round here closes at its "
+    "deadline with the reports that are in; LocalDpMod and our private methods protect updates "
+    "(docs/explanation/privacy.md)"
+)
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 
 def check_app_mods(app: Any) -> None:
-    """Refuse mods on a whole `ClientApp` that fail on anything but a train message: the greeting is none."""
+    """Refuse secure aggregation anywhere in a `ClientApp`, and mods on the whole app that fail on the greeting."""
+    check_no_secure_aggregation([*mods_of(app), *train_mods_of(app)])
     for mod in mods_of(app):
         if (name := mod_name(mod)) in ("LocalDpMod", *CLIPPING):
             raise BadSetting(
@@ -23,13 +31,21 @@ def check_app_mods(app: Any) -> None:
 
 
 def check_mods(mods: Sequence[Mod]) -> None:
-    """Refuse mods that need one of Flower's strategies on the server."""
+    """Refuse mods that need one of Flower's strategies or workflows on the server."""
+    check_no_secure_aggregation(mods)
     for mod in mods:
         if (name := mod_name(mod)) in CLIPPING:
             raise BadSetting(
                 f"mods: {name} clips to a norm that only Flower's DifferentialPrivacyClientSide strategies send, which "
                 "do not go together with deadlines; LocalDpMod clips and adds noise by itself"
             )
+
+
+def check_no_secure_aggregation(mods: Sequence[Mod]) -> None:
+    """Refuse SecAgg and SecAgg+ by name."""
+    for mod in mods:
+        if (name := mod_name(mod)) in SECURE:
+            raise BadSetting(f"mods: {name} {NO_SECURE_AGGREGATION}")
 
 
 def only_updates(mod: Mod) -> Mod:

@@ -24,9 +24,32 @@ class Overheads:
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[float]] = {}
+        self._greeted: set[str] = set()
+        self._carried: set[str] = set()
+
+    def greeted(self, client: str, seconds: float) -> None:
+        """Remember the overhead of a greeting, which carries no model: until one was carried it is an assumption."""
+        if client not in self._seen:
+            self._greeted.add(client)
+        self._remember(client, seconds)
 
     def measured(self, client: str, seconds: float) -> None:
-        """Remember one, or a lower bound of one: that of a message which was never answered."""
+        """Remember the overhead of an order."""
+        self.at_least(client, seconds)
+        self._greeted.discard(client)
+
+    def at_least(self, client: str, seconds: float) -> None:
+        """Remember a lower bound of the overhead of an order that was never answered."""
+        if client in self._greeted:
+            self._carried.add(client)
+        self._remember(client, seconds)
+
+    def take_carried(self) -> set[str]:
+        """The clients whose greeting was an assumption until something was learned of an order since the last call."""
+        carried, self._carried = self._carried, set()
+        return carried
+
+    def _remember(self, client: str, seconds: float) -> None:
         self._seen.setdefault(client, deque(maxlen=WINDOW)).append(max(seconds, 0.0))
 
     def expected_s(self, client: str) -> float:

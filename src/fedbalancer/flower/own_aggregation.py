@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from fedbalancer.flower.evaluation import weighted_mean
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.orders import ARRAYS, METRICS
 from fedbalancer.flower.replies import WEIGHT
+from fedbalancer.protocols import Wrapping
 from fedbalancer.types import ClientReport, ServerState, Setup, Weights
 
 if TYPE_CHECKING:
@@ -23,24 +24,26 @@ if TYPE_CHECKING:
 Round = tuple[Setup, ServerState, dict[int, ClientReport]]
 
 
-class OwnAggregation:
+class OwnAggregation(Wrapping):
     """Calls the strategy's `aggregate_train` with the reports of a round as Flower's messages. What that gives to ours
     (`super().aggregate_train`) goes to the policy of the method: as it came where it was not touched, otherwise as the
     difference of its model to that of the server."""
 
+    slot: ClassVar[str] = "aggregate"
+
     def __init__(self, run: Run) -> None:
-        self._run, self._policy = run, run.strategy.method.server.aggregate
+        self._run, self.inner = run, run.strategy.method.server.aggregate
         self._round: Round | None = None
         self._memory: Any = None
         self._made: tuple[ArrayRecord, Weights] | None = None
         self.metrics: dict[str, Any] = {}
 
-    @property
-    def cohort_faults(self) -> Any:
-        return getattr(self._policy, "cohort_faults", None)
+    def unwrapped(self, state: ServerState) -> ServerState:
+        """The state as it is: nothing is added to what the policy remembers."""
+        return state
 
     def init(self, setup: Setup) -> Any:
-        return self._policy.init(setup)
+        return self.inner.init(setup)
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
         nodes = self._run.engine.nodes.node_of
@@ -57,15 +60,15 @@ class OwnAggregation:
     def of(self, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the policy of the method makes of these replies."""
         given = [reply for reply in replies if reply.has_content()]
-        if not given or self._round is None:
+        if self._round is None or (not given and self.model_noise_multiplier is None):
             return None, None
         setup, state, reports = self._round
-        weights, self._memory = self._policy.aggregate(setup, state, [self._read(r, state, reports) for r in given])
+        weights, self._memory = self.inner.aggregate(setup, state, [self._read(r, state, reports) for r in given])
         self._made = self._run.layout.record(weights), weights
         pool = self._run.strategy.train_metrics_aggr_fn or weighted_mean
         own = self._run.engine.own_metrics
         told = [own[reports[r.metadata.src_node_id].client] for r in given]
-        return self._made[0], pool(told, WEIGHT)
+        return self._made[0], pool(told, WEIGHT) if told else None
 
     def _called(self, weights: Weights, round: int, replies: list[Message]) -> Weights:
         arrays, metrics = self._run.strategy.aggregate_train(round, replies)

@@ -13,6 +13,7 @@ from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.round import received
 from fedbalancer.errors import BadSetting
 from fedbalancer.flower.compat import ArrayRecord, Message, RecordDict
+from fedbalancer.flower.hello import MOST_SAMPLES
 from fedbalancer.flower.layout import Faulty, ModelLayout, read_array
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, check_version, text
 from fedbalancer.flower.replies import (
@@ -20,6 +21,7 @@ from fedbalancer.flower.replies import (
     MEASURED,
     PAYLOAD,
     RELEASED,
+    SIZE,
     STOPPED,
     SUMMARY,
     TRAINED,
@@ -27,8 +29,8 @@ from fedbalancer.flower.replies import (
     Measured,
     dashed,
 )
-from fedbalancer.protocols import Compressor, Summarizer
-from fedbalancer.server.report_check import fault
+from fedbalancer.protocols import Compressor, Summarizer, is_private
+from fedbalancer.server.report_check import fault, size_fault
 from fedbalancer.types import ClientReport, Order, Summary, Timings, Weights
 
 BIGGEST_CHANGE = 1e9
@@ -40,9 +42,13 @@ CLOCK_SLACK_S = 5.0
 """By how much a client's clock may disagree with the server's."""
 
 
+class Resized(Faulty):
+    """A number of samples that the client must introduce itself with before it may report it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What a reply of one client in one round has to fit."""
+    """What a reply of one client in one round has to fit. `size` is the last known number of its samples."""
 
     client: str
     size: int
@@ -51,6 +57,7 @@ class Expected:
     layout: ModelLayout
     compress: Compressor
     summary: Summarizer | None = None
+    most_samples: int = MOST_SAMPLES
 
 
 def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[ClientReport | None, Measured]:
@@ -76,21 +83,27 @@ def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[C
 def _report(
     content: RecordDict, metrics: Mapping[str, Any], measured: Measured, expected: Expected, round_trip_s: float
 ) -> ClientReport:
+    size = _size(metrics, expected)
     trained = _number(metrics, "num-examples")
-    if not 1 <= trained <= expected.size or trained != int(trained):
-        raise Faulty(f"weight {trained:g}, which must be a whole number from 1 to its {expected.size} samples")
-    if not 0 < measured.epochs <= expected.order.epochs:
-        raise Faulty(f"epochs {measured.epochs:g} of {expected.order.epochs}")
+    withheld = is_private(expected.summary)
+    if withheld and trained != 0:
+        raise Faulty(f"weight {trained:g}, which must be 0: beside a private summary the count is withheld")
+    if not withheld and (not 1 <= trained <= size or trained != int(trained)):
+        raise Faulty(f"weight {trained:g}, which must be a whole number from 1 to its {size} samples")
     values = {name: _number(metrics, dashed(name)) for name in SUMMARY}
-    if values["batch_s"] <= 0 or not 0 <= values["loss_count"] <= expected.size:
+    if values["batch_s"] <= 0 or not 0 <= values["loss_count"] <= size:
         raise Faulty(f"batch_s {values['batch_s']:g} and loss_count {values['loss_count']:g}")
     if values["batch_s"] > round_trip_s + CLOCK_SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
         raise Faulty(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
     timings = split_timings(measured, round_trip_s)
-    released = _released(metrics, expected.summary)
-    summary = Summary(**values, trained=int(trained), released=released, read_by_server=False)
+    released = _released(metrics, expected.summary, size)
+    summary = Summary(**values, trained=int(trained), released=released, read_by_server=False, estimated=False)
+    check = getattr(expected.summary, "statistics_fault", None)
+    if check is not None and (problem := check(summary, size)):
+        raise Faulty(problem)
     update = _update(content, expected)
-    report = ClientReport(expected.client, update, float(trained), measured.epochs, summary, timings)
+    weight = 1.0 if withheld else float(trained)
+    report = ClientReport(expected.client, update, weight, measured.epochs, summary, timings, size=size)
     noise = getattr(expected.summary, "loss_noise", None)
     if problem := fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S):
         raise Faulty(problem)
@@ -99,7 +112,19 @@ def _report(
     return report
 
 
-def _released(metrics: Mapping[str, Any], summary: Summarizer | None) -> tuple[float, ...]:
+def _size(metrics: Mapping[str, Any], expected: Expected) -> int:
+    """The client's current number of samples, which may have grown or shrunk since the server last heard of it."""
+    size = metrics.get(SIZE, expected.size)
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise Faulty(f"{SIZE} {size!r}, which must be a whole number")
+    if (problem := size_fault(size, expected.size)) is not None:
+        raise Resized(problem)
+    if size > expected.most_samples:
+        raise Faulty(f"{SIZE} {size}, which is at most {expected.most_samples} (most_samples)")
+    return size
+
+
+def _released(metrics: Mapping[str, Any], summary: Summarizer | None, size: int) -> tuple[float, ...]:
     """What the server's half of the summary will read; nothing where it has none."""
     check = getattr(summary, "fault", None)
     if check is None:
@@ -108,7 +133,7 @@ def _released(metrics: Mapping[str, Any], summary: Summarizer | None) -> tuple[f
     if not isinstance(found, list) or not all(isinstance(value, int | float) for value in found):
         raise Faulty(f"no numbers under {RELEASED!r}")
     values = tuple(map(float, found))
-    if problem := check(values):
+    if problem := check(values, size):
         raise Faulty(problem)
     if max(map(abs, values)) > BIGGEST_STATISTIC:
         raise Faulty(f"{max(map(abs, values)):g} among the numbers under {RELEASED!r}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError
 from fedbalancer.flower.changes import CHANGEABLE, Change, check_same
 from fedbalancer.positions import Positions
 from fedbalancer.settings import Settings
@@ -81,15 +81,16 @@ class RunRecorder:
         return None if restored is None else (restored[0], restored[1])
 
     def round(
-        self, before: ServerState, after: ServerState, result: RoundResult, evaluation: Evaluation | None
-    ) -> None:
-        """Keep the rows of a round."""
+        self, before: ServerState, after: ServerState, result: RoundResult, evaluation: Evaluation | None,
+        metrics: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Keep the rows of a round, and its metrics in Flower's `Result`."""
         found = [] if evaluation is None else [EvalRow.of(after, before.clock_s, evaluation)]
-        self.folder.record(RoundRow.of(before, after, result), found, ClientRow.all_of(result))
+        self.folder.record(RoundRow.of(before, after, result), found, ClientRow.all_of(result), metrics)
 
-    def start(self, evaluation: Evaluation) -> None:
+    def start(self, evaluation: Evaluation, metrics: Mapping[str, Any]) -> None:
         """Keep the evaluation before the first round."""
-        self.folder.record(None, [EvalRow(0, 0.0, 0.0, evaluation.accuracy, evaluation.loss)], ())
+        self.folder.record(None, [EvalRow(0, 0.0, 0.0, evaluation.accuracy, evaluation.loss)], (), metrics)
 
     def checkpoint(self, state: ServerState, first: Ledger, engine: Mapping[str, Any]) -> None:
         """Save the state and the tables, whole."""
@@ -101,6 +102,21 @@ class RunRecorder:
         """Write down how the run ended."""
         self.folder.finish(status, why, weights, layout)
         self.folder.close()
+
+
+def ending(error: BaseException) -> tuple[str, str]:
+    """The status of a run that this error ended, and why. `flwr stop` ends the process with exit code 0."""
+    match error:
+        case FedBalancerError():
+            return "failed", str(error)
+        case KeyboardInterrupt():
+            return "stopped", "interrupted"
+        case SystemExit(code=0 | None):
+            return "stopped", "stopped by `flwr stop` or a signal"
+        case SystemExit():
+            return "failed", f"the ServerApp exited with code {error.code}"
+        case _:
+            return "failed", repr(error)
 
 
 def manifest_of(

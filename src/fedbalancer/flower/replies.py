@@ -19,7 +19,7 @@ PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
 """The one array of an update, compressed or not: Flower fetches every array by a request of its own."""
 
 SUMMARY = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s")
-BATCH_S, WEIGHT = "batch-s", "num-examples"
+BATCH_S, WEIGHT, SIZE = "batch-s", "num-examples", "size"
 MOST_METRICS, LONGEST_NAME = 100, 100
 RELEASED = "released"
 MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
@@ -38,10 +38,11 @@ class Measured:
 
 def pack_report(
     client: str, order: Order, arrays: ArrayRecord, summary: Summary, measured: Measured,
-    more: Mapping[str, float] | None = None,
+    more: Mapping[str, float] | None = None, size: int | None = None,
 ) -> RecordDict:  # fmt: skip
-    """A report as Flower's records, with `more` metrics of the user's."""
-    metrics: dict[str, Any] = {WEIGHT: summary.trained}
+    """A report as Flower's records, with `more` metrics of the user's. `size` is the client's current number of
+    samples, None if it is withheld."""
+    metrics: dict[str, Any] = {WEIGHT: summary.trained} | ({} if size is None else {SIZE: size})
     metrics |= {dashed(name): float(getattr(summary, name)) for name in SUMMARY}
     metrics |= {dashed(name): float(getattr(measured, name)) for name in MEASURED}
     metrics |= more or {}
@@ -87,7 +88,7 @@ def dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-OUR_METRICS = frozenset({WEIGHT, *map(dashed, SUMMARY), *map(dashed, MEASURED)})
+OUR_METRICS = frozenset({WEIGHT, SIZE, *map(dashed, SUMMARY), *map(dashed, MEASURED)})
 
 
 def _ours(client: str, order: Order, outcome: str, phase: str) -> ConfigRecord:

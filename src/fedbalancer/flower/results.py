@@ -1,18 +1,16 @@
-"""Flower's `Result`: what is in it of every round, and how it outlives a crash."""
+"""Flower's `Result`: what it holds of every round, and how it survives a crash."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedbalancer.flower.compat import MetricRecord, Result
 from fedbalancer.types import RoundResult
 
-RESULTS, METRICS_OF_ROUNDS = "results", (
-    "train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp",
-)  # fmt: skip
-"""Where the checkpoint has the metrics of earlier rounds, and what Flower's `Result` calls them."""
+METRICS_OF_ROUNDS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+"""What Flower's `Result` calls the metrics of the rounds."""
 
 
 def figures_of(result: RoundResult) -> dict[str, Any]:
@@ -29,13 +27,15 @@ def figures_of(result: RoundResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def told(result: Result) -> dict[str, dict[str, Any]]:
-    """The metrics of all rounds so far, for the checkpoint."""
-    return {kind: {str(n): dict(found) for n, found in getattr(result, kind).items()} for kind in METRICS_OF_ROUNDS}
+def metrics_of_round(result: Result, number: int) -> dict[str, Any]:
+    """The metrics of one round, for the journal."""
+    found = {kind: getattr(result, kind).get(number) for kind in METRICS_OF_ROUNDS}
+    return {"round": number, **{kind: dict(metrics) for kind, metrics in found.items() if metrics is not None}}
 
 
-def retell(result: Result, saved: Mapping[str, Any]) -> None:
-    """The metrics of the rounds before a resume."""
-    for kind in METRICS_OF_ROUNDS:
-        rounds = saved.get(kind, {})
-        getattr(result, kind).update({int(n): MetricRecord(dict(found)) for n, found in rounds.items()})
+def restore_metrics(result: Result, saved: Iterable[Mapping[str, Any]]) -> None:
+    """Put the metrics of earlier rounds, as `metrics_of_round` gave them, into a result."""
+    for notes in saved:
+        for kind in METRICS_OF_ROUNDS:
+            if kind in notes:
+                getattr(result, kind)[int(notes["round"])] = MetricRecord(dict(notes[kind]))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from fedbalancer.client.round import understood
 from fedbalancer.errors import BadSetting
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from fedbalancer.flower.events import line
 from fedbalancer.flower.late import SILENT
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter
 from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, TRAIN, Instruction
-from fedbalancer.flower.reading import Expected, batch_s_of, split_timings, unpack
+from fedbalancer.flower.reading import Expected, Resized, batch_s_of, split_timings, unpack
 from fedbalancer.flower.replies import WEIGHT, own_metrics
 from fedbalancer.server.bench import INVALID
 from fedbalancer.types import UNDER_WAY, ClientReport, Missing, RoundPlan, RoundResult, Weights
@@ -110,26 +111,37 @@ class OpenRound:
     def read(self, arrival: Arrival) -> ClientReport | Missing:
         """The report in a reply, or why there is none, which is also said."""
         client, message, number = arrival.sent.client, arrival.message, self.plan.order.round
+        if arrival.problem:
+            return self._invalid(client, arrival.problem)
         if message.has_error():
             why = f"error {message.error.code}: {message.error.reason}"
             self.engine.say("error", client=client, round=number, why=why)
-            return Missing(client, "error")
+            return Missing(client, "error", problem=line(why))
         try:
             report, measured = unpack(message, self._expected(client), arrival.seconds)
         except Faulty as problem:
-            self.engine.say("invalid", client=client, round=number, why=str(problem))
-            return Missing(client, INVALID, problem=str(problem))
+            if isinstance(problem, Resized):
+                self.engine.nodes.ask_again(arrival.sent.node)
+            return self._invalid(client, str(problem))
+        except Exception as error:  # a reader that fails on one client's reply must not end the run of all
+            return self._invalid(client, f"a reply that cannot be read: {type(error).__name__}: {error}")
         self.engine.overheads.measured(client, arrival.seconds - measured.busy_s)
         if report is not None:
+            self.engine.nodes.resize(client, report.size)
             return report
         self.engine.speeds.heard(client, batch_s_of(message, arrival.seconds))
         self.engine.say("stopped at the deadline", client=client, round=number)
         return Missing(client, measured.phase or "train", split_timings(measured, arrival.seconds))
 
+    def _invalid(self, client: str, problem: str) -> Missing:
+        """A reply that breaks the rules. Its text is shortened: some of it comes from the client."""
+        self.engine.say("invalid", client=client, round=self.plan.order.round, why=problem)
+        return Missing(client, INVALID, problem=line(problem))
+
     def beside(self, report: ClientReport, arrival: Arrival) -> tuple[RecordDict, int]:
         """What came with a report: its client's own metrics, and how many bytes all of it had."""
         own = own_metrics(arrival.message.content.metric_records[METRICS])
-        metrics = RecordDict({METRICS: MetricRecord({WEIGHT: report.summary.trained, **own})})
+        metrics = RecordDict({METRICS: MetricRecord({WEIGHT: int(report.weight), **own})})
         return metrics, _bytes(arrival.message)
 
     def result(self, seconds: float, window_s: float) -> RoundResult:
@@ -146,10 +158,31 @@ class OpenRound:
                 # Killed, asleep or slow: nobody knows, so it is not said to be late in training.
                 self._miss(client, "late" if full else SILENT, "no reply when the round closed")
         arrived.sort(key=lambda report: report.client)
-        reports = understood(arrived, self.engine.method.client.summary, self.plan.order)
+        reports = self._summarised(arrived)
         missing = tuple(self.missing[client] for client in sorted(self.missing))
         down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)
         return RoundResult(self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes, under_way)
+
+    def _summarised(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
+        """The reports with the statistics that the server reads from their summaries. Where that fails, those whose
+        own summary is the cause are left out."""
+        try:
+            return self._understood(reports)
+        except Exception:
+            return self._understood([report for report in reports if self._has_summary(report)])
+
+    def _understood(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
+        return understood(reports, self.engine.method.client, self.plan.order, self._size_of)
+
+    def _has_summary(self, report: ClientReport) -> bool:
+        try:
+            self._understood([report])
+        except Exception as error:
+            why = f"a summary that cannot be read: {type(error).__name__}: {error}"
+            self.missing[report.client] = self._invalid(report.client, why)
+            self.metrics.pop(report.client, None)
+            return False
+        return True
 
     def _closed(self, heard: set[str]) -> tuple[str, ...]:
         """Who is under way when a round closes whose late reports will count; they are missing in it so far."""
@@ -161,9 +194,15 @@ class OpenRound:
 
     def _expected(self, client: str) -> Expected:
         engine = self.engine
-        size = int(engine.known.size[engine.known.position[client]])
         ours = engine.method.client
-        return Expected(client, size, self.plan.order, self.weights, engine.layout, ours.compress, ours.summary)
+        return Expected(
+            client, self._size_of(client), self.plan.order, self.weights, engine.layout, ours.compress, ours.summary,
+            engine.nodes.most_samples,
+        )  # fmt: skip
+
+    def _size_of(self, client: str) -> int:
+        known = self.engine.known
+        return int(known.size[known.position[client]])
 
     def _miss(self, client: str, why: str, text: str) -> None:
         self.missing[client] = Missing(client, why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,16 @@ from fedbalancer.flower.changes import spoken
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result, kept, taken_up
 from fedbalancer.flower.evaluation import asked, evaluation_of, unnamed, weighted_mean
 from fedbalancer.flower.foreign import sent_with_orders
+from fedbalancer.flower.fruitless import FruitlessRounds
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.hooks import overrides
 from fedbalancer.flower.layout import ModelLayout
-from fedbalancer.flower.ledger import ledger_of
+from fedbalancer.flower.ledger import ledger_of, with_network
 from fedbalancer.flower.own_aggregation import OwnAggregation
 from fedbalancer.flower.reading import CLOCK_SLACK_S
 from fedbalancer.flower.recorder import RunRecorder, manifest_of
 from fedbalancer.flower.replies import WEIGHT
-from fedbalancer.flower.results import RESULTS, figures_of, retell, told
+from fedbalancer.flower.results import figures_of, metrics_of_round, restore_metrics
 from fedbalancer.loop import rounds
 from fedbalancer.methods import setup_of
 from fedbalancer.server.server import Server
@@ -52,18 +53,23 @@ class Run:
         self.result = Result(arrays=arrays)
         strategy.run = self
         self.aggregation = OwnAggregation(self) if overrides(strategy, "aggregate_train") else None
+        self.method = (
+            strategy.method if self.aggregation is None else strategy.method.changed(aggregate=self.aggregation)
+        )
         self.evaluate_fn, self.evaluate_config = evaluate_fn, ConfigRecord(dict(evaluate_config or {}))
         self._told: set[str] = set()
         self.state: ServerState
         self.record: RunRecorder
+        self.saved: Weights | None = None  # the model of the last checkpoint
         self.engine = GridEngine(
             grid,
-            strategy.method,
+            self.method,
             self.layout,
             strategy.settings,
             run_key=self.key,
             waiting=replace(strategy.waiting, timeout_s=timeout),
             most_samples=strategy.most_samples,
+            authenticated_nodes=strategy.authenticated_nodes,
             train_config={**sent_with_orders(strategy.method.aggregate), **self.train_config},
             evaluate_config=evaluate_config,
             configure_train=strategy.configure_train,
@@ -77,7 +83,7 @@ class Run:
             s.task, s.method.name, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
             aggregate=spoken(s.method.aggregate),
         )  # fmt: skip
-        return known | {"privacy": described_privacy(s.method, s.settings)}
+        return known | {"privacy": described_privacy(self.method, s.settings)}
 
     def go(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""
@@ -85,7 +91,7 @@ class Run:
         server, self.state = self._begin()
         self.failed = self.engine.empty_rounds > 0
         self.engine.gather(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
-        spending = self.engine.spending
+        spending, fruitless = self.engine.spending, FruitlessRounds(self.strategy.max_failed_rounds)
         while self.state.round < self.num_rounds:
             if spending is not None and spending.is_over(self.state.ledger.clients):
                 self.engine.say("every client has spent its epsilon_budget", round=self.state.round)
@@ -97,10 +103,11 @@ class Run:
             # One round at a time: between two rounds the ledger may grow, which the loop knows nothing of.
             self.state, result = next(rounds(server, self.engine, before, lambda state: False))
             self.round = self.state.round
-            if self.aggregation is not None and not result.reports:
+            if self.aggregation is not None and not result.reports and self.aggregation.model_noise_multiplier is None:
                 self.state = replace(self.state, weights=self.aggregation.of_nobody(self.state))
             server = self._learnt(server, result)
             self._keep(before, result, server.setup.ledger)
+            fruitless.check(result)
 
     def _begin(self) -> tuple[Server, ServerState]:
         """The server and the state to go on from."""
@@ -112,9 +119,9 @@ class Run:
             if restored is not None:
                 state, remembered = restored
                 self.engine.restore(remembered)
-                retell(self.result, remembered.get(RESULTS, {}))
+                restore_metrics(self.result, self.record.folder.notes)
                 self._take_up(remembered)
-                self.round = state.round
+                self.round, self.saved = state.round, self.model(state)
                 self._publish(state)
                 for change in self.record.changes:
                     self.engine.say("setting changed", **asdict(change))
@@ -133,19 +140,20 @@ class Run:
         server = self._server(self.engine.welcome(ledger_of(greetings), self.strategy.measure_network))
         state = server.init(self.weights)
         if (evaluation := self._evaluation(self.model(state))) is not None:
-            self.record.start(evaluation)
+            self.record.start(evaluation, metrics_of_round(self.result, 0))
         return server, state
 
     def _ready(self, server: Server) -> Server:
         """Before a round: who is there, and what there is to learn from those who answered the last one too late."""
         engine, assumed = self.engine, set(self.engine.speeds.assumed)
-        engine.bench, engine.played = self.state.bench, self.state.round
+        self.state = replace(self.state, bench=engine.suspended(self.state.bench, self.state.round))
         if self.strategy.measure_network and engine.ledger is not None:
             engine.settle()
         self.state = self._welcomed(self.state)
+        carried = engine.overheads.take_carried() if self.strategy.measure_network else set()
         if self.failed and self.strategy.measure_network:
             return self._expecting_more()
-        return self._expecting_otherwise(server, assumed - engine.speeds.assumed)
+        return self._expecting_otherwise(server, assumed - engine.speeds.assumed, carried)
 
     def _learnt(self, server: Server, result: RoundResult) -> Server:
         """After a round: how fast those are who reported, and whether nobody did."""
@@ -155,9 +163,12 @@ class Run:
             if (until := self.state.bench.until.get(missing.client, 0)) > self.state.round and missing.problem:
                 engine.say("sits out", client=missing.client, round=self.state.round, until=until, why=missing.problem)
         seen = result.in_time if result.plan.late == "joins" else result  # what joined did not make this deadline
-        self.failed = bool(result.plan.cohort) and not seen.reports
-        engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
+        self.failed = seen.ran_out_of_time
+        if self.failed or seen.reports:
+            engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
         if measures:
+            for client, until in ({} if engine.late_counts else engine.pauses.note(result)).items():
+                engine.say("paused", client=client, round=self.state.round, until=until, why="misses the deadlines")
             self.state = replace(self.state, ledger=engine.speeds.taught(self.state.ledger, result.reports))
         elif self.failed and not self.state.ledger.explored.any():
             return self._expecting_more()
@@ -176,24 +187,26 @@ class Run:
             self.state = replace(self.state, clients=fresh.clients)
         return renewed
 
-    def _expecting_otherwise(self, server: Server, measured: set[str]) -> Server:
-        """Where T hung on assumptions, it is worked out again with the measurements in their place."""
+    def _expecting_otherwise(self, server: Server, measured: set[str], carried: Iterable[str] = ()) -> Server:
+        """Work T out again where it depended on assumptions: with the speeds of the clients that were `measured`, and
+        the transport of those to which a model was `carried` for the first time."""
         first, ledger = server.setup.ledger, self.state.ledger
         rows = first.rows(tuple(sorted(measured & set(first.clients))))
-        if not len(rows):
+        network_s = {client: self.engine.overheads.expected_s(client) for client in carried if client in first.position}
+        if not len(rows) and not network_s:
             return server
         total_s, count = first.batch_s_sum.copy(), np.array(first.batch_s_count)
         total_s[rows], count[rows] = ledger.batch_s_sum[rows], ledger.batch_s_count[rows]
-        renewed = self._server(replace(first, batch_s_sum=total_s, batch_s_count=count))
-        self.state = replace(self.state, deadline=renewed.init(self.state.weights).deadline)
+        renewed = self._server(replace(with_network(first, network_s), batch_s_sum=total_s, batch_s_count=count))
+        retime = getattr(renewed.policies.deadline, "retime", None)  # only policies that use T have it
+        if retime is not None:
+            self.state = replace(self.state, deadline=retime(renewed.setup, self.state.deadline))
         return renewed
 
     def _server(self, ledger: Ledger) -> Server:
         strategy = self.strategy
         setup = setup_of(strategy.method, ledger, strategy.settings, strategy.seed)
-        policies = strategy.method.server
-        policies = policies if self.aggregation is None else replace(policies, aggregate=self.aggregation)
-        return Server(policies, replace(setup, clock_slack_s=CLOCK_SLACK_S))
+        return Server(self.method.server, replace(setup, clock_slack_s=CLOCK_SLACK_S, most_weight=strategy.most_weight))
 
     def _welcomed(self, state: ServerState) -> ServerState:
         return replace(state, ledger=self.engine.welcome(state.ledger, self.strategy.measure_network))
@@ -204,11 +217,11 @@ class Run:
         evaluation = self._evaluation(self.model(self.state)) if due else None
         self._publish(self.state)
         self.result.train_metrics_clientapp[self.state.round] = self._train_metrics(result)
-        self.record.round(before, self.state, result, evaluation)
-        self.record.checkpoint(self.state, first, self.engine.snapshot() | {RESULTS: told(self.result)} | self._kept())
+        self.record.round(before, self.state, result, evaluation, metrics_of_round(self.result, self.state.round))
+        self.record.checkpoint(self.state, first, self.engine.snapshot() | self._kept())
+        self.saved = self.model(self.state)
         if (spending := self.engine.spending) is not None:
-            method, settings = self.strategy.method, self.strategy.settings
-            rows = privacy_rows(method, settings, self.state.ledger.clients, spending.releases)
+            rows = privacy_rows(self.method, self.strategy.settings, self.state.ledger.clients, spending.releases)
             self.record.folder.record_privacy(rows)
 
     def _kept(self) -> dict[str, str]:

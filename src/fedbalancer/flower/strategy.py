@@ -11,22 +11,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedbalancer.errors import BadSetting, FedBalancerError
+from fedbalancer.errors import BadSetting
 from fedbalancer.flower.arguments import Evaluators, check_others, least_clients
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.evaluation import Pool
 from fedbalancer.flower.foreign import with_aggregation
+from fedbalancer.flower.fruitless import checked_limit
 from fedbalancer.flower.grid_engine import WAITING, Waiting
+from fedbalancer.flower.hello import MOST_SAMPLES
 from fedbalancer.flower.hooks import RoundHooks, overrides
-from fedbalancer.flower.recorder import RunRecorder, folder_of
+from fedbalancer.flower.recorder import RunRecorder, ending, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods import SLOTS, Method
 from fedbalancer.methods import method as method_of
 from fedbalancer.modifiers import LAST
 from fedbalancer.places import cache_folder
+from fedbalancer.protocols import trait
 from fedbalancer.robust import robust as robust_of
+from fedbalancer.server.report_check import MOST_WEIGHT
 from fedbalancer.settings import resolve
 from fedbalancer.spelling import spelt
+from fedbalancer.store.privacy import model_claim
 
 _log = logging.getLogger("flwr.fedbalancer")
 
@@ -60,9 +65,14 @@ class Strategy(RoundHooks):
     settings than before it is refused, unless `accept_changes`; then they are written down. Without a key nothing stays
     on disk. `task` is what reports call the problem.
 
-    `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`. If `measure_network`,
-    deadlines follow what transport really takes. `waiting` says how often replies are asked for, and whose clock
-    counts; `log` is called with the name and the fields of every event.
+    After `max_failed_rounds` rounds in a row without a usable report the run ends with an error (None: never).
+
+    `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`, and its update weighs
+    at most `most_weight` times the median one of its round. With `authenticated_nodes` (SuperLink option
+    `--enable-supernode-auth`) a client's id belongs to the node that used it first, for the whole run. If
+    `measure_network`, deadlines follow what transport really takes, and a client that misses one after the other is
+    asked less often. `waiting` says how often replies are asked for, and whose clock counts; `log` is called with the
+    name and the fields of every event.
     """
 
     def __init__(
@@ -89,7 +99,10 @@ class Strategy(RoundHooks):
         run_key: str | None = None,
         accept_changes: bool = False,
         task: str = "flower",
-        most_samples: int = 10**6,
+        max_failed_rounds: int | None = 5,
+        most_samples: int = MOST_SAMPLES,
+        most_weight: float = MOST_WEIGHT,
+        authenticated_nodes: bool = False,
         measure_network: bool = True,
         waiting: Waiting = WAITING,
         log: Callable[..., None] | None = None,
@@ -111,7 +124,7 @@ class Strategy(RoundHooks):
                 f"summary {type(self.method.summary).__name__} needs secure aggregation of what clients say of their "
                 "losses, and Flower has it for model updates only; take Histogram"
             )
-        if getattr(self.method.aggregate, "noise_is_known", False):
+        if trait(self.method.aggregate, "noise_is_known"):
             raise BadSetting(
                 f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
                 "is told; say draws='system'"
@@ -124,7 +137,10 @@ class Strategy(RoundHooks):
         self.evaluators = Evaluators.of(federated_evaluate, fraction_evaluate, min_evaluate_nodes, asked)
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
         self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
-        self.accept_changes = accept_changes
+        self.accept_changes, self.max_failed_rounds = accept_changes, checked_limit(max_failed_rounds)
+        if not most_weight >= 1:
+            raise BadSetting(f"most_weight = {most_weight} must be at least 1")
+        self.authenticated_nodes, self.most_weight = authenticated_nodes, most_weight
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 
     def summary(self) -> None:
@@ -150,14 +166,15 @@ class Strategy(RoundHooks):
         began = time.monotonic()
         with ExitStack() as stack:
             run = Run(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+            if (claim := model_claim(run.method)) is not None and claim.why:
+                _log.warning(
+                    "The epsilon of the model is infinite, because %s (docs/explanation/privacy.md)", claim.why
+                )
             record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
             try:
                 run.go(record)
-            except FedBalancerError as error:
-                record.close("failed", str(error))
-                raise
             except BaseException as error:
-                record.close("stopped" if isinstance(error, KeyboardInterrupt) else "failed", repr(error))
+                record.close(*ending(error), run.saved, run.layout.layout)
                 raise
             finally:
                 self.run = None

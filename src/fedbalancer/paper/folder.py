@@ -34,13 +34,13 @@ DOCUMENT, WHY, README = "item.json", "why.md", "README.md"
 DOTS_PER_INCH = 110
 GENERATED = "<!-- written by `fedbalancer paper`; write your own text into the why.md of an item's folder -->"
 INTRODUCTION = (
-    "The paper's tables and figures, reproduced by `fedbalancer paper ITEM`: our values next to the paper's, with a "
-    "computed verdict for each. Every folder has a page (`.html`), the same content as Markdown, figures (SVG and "
-    "PNG), and the values as Parquet with a row per seed."
+    "The paper's tables and figures, reproduced with `fedbalancer paper ITEM`. The page of an item has our values next "
+    "to the paper's, a computed verdict for each, and why they differ. Its folder has the same page with interactive "
+    "charts (`.html`), the charts (SVG and PNG) and the data as Parquet, with one row per seed."
 )
 BOARD = (
-    "The [leaderboard](leaderboard.md) shows all methods on one page, including those that are not in the paper. Run "
-    "`fedbalancer leaderboard` on this folder to rewrite it, also as a page with filters."
+    "All methods in one table, including those of other papers: [leaderboard](leaderboard.md). `fedbalancer "
+    "leaderboard` on this folder rebuilds it, also as a page with filters."
 )
 
 
@@ -156,7 +156,7 @@ def describe_part(request: Request, command: str, seconds: float, notes: list[st
     return {
         "command": command,
         "scale": request.scale,
-        "seeds": request.seeds,
+        "seeds": request.seeds_text,
         "rule": request.rule,
         "settings": dict(request.settings),
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -240,15 +240,25 @@ def _index_row(folder: Path, document: dict[str, Any]) -> str:
 
 
 def _index_section(folder: Path, document: dict[str, Any]) -> str:
+    """Return the findings of an item and the commands that reproduce it."""
     commands = dict.fromkeys(part["command"] for part in document["parts"].values())
+    page = f"[values, charts and differences from the paper]({folder.name}/{document['item']}.md)"
     parts = [
         f"## {folder.name}",
-        f"{escape_text(document['title'])} ({escape_text(document['place'])}).",
-        escape_text(document["headline"]),
-        "\n".join(f"    {command}" for command in commands),
+        f"{escape_text(document['place'])}: {escape_text(document['title'])} ({page}).",
+        _list_findings(document),
+        "\n".join(["```sh", *commands, "```"]),
     ]
-    why = read_why(folder)
-    return "\n\n".join([*parts, *([f"**Differences from the paper.** {why}"] if why else [])])
+    return "\n\n".join(parts)
+
+
+def _list_findings(document: dict[str, Any]) -> str:
+    """Return the headline of an item; a list if it has one finding per task."""
+    findings = document["headline"].rstrip(".").split("; ")
+    by_task = len(findings) > 1 and all(finding.partition(":")[0] in document["parts"] for finding in findings)
+    if by_task:
+        return "\n".join(f"- {escape_text(finding)}" for finding in findings)
+    return escape_text(document["headline"])
 
 
 class _Tables(dict[str, pl.DataFrame]):

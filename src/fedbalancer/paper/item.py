@@ -42,7 +42,7 @@ class Request:
     Attributes:
         tasks: Names of the tasks.
         scale: Scale of the tasks.
-        seeds: Number of seeds.
+        seeds: The seeds.
         users: Number of clients per task. Default: all.
         variant: Variant of the tasks' data. Default: the best available.
         settings: Settings of all runs.
@@ -62,7 +62,7 @@ class Request:
 
     tasks: tuple[str, ...]
     scale: str = "small"
-    seeds: int = 3
+    seeds: tuple[int, ...] = (0, 1, 2)
     users: int | None = None
     variant: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -81,10 +81,21 @@ class Request:
             raise BadSetting("an item needs at least one task; name them with --tasks a,b")
         if len(set(self.tasks)) < len(self.tasks):
             raise BadSetting(f"a task is listed twice: {', '.join(self.tasks)}")
-        if not 1 <= self.seeds <= 1000:
-            raise BadSetting(f"seeds = {self.seeds} must be from 1 to 1000")
         if not 1 <= self.extend <= 1000:
             raise BadSetting(f"extend = {self.extend} must be from 1 to 1000 budgets")
+
+    @property
+    def seeds_text(self) -> str:
+        """The number of seeds or, if they do not start at 0, the seeds.
+
+        Example:
+            >>> [Request(tasks=("har",), seeds=seeds).seeds_text for seeds in ((0, 1, 2), (10, 11, 12), (4, 7))]
+            ['3', '10..12', '4, 7']
+        """
+        first, count = self.seeds[0], len(self.seeds)
+        if self.seeds != tuple(range(first, first + count)):
+            return ", ".join(map(str, self.seeds))
+        return f"{first}..{self.seeds[-1]}" if first else str(count)
 
     def spec(self, task: str) -> RunSpec:
         """Return the specification that all runs on a task share."""

@@ -5,26 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.protocols import NOTHING, Private, Stateless
 from fedbalancer.randomness import stream
 from fedbalancer.types import ClientReport, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)
 class PrivateMean(Stateless):
-    """Every update is cut to the length `clip_norm`; their sum plus N(0, `noise_multiplier` x `clip_norm`) in every
-    parameter, over the number of clients that a round asks for (a count of those that came would tell of them), is the
-    step. One client more or less moves the sum by `clip_norm` at most, so this hides a client from all who see the
-    models, but not from the server, which sees the updates (McMahan et al., "Learning Differentially Private Recurrent
-    Language Models", 2018). All clients weigh the same.
+    """Clip every update to the length `clip_norm` and add noise to their mean: McMahan et al., "Learning Differentially
+    Private Recurrent Language Models", 2018.
 
-    `draws` says where noise comes from: the run's "seed", for simulations that repeat, or the "system", as any run with
-    real clients needs: they are told the seed.
+    The step is the sum of the clipped updates plus N(0, `noise_multiplier` x `clip_norm`) in every parameter, over the
+    number of clients that a round asks for: the number of reports would reveal who reported. All clients weigh the
+    same, and a round without reports adds noise, too. One client more or less moves the sum by `clip_norm` at most, so
+    the models hide a client from everybody but the server, which sees the updates. That holds only where no policy
+    steers other clients by the client's report (`fedbalancer.store.privacy.model_claim`).
+
+    `draws` is the source of the noise: the run's "seed", for simulations that repeat, or the "system", which runs with
+    real clients need, because they are told the seed.
     """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     clip_norm: float = 1.0
     noise_multiplier: float = 1.0

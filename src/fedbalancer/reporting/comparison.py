@@ -248,7 +248,7 @@ class Comparison:
 
     def __repr__(self) -> str:
         speedups = "".join(
-            f", {score.method} {score.speedup.mean:.2f}x" for score in self.methods if score.speedup.mean
+            f", {method.method} {_short_text(method.speedup)}" for method in self.methods if method.speedup.mean
         )
         return f"Comparison({self.task or 'unnamed task'}, {len(self.seeds)} seeds{speedups})"
 
@@ -343,6 +343,16 @@ class Comparison:
         from fedbalancer.reporting.summary import comparison_json
 
         return comparison_json(self)
+
+
+def _short_text(speedup: Estimate) -> str:
+    """Format a speed-up, with its sign if it is only a bound.
+
+    Example:
+        >>> _short_text(Ratio(0.5, bound="<")), _short_text(Ratio(2.0))
+        ('< 0.50x', '2.00x')
+    """
+    return f"{getattr(speedup, 'bound', '')} {speedup.mean:.2f}x".strip()
 
 
 def run_speedup(reach: Reach, rule: Rule) -> tuple[float, str]:

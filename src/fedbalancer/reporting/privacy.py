@@ -13,8 +13,9 @@ import polars as pl
 from fedbalancer.reporting.results import Results, StoredRun
 
 ABOUT = (
-    "Metadata only: the loss statistics that clients send. Model updates, the number of trained samples and timings "
-    "are not covered. Every report of a client counts; there is no amplification by client sampling."
+    "Metadata only: the loss statistics that clients send. Model updates, the number of samples of a client and the "
+    "arrival times of its replies are not covered. Every report of a client counts; there is no amplification by "
+    "client sampling."
 )
 HEADER = [
     "Method", "Mechanism", "Protected unit", "Epsilon, maximum", "Epsilon, median client", "Reports, maximum", "Delta",
@@ -37,6 +38,8 @@ class PrivacyLoss:
         why: Why `epsilon` is unknown.
         model: Epsilon of the model for one client, if noise is added to the model.
         whole: Epsilon of model and metadata together, if noise is added to the model.
+        model_why: Why `model` is infinite.
+        whole_why: Why `whole` is infinite.
     """
 
     method: str
@@ -49,6 +52,8 @@ class PrivacyLoss:
     why: str = ""
     model: float | None = None
     whole: float | None = None
+    model_why: str = ""
+    whole_why: str = ""
 
     @property
     def sentence(self) -> str:
@@ -56,8 +61,9 @@ class PrivacyLoss:
         if self.model is None or self.whole is None:
             return self._metadata
         return (
-            f"{self._metadata}; model: epsilon at most {_text(self.model)} for one client, {_text(self.whole)} "
-            f"together with the metadata for one {self.unit}, against anyone who sees these but not the updates"
+            f"{self._metadata}; model: {_at_most(self.model, self.model_why)} for one client; both together: "
+            f"{_at_most(self.whole, self.whole_why)} for one {self.unit}; against anyone who sees these but not the "
+            "updates"
         )
 
     @property
@@ -65,7 +71,7 @@ class PrivacyLoss:
         if self.epsilon is None:
             return f"{self.mechanism}: epsilon unknown, {self.why} (metadata only)"
         if math.isinf(self.epsilon):
-            because = "no noise is added" if self.mechanism == "none" else "the losses have no bound"
+            because = "no noise is added" if self.mechanism == "none" else "one sample can change it without bound"
             return f"{self.mechanism}: epsilon infinite, because {because} (metadata only)"
         most = "" if self.releases is None else f" after {self.releases} reports"
         return (
@@ -114,7 +120,10 @@ def _account_method(method: str, runs: list[StoredRun]) -> PrivacyLoss:
     noise_multiplier = float(settings["noise_multiplier"])
     rows = pl.concat([run.privacy for run in runs])
     if settings.get("model_noise_multiplier") is not None:
-        loss = replace(loss, model=_highest(rows, "model_epsilon"), whole=_highest(rows, "whole_epsilon"))
+        loss = replace(
+            loss, model=_highest(rows, "model_epsilon"), whole=_highest(rows, "whole_epsilon"),
+            model_why=str(settings["model_why"]), whole_why=str(settings["whole_why"]),
+        )  # fmt: skip
     if noise_multiplier == 0 or math.isinf(noise_multiplier):
         return replace(loss, epsilon=0.0 if noise_multiplier else math.inf)
     if not rows.height:
@@ -128,6 +137,10 @@ def _account_method(method: str, runs: list[StoredRun]) -> PrivacyLoss:
 def _highest(rows: pl.DataFrame, column: str) -> float | None:
     """Return the highest epsilon of a column; None if it is empty or one value is unknown."""
     return None if not rows.height or rows[column].null_count() else float(rows[column].max())  # type: ignore[arg-type]
+
+
+def _at_most(epsilon: float, why: str) -> str:
+    return f"epsilon infinite, because {why}," if why else f"epsilon at most {_text(epsilon)}"
 
 
 def _text(epsilon: float | None) -> str:

@@ -247,7 +247,7 @@ def _rule_notes(rule: Rule, curves: Iterable[RunCurve]) -> list[str]:
 
 def _missing_note(curve: RunCurve, budget_s: float, covering: Mapping[str, RunCurve]) -> str:
     covered = f"covers only {curve.last_s:.0f} s (status: {curve.status}) of"
-    reason = "has no evaluation within" if curve.method in covering else covered
+    reason = "has no evaluation with an accuracy within" if curve.method in covering else covered
     return f"{curve.method}, seed {curve.seed} is not scored: it {reason} the budget of {budget_s:.0f} s"
 
 

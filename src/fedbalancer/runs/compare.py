@@ -17,6 +17,7 @@ from typing import Any, Unpack
 
 import polars as pl
 
+from fedbalancer.client.model_check import check_accuracy
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.methods import Method
@@ -64,10 +65,10 @@ class ComparisonRun:
         return any(event.kind == "stopped" for event in self.outcomes.values())
 
     def scored(self) -> Comparison:
-        """The scores, unless so many runs failed that there are none: then an error that names those and why."""
-        if self.failed and not self.comparison.seeds:
-            causes = "; ".join(f"{event.key[0]} seed {event.key[1]} failed: {event.why}" for event in self.failed)
-            raise FedBalancerError(f"nothing can be scored: {causes}")
+        """The scores; if there are none, an error that says why."""
+        if not self.comparison.seeds:
+            failures = [f"{event.key[0]} seed {event.key[1]} failed: {event.why}" for event in self.failed]
+            raise FedBalancerError(f"nothing can be scored: {'; '.join(failures or self.comparison.notes)}")
         return self.comparison
 
 
@@ -131,6 +132,7 @@ def run_comparison(
         check_free(out, overwrite, COMPARISON)
     side_by_side, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
+    check_accuracy(plan.task)
     with _alone_in(out, plan):
         if out is not None:
             if not resumed:

@@ -12,6 +12,7 @@ from fedbalancer.client.timing_only import TimingOnly
 from fedbalancer.engine.executors import InlineExecutor, Resources
 from fedbalancer.engine.executors.remembering import RememberingExecutor
 from fedbalancer.errors import MissingData
+from fedbalancer.processes import check_memory_limit
 from fedbalancer.protocols import Executor, Trainer
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.settings import resolve
@@ -29,9 +30,11 @@ class ExecutorCache:
         self._executor: Executor | None = None
 
     def check(self, spec: RunSpec) -> None:
-        """Refuse a sink or a device that is not here, before a run begins. Devices of a cluster are known to its
-        workers only."""
+        """Refuse a sink or a device that is not here, or too low a memory limit, before a run begins. Devices of a
+        cluster are known to its workers only."""
         check_sinks(self.resources.track)
+        if not spec.timing_only:
+            check_memory_limit()
         if not spec.timing_only and spec.device != "cpu" and self.resources.executor != "ray":
             from fedbalancer.client.torch_device import checked_device
 

@@ -36,8 +36,8 @@ class JobPool:
         what each process has for its runs."""
         self._processes = processes
         self._own_task = task is not None
-        self._given = SharedValue((task, resources))
         self._context = process_context(__name__)
+        self._given = SharedValue((task, resources))
         self._news: Any = None
         self._stop: Any = None
         self._pool: ProcessPoolExecutor | None = None

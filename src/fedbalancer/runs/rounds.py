@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
+from fedbalancer.client.summary import looks_every_round
 from fedbalancer.errors import TrainingDiverged
 from fedbalancer.loop import rounds as run_rounds
 from fedbalancer.runs.grid import Reached, grid_times, is_at
@@ -53,6 +54,11 @@ class RunLoop:
         if restored is not None:
             self.state, memory, arrays = restored
             simulation.engine.restore(arrays)
+            if not simulation.engine.saves_losses and not looks_every_round(simulation.method.client):
+                recorder.log(
+                    "exact losses were not saved", why="the run is private; clients look at their samples again, so "
+                    "its results may differ from those of a run that was not stopped (save_exact_losses=true)",
+                )  # fmt: skip
             self.accuracy = memory["accuracy"]
             self._take_up(recorder.frames())
         elif not self.spec.timing_only:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,7 +25,7 @@ from fedbalancer.runs.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.server.server import Server
 from fedbalancer.settings import Settings, resolve
-from fedbalancer.store.privacy import spending_for
+from fedbalancer.store.privacy import is_private, spending_for
 from fedbalancer.task import Task
 from fedbalancer.types import Layout, Ledger
 
@@ -71,7 +71,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     devices = Phones(
         seed=spec.seed,
         latency=spread_latency(
-            task.latency if not isinstance(task.latency, str) else resolve_latency(settings.latency),
+            task.latency if isinstance(task.latency, Mapping) else resolve_latency(settings.latency),
             settings.device_spread,
         ),
         network=Network(seed=spec.seed, floor=settings.network_floor),
@@ -104,6 +104,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         attackers=attackers_of(settings.attacks, clients, spec.seed),
         labels=labels,
         classes=_classes(spec, task, settings, labels),
+        saves_losses=settings.save_exact_losses or not is_private(chosen),
     )
     server = Server(chosen.server, setup_of(chosen, ledger, settings, spec.seed))
     return Simulation(spec, task, settings, chosen, server, engine, work_done_by)

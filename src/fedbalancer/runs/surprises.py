@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedbalancer.devices import many
+from fedbalancer.devices import LATENCY_MS, many
 from fedbalancer.methods import Method
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.simulation import availability_of, resolve_spec
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.settings import Settings
+from fedbalancer.store.privacy import model_claim
 from fedbalancer.task import MadeOnDemand, Task
 from fedbalancer.tasks.registry import TASKS
 from fedbalancer.types import IndexArray
@@ -67,6 +68,10 @@ def _of_methods(methods: Sequence[Method], rounds: int | None) -> Iterator[str]:
             "leaves 0 and no sample is selected by its loss; set more rounds, or a smaller w "
             f"(w={max(1, (rounds or 2) // 8)})"
         )
+    for method in methods:
+        claim = model_claim(method)
+        if claim is not None and claim.why:
+            yield f"{method.name}: the epsilon of the model is infinite, because {claim.why}"
     bare = [method.name for method in methods if method.name.startswith("prox") and method.mu == 0]
     if bare:
         yield (
@@ -79,6 +84,12 @@ def _of_data(spec: RunSpec, task: Task) -> Iterator[str]:
     """What in data of the user's own is more likely a slip than meant."""
     if spec.task in TASKS:
         return
+    if task.latency is None and "latency" not in spec.overrides:
+        yield (
+            f"{task.name} has no latency, so a batch takes as long as one of femnist on the paper's phones "
+            f"({_milliseconds(LATENCY_MS['femnist'])}); set latency to another row of `fedbalancer list devices`, "
+            "or to your own times in ms: {'slow': (mean, std), 'mid': (mean, std), 'fast': (mean, std)}"
+        )
     asked, there = task.clients_per_round, len(task.sizes)
     if asked > there and asked != Task.clients_per_round:  # nobody asked for what is usual
         yield f"clients_per_round = {asked}: {task.name} has {there} clients, so a round asks all of them"
@@ -90,6 +101,10 @@ def _of_data(spec: RunSpec, task: Task) -> Iterator[str]:
     known = np.unique(np.concatenate([*found.values(), np.unique(task.test[1])]))
     if len(known) >= 2:
         yield from _of_labels(task, found, known)
+
+
+def _milliseconds(latency: Mapping[str, tuple[float, float]]) -> str:
+    return ", ".join(f"{name} {mean:,.0f} ms" for name, (mean, _) in latency.items())
 
 
 def _of_traces(spec: RunSpec, task: Task, settings: Settings) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -31,10 +32,15 @@ SLACK_COUNT = 1000.0
 """By how much noise of an unknown size may carry a count beyond the samples that there are."""
 DEVIATIONS = 10.0
 """How many standard deviations of its noise a statistic may be off."""
+MOST_GROWTH, SMALL_GROWTH = 2.0, 100
+"""By which factor, or by how many samples, a client's data may grow from one report to the next; the larger counts."""
+MOST_WEIGHT = 5.0
+"""Times the median weight of a round that one client may have, where clients are not the simulator's own."""
 ROUNDING = 1e-6
 LOST_ROUNDS = 3
 """So many rounds in a row in which nobody sends finite numbers are a training that has diverged, not liars."""
 NOT_FINITE = "an update with a value that is not a finite number"
+_IS_NOT_FINITE = re.compile(rf"{NOT_FINITE}|.*\b(nan|inf), which must be a finite number")
 
 CohortFaults = Callable[[Sequence[ClientReport]], Mapping[str, str]]
 """What is wrong with reports beside the others of their round, by client."""
@@ -50,16 +56,26 @@ def fault(
 ) -> str | None:
     """What is wrong with a report, or None: the field, its value and the rule.
 
-    `size` is how many samples the client enrolled with, `order` what it was asked, `loss_noise` the deviation of the
-    noise that its summary adds to statistics of losses; what is not known is not held against it. `slack_s` is by how
-    much its clock may disagree with the server's.
+    `size` is how many samples the client had when the server last heard of it, `order` what it was asked, `loss_noise`
+    the deviation of the noise that its summary adds to statistics of losses; what is not known is not held against it.
+    `slack_s` is by how much its clock may disagree with the server's.
     """
+    if size is not None and report.size is not None:
+        if problem := size_fault(report.size, size):
+            return problem
+        size = report.size
     found = _update_fault(report, weights) or _summary_fault(report, size, DEVIATIONS * (loss_noise or 0.0))
     if found is None and order is not None:
-        found = _latency_fault(report, order, slack_s)
+        found = _epochs_fault(report, order) or _latency_fault(report, order, slack_s)
         if found is None and loss_noise is not None and size is not None and not report.summary.read_by_server:
             found = _consistency_fault(report.summary, size, order.loss_threshold, DEVIATIONS * loss_noise)
     return found
+
+
+def size_fault(now: int, before: int) -> str | None:
+    """What is wrong with a client's new number of samples, or None."""
+    most = int(max(MOST_GROWTH * before, before + SMALL_GROWTH))
+    return None if 1 <= now <= most else f"size {now}, which must be from 1 to {most}: it was {before} before"
 
 
 def believed(
@@ -81,10 +97,30 @@ def believed(
         found = cohort_faults(tuple(reports.values()))
         problems |= {client: found[client] for client in reports if client in found}
         reports = {client: report for client, report in reports.items() if client not in found}
-    if not problems and len(reports) == len(result.reports):
+    rejected = {missing.client: missing.problem for missing in result.missing if missing.why == INVALID}
+    _check_diverged(rejected | problems, reports, state)
+    if problems or len(reports) != len(result.reports):
+        result = _without(result, reports, problems)
+    return result if setup.most_weight is None else _capped(result, setup.most_weight)
+
+
+def heaviest(weights: Sequence[float], most: float) -> float:
+    """The largest weight that counts: `most` times the median, the lower one of two."""
+    return most * sorted(weights)[(len(weights) - 1) // 2] if weights else math.inf
+
+
+def _capped(result: RoundResult, most: float) -> RoundResult:
+    """The result in which no report has more than `most` times the median weight."""
+    limit = heaviest([report.weight for report in result.reports], most)
+    if all(report.weight <= limit for report in result.reports):
         return result
-    _check_diverged(problems, reports, state)
-    return _without(result, reports, problems)
+    for report in result.reports:
+        if report.weight > limit:
+            text = "round %d: the report of client %r has weight %g instead of %g: %g times the median of the round"
+            _log.info(text, result.plan.order.round, report.client, limit, report.weight, most)
+    return replace(
+        result, reports=tuple(replace(report, weight=min(report.weight, limit)) for report in result.reports)
+    )
 
 
 def _problem(report: ClientReport, state: ServerState, setup: Setup, order: Order) -> str | None:
@@ -94,8 +130,9 @@ def _problem(report: ClientReport, state: ServerState, setup: Setup, order: Orde
 
 
 def _check_diverged(problems: Mapping[str, str], reports: Mapping[str, ClientReport], state: ServerState) -> None:
+    """Stop if nobody has sent finite numbers for `LOST_ROUNDS` rounds. `problems` includes what an engine rejected."""
     bench: Bench = state.bench or Bench()
-    hopeless = not reports and all(problem == NOT_FINITE for problem in problems.values())
+    hopeless = not reports and all(map(_IS_NOT_FINITE.fullmatch, problems.values()))
     if problems and hopeless and bench.in_vain + 1 >= LOST_ROUNDS:
         client, problem = next(iter(problems.items()))
         raise TrainingDiverged(f"client {client!r} in round {state.round + 1} sent {problem}, and so did all others")
@@ -154,12 +191,19 @@ def _summary_fault(report: ClientReport, size: int | None, slack: float) -> str 
     return None
 
 
+def _epochs_fault(report: ClientReport, order: Order) -> str | None:
+    if 0 < report.epochs <= order.epochs:  # which NaN is not
+        return None
+    return f"epochs {report.epochs:g}, which must be over 0 and at most the {order.epochs} ordered"
+
+
 def _latency_fault(report: ClientReport, order: Order, slack_s: float) -> str | None:
     """The batches cannot have taken longer than the server saw the client take for everything."""
     took_s, told_s = report.timings.total_s, report.summary.batch_s
     if took_s <= 0 or not math.isfinite(took_s):  # nobody measured
         return None
-    batches = max(report.epochs * batches_per_epoch(report.summary.trained, order.batch_size, order.epoch_batches), 1.0)
+    per_epoch = batches_per_epoch(report.summary.trained, order.batch_size, order.epoch_batches)
+    batches = 1.0 if report.summary.withholds_counts else max(report.epochs * per_epoch, 1.0)
     most_s = (took_s + slack_s) / batches
     if told_s > most_s * (1 + ROUNDING):
         return f"batch_s {told_s:g}, which is at most {most_s:g}: {batches:g} batches, {took_s:g} s in all"

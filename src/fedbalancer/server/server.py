@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from fedbalancer.errors import BadSetting, TrainingDiverged
+from fedbalancer.protocols import trait
 from fedbalancer.server.bench import Bench
 from fedbalancer.server.policies import ServerPolicies
 from fedbalancer.server.report_check import CohortFaults, fault
@@ -49,8 +50,7 @@ class Server:
             learning_rate=self.setup.learning_rate,
             clip_norm=self.setup.clip_norm,
         )
-        between = getattr(self.policies.deadline, "between", None)  # a policy need not have it
-        bounds_s = None if between is None else between(self.setup, state, cohort)
+        bounds_s = trait(self.policies.deadline, "between")(self.setup, state, cohort)
         clients = tuple(sorted(state.ledger.clients[row] for row in cohort))
         return RoundPlan(order, clients, quorum, bounds_s, self.policies.late.rule())
 
@@ -74,13 +74,15 @@ class Server:
         return self.policies.clients.choose(setup, state, available)
 
     def observe(self, state: ServerState, result: RoundResult) -> ServerState:
-        """The state after a round: aggregate, remember, move the ratios. A round without a report keeps the model."""
+        """The state after a round: aggregate, remember, move the ratios. A round without a report keeps the model,
+        unless the aggregator adds noise: a model that stays the same would reveal that nobody reported."""
         for report in result.reports:
             if problem := fault(report, state.weights):
                 raise TrainingDiverged(f"client {report.client!r} in round {state.round + 1} sent {problem}")
         known = replace(state, ledger=state.ledger.record(result))
         weights, aggregate = state.weights, state.aggregate
-        if result.reports:
+        aggregates = bool(result.reports) or trait(self.policies.aggregate, "model_noise_multiplier") is not None
+        if aggregates:
             weighted = self.policies.late.weighted(self.setup, known, result.reports)
             weights, aggregate = self.policies.aggregate.aggregate(self.setup, known, weighted)
         # What joined late says nothing of how this round was planned.
@@ -88,14 +90,13 @@ class Server:
         slots = {slot: getattr(self.policies, slot).observe(self.setup, known, seen) for slot in OBSERVING_SLOTS}
         slots["late"] = self.policies.late.observe(self.setup, known, result)
         clock_s = state.clock_s + result.window_s + result.seconds
-        deliver = self.policies.deliver.after(self.setup, state, weights) if result.reports else state.deliver
+        deliver = self.policies.deliver.after(self.setup, state, weights) if aggregates else state.deliver
         made = {"weights": weights, "aggregate": aggregate, "deliver": deliver, "bench": _bench(state).after(result)}
         return replace(known, round=state.round + 1, clock_s=clock_s, **made, **slots)
 
-    def cohort_faults(self, state: ServerState) -> CohortFaults | None:
-        """How reports are compared with each other before they are believed; None where the method does not."""
-        faults = getattr(self.policies.aggregate, "cohort_faults", None)  # a policy need not have it
-        return None if faults is None else partial(faults, state)
+    def cohort_faults(self, state: ServerState) -> CohortFaults:
+        """How the reports of a round are compared with each other before they are used."""
+        return partial(trait(self.policies.aggregate, "cohort_faults"), state)
 
     def model(self, state: ServerState) -> Weights:
         """The model to evaluate and to hand out."""

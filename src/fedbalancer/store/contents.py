@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.errors import RunFolderError
-from fedbalancer.files import TEMPORARY_SUFFIX, clean_temporaries
+from fedbalancer.files import TEMPORARY_SUFFIX, check_path_name, clean_temporaries
 from fedbalancer.store.comparison import COMPARISON
 from fedbalancer.store.lock import LOCK
 from fedbalancer.store.seals import SEAL, is_unchanged
@@ -70,6 +70,7 @@ def check_free(path: Path, overwrite: bool, marker: str = MANIFEST) -> None:
     Only a folder that holds the same kind of thing can be overwritten: in any other, a file with one of our names may
     be someone's.
     """
+    check_path_name(path)
     if path.exists() and not path.is_dir():
         raise RunFolderError(f"{path} is a file, not a folder; choose another --out")
     found = sorted(name for name in os.listdir(path) if not _is_trace(name)) if path.exists() else []
@@ -89,6 +90,7 @@ def check_free(path: Path, overwrite: bool, marker: str = MANIFEST) -> None:
 
 def make_folder(path: Path) -> None:
     """Make the folder and those above it, or raise a `RunFolderError`."""
+    check_path_name(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 _SERVER, _ENGINE = "server.", "engine."
 """How the names of the arrays in a checkpoint begin, by whose they are."""
+_NOTES = "notes"
 
 
 class RunFolder:
@@ -71,6 +72,7 @@ class RunFolder:
         self._checkpoints = Checkpoints(path / CHECKPOINT)
         self._journal: Journal | None = None
         self._tables = RunTables()
+        self.notes: list[Mapping[str, Any]] = []
 
     @classmethod
     def create(cls, path: Path | str, manifest: Mapping[str, Any], overwrite: bool = False) -> RunFolder:
@@ -118,11 +120,15 @@ class RunFolder:
         with open(self.path / LOG, "ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
 
-    def record(self, row: RoundRow | None, evals: Sequence[EvalRow], clients: Sequence[ClientRow]) -> None:
+    def record(
+        self, row: RoundRow | None, evals: Sequence[EvalRow], clients: Sequence[ClientRow],
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Keep the rows of one round, in memory and in the journal. A round may have no evaluation or several, and an
-        evaluation (such as one before training) no round."""
+        evaluation (such as one before training) no round. `notes` are plain values that the journal keeps beside
+        them; `restore` brings back those of the rounds it restores."""
         entry = self._tables.entry(row, evals, clients)
-        self._opened().append(entry)
+        self._opened().append(entry if notes is None else entry | {_NOTES: notes})
         self._tables.add(entry)
 
     def checkpoint(
@@ -229,9 +235,9 @@ class RunFolder:
         self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None
     ) -> None:
         """Write down how the run ended: the model where there are weights with a layout, the tables, the status."""
-        if weights is not None and layout:
-            write_bytes(self.path / MODEL, safetensors.numpy.save(layout.split(weights)))
         with nullcontext() if status == "done" else suppress(OSError):  # a bad end is noted even if the disk is full
+            if weights is not None and layout:
+                write_bytes(self.path / MODEL, safetensors.numpy.save(layout.split(weights)))
             self.write_tables()
         self.update_manifest(status=status, why=why, files=checksums(self.path, SEALED))
         self.log(status, why=why)
@@ -250,7 +256,7 @@ class RunFolder:
     def _open_journal(self, size: int, sha256: str | None) -> None:
         self._close_journal()
         self._journal, entries = open_at(self.path / CHECKPOINT, size, sha256)
-        self._tables = RunTables()
+        self._tables, self.notes = RunTables(), [entry[_NOTES] for entry in entries if _NOTES in entry]
         for entry in entries:
             self._tables.add(entry)
 

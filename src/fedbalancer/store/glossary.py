@@ -1,5 +1,7 @@
-"""Every column of a run's tables, with its unit and meaning: what `fedbalancer list columns` prints, docs/columns.md
-says, and each Parquet file carries in its own metadata."""
+"""Unit and meaning of every column of a run's tables.
+
+`fedbalancer list columns`, docs/reference/columns.md and the metadata of each Parquet file are made from this.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ TABLES: Mapping[str, Glossary] = {
         "loss_high": ("loss", "highest loss that clients released"),
         "seen_loss_p10": (
             "loss",
-            "10th percentile of the losses of samples as they were trained on; simulator only",
+            "10th percentile of the losses of samples as they were trained on; simulator only, not of private runs",
         ),
         "seen_loss_p50": ("loss", "their median"),
         "seen_loss_p90": ("loss", "their 90th percentile"),
@@ -69,7 +71,7 @@ TABLES: Mapping[str, Glossary] = {
         "epochs": ("epochs", "epochs trained, of which the last may be partial"),
         "samples": ("samples", "samples selected for training"),
         "outcome": ("", "completed, joined (late, in the round in which it came), or why there is no report"),
-        "why": ("", "of a report that was not believed: the field, its value and the rule"),
+        "why": ("", "of a rejected report: the field, its value and the rule; of a client whose app failed: its error"),
         **RUN,
     },
     "population": {
@@ -94,7 +96,10 @@ TABLES: Mapping[str, Glossary] = {
         "delta": ("delta", "of all epsilons"),
         "unit": ("", "what is hidden: one sample, loss or client"),
         "mechanism": ("", "how noise is added"),
-        "model_epsilon": ("epsilon", "privacy loss by the models for one client; infinite without noise on them"),
+        "model_epsilon": (
+            "epsilon",
+            "privacy loss by the models for one client; infinite without noise, or where reports steer others",
+        ),
         "whole_epsilon": ("epsilon", "of both together for one unit"),
         **RUN,
     },
@@ -103,7 +108,7 @@ TABLES: Mapping[str, Glossary] = {
 
 
 def markdown() -> str:
-    """docs/columns.md."""
+    """The text of docs/reference/columns.md."""
     parts = [
         "# Columns",
         "Every column of a run folder's tables with its unit. `fedbalancer list columns` prints the same, and each "

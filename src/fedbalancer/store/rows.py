@@ -164,10 +164,10 @@ class ClassRow(NamedTuple):
 
 
 class PrivacyRow(NamedTuple):
-    """A row of privacy.parquet: how often a client has told of its losses, and the epsilon of that for one `unit`
-    (sample, loss or client) at `delta`: of the metadata only. `model_epsilon` is that of the models for one client, and
-    `whole_epsilon` of both together for one `unit`; infinite unless noise is added to the model. None where it could
-    not be computed."""
+    """A row of privacy.parquet: the releases of a client, and their epsilon for one `unit` (sample, loss or client) at
+    `delta`, of the metadata only. `model_epsilon` is that of the models for one client, and `whole_epsilon` of both
+    together for one `unit`; infinite unless noise is added to the model and no policy steers other clients by the
+    client's report. None where it could not be computed."""
 
     client: str
     releases: int

@@ -134,6 +134,7 @@ def load(
         rounds=100,
         eval_every=5,
         prox_mu=1.0,
+        latency="femnist",
         model_bytes=4 * (FEATURES + 1) * CLASSES,
         classes=CLASSES,
         notes={"alpha": alpha, "beta": beta, "data_seed": data_seed, "most_samples": MOST_SAMPLES[scale]},

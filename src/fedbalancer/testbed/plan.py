@@ -114,7 +114,7 @@ class BedPlan:
         if self.phones:
             return RecordedPhones(self.seed, handed_out(self.names, read_phones(Path(self.phones), self.seed)))
         task = self.loaded
-        latency = task.latency if not isinstance(task.latency, str) else self.settings(self.methods[0]).latency
+        latency = task.latency if isinstance(task.latency, Mapping) else self.settings(self.methods[0]).latency
         return Phones(self.seed, resolve_latency(latency), Network(self.seed, floor=0.1))
 
     def model_bytes(self) -> int:

@@ -13,6 +13,7 @@ from fedbalancer.client.work import AllOrNothing, WholeBatches
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.files import write_text
 from fedbalancer.flower.compat import ArrayRecord, Context, Grid, MetricRecord
+from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.hello import question
 from fedbalancer.flower.layout import ModelLayout
@@ -20,7 +21,7 @@ from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox, Sent
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.orders import TRAIN
 from fedbalancer.flower.overhead import LEAST_SHARE, Overheads
-from fedbalancer.flower.recorder import RunRecorder
+from fedbalancer.flower.recorder import RunRecorder, ending
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
 from fedbalancer.processes import one_thread_here
@@ -65,8 +66,8 @@ class BedMailbox(Mailbox):
     """A mailbox that wakes the phones that it has sent something to. The clock of the bed waits for a phone from its
     order until it has promised when its report comes, and from then until the report is here."""
 
-    def __init__(self, plan: BedPlan, grid: Grid, clock: Callable[[], float]) -> None:
-        super().__init__(grid, clock)
+    def __init__(self, plan: BedPlan, grid: Grid, limit: ReplyLimit, clock: Callable[[], float]) -> None:
+        super().__init__(grid, limit, clock)
         self.plan, self.bed = plan, plan.clock()
 
     def send(self, kind: str, letters: Sequence[Letter], round: int, ttl_s: float) -> list[Sent]:
@@ -144,7 +145,7 @@ def _recorded(run: BedRun, record: RunRecorder) -> None:
     try:
         run.go(record)
     except BaseException as error:
-        record.close("failed", str(error) if isinstance(error, FedBalancerError) else repr(error))
+        record.close(*ending(error), run.saved, run.layout.layout)
         raise
     record.close("done", None, run.model(run.state), run.layout.layout)
 
@@ -164,6 +165,7 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
         learning_rate=settings.learning_rate, eval_every=settings.eval_every,
         settings=settings.model_dump(exclude_defaults=True), seed=plan.seed, min_clients=plan.clients, waiting=waiting,
         run_key=f"{method} seed {plan.seed}", task=plan.loaded.name, measure_network=False,
+        max_failed_rounds=None,
     )  # fmt: skip
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -176,7 +178,7 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
     run = BedRun(strategy, grid, arrays, rounds, waiting.timeout_s, None, None, evaluate)
     run.budget_s, run.target, run.extend = budget_s or math.inf, target or math.nan, plan.extend
     engine = run.engine
-    engine.mailbox = BedMailbox(plan, grid, waiting.clock)
+    engine.mailbox = BedMailbox(plan, grid, ReplyLimit.of(layout), waiting.clock)
     engine.overheads = BedOverheads(strategy.method.client.work)
     asked = question(run.key, settings.batch_size, settings.latency_samples)
     size, devices = plan.loaded.model_bytes or trainer.layout.wire_bytes, plan.devices()

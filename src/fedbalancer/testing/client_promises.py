@@ -58,7 +58,9 @@ def check_summary(checked: Checked) -> None:
                 checked.require(isinstance(made, Summary), f"releases {kind(made)}; it must be a Summary")
                 listed = isinstance(made.released, tuple) and all(map(math.isfinite, made.released))
                 checked.require(listed, f"releases {made.released!r}; it must be a tuple of finite numbers")
-                for field in (each for each in fields(Summary) if each.name not in ("released", "read_by_server")):
+                for field in (
+                    each for each in fields(Summary) if each.name not in ("released", "read_by_server", "estimated")
+                ):
                     value = getattr(made, field.name)
                     finite = is_real(value) and math.isfinite(value)
                     checked.require(finite, f"releases {field.name} = {value!r}; it must be a finite number")

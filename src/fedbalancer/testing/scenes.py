@@ -49,11 +49,10 @@ class Scene:
 
 def scenes(checked: Checked, slot: str, rounds: int = SHORT) -> Iterator[Scene]:
     """The states of short runs in which the policy under test keeps its own state, which is checked on the way."""
-    for setup, length in ((_setup(7, 3), rounds), (_setup(2, 5), SHORT), (_setup(1, 1), SHORT)):
+    for setup, length in ((make_setup(7, 3), rounds), (make_setup(2, 5), SHORT), (make_setup(1, 1), SHORT)):
         fresh = checked.call("init", setup)
-        played: Method = method("fedbalancer").changed(**{slot: checked.policy})
-        server = Server(played.server, setup)
-        start = state = server.init(stream(setup.seed, "weights").normal(size=PARAMETERS).astype(np.float32))
+        server = _server(checked, slot, setup)
+        start = state = _first_state(server)
         check_saving(checked, slot, state, start)
         for _ in range(length):
             scene = Scene(setup, state, _round(setup, state))
@@ -67,6 +66,20 @@ def scenes(checked: Checked, slot: str, rounds: int = SHORT) -> Iterator[Scene]:
                 )
             state = server.observe(state, scene.result)
             check_saving(checked, slot, state, start)
+
+
+def first_state(checked: Checked, slot: str, setup: Setup) -> ServerState:
+    """The state before the first round, with the policy under test in its slot."""
+    return _first_state(_server(checked, slot, setup))
+
+
+def _server(checked: Checked, slot: str, setup: Setup) -> Server:
+    played: Method = method("fedbalancer").changed(**{slot: checked.policy})
+    return Server(played.server, setup)
+
+
+def _first_state(server: Server) -> ServerState:
+    return server.init(stream(server.setup.seed, "weights").normal(size=PARAMETERS).astype(np.float32))
 
 
 def check_saving(checked: Checked, slot: str, state: ServerState, start: ServerState) -> None:
@@ -93,12 +106,15 @@ def reports(setup: Setup, clients: tuple[str, ...], round: int) -> tuple[ClientR
     return tuple(_report(setup, client, round) for client in clients)
 
 
-def _setup(clients: int, clients_per_round: int) -> Setup:
+def make_setup(clients: int, clients_per_round: int, seed: int | None = None, reverse: bool = False) -> Setup:
+    """Clients of different sizes and speeds; with `reverse` the last client has the data and the phone of the first."""
     rng = stream(clients, "setup")
     names = tuple(f"client-{row}" for row in range(clients))
-    sizes = rng.integers(1, 90, size=clients)
-    ledger = Ledger.start(names, sizes, rng.uniform(1, 9, clients), rng.uniform(0.1, 2.0, (clients, 10)))
-    return Setup(ledger, epochs=2, batch_size=10, clients_per_round=clients_per_round, seed=clients)
+    sizes, network_s = rng.integers(1, 90, size=clients), rng.uniform(1, 9, clients)
+    batch_s, order = rng.uniform(0.1, 2.0, (clients, 10)), np.arange(clients)[:: -1 if reverse else 1]
+    ledger = Ledger.start(names, sizes[order], network_s[order], batch_s[order])
+    seed = clients if seed is None else seed
+    return Setup(ledger, epochs=2, batch_size=10, clients_per_round=clients_per_round, seed=seed)
 
 
 def _round(setup: Setup, state: ServerState) -> RoundResult:

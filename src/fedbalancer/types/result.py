@@ -19,6 +19,8 @@ class Summary:
     `loss_sum` and `loss_count` are over the samples that Algorithm 3 looks at (the selected ones, or all of them as
     an option); `over_count` and `over_sumsq` are over the samples at or above the loss threshold. `released` is what a
     summary of another form sends in their place, for its half on the server to read (`read_by_server`: it has).
+    `trained` is 0 under a private summary, which withholds it, until the server has put its estimate there
+    (`estimated`).
     """
 
     loss_low: float
@@ -31,6 +33,12 @@ class Summary:
     batch_s: float
     released: tuple[float, ...] = ()
     read_by_server: bool = False
+    estimated: bool = False
+
+    @property
+    def withholds_counts(self) -> bool:
+        """Whether the client said neither how many samples it trained nor for how many epochs."""
+        return self.estimated or self.trained == 0
 
     @property
     def loss_mean(self) -> float:
@@ -55,7 +63,8 @@ class Timings:
 @dataclass(frozen=True, eq=False)
 class ClientReport:
     """A client that made it: its update (new weights minus the weights it was sent) and its metadata. `staleness` is
-    how many rounds after the one that it was sent for the report came, 0 where it came in time."""
+    how many rounds after the one that it was sent for the report came, 0 where it came in time. `size` is the client's
+    current number of samples, None where it is the enrolled one."""
 
     client: str
     update: Weights
@@ -64,6 +73,7 @@ class ClientReport:
     summary: Summary
     timings: Timings
     staleness: int = 0
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -71,13 +81,17 @@ class Missing:
     """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
     passed), late (the quorum was full), unavailable, under way (its report will count in a later round), or invalid
     (what it sent was not believed); of a real client also silent (no reply when the round closed) or error. `problem`
-    says of a report that was not believed which field has which value, and what the rule is."""
+    says of a rejected report which field has which value, and what the rule is; of an error, what it was."""
 
     client: str
     why: str
     timings: Timings = field(default_factory=Timings)
     samples: int = 0
     problem: str = ""
+
+
+NOT_FOR_TIME = ("invalid", "error")
+"""Why clients are missing that a longer deadline would not help."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +109,11 @@ class RoundResult:
     down_bytes: int = 0
     up_bytes: int = 0
     under_way: tuple[str, ...] = ()
+
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Whether nobody reported, and more time might have helped at least one client of the cohort."""
+        return not self.reports and any(missing.why not in NOT_FOR_TIME for missing in self.missing)
 
     @property
     def in_time(self) -> RoundResult:

@@ -13,7 +13,9 @@ from fedbalancer.types.ledger import Ledger
 class Setup:
     """What the server knows before the first round, and what does not change during a run. With `looks_every_round`
     every round of a client begins with a forward pass over all its data. `loss_noise` is the deviation of the noise on
-    statistics of losses (None: not known), `clock_slack_s` by how much a client's clock may be off."""
+    statistics of losses (None: not known), `clock_slack_s` by how much a client's clock may be off. With
+    `stops_in_epoch` a client whose deadline passes may report a part of an epoch. `most_weight` limits a client's
+    weight to so many times the median of its round (None: no limit)."""
 
     ledger: Ledger
     epochs: int
@@ -27,6 +29,8 @@ class Setup:
     looks_every_round: bool = False
     loss_noise: float | None = None
     clock_slack_s: float = 0.0
+    stops_in_epoch: bool = False
+    most_weight: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -103,6 +104,31 @@ def test_a_cache_that_cannot_be_written_costs_a_compilation_every_time(tmp_path:
     cache.write_text("a file where a folder should be")
     assert [ask(cache, CC=cc) for _ in range(2)] == ["True None"] * 2
     assert count(cc) == 2
+
+
+@needs_compiler
+@pytest.mark.parametrize("umask", [0o000, 0o002])
+def test_only_its_owner_can_read_or_write_the_cache(tmp_path: Path, umask: int) -> None:
+    cc = quick(tmp_path / "cc")
+    assert ask(tmp_path, f"import os; os.umask({umask}); {ASK}", CC=cc) == "True None"
+    folder = tmp_path / "kernels"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+
+
+@needs_compiler
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+@pytest.mark.parametrize("what", ["folder", "kernel", "checksum"])
+def test_what_others_could_have_written_is_made_again_and_then_private(tmp_path: Path, what: str, mode: int) -> None:
+    cc = quick(tmp_path / "cc")
+    assert ask(tmp_path, CC=cc) == "True None"
+    folder = tmp_path / "kernels"
+    (kernel,), (checksum,) = folder.glob("*.so"), folder.glob("*.sha256")
+    path = {"folder": folder, "kernel": kernel, "checksum": checksum}[what]
+    path.chmod(mode | 0o700 if what == "folder" else mode)
+    assert [ask(tmp_path, CC=cc) for _ in range(2)] == ["True None"] * 2
+    assert count(cc) == 2, "once for the file that is not trusted, and not again"
+    assert not any(file.stat().st_mode & 0o077 for file in (folder, kernel, checksum))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts")

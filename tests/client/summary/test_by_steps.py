@@ -41,9 +41,12 @@ def test_noise_is_on_every_number() -> None:
 
 def test_what_cannot_be_it_is_told() -> None:
     policy = LossesBySteps()
-    assert policy.fault((0.0,) * 36) is None
-    assert "36" in str(policy.fault((0.0,) * 35))
-    assert "finite" in str(policy.fault((np.nan, *(0.0,) * 35)))
+    assert policy.fault((5.0,) * 36, 5) is None
+    assert "36" in str(policy.fault((0.0,) * 35, 5))
+    assert "finite" in str(policy.fault((np.nan, *(0.0,) * 35), 5))
+    assert "count of 6" in str(policy.fault((6.0, *(0.0,) * 35), 5))
+    assert "squares of 1e+16" in str(policy.fault((*(0.0,) * 35, 1e16), 5))
+    assert LossesBySteps(0.5).fault((9.0, *(0.0,) * 35), 5) is None
 
 
 def test_it_claims_no_privacy_and_keeps_the_other_numbers_of_the_summary() -> None:

@@ -38,6 +38,12 @@ def test_all_of_a_clients_data_moves_it_by_one_at_most() -> None:
     assert share([9.0] * 100, 1.0) - share([0.0] * 3, 1.0) == 1.0
 
 
+def test_a_share_that_noise_cannot_explain_is_said() -> None:
+    assert FractionTracker(7.0).fault([70.9], 30) is None
+    assert "share of 71.1" in str(FractionTracker(7.0).fault([71.1], 30))
+    assert "share of -0.1" in str(EXACT.fault([-0.1], 30))
+
+
 def test_it_goes_with_a_threshold_that_listens_and_with_nothing_that_needs_more() -> None:
     slots = "threshold=TrackedThreshold(share=.5),pace=ConstantPace,summary=fraction-tracker(noise_multiplier=7)"
     made = method(f"fedbalancer-clients[{slots}]")

@@ -91,6 +91,21 @@ def test_noise_depends_on_the_generator_only() -> None:
     assert summarize(policy, LOSSES, SEEN, seed=1) != summarize(policy, LOSSES, SEEN, seed=2)
 
 
+@pytest.mark.parametrize("wrong", [{"loss_clip": 0.0}, {"loss_clip": 101.0}, {"noise_factor": 1e300}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LossStatistics(**{"loss_clip": 5.0, **wrong})
+
+
+def test_statistics_beyond_the_clip_and_the_noise_are_said() -> None:
+    policy = LossStatistics(2.0, utility_samples="all", loss_clip=5.0)
+    told = summarize(policy, LOSSES, SEEN)
+    assert policy.statistics_fault(told, 5) is None
+    assert "loss_high 26, which is from -20 to 25" in str(policy.statistics_fault(replace(told, loss_high=26.0), 5))
+    assert "over_count 26" in str(policy.statistics_fault(replace(told, over_count=26.0), 5))
+    assert LossStatistics().statistics_fault(replace(told, loss_high=26.0), 5) is None
+
+
 def test_over_samples_selected_looks_at_the_samples_trained_now_only() -> None:
     losses, seen = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 3])
     order = make_order(loss_threshold=1.5)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import Unchanged, make_order
+from builders import Unchanged, make_order, make_summary
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.summary import Histogram
 from fedbalancer.client.summary.bins import cleaned
+from fedbalancer.client.summary.noise import MOST_NOISE
 from fedbalancer.testing import check_policy
 from fedbalancer.types import FloatArray, Summary
 
@@ -101,13 +103,58 @@ def test_the_sums_of_a_round_have_the_mean_of_the_pooled_histogram() -> None:
     assert mean == pytest.approx(0.5, abs=0.1)
 
 
-@pytest.mark.parametrize("wrong", [{"noise_multiplier": -1.0}, {"clip": 0.0}, {"bins": 1}, {"low_quantile": 0.9}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"noise_multiplier": -1.0}, {"noise_multiplier": 1e300}, {"clip": 0.0}, {"bins": 1}, {"low_quantile": 0.9}],
+)
 def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Histogram(**wrong)
 
 
-def test_what_does_not_fit_is_said() -> None:
-    assert Histogram().fault([0.0] * 64) is None
-    assert "64" in str(Histogram().fault([0.0] * 63))
-    assert "finite" in str(Histogram().fault([math.nan] * 64))
+@pytest.mark.parametrize(
+    ("released", "words"),
+    [
+        ([0.0] * 63, "64 whole numbers"),
+        ([math.nan] * 64, "64 whole numbers"),
+        ([0.5] + [0.0] * 63, "64 whole numbers"),
+        ([1e17, -1e17] + [0.0] * 62, "count of 1e[+]17"),
+        ([0.0] * 63 + [1e6], "count of 1e[+]06 in one bin, which is from -71.1 to 101.1 with 30 samples"),
+        ([-72.0] + [0.0] * 63, "count of -72"),
+        ([0.0] * 60 + [100.0] * 4, "200 in the highest bins, which is from -100.551 to 130.551 with 30 samples"),
+        ([20.0] * 64, "in the lowest bins"),
+        ([-20.0] * 64, "in the lowest bins"),
+    ],
+)
+def test_what_the_mechanism_cannot_produce_is_said(released: list[float], words: str) -> None:
+    assert re.search(words, str(Histogram().fault(released, 30)))
+
+
+@given(lists.filter(len), st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 7.11, 1e8]))
+def test_what_it_produces_is_believed_and_read(losses: list[float], seed: int, noise: float) -> None:
+    policy = Histogram(noise)
+    told = released(policy, np.array(losses), seed)
+    assert policy.fault(told.released, len(losses)) is None
+    check_read(policy.read([told], make_order(loss_threshold=1.0)))
+
+
+@given(st.lists(st.lists(st.integers(-(10**9), 10**9), min_size=64, max_size=64), min_size=1, max_size=4))
+def test_reading_what_is_believed_raises_nothing_whatever_it_is(rows: list[list[int]]) -> None:
+    policy = Histogram(MOST_NOISE)
+    told = [make_summary(released=tuple(map(float, row))) for row in rows]
+    assert all(policy.fault(each.released, 1) is None for each in told)
+    check_read(policy.read(told, make_order(loss_threshold=1.0)))
+
+
+def check_read(found: list[Summary]) -> None:
+    for each in found:
+        assert 0 <= each.loss_low <= each.loss_high <= 5
+        assert 0 <= each.loss_sum < math.inf
+        assert 0 <= each.over_count <= each.loss_count * (1 + 1e-9)
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=64))
+def test_any_finite_counts_can_be_cleaned(noisy: list[float]) -> None:
+    found = cleaned(np.array(noisy))
+    assert (found >= 0).all()
+    assert 0 < found.sum() < math.inf

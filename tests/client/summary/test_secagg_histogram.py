@@ -50,6 +50,11 @@ def test_one_client_alone_is_no_cohort() -> None:
         SecAggHistogram(least=1)
 
 
+def test_shares_of_the_noise_too_small_to_be_rounded_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"0.316 for each, which must be 0.5 or more"):
+        SecAggHistogram(1.0, least=10)
+
+
 def test_a_client_on_the_network_refuses_it() -> None:
     told = ClientPolicies(summary=SecAggHistogram()).to_json()
     assert told is not None

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +112,13 @@ class Bed(Federation):
         assert found, "no ServerApp runs"
         for process in found:
             os.kill(process, signal.SIGKILL)
+
+    def lock_database(self, seconds: float) -> None:
+        """Hold the lock of the SuperLink's database."""
+        database = sqlite3.connect(self.folder / "link.db", timeout=PATIENCE_S, isolation_level=None)
+        with contextlib.closing(database):
+            database.execute("BEGIN IMMEDIATE")
+            time.sleep(seconds)
 
 
 def _processes(*words: str) -> list[int]:

@@ -42,6 +42,7 @@ GONE = (
     "node-during",
     "node-after",
     "node-key",
+    "hang",
 )
 NAMED_BY = {"raise": "error", "late": "late reply", **dict.fromkeys(GONE, "missing")}
 """The event that names the offender; all others are named by `invalid`."""
@@ -177,7 +178,8 @@ class Evidence:
 def verdict_of(evidence: Evidence, rounds: int, fault: str, client: str, round: int) -> Verdict:
     """All checks of one fault. `client` is the offender, "" where it was the server that was killed."""
     wrong = [*evidence.wrong_run(rounds), *evidence.wrong_round(round)]
-    said = evidence.named(client, round) if client else [f"resumed: after rounds {evidence.resumed()}"]
+    resumed = [] if fault == "locked" else [f"resumed: after rounds {evidence.resumed()}"]
+    said = evidence.named(client, round) if client else resumed
     if client:
         wrong += _wrong_client(fault, client, evidence.outcome.get((round, client), "not asked"), said)
     times = (evidence.deadline_s(round), evidence.overhead_s(round))

@@ -29,6 +29,11 @@ FAULTS = {
     "ten-times": "reply: ten times the size",
     "old-round": "reply: says that it is of the round before",
     "twice": "a second reply, with another model, follows the first",
+    "garbage": "reply: metrics that are no protobuf message, under a valid head",
+    "many-arrays": "reply: 300 arrays, where the model has one",
+    "huge": "reply: 200 MB, where the model has 24 bytes",
+    "hang": "reply: announced and never uploaded",
+    "locked": "SuperLink's database locked for 12 s: it answers 500 to every request",
     "node-key": "SuperNode with a registered key gets SIGKILL and starts again with it (TLS, authentication)",
     "superlink": "SuperLink gets SIGKILL, starts again on its database; run submitted again under its key",
     "server-app": "ServerApp gets SIGKILL; run submitted again under its key",
@@ -38,6 +43,7 @@ FAULTS = {
 
 ELSEWHERE = {
     "twice": "nothing; the SuperLink's log: Failed to store Message reply ...",
+    "locked": "nobody to name; the ServerApp's log: the SuperLink failed at ...; asking again in ... s",
     "clock-fast": "nothing; its reports count",
     "clock-slow": "nothing; its reports count",
 }
@@ -87,8 +93,14 @@ What Flower does itself, and what that means:
   ClientApp (`time.time` and `datetime.now`, by a `sitecustomize` module). The clock of a SuperNode must be right: the
   SuperLink refuses one that is more than 5 s fast or 5 min slow (status 401), also without authentication. Two that
   were an hour off never got in; that they were not tried further is why only ClientApps are in the table.
-- A reply is downloaded whole before anybody can look at it. One that is larger than the server's memory is a matter for
-  a proxy in front of the SuperLink.
+- A reply is stored by the SuperLink before the server can look at it. The server asks how many objects it has, and
+  downloads no reply with more arrays than the model has, nor more than twice the model's bytes and 1 MiB. What it
+  costs the SuperLink's disk and memory is a matter for a proxy in front of it: the SuperLink accepts anything.
+- While the SuperLink stores a reply of thousands of objects, its database is locked (here for 1 to 3 s per thousand),
+  and after 5 s it answers 500 to others. The server repeats its requests for two minutes. SuperNodes that got such an
+  answer do nothing more, though their processes go on: restart them. A reply that the SuperLink was about to hand out
+  in that moment may be lost. If the lock lasts for 40 s or longer, the SuperLink takes the ServerApp for dead and ends
+  the run: submit it again.
 """
 
 

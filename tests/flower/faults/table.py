@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from flower.faults.bed import Bed, wait_for
+from flower.faults.bed import Bed, lines, wait_for
 from flower.faults.checks import DEADLINE_S, GONE, GOOD, Evidence, Verdict, verdict_of
 from flower.faults.secure import SecureBed
 
@@ -19,6 +19,8 @@ AGAIN_S = 8.0
 """Between two attempts to start a SuperNode whose key is refused."""
 MANY_S = 10.0
 """What a round has in addition where five or more ClientApps start at once: all that can must be able to answer."""
+LOCKED_S = 12.0
+"""How long a database is locked: the SuperLink waits for 5 s."""
 PHONES = ("node-before", "node-during", "node-after")
 """Clients whose SuperNode is killed before, during and after their training."""
 
@@ -90,12 +92,44 @@ def server_kills(folder: Path, repeats: int) -> list[Verdict]:
         return [judged(bed, fault, "", round) for fault, round in hits]
 
 
+def uploads(folder: Path, repeats: int) -> list[Verdict]:
+    """Clients whose replies cannot be decoded, are too many objects or too large, or never come to an end. The peak of
+    the server's memory stays below the size of the large one. Each has to sit out before its next fault."""
+    scripts = {"bad0": ("huge", "garbage"), "bad1": ("many-arrays",), "bad2": ("hang",)}
+    with Bed(folder, 5 * repeats, DEADLINE_S + MANY_S, 5) as bed:
+        begin(bed, {client: ",".join(script * repeats) for client, script in scripts.items()})
+        bed.finish()
+        peaks_mb = [line["peak_mb"] for line in lines(bed.runs / "models.jsonl")]
+        grew = f"the server's memory grew by {peaks_mb[-1] - peaks_mb[0]:.0f} MB"
+        found = scripted(bed)
+        return [replace(one, wrong=(*one.wrong, grew)) for one in found] if peaks_mb[-1] - peaks_mb[0] > 100 else found
+
+
+def locked(folder: Path, repeats: int) -> list[Verdict]:
+    """Somebody else holds the lock of the SuperLink's database for longer than the SuperLink waits for it, so that it
+    answers 500 to every request. A SuperNode that gets such an answer does nothing more, and is
+    started again."""
+    with Bed(folder, 2 * repeats + 2, DEADLINE_S + MANY_S, 2) as bed:
+        begin(bed, {})
+        rounds = []
+        for _ in range(repeats):
+            rounds.append(opened(bed, GOOD))
+            bed.lock_database(LOCKED_S)
+            for client in GOOD:
+                bed.kill(client)
+                bed.node(client)
+        bed.finish()
+        return [judged(bed, "locked", "", round) for round in rounds]
+
+
 FEDERATIONS: dict[str, Callable[[Path, int], list[Verdict]]] = {
     "answers": answers,
     "deaths": deaths,
     "node_kills": node_kills,
     "node_restarts": node_restarts,
     "server_kills": server_kills,
+    "uploads": uploads,
+    "locked": locked,
 }
 
 

@@ -2,9 +2,10 @@
 
 A compiled kernel is kept in the cache folder under the checksum of all that it depends on: its source, the flags, the
 compiler and what the processor can do (both as the compiler's own macros tell it). It is written whole, so that many
-processes may make it at once, with its checksum beside it: a damaged one is made again. Where nothing can be compiled
-everything else works, with torch's operations; but all processes of a run hold to one decision, as sums end in other
-digits there.
+processes may make it at once, with its checksum beside it: a damaged one is made again. Only its owner can read or
+write folder and files, and one that others could have written is not loaded but made again. Where nothing can be
+compiled everything else works, with torch's operations; but all processes of a run hold to one decision, as sums end in
+other digits there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedbalancer.errors import BadSetting, FedBalancerError
-from fedbalancer.files import write_bytes, write_text
+from fedbalancer.files import write_bytes
 from fedbalancer.places import cache_folder
 
 SWITCH = "FEDBALANCER_KERNELS"
@@ -35,6 +37,7 @@ NATIVE = ("-march=native", "-mcpu=native")
 """How compilers are told to use all of this processor: the first that this one takes."""
 
 TIMEOUT_S = 120
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 SUFFIX = ".dll" if sys.platform == "win32" else ".so"
 
 
@@ -97,17 +100,17 @@ def _own(name: str) -> tuple[ctypes.CDLL | None, str | None]:
 
 def _library(source: Path) -> ctypes.CDLL:
     path = place(source)
-    if _is_ours(path) and _is_whole(path):
+    if all(map(_only_ours, (path.parent, path, _seal(path)))) and _is_whole(path):
         with suppress(NoKernel):  # a damaged file is made again
             return _opened(path)
     with TemporaryDirectory(prefix="fedbalancer-", ignore_cleanup_errors=True) as folder:
         made = Path(folder) / f"{source.stem}{SUFFIX}"
         _run([*compiler()[0], "-o", str(made), str(source), "-lm"])
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, made.read_bytes())
-            write_text(_seal(path), _digest(made))
-        except OSError:  # a cache that cannot be written: made again by every process
+            _make_private_folder(path.parent)
+            write_bytes(path, made.read_bytes(), 0o600)
+            write_bytes(_seal(path), _digest(made).encode("ascii"), 0o600)
+        except OSError:  # a cache that cannot be written, or not by us alone: made again by every process
             path = made
         return _opened(path)
 
@@ -160,13 +163,21 @@ def _run(command: list[str]) -> bytes:
     return done.stdout
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether there is a file that this user, or the system's, has made: others' code is not run."""
+def _make_private_folder(folder: Path) -> None:
+    """Make the folder, or take everybody else's permissions from one that is ours."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not _only_ours(folder):
+        folder.chmod(0o700)  # raises an OSError if it belongs to somebody else
+
+
+def _only_ours(path: Path) -> bool:
+    """Whether only this user, or root, can have written the file or folder: other users' code is not run."""
     try:
-        owner = path.stat().st_uid
+        found = path.stat()
     except OSError:
         return False
-    return sys.platform == "win32" or owner in (0, os.getuid())
+    return sys.platform == "win32" or (found.st_uid in (0, os.getuid()) and not found.st_mode & OTHERS_MAY_WRITE)
 
 
 def _is_whole(path: Path) -> bool:

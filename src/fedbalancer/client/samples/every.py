@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.types import FloatArray, IndexArray, Order
 
 
 @dataclass(frozen=True)
 class EverySample:
     """FedAvg's and Prox's choice: the whole data set."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     def cap(self, sizes: IndexArray) -> int | None:
         return None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.types import FloatArray, IndexArray, Order
 
 
@@ -13,6 +15,8 @@ from fedbalancer.types import FloatArray, IndexArray, Order
 class HighestLoss:
     """Clients with more samples than the `percentile` of all client sizes train that many, those with the highest
     stored loss; the others train all. Big clients need one forward pass when first selected."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     percentile: float = 80.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -60,6 +61,9 @@ class OverThreshold:
     as in the paper (the authors' code had none at a client's first selection). While the threshold is zero all
     samples are OT, so no loss list is needed.
     """
+
+    by_threshold: ClassVar[bool] = True
+    """The server may estimate the number of selected samples from the share of losses over the threshold."""
 
     p: float = 1.0
 

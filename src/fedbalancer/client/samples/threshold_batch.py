@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from fedbalancer.client.samples.threshold import draw_groups
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.types import FloatArray, IndexArray, Order
 
 
@@ -24,6 +26,8 @@ class OverThresholdBatch:
     A loss list is needed at a client's first selection, whatever the threshold, and a forward pass is charged for it: a
     training sees only a few of the samples, and a list of a few would never become one of all.
     """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     p: float = 1.0
 

@@ -22,9 +22,11 @@ def counts(losses: FloatArray, bounds: FloatArray) -> FloatArray:
     return np.histogram(known, bounds)[0].astype(np.float64)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def cleaned(noisy: FloatArray) -> FloatArray:
     """The noisy counts without negative ones and with the same total (at least 1): from every bin the same is taken,
-    and what would fall below zero is zero ("norm-sub"). It uses the noisy counts only, so it costs no privacy.
+    and what would fall below zero is zero ("norm-sub"). It uses the noisy counts only, so it costs no privacy. Any
+    finite counts are accepted; where they are too large for their total to be seen, the largest bin has all of it.
 
     >>> cleaned(np.array([6.0, 3.0, -1.0])).tolist()
     [5.5, 2.5, 0.0]
@@ -32,8 +34,11 @@ def cleaned(noisy: FloatArray) -> FloatArray:
     total = max(float(noisy.sum()), 1.0)
     descending = np.sort(noisy)[::-1]
     surplus = (np.cumsum(descending) - total) / np.arange(1, len(noisy) + 1)
-    taken = surplus[np.flatnonzero(descending > surplus)[-1]]
-    return np.asarray(np.maximum(noisy - taken, 0.0))
+    kept = np.flatnonzero(descending > surplus)
+    held = np.maximum(noisy - surplus[kept[-1]], 0.0) if len(kept) else np.zeros(len(noisy))
+    if 0 < held.sum() < np.inf:
+        return np.asarray(held)
+    return np.where(np.arange(len(noisy)) == noisy.argmax(), 1.0, 0.0)
 
 
 def quantile(held: FloatArray, bounds: FloatArray, share: float) -> float:

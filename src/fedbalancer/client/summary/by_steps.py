@@ -8,7 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.client.summary.gaussian import LossStatistics
+from fedbalancer.client.summary.noise import DEVIATIONS
 from fedbalancer.types import STEP_BINS, Trained, step_bin
+
+BIGGEST_LOSS = 1e7
+"""Of a sample: sums of squares over clients must stay finite."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,14 @@ class LossesBySteps(LossStatistics):
             told += rng.normal(0.0, self.noise_factor, size=told.shape)
         return tuple(told.ravel().tolist())
 
-    def fault(self, released: Sequence[float]) -> str | None:
-        """What is wrong with what a client released, if anything is."""
+    def fault(self, released: Sequence[float], size: int) -> str | None:
+        """What is wrong with what a client of `size` samples released, if anything is."""
         if len(released) != 3 * STEP_BINS or not np.isfinite(released).all():
             return f"losses by steps in {len(released)} values, which must be {3 * STEP_BINS} finite numbers"
+        told, slack = np.abs(np.reshape(released, (3, STEP_BINS))), DEVIATIONS * self.noise_factor
+        for name, row, most in zip(
+            ("count", "sum", "sum of squares"), told, size * BIGGEST_LOSS ** np.arange(3), strict=True
+        ):
+            if row.max() > most + slack:
+                return f"losses by steps with a {name} of {row.max():g}, which is at most {most + slack:g}"
         return None

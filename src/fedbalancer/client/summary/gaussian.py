@@ -8,8 +8,16 @@ from typing import Literal
 
 import numpy as np
 
+from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
 from fedbalancer.client.summary.release import Release
 from fedbalancer.types import FloatArray, IndexArray, Order, Summary
+
+LOSS_STEP = 2.0**-10
+"""Private losses are multiples of this,"""
+STEP = LOSS_STEP**2
+"""and so their squares and all statistics are multiples of this."""
+MOST_CLIP = 100.0
+"""Up to here the sum of the squares of 800,000 losses is such a multiple, exactly."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +32,17 @@ class LossStatistics:
     whole list, where samples never looked at are taken to be like the others (after a training that ended within its
     first epoch).
 
-    The paper's losses have no bound, so whatever the noise, no epsilon follows from it. With `loss_clip` they are cut
-    at that bound first, and it does (`release`); samples never looked at then stand for none but themselves.
+    The paper's losses have no bound, so whatever the noise, no epsilon follows from it. A finite one (`release`) takes
+    noise, a `loss_clip` at which losses are cut first, and `utility_samples="all"` with `over_samples="known"`.
+
+    Sensitivity: let C be the clip. A sample added to a list or removed from it moves the minimum and the percentile by
+    at most C, because both stay within [0, C]; the sum of all losses by at most C; the number of losses over the
+    threshold by at most 1, and the sum of their squares by at most C^2. Together this is an L2 distance of at most
+    sqrt(3 C^2 + 1 + C^4). Losses are rounded down to multiples of 2^-10 first, so all five are exact multiples of
+    2^-20, and so is the noise (`with_noise`). Samples never looked at stand for none but themselves.
+
+    With "selected" there is no such bound: the samples selected are a draw by a seed that the server knows, and one
+    sample more changes all of the draw, and with it the sum by as much as the losses of all selected samples.
     """
 
     noise_factor: float = 0.0
@@ -35,12 +52,24 @@ class LossStatistics:
     loss_clip: float | None = None
 
     def __post_init__(self) -> None:
-        if self.loss_clip is not None and not 0 < self.loss_clip < math.inf:
-            raise ValueError(f"loss_clip = {self.loss_clip} must be a finite number over 0")
+        if self.loss_clip is not None and not LOSS_STEP <= self.loss_clip <= MOST_CLIP:
+            raise ValueError(f"loss_clip = {self.loss_clip} must be a number from {LOSS_STEP:g} to {MOST_CLIP:g}")
+        if self.loss_clip is not None and not 0 <= self.noise_factor <= MOST_NOISE:
+            raise ValueError(f"noise_factor = {self.noise_factor} must be a number from 0 to {MOST_NOISE:g}")
+
+    @property
+    def sums_all_losses(self) -> bool:
+        """Whether the statistics are over the whole list of losses, so that one sample moves them by little."""
+        return self.utility_samples == "all" and self.over_samples == "known"
+
+    @property
+    def is_private(self) -> bool:
+        """Whether an epsilon follows from the noise."""
+        return self.noise_factor > 0 and self.loss_clip is not None and self.sums_all_losses
 
     @property
     def of_received_model(self) -> bool:
-        """Whether a forward pass in every round shall be what is told of: where there is a guarantee to keep."""
+        """Whether the statistics are of the model received, if there is a forward pass in every round."""
         return self.loss_clip is not None
 
     @property
@@ -50,9 +79,8 @@ class LossStatistics:
 
     @property
     def sensitivity(self) -> float:
-        """How far one sample more or less can move the five numbers, as a distance: LLow, LHigh and the loss sum by
-        the clip, the count by 1, the sum of squares by the clip squared."""
-        clip = math.inf if self.loss_clip is None else self.loss_clip
+        """L2 sensitivity of the five numbers to one sample more or less; infinite if it has no bound."""
+        clip = math.inf if self.loss_clip is None or not self.sums_all_losses else self.loss_clip
         return math.sqrt(3 * clip**2 + 1 + clip**4)
 
     def release(self, fresh: bool) -> Release:
@@ -64,6 +92,8 @@ class LossStatistics:
     ) -> Summary:
         if self.loss_clip is not None:
             losses = np.clip(losses, 0.0, self.loss_clip)
+        if self.is_private:
+            losses = _rounded_down(losses, LOSS_STEP)
         known = np.sort(losses[~np.isnan(losses)])
         counted = known if self.utility_samples == "all" else losses[seen]
         looked_at = np.sort(losses[seen]) if self.over_samples == "selected" else known
@@ -74,16 +104,39 @@ class LossStatistics:
         # np.percentile gives the same, but its overhead dominates on lists as short as a phone's.
         high = np.interp(self.high_percentile / 100 * (len(known) - 1), np.arange(len(known)), known)
         exact = np.array([known[0], high, counted.sum(), scale * len(over), scale * (over**2).sum()])
-        if self.noise_factor > 0:
+        if self.is_private:
+            exact = with_noise(_rounded_down(exact, STEP), self.noise_factor, rng, STEP)
+        elif self.noise_factor > 0:
             exact = exact + rng.normal(0.0, self.noise_factor, size=len(exact))
         low, high, loss_sum, over_count, over_sumsq = exact.tolist()
         return Summary(
             loss_low=low,
             loss_high=high,
             loss_sum=loss_sum,
-            loss_count=float(len(counted)),
+            loss_count=0.0 if self.is_private else float(len(counted)),
             over_count=over_count,
             over_sumsq=over_sumsq,
             trained=len(seen),
             batch_s=batch_s,
         )
+
+    def statistics_fault(self, told: Summary, size: int) -> str | None:
+        """Return what is wrong with the statistics of a client of `size` samples, or None. A loss may exceed the clip
+        by ten standard deviations of the noise."""
+        if self.loss_clip is None:
+            return None
+        clip, slack = self.loss_clip, DEVIATIONS * self.noise_factor
+        most = {
+            "loss_low": clip, "loss_high": clip, "loss_sum": size * clip, "over_count": size,
+            "over_sumsq": size * clip**2,
+        }  # fmt: skip
+        for name, bound in most.items():
+            if not -slack <= getattr(told, name) <= bound * (1 + 1e-9) + slack:
+                return (
+                    f"{name} {getattr(told, name):g}, which is from {-slack:g} to {bound + slack:g} with {size} samples"
+                )
+        return None
+
+
+def _rounded_down(values: FloatArray, step: float) -> FloatArray:
+    return np.asarray(np.floor(values / step) * step)

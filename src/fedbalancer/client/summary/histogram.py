@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.client.summary import bins as of_bins
+from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
 from fedbalancer.client.summary.release import Release
 from fedbalancer.types import FloatArray, IndexArray, Order, Summary
 
@@ -22,8 +23,13 @@ EPSILON_8_OVER_140 = 7.11
 
 @dataclass(frozen=True)
 class Histogram:
-    """Losses clipped to [0, `clip`] and counted in `bins` bins, each plus N(0, `noise_multiplier`). One sample more or
-    less changes one count by one: the L2 sensitivity is 1, whatever the losses.
+    """Losses clipped to [0, `clip`] and counted in `bins` bins, each plus N(0, `noise_multiplier`) rounded to a whole
+    number.
+
+    Sensitivity: every sample is counted in exactly one bin, whose number depends on its own loss only. So a sample
+    added or removed changes one count by one, and the L2 sensitivity is 1, whatever the losses; a sample replaced
+    changes two counts, and it is sqrt(2). Counts are whole numbers, so rounded noise has the privacy of Gaussian noise
+    (`with_noise`).
 
     The server reads LLow (the 5th percentile: a minimum of noisy values means nothing) and LHigh (the 80th) from the
     sum of a round's histograms, where the noise averages out, and gives both to every report; so Algorithm 2 needs not
@@ -42,8 +48,8 @@ class Histogram:
     high_quantile: float = 0.8
 
     def __post_init__(self) -> None:
-        if not 0 <= self.noise_multiplier < math.inf:
-            raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be a finite number from 0 on")
+        if not 0 <= self.noise_multiplier <= MOST_NOISE:
+            raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be a number from 0 to {MOST_NOISE:g}")
         if not (0 < self.clip < math.inf and isinstance(self.bins, int) and 2 <= self.bins <= 4096):
             raise ValueError(f"clip = {self.clip} and bins = {self.bins}: over 0, and from 2 to 4096")
         if not 0 <= self.low_quantile < self.high_quantile <= 1:
@@ -54,20 +60,33 @@ class Histogram:
 
     @property
     def deviation(self) -> float:
-        """Of the noise that one client adds to a count."""
+        """Standard deviation of the noise that one client adds to a count."""
         return self.noise_multiplier
 
     def summarize(
         self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator
     ) -> Summary:
         counted = of_bins.counts(losses, self._edges)
-        noisy = counted + rng.normal(0.0, self.deviation, size=self.bins) if self.deviation > 0 else counted
+        noisy = with_noise(counted, self.deviation, rng) if self.deviation > 0 else counted
         return Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, len(seen), batch_s, tuple(noisy.tolist()))
 
-    def fault(self, released: Sequence[float]) -> str | None:
-        """What is wrong with what a client released, if anything is."""
-        if len(released) != self.bins or not np.isfinite(released).all():
-            return f"a histogram of {len(released)} values, which must be {self.bins} finite numbers"
+    def fault(self, released: Sequence[float], size: int) -> str | None:
+        """Return why this mechanism cannot have produced a histogram of `size` samples, or None. Noise of more than ten
+        deviations, in a count or in the sum of the lowest or of the highest bins, counts as impossible."""
+        counts = np.asarray(released, dtype=np.float64)
+        if len(counts) != self.bins or not np.isfinite(counts).all() or (counts != np.rint(counts)).any():
+            return f"a histogram of {len(counts)} values, which must be {self.bins} whole numbers"
+        summed = np.arange(1, self.bins + 1)
+        for what, bins, sums in (
+            ("one bin", np.ones(self.bins), counts),
+            ("the lowest bins", summed, np.cumsum(counts)),
+            ("the highest bins", summed, np.cumsum(counts[::-1])),
+        ):
+            slack = DEVIATIONS * self.deviation * np.sqrt(bins)
+            if len(off := np.flatnonzero((sums < -slack) | (sums > size + slack))):
+                most, found = slack[off[0]], sums[off[0]]
+                bounds = f"from {-most:g} to {size + most:g} with {size} samples"
+                return f"a histogram with a count of {found:g} in {what}, which is {bounds}"
         return None
 
     def read(self, summaries: Sequence[Summary], order: Order) -> list[Summary]:

@@ -14,11 +14,16 @@ from fedbalancer.client.summary.histogram import Histogram
 from fedbalancer.client.summary.release import Release
 from fedbalancer.types import Order, Summary
 
+LEAST_DEVIATION = 0.5
+"""The smallest deviation of one client's share of the noise."""
+
 
 @dataclass(frozen=True)
 class SecAggHistogram(Histogram):
-    """A `Histogram` whose noise is shared: each client adds N(0, `noise_multiplier` / sqrt(`least`)), so that the sum
-    of at least `least` clients has all of it, and a sum of fewer is not revealed (nobody tells anything then).
+    """A `Histogram` whose noise is shared: each client adds N(0, `noise_multiplier` / sqrt(`least`)), rounded to whole
+    numbers, so that the sum of at least `least` clients has all of it, and a sum of fewer is not revealed (nobody tells
+    anything then). A client's own deviation must be `LEAST_DEVIATION` or more: a sum of rounded shares is not the
+    rounded sum, but from there on it hides at least as much (computed in the tests).
 
     Every report gets the cohort's mean statistics: which client has high losses stays unknown, and a choice of clients
     by utility becomes one by speed. The guarantee holds only where the sum is all that the server sees. The simulator
@@ -35,6 +40,11 @@ class SecAggHistogram(Histogram):
         super().__post_init__()
         if not isinstance(self.least, int) or self.least < 2:
             raise ValueError(f"least = {self.least} must be 2 clients or more: the sum of one is that client's own")
+        if 0 < self.deviation < LEAST_DEVIATION:
+            raise ValueError(
+                f"noise_multiplier = {self.noise_multiplier} shared by least = {self.least} clients is "
+                f"{self.deviation:.3g} for each, which must be {LEAST_DEVIATION} or more: take a smaller least"
+            )
 
     def release(self, fresh: bool) -> Release:
         return replace(super().release(fresh), mechanism="secagg-histogram")

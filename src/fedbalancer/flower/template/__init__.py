@@ -9,6 +9,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+import unicodedata
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -26,14 +27,18 @@ LONGEST_PROJECT = 32
 
 
 def package_name(folder: Path) -> str:
-    """The name of a folder as that of a Python package.
+    """The name of a folder as that of a Python package. Accents are removed.
 
     >>> package_name(Path("apps/My first-app"))
     'my_first_app'
     >>> package_name(Path("2nd.App"))
     'app_2nd_app'
+    >>> package_name(Path("Ünï"))
+    'uni'
     """
-    name = re.sub(r"[\W_]+", "_", folder.resolve().name.lower(), flags=re.ASCII).strip("_")
+    parts = unicodedata.normalize("NFKD", folder.resolve().name.casefold())
+    plain = "".join(character for character in parts if not unicodedata.combining(character))
+    name = re.sub(r"[\W_]+", "_", plain, flags=re.ASCII).strip("_")
     name = f"app_{name}" if name[:1].isdigit() else name
     if not name.isidentifier() or name in TAKEN:
         raise BadSetting(

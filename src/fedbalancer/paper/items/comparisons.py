@@ -53,7 +53,7 @@ class ComparisonItem:
         return tuple(dict.fromkeys(method for group in self.groups for method in group.methods))
 
     def runs(self, request: Request) -> int:
-        return len(request.tasks) * len(self.methods) * request.seeds
+        return len(request.tasks) * len(self.methods) * len(request.seeds)
 
     def check(self, request: Request) -> None:
         for task in request.tasks:

@@ -7,6 +7,7 @@ Devices are drawn by seed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -48,9 +49,9 @@ class Table4(DeviceItem):
         task = spec.load_task()
         settings, _ = resolve_spec(spec, task)
         frames = []
-        for seed in range(work.request.seeds):
+        for seed in work.request.seeds:
             engine = build(replace(spec, seed=seed), task).engine
-            latency = task.latency if not isinstance(task.latency, str) else resolve_latency(settings.latency)
+            latency = task.latency if isinstance(task.latency, Mapping) else resolve_latency(settings.latency)
             phones = Phones(seed=seed, latency=latency, network=Network(seed=seed, floor=settings.network_floor))
             frames.append(_draw_latencies(task.name, phones, tuple(sorted(task.sizes)), engine.down_bytes))
         return {
@@ -174,7 +175,7 @@ class Figure4(DeviceItem):
         spec = replace(work.request.spec(work.task), method="fedavg+1t", timing_only=True)
         task = spec.load_task()
         peaks, curves = [], []
-        for seed in range(work.request.seeds):
+        for seed in work.request.seeds:
             setup = build(replace(spec, seed=seed), task).server.setup
             times_s = expected_first_s(setup, setup.ledger, slice(None))
             deadline_s, ddle = peak_deadline(times_s[times_s <= LONGEST_S] if (times_s <= LONGEST_S).any() else times_s)
@@ -261,10 +262,10 @@ def _plot_ddle(ddle: pl.DataFrame) -> Figure:
     figure, panels = make_panels(tasks, "Deadline (s)", "DDL-E (clients per second)")
     for axes, task in zip(panels, tasks, strict=True):
         for (seed,), line in ddle.filter(pl.col("task") == task).group_by(["seed"], maintain_order=True):
-            first = seed == 0
+            first = seed == ddle["seed"].min()
             axes.plot(
                 line["deadline_s"], line["ddle"], color=BLUE, linewidth=1.0, alpha=0.9 if first else 0.3,
-                label="seed 0" if first else "other seeds",
+                label=f"seed {seed}" if first else "other seeds",
             )  # fmt: skip
         if task in DDLE:
             peak_s = DDLE[task][0].mean

@@ -73,7 +73,7 @@ class Figure1:
     rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
-        return len(request.tasks) * request.seeds
+        return len(request.tasks) * len(request.seeds)
 
     def check(self, request: Request) -> None:
         for task in request.tasks:

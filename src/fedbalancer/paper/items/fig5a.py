@@ -44,7 +44,7 @@ def _name_methods() -> dict[tuple[str, float], str]:
     )
     methods = {("none, forward pass in every round", INFINITE): f"{fresh}]"}
     methods |= {
-        ("gaussian", epsilon): f"{fresh},summary=gaussian(noise_factor={factor:g},loss_clip=5)]"
+        ("gaussian", epsilon): f"{fresh},summary=gaussian(noise_factor={factor:g},loss_clip=5,utility_samples='all')]"
         for epsilon, factor in sorted(FACTORS.items())
     }
     for name, start, more in (

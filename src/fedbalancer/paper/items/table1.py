@@ -75,7 +75,7 @@ class Table1:
     rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
-        return len(request.tasks) * len(list_methods(request)) * request.seeds
+        return len(request.tasks) * len(list_methods(request)) * len(request.seeds)
 
     def check(self, request: Request) -> None:
         for task in request.tasks:

@@ -72,11 +72,10 @@ NETWORK, TRAINING = "network", "training, 100 batches"
 
 @dataclass(frozen=True)
 class Table5:
-    """The test bed; `phones` is the file of the recorded phones, `first` the first sitting."""
+    """The test bed; `phones` is the file of the recorded phones, and a seed is a sitting."""
 
     speed: float = DEFAULT_SPEED
     phones: Path | None = None
-    first: int = 0
     clients: int = PHONES
     methods: tuple[str, ...] = METHODS
     name: str = "table5"
@@ -87,15 +86,15 @@ class Table5:
     rule: Rule = "paper"
 
     def runs(self, request: Request) -> int:
-        return len(request.tasks) * len(self.methods) * request.seeds
+        return len(request.tasks) * len(self.methods) * len(request.seeds)
 
     def check(self, request: Request) -> None:
         for task in request.tasks:
-            for seed in self._sittings(request):
+            for seed in request.seeds:
                 self._plan(request, task, seed)
 
     def measure(self, work: Work) -> dict[str, pl.DataFrame]:
-        plans = [self._plan(work.request, work.task, seed) for seed in self._sittings(work.request)]
+        plans = [self._plan(work.request, work.task, seed) for seed in work.request.seeds]
         for plan in plans:
             self._run_sitting(plan, work)
         results = [load_comparison(Path(plan.folder)) for plan in plans]
@@ -120,9 +119,6 @@ class Table5:
             figures={self.name: accuracy_panels(frames["curves"])},
             json=result_json(methods),
         )
-
-    def _sittings(self, request: Request) -> range:
-        return range(self.first, self.first + request.seeds)
 
     def _plan(self, request: Request, task: str, seed: int) -> BedPlan:
         folder = request.runs / f"table5-{task}-{request.scale}" / f"sitting-{seed}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import Aggregator
+from fedbalancer.protocols import Aggregator, Wrapping
 from fedbalancer.server.aggregate.mean import WeightedMean, in_order, mean_update
 from fedbalancer.server.worsened import worsened
 from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
@@ -29,7 +29,7 @@ class ClippedState:
 
 
 @dataclass(frozen=True)
-class ClippedAround:
+class ClippedAround(Wrapping):
     """Ours, for `+robust`: centred clipping (Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust
     Optimization", ICML 2021) before another aggregation. Every update is drawn towards the last step until it is no
     further from it than the median update is, and no client weighs more than `most_weight` times the median client;
@@ -40,6 +40,8 @@ class ClippedAround:
     before is the centre, where the paper keeps momentum. An update longer than `most_norm` times what was usual in this
     and the last rounds is not clipped but named and left out (`cohort_faults`), and its sender sits out.
     """
+
+    slot: ClassVar[str] = "aggregate"
 
     inner: Aggregator = field(default_factory=WeightedMean)
     most_norm: float = 10.0
@@ -52,26 +54,18 @@ class ClippedAround:
         if not (self.most_norm >= 1 and self.most_weight >= 1):
             raise ValueError(f"most_norm = {self.most_norm} and most_weight = {self.most_weight} must be at least 1")
 
-    @property
-    def needs_losses(self) -> bool:
-        return bool(getattr(self.inner, "needs_losses", False))
-
-    def refuses(self, method: Any) -> str | None:
-        """What the other policy says."""
-        refuses = getattr(self.inner, "refuses", None)
-        return None if refuses is None else refuses(method)
-
     def init(self, setup: Setup) -> ClippedState:
         return ClippedState(self.inner.init(setup))
 
-    def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> dict[str, str]:
-        """Whose update is far longer than usual."""
+    def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
+        """Updates that are far longer than usual, and what the wrapped policy finds."""
+        found = dict(super().cohort_faults(state, reports))
         norms = {report.client: _norm(report.update) for report in reports}
         usual = [*state.aggregate.norms, *([float(np.median(list(norms.values())))] if len(norms) >= ENOUGH else [])]
         most = self.most_norm * float(np.median(usual)) if usual else np.inf
         if most == 0:
-            return {}
-        return {
+            return found
+        return found | {
             client: f"an update of norm {norm:g}, which is at most {most:g}: {self.most_norm:g} times the usual"
             for client, norm in norms.items()
             if norm > most
@@ -81,8 +75,11 @@ class ClippedAround:
         self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]
     ) -> tuple[Weights, ClippedState]:
         own: ClippedState = state.aggregate
+        if not reports:  # the wrapped policy adds noise in every round
+            weights, inner = self.inner.aggregate(setup, self.unwrapped(state), reports)
+            return weights, replace(own, inner=inner)
         ordered = self._clipped(self._discounted(state, in_order(reports)), own.center)
-        weights, inner = self.inner.aggregate(setup, replace(state, aggregate=own.inner), ordered)
+        weights, inner = self.inner.aggregate(setup, self.unwrapped(state), ordered)
         norm = float(np.median([_norm(report.update) for report in reports]))
         return weights, ClippedState(inner, mean_update(ordered), (*own.norms, norm)[-REMEMBERED:])
 

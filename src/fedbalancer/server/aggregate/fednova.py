@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ class FedNova(Stateless):
     """x += (sum p t) (sum p D / t), with p the clients' weights and t their local steps (Wang et al., "Tackling the
     Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020): who does more steps no
     longer pulls harder for it. Its normalisation for plain local SGD; a proximal term is not taken into account."""
+
+    needs_counts: ClassVar[bool] = True
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         steps = {report.client: local_steps(setup, report) for report in reports}

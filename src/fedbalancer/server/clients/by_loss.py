@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.protocols import LOSSES, Private, Stateless
 from fedbalancer.randomness import stream
 from fedbalancer.server.clients.draws import in_proportion
 from fedbalancer.types import IndexArray, ServerState, Setup
@@ -24,6 +24,7 @@ class ByLoss(Stateless):
     """
 
     needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         rng = stream(setup.seed, "clients", state.round + 1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.server.clients.counted import Counted, CountedState
 from fedbalancer.server.worsened import worsened
 from fedbalancer.types import FloatArray, IndexArray, Ledger, ServerState, Setup
@@ -24,6 +26,8 @@ class CappedParticipation(Counted):
 
     A liar about its losses is then one of many of high loss, and gets `times` its fair share at most.
     """
+
+    own_reactions: ClassVar[frozenset[Private]] = LOSSES
 
     times: float = 1.5
     most_times: float = 3.0

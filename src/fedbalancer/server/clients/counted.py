@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import ClientSelector
+from fedbalancer.protocols import ClientSelector, Wrapping
 from fedbalancer.server.clients.over_threshold import OverThresholdUtility
 from fedbalancer.types import CountArray, Ledger, RoundResult, ServerState, Setup
 
@@ -25,27 +25,20 @@ class CountedState:
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Wrapping):
     """What all policies share that leave the choice to another one, and step in by how often clients were chosen,
     whether they reported or not."""
 
+    slot: ClassVar[str] = "clients"
+
     inner: ClientSelector = field(default_factory=OverThresholdUtility)
-
-    @property
-    def needs_losses(self) -> bool:
-        return bool(getattr(self.inner, "needs_losses", False))
-
-    def refuses(self, method: Any) -> str | None:
-        """What the other policy says."""
-        refuses = getattr(self.inner, "refuses", None)
-        return None if refuses is None else refuses(method)
 
     def init(self, setup: Setup) -> CountedState:
         return CountedState(self.inner.init(setup))
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> CountedState:
         own: CountedState = state.clients
-        inner = self.inner.observe(setup, replace(state, clients=own.inner), result)
+        inner = self.inner.observe(setup, self.unwrapped(state), result)
         chosen = own.counts(state.ledger).copy()
         chosen[state.ledger.rows(result.plan.cohort)] += 1
         return CountedState(inner, chosen)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.protocols import NOTHING, Private, Stateless
 from fedbalancer.randomness import stream
 from fedbalancer.server.clients.draws import smallest
 from fedbalancer.server.expected import expected_s
@@ -25,6 +26,8 @@ class FedCS(Stateless):
     So FedCS needs no deadline of its own; its baseline is `FixedDeadline(1)`. Departures: where fewer than K fit, the
     next fastest are invited as well, since a round is asked for K clients; where more than K fit, K take part.
     """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     candidates: float = 2.0
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.server.clients.counted import Counted, CountedState
 from fedbalancer.types import IndexArray, Ledger, ServerState, Setup
 
@@ -20,6 +22,8 @@ class GroupFloor(Counted):
     what selection by speed leaves out: with the slow phones go the people who have them. Availability may leave a
     group nobody to choose; what it is owed then it gets later.
     """
+
+    own_reactions: ClassVar[frozenset[Private]] = NOTHING
 
     floor: float = 0.5
     groups: int = 4
@@ -35,7 +39,7 @@ class GroupFloor(Counted):
         fair = np.bincount(group_of, minlength=self.groups) / max(len(group_of), 1)
         places = min(setup.clients_per_round, len(available))
         owed = self.floor * fair * setup.clients_per_round * (state.round + 1) - had
-        seen, chosen = replace(state, clients=own.inner), np.zeros(0, dtype=np.int64)
+        seen, chosen = self.unwrapped(state), np.zeros(0, dtype=np.int64)
         for group in np.argsort(-owed, kind="stable").tolist():
             left, there = places - len(chosen), available[group_of[available] == group]
             count = min(math.ceil(owed[group]), left, len(there))

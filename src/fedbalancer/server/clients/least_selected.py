@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.randomness import stream
 from fedbalancer.server.clients.draws import smallest
 from fedbalancer.types import CountArray, IndexArray, RoundResult, ServerState, Setup
@@ -28,6 +30,8 @@ class LeastSelected:
     seldom there was selected seldom, so that it is taken when it comes; where everybody is always there, clients take
     turns, which also keeps those of the last rounds away.
     """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     def init(self, setup: Setup) -> LeastSelectedState:
         return LeastSelectedState(np.zeros(len(setup.ledger.clients), dtype=np.int32))

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.randomness import stream
 from fedbalancer.server.clients import pacer, selection
 from fedbalancer.server.clients.draws import in_proportion
@@ -51,6 +52,7 @@ class Oort:
     """
 
     needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     alpha: float = 2.0
     exploration: float = 0.9

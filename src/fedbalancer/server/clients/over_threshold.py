@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.randomness import stream
 from fedbalancer.server.clients import selection
 from fedbalancer.server.clients.draws import smallest
@@ -38,6 +39,7 @@ class OverThresholdUtility:
     """
 
     needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     alpha: float = 0.5
     exploration: float = 0.9

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.randomness import stream
 from fedbalancer.server.clients.draws import in_proportion, smallest
 from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
@@ -34,6 +35,7 @@ class PowerOfChoice:
     """
 
     needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     candidates: float = 2.0
 

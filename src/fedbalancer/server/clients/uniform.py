@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.protocols import NOTHING, Private, Stateless
 from fedbalancer.randomness import stream
 from fedbalancer.types import IndexArray, ServerState, Setup
 
@@ -15,6 +16,8 @@ from fedbalancer.types import IndexArray, ServerState, Setup
 class Uniform(Stateless):
     """K clients without replacement (FedAvg, Prox, SampleSelection). Methods that share it meet the same cohorts
     under the same seed, so that their difference is not one of luck."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))

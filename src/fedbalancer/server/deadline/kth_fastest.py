@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.protocols import NOTHING, Private, Stateless
 from fedbalancer.server.expected import completion_s
 from fedbalancer.types import IndexArray, ServerState, Setup, batches_per_epoch
 
@@ -22,6 +23,8 @@ class KthFastest(Stateless):
     model, its last layers, on all of them; a faster one stops at the task's epochs, as every method here does. The
     server expects times from mean network speed and the batch latencies that it has heard of, where the paper's
     clients tell theirs at the start of every round."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     share: float = 0.5
     epochs: float = 1.0

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.server.deadline.useful import UsefulState, UsefulWork
 from fedbalancer.types import STEP_BINS, FloatArray, IndexArray, RoundResult, ServerState, Setup
 
@@ -67,6 +68,7 @@ class LearnedWork:
     """
 
     needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     def init(self, setup: Setup) -> LearnedState:
         return LearnedState()

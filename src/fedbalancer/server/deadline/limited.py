@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import DeadlinePolicy
+from fedbalancer.protocols import NOTHING, DeadlinePolicy, Private, Wrapping
 from fedbalancer.server.deadline.peak import PeakDeadline
-from fedbalancer.server.expected import completion_s, look_batches
+from fedbalancer.server.expected import completion_s
 from fedbalancer.types import (
-    ClientReport,
+    FORWARD_PASS_EPOCHS,
+    RECENT_COUNTS,
     FloatArray,
     IndexArray,
     Ledger,
     RoundResult,
     ServerState,
     Setup,
+    Timings,
     batches_per_epoch,
 )
 
 LEAST_SHARE = 0.1
-"""Of what a client's batches took so far: the network may take less than expected, but no batch that much less."""
+"""Lower bound of a measured epoch relative to the last estimate: a lucky network must not make an epoch free."""
+UNUSED_SHARE = 0.2
+"""Share of the deadline that a client may leave unused if it can stop within an epoch: its last batch or upload."""
+TIMED_OUT = ("download", "forward", "train", "upload")
+"""Phases in which the deadline passed, in `Missing.why`."""
 
 
 @dataclass(frozen=True, eq=False)
 class LimitedState:
-    """What the other policy remembers; the last deadline (None before the first); and by how much the sums of batch
-    latencies in the ledger, which clients told, are off from what the server measured."""
+    """State of the inner policy, the last deadline (None before the first), and each client's seconds per batch: its
+    measured seconds per epoch over the batches of all its samples (NaN before its first report)."""
 
     inner: Any
     last_s: float | None = None
-    off_s: FloatArray = field(default_factory=lambda: np.zeros(0))
+    batch_s: FloatArray = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True)
-class LimitedDeadline:
-    """Ours, for `+robust`: the deadline of another policy, which is given the batch latencies that the server measured
-    in place of those that clients told; never so short that less than a share `floor` of the cohort is expected to be
-    done with one epoch; and at most `rate` longer or shorter, as a factor, than the last one.
+class LimitedDeadline(Wrapping):
+    """Ours, for `+robust`: limits the deadline of another policy and feeds that policy measured times.
 
-    What the server measures is how long a client took, less what the network is expected to take, over the batches that
-    it says it made. Who says less, or more, only says that its batches were longer or shorter: its time stays the same.
+    The deadline is long enough for a share `floor` of the cohort to finish one epoch, and changes by at most the factor
+    `rate` from one round to the next.
+
+    The inner policy sees the seconds per epoch that the server measures, and nothing that a client claims of its
+    batches, samples or epochs: how long the report took to arrive, without the expected transfer, divided by the epochs
+    that the order's deadline allows at the speed estimated so far. A client that misses a deadline takes at least as
+    long for an epoch. The batch latencies from before its first report are where the estimate starts.
     """
+
+    slot: ClassVar[str] = "deadline"
+    own_reactions: ClassVar[frozenset[Private]] = NOTHING
 
     inner: DeadlinePolicy = field(default_factory=PeakDeadline)
     floor: float = 0.8
@@ -53,21 +66,16 @@ class LimitedDeadline:
         if not (0 <= self.floor <= 1 <= self.rate):
             raise ValueError(f"floor = {self.floor} must be from 0 to 1, and rate = {self.rate} at least 1")
 
-    @property
-    def needs_losses(self) -> bool:
-        return bool(getattr(self.inner, "needs_losses", False))
-
-    def refuses(self, method: Any) -> str | None:
-        """What the other policy says."""
-        refuses = getattr(self.inner, "refuses", None)
-        return None if refuses is None else refuses(method)
-
     def init(self, setup: Setup) -> LimitedState:
         return LimitedState(self.inner.init(setup))
 
+    def retime(self, setup: Setup, own: LimitedState) -> LimitedState:
+        """The state with T of the other policy computed again, if it has one."""
+        retime = getattr(self.inner, "retime", None)
+        return own if retime is None else replace(own, inner=retime(setup, own.inner))
+
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
-        own: LimitedState = state.deadline
-        seen = replace(state, deadline=own.inner, ledger=_measured(state.ledger, own.off_s))
+        own, seen = state.deadline, self.unwrapped(state)
         wanted_s, quorum = self.inner.plan(setup, seen, cohort)
         if not np.isfinite(wanted_s) or not len(cohort):
             return wanted_s, quorum
@@ -76,54 +84,81 @@ class LimitedDeadline:
             wanted_s = min(max(wanted_s, own.last_s / self.rate), own.last_s * self.rate)
         return float(wanted_s), quorum
 
-    def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
-        """dl and dh of the other policy, if it has them."""
-        between = getattr(self.inner, "between", None)
-        own: LimitedState = state.deadline
-        seen = replace(state, deadline=own.inner, ledger=_measured(state.ledger, own.off_s))
-        return None if between is None else between(setup, seen, cohort)
+    def unwrapped(self, state: ServerState) -> ServerState:
+        """The state as the wrapped policy knows it, with measured times in place of claims."""
+        return replace(super().unwrapped(state), ledger=_measured(state.ledger, state.deadline.batch_s))
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> LimitedState:
         own: LimitedState = state.deadline
         inner = self.inner.observe(setup, replace(state, deadline=own.inner), result)
         deadline_s = result.plan.order.deadline_s
         known = bool(result.plan.cohort) and bool(np.isfinite(deadline_s))
-        return LimitedState(inner, deadline_s if known else own.last_s, _noted(setup, state.ledger, own.off_s, result))
+        batch_s = _updated(setup, state.ledger, own.batch_s, result)
+        return LimitedState(inner, deadline_s if known else own.last_s, batch_s)
 
     def _floor_s(self, setup: Setup, state: ServerState, cohort: IndexArray) -> float:
-        """When the share is expected to be done with one epoch of what it trained lately."""
+        """When the share is expected to be done with one epoch."""
         trained = state.ledger.recent_trained[cohort].mean(axis=1)
         per_epoch = batches_per_epoch(trained, setup.batch_size, setup.epoch_batches)
         expected_s = np.sort(completion_s(setup, state.ledger, per_epoch, 1, cohort))
         return float(expected_s[max(int(np.ceil(self.floor * len(expected_s))) - 1, 0)])
 
 
-def _measured(ledger: Ledger, off_s: FloatArray) -> Ledger:
-    """The ledger with measured latencies in place of told ones."""
-    return replace(ledger, batch_s_sum=np.maximum(ledger.batch_s_sum + _padded(off_s, ledger), 1e-9))
+def _measured(ledger: Ledger, batch_s: FloatArray) -> Ledger:
+    """The ledger with measured times in place of claims, as if every client trained all its samples."""
+    known_s, count = _padded(batch_s, ledger), len(ledger.clients)
+    return replace(
+        ledger,
+        batch_s_sum=np.where(np.isnan(known_s), ledger.batch_s, known_s),
+        batch_s_count=np.broadcast_to(np.int32(1), count),
+        recent_trained=np.broadcast_to(ledger.size.astype(np.int32)[:, None], (count, RECENT_COUNTS)),
+        over_count=np.broadcast_to(math.nan, count),
+    )
 
 
-def _noted(setup: Setup, ledger: Ledger, off_s: FloatArray, result: RoundResult) -> FloatArray:
-    """By how much the latencies of the ledger are off after a round; those of its reports are in it already."""
-    fresh = _padded(off_s, ledger).copy()
-    for report in result.reports:
-        row = ledger.position[report.client]
-        fresh[row] += _batch_s(setup, ledger, row, float(fresh[row]), report) - report.summary.batch_s
+def _updated(setup: Setup, ledger: Ledger, batch_s: FloatArray, result: RoundResult) -> FloatArray:
+    """The seconds per batch after a round: a moving average over about the last `RECENT_COUNTS` rounds of a client."""
+    fresh, deadline_s = _padded(batch_s, ledger), result.plan.order.deadline_s
+    seen = {report.client: report for report in result.reports}
+    timed_out = [missing.client for missing in result.missing if missing.why in TIMED_OUT]
+    for client in (*seen, *(timed_out if math.isfinite(deadline_s) else ())):
+        row, report = ledger.position[client], seen.get(client)
+        batches = batches_per_epoch(int(ledger.size[row]), setup.batch_size, setup.epoch_batches)
+        if math.isnan(fresh[row]):
+            fresh[row] = _first_batch_s(ledger, row, None if report is None else report.summary.batch_s)
+        before_s, network_s = float(fresh[row]) * batches, float(ledger.network_s[row])
+        if report is None:
+            measured_s = max(before_s, deadline_s - network_s)
+        else:
+            measured_s = _epoch_s(setup, network_s, before_s, report.timings, deadline_s)
+        fresh[row] += (measured_s - before_s) / batches / RECENT_COUNTS
     return fresh
 
 
-def _batch_s(setup: Setup, ledger: Ledger, row: int, off_s: float, report: ClientReport) -> float:
-    """How long a batch of the report took, as the server saw it; as told where nobody measured."""
-    took_s, told_s = report.timings.total_s - report.timings.paused_s, report.summary.batch_s
-    if took_s <= 0:
-        return told_s
-    batches = report.epochs * batches_per_epoch(report.summary.trained, setup.batch_size, setup.epoch_batches)
-    if report.timings.forward_s > 0:
-        batches += float(look_batches(setup, ledger.size[row]))
-    before = max(float(ledger.batch_s_sum[row]) + off_s - told_s, 0.0) / max(int(ledger.batch_s_count[row]) - 1, 1)
-    return max((took_s - float(ledger.network_s[row])) / max(batches, 1.0), LEAST_SHARE * before)
+def _first_batch_s(ledger: Ledger, row: int, told_s: float | None) -> float:
+    """Seconds per batch as expected before the client's first report, whose claim the ledger contains already."""
+    total_s, count = float(ledger.batch_s_sum[row]), int(ledger.batch_s_count[row])
+    if told_s is not None and count > 1:
+        return max(total_s - told_s, 0.0) / (count - 1)
+    return total_s / count
 
 
-def _padded(off_s: FloatArray, ledger: Ledger) -> FloatArray:
-    """With nothing for clients that joined since."""
-    return np.concatenate([off_s, np.zeros(len(ledger.clients) - len(off_s))])
+def _epoch_s(setup: Setup, network_s: float, before_s: float, timings: Timings, deadline_s: float) -> float:
+    """Seconds per epoch as the server measured them; the last estimate where nothing was measured."""
+    took_s = timings.total_s - timings.paused_s
+    if took_s <= 0 or before_s <= 0:
+        return before_s
+    forward = FORWARD_PASS_EPOCHS if setup.looks_every_round else 0.0
+    allowed_s = max(math.ceil(took_s / deadline_s), 1) * deadline_s if 0 < deadline_s < math.inf else math.inf
+    worked_s, allowed_s = took_s - network_s, allowed_s - network_s
+    epochs = min(max(allowed_s / before_s - forward, LEAST_SHARE), float(setup.epochs))
+    if not setup.stops_in_epoch:
+        epochs = max(math.floor(epochs), 1)
+    elif epochs < setup.epochs:
+        worked_s = min(worked_s / (1 - UNUSED_SHARE), allowed_s)
+    return max(worked_s / (epochs + forward), LEAST_SHARE * before_s)
+
+
+def _padded(batch_s: FloatArray, ledger: Ledger) -> FloatArray:
+    """A copy with NaN for clients that joined since."""
+    return np.concatenate([batch_s, np.full(len(ledger.clients) - len(batch_s), math.nan)])

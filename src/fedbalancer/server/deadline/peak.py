@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from fedbalancer.protocols import LOSSES, NOTHING, Private
 from fedbalancer.server.expected import completion_s, mean_completion_s, whole_seconds
 from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 
@@ -47,7 +48,7 @@ class PeakDeadline:
     last report (all samples before the first). Two rules are the authors' and not in the paper. The gate: DDL-E
     starts when more than `gate` of all clients or more than `gate_clients` have succeeded once; before, the deadline
     is the mean expected completion time with a forward pass. The guard: `guard_s` seconds are added after a round in
-    which nobody succeeded.
+    which nobody succeeded, unless all clients failed for other reasons than time.
     """
 
     counts: Literal["recent", "over"] = "recent"
@@ -60,8 +61,16 @@ class PeakDeadline:
     def needs_losses(self) -> bool:
         return self.counts == "over"
 
+    @property
+    def reacts_to(self) -> frozenset[Private]:
+        return LOSSES if self.needs_losses else NOTHING
+
     def init(self, setup: Setup) -> PeakState:
         return PeakState(whole_seconds(mean_completion_s(setup, forward_pass=True)))
+
+    def retime(self, setup: Setup, own: PeakState) -> PeakState:
+        """The state with T computed again from what is known by now."""
+        return replace(own, initial_s=self.init(setup).initial_s)
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         own: PeakState = state.deadline
@@ -87,8 +96,7 @@ class PeakDeadline:
         return peak_deadline(one, self.grid)[0], peak_deadline(every, self.grid)[0]
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> PeakState:
-        failed = bool(result.plan.cohort) and not result.reports
-        return PeakState(state.deadline.initial_s, self.guard_s if failed else 0.0)
+        return PeakState(state.deadline.initial_s, self.guard_s if result.ran_out_of_time else 0.0)
 
     def _epoch_batches(self, setup: Setup, state: ServerState, cohort: IndexArray) -> FloatArray:
         ledger = state.ledger

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.server.expected import look_batches
 from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 
@@ -50,8 +52,10 @@ class UsefulWork:
     does, the selection of clients and the network, is measured.
 
     Algorithm 4's peak, the most clients that are done per second, is the case of clients that bring all or nothing.
-    After rounds without a report the deadline is doubled, until somebody makes it.
+    After rounds in which nobody finished in time the deadline is doubled, until somebody does.
     """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     gamma: float = 0.5
 
@@ -71,5 +75,7 @@ class UsefulWork:
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> UsefulState:
         own: UsefulState = state.deadline
-        failed = own.failed + 1 if result.plan.cohort and not result.reports else 0
+        failed = (
+            own.failed + 1 if result.ran_out_of_time else 0 if result.reports or not result.plan.cohort else own.failed
+        )
         return UsefulState(result.window_s, failed)

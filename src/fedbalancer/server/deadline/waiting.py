@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.protocols import NOTHING, Private, Stateless
 from fedbalancer.types import IndexArray, ServerState, Setup
 
 
 @dataclass(frozen=True)
 class WaitForShare(Stateless):
     """The round closes when int(share n) of n clients have reported: all of them for WaitForAll, .8 for SmartPC."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     share: float = 1.0
 
@@ -24,6 +27,8 @@ class WaitForShare(Stateless):
 class FirstReports(Stateless):
     """The round closes at the K-th report, or at the last one of a smaller cohort. For client selectors that invite
     more than K to be rid of the slowest (Oort's over-commitment)."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         return math.inf, min(setup.clients_per_round, len(cohort))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.types import FloatArray, ServerState, Setup, Weights
 
 
@@ -22,6 +24,8 @@ class AveragedModel:
     """Polynomial-decay averaging (Shamir and Zhang, "Stochastic Gradient Descent for Non-smooth Optimization", ICML
     2013): a_t = (1 - c) a_(t-1) + c w_t with c = (eta + 1) / (eta + t), so that about the last t / (eta + 1) models
     count. The noise of single rounds goes, the early models are forgotten. Clients train from w_t."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     eta: float = 8.0
 

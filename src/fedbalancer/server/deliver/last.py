@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.types import ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)
 class LastModel:
     """What clients train from is what is handed out."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     def init(self, setup: Setup) -> Any:
         return None

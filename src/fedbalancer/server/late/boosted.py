@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import Private
 from fedbalancer.server.aggregate.mean import mean_update
 from fedbalancer.server.late.lost import Lost
 from fedbalancer.types import ClientReport, LateRule, ServerState, Setup
@@ -36,6 +37,8 @@ class Boosted(Lost):
     These weights multiply the clients' trained samples, by which every mean here is weighted. Without a fresh report
     there is nothing to differ from, and only the age counts.
     """
+
+    reacts_to: ClassVar[frozenset[Private]] = frozenset({"updates"})
 
     beta: float = 0.35
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.server.late.joins import staleness_weight
 from fedbalancer.server.late.under_way import UnderWay
 from fedbalancer.types import ClientReport, LateRule, RoundResult, ServerState, Setup
@@ -29,6 +30,8 @@ class Buffered:
 
     A round of this code is a step: a client whose place has become free starts with the next step, not at once.
     """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     buffer: int | None = None
 

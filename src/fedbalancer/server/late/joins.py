@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.server.late.lost import Lost
 from fedbalancer.types import ClientReport, LateRule, ServerState, Setup
 
@@ -26,6 +27,8 @@ class Joins(Lost):
     round in which it comes with its samples times (1 + tau)^-`power`, tau the rounds in between. Rounds close as they
     would without it: only reports of the round itself count for its quorum, and only they are seen by the policies
     that steer deadline, threshold and pace."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     power: float = 0.5
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.protocols import NOTHING, Private, Stateless
 from fedbalancer.types import ClientReport, LateRule, ServerState, Setup
 
 
 @dataclass(frozen=True)
 class Lost(Stateless):
     """FedAvg, and every synchronous method: who is late has worked in vain, and is free for the next round."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     def rule(self) -> LateRule:
         return "lost"

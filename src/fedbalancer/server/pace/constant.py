@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from fedbalancer.protocols import NOTHING, Private
 from fedbalancer.server.pace.utility import round_utility
 from fedbalancer.types import RoundResult, ServerState, Setup
 
@@ -20,6 +22,8 @@ class ConstantState:
 @dataclass(frozen=True)
 class ConstantPace:
     """All samples and the long deadline by default: no control."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     loss_threshold_ratio: float = 0.0
     deadline_ratio: float = 1.0

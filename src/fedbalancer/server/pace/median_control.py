@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.server.pace.ratio_control import clipped
 from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 
@@ -36,6 +37,7 @@ class MedianControl:
     """
 
     needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     w: int = 20
     lss: float = 0.05

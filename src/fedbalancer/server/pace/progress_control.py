@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.server.pace.ratio_control import clipped
 from fedbalancer.types import FloatArray, RoundResult, ServerState, Setup
 
@@ -52,6 +53,7 @@ class ProgressControl:
     """
 
     needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     w: int = 10
     lss: float = 0.05

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.server.pace.utility import round_utility
 from fedbalancer.types import RoundResult, ServerState, Setup
 
@@ -33,6 +34,7 @@ class RatioControl:
     """
 
     needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     w: int = 20
     lss: float = 0.05

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.types import RoundResult, ServerState, Setup
 
 
@@ -39,6 +40,7 @@ class InterpolatedThreshold:
     """
 
     needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     history: Literal["round", "cumulative"] = "round"
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.protocols import NOTHING, Private, Stateless
 from fedbalancer.types import ServerState, Setup
 
 
 @dataclass(frozen=True)
 class NoThreshold(Stateless):
     """A threshold of zero in every round."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     def threshold(self, setup: Setup, state: ServerState) -> float:
         return 0.0

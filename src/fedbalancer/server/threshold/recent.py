@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.server.threshold.interpolated import loss_threshold
 from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 
@@ -36,6 +37,7 @@ class RecentThreshold:
     """
 
     needs_losses: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     window: int = 15
     low_quantile: float = 0.05

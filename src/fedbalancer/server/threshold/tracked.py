@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from fedbalancer.protocols import LOSSES, Private
 from fedbalancer.types import RoundResult, ServerState, Setup
 
 LONGEST_STEP = 1.0
@@ -29,6 +30,7 @@ class TrackedThreshold:
     """
 
     needs_fractions: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
     share: float = 0.5
     start: float = 1.0

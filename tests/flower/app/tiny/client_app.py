@@ -10,18 +10,23 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 
+from fedbalancer.client.live import HeldClock
 from fedbalancer.flower import balanced, introduce
 from tiny.model import data, losses
+
+BATCH_S, LINK_S = float(os.environ.get("TINY_BATCH_S", "0.01")), float(os.environ.get("TINY_LINK_S", "0"))
+"""Seconds that a batch takes at least, and that a message takes on its way beside Flower's own."""
+STRONG = tuple(map(int, os.environ.get("TINY_STRONG", "")))
 
 app = ClientApp()
 
 
 def samples(context: Context):
-    return data(int(context.node_config["partition-id"]))
+    return data(int(context.node_config["partition-id"]), STRONG)
 
 
 def batch_s(context: Context, batch_size: int, count: int) -> Sequence[float]:
-    return [0.01] * count
+    return [BATCH_S] * count
 
 
 introduce(app, lambda context: len(samples(context)[1]), batch_s=batch_s)
@@ -30,7 +35,8 @@ introduce(app, lambda context: len(samples(context)[1]), batch_s=batch_s)
 @app.train()
 def train(message: Message, context: Context) -> Message:
     x, y = samples(context)
-    work = balanced(message, context, size=len(y))
+    time.sleep(LINK_S / 2)
+    work = balanced(message, context, size=len(y), clock=HeldClock(BATCH_S) if "TINY_BATCH_S" in os.environ else None)
     weights = work.arrays["w"].numpy().copy()
     work.select(forward=lambda: losses(weights, x, y))
     found = np.full(len(y), np.nan)
@@ -40,4 +46,6 @@ def train(message: Message, context: Context) -> Message:
         gradient = 2 * x[rows].T @ (x[rows] @ weights - y[rows]) / len(rows)
         weights -= work.order.learning_rate * gradient
     time.sleep(float(os.environ.get("TINY_SLOW_S", "0")))
-    return work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found)
+    reply = work.reply(ArrayRecord({"w": Array(weights.astype(np.float32))}), losses=found)
+    time.sleep(LINK_S / 2)
+    return reply

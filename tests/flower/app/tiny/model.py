@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 FEATURES = 6
 
 
-def data(part: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Samples of one client: all share a truth, each has its own noise."""
+def data(part: int, strong: tuple[int, ...] = ()) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Samples of one client: all share a truth, each has its own noise. If some features are `strong`, the others are
+    so weak that little can be learned of them here."""
     rng = np.random.default_rng(part)
     x = rng.normal(size=(40 + 10 * part, FEATURES))
+    if strong:
+        x[:, [feature for feature in range(FEATURES) if feature not in strong]] *= 0.1
     return x, x @ np.arange(FEATURES) + rng.normal(0, 0.1, len(x))
 
 

@@ -49,7 +49,8 @@ def main(grid: Grid, context: Context) -> None:
     kind = Own if config["own"] else Strategy
     Own.folder = Path(str(config["folder"]))
     strategy = kind(
-        method=str(config["method"]), clients_per_round=3, epochs=3, batch_size=10, learning_rate=0.02, min_clients=3,
+        method=str(config["method"]), clients_per_round=int(config["clients"]), epochs=3, batch_size=10,
+        learning_rate=0.02, min_clients=int(config["clients"]), settings={"w": int(config["w"])},
         checkpoint_dir=str(config["folder"]), run_key=str(config["key"]), task="tiny",
     )  # fmt: skip
     start = ArrayRecord({"w": Array(np.zeros(FEATURES, dtype=np.float32))})

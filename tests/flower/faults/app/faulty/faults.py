@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 from flwr.supernode.runtime import run_clientapp
 
 from faulty.model import FEATURES
@@ -19,6 +20,8 @@ from fedbalancer.flower.compat import reply_to
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS
 from fedbalancer.flower.replies import VECTOR
 
+MANY, HUGE = 300, 50_000_000
+"""Arrays of the reply with too many of them, and numbers of the reply that is too large: 200 MB."""
 SLOW_S = 3.0
 """How long a slow client takes in mid-training: time enough to kill its node."""
 
@@ -91,6 +94,36 @@ def twice(work: LocalRound, reply: Message) -> Message:
     return reply
 
 
+def garbage(work: LocalRound, reply: Message) -> Message:
+    """Metrics with a valid head, which is all that the SuperLink checks, and a body that is no protobuf message."""
+    metrics = MetricRecord({"x": 1})
+    content = add_header_to_object_body(b"\xff" * 40, metrics)
+    metrics.__dict__["deflate"] = lambda: content
+    return changed(work, reply, **{METRICS: metrics})
+
+
+def many_arrays(work: LocalRound, reply: Message) -> Message:
+    """One number in 300 shapes: 300 objects that the SuperLink has to store, list and delete."""
+    data = Array(np.zeros(1, dtype=np.float32)).data
+    arrays = {f"a{number}": Array("float32", (number,), "numpy.ndarray", data) for number in range(MANY)}
+    return changed(work, reply, **{ARRAYS: ArrayRecord(arrays)})
+
+
+def huge(work: LocalRound, reply: Message) -> Message:
+    return with_model(np.ones(HUGE))(work, reply)
+
+
+def hang(work: LocalRound, reply: Message) -> Message:
+    """An upload that is announced and never comes."""
+
+    def announce(client: Any, message: Message, context: Any) -> None:
+        _stored(client, message)
+        time.sleep(3600.0)
+
+    run_clientapp.push_message = announce
+    return reply
+
+
 def _stored(client: Any, message: Message) -> Any:
     """What the SuperNode says to a message without its content."""
     message.metadata.__dict__["_message_id"] = message.object_id
@@ -111,5 +144,9 @@ REPLIES = {
     "empty": empty,
     "old-round": old_round,
     "twice": twice,
+    "garbage": garbage,
+    "many-arrays": many_arrays,
+    "huge": huge,
+    "hang": hang,
 }
 AFTER = {"kill-after": die, "late": past_deadline(1.0)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from pathlib import Path
 
@@ -24,7 +25,9 @@ def main(grid: Grid, context: Context) -> None:
     def keep(round: int, arrays: ArrayRecord) -> MetricRecord:
         model = arrays["w"].numpy()
         with open(folder / "models.jsonl", "a") as file:
-            file.write(json.dumps({"round": round, "at_s": time.monotonic(), "model": model.tolist()}) + "\n")
+            peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            line = {"round": round, "at_s": time.monotonic(), "model": model.tolist(), "peak_mb": peak_mb}
+            file.write(json.dumps(line) + "\n")
         return MetricRecord({"loss": float(losses(model, *data(99)).mean())})
 
     strategy = Strategy(

@@ -1,0 +1,60 @@
+"""Counts and seconds in the report of a client whose summary is private.
+
+How many samples a client trained depends on its losses where samples are selected by them, and so do the epochs that
+fit the deadline. An exact count beside a noisy summary would therefore reveal what the noise hides. So the client
+withholds these counts, every update has the weight 1, and the server estimates counts from the noisy numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.types import ClientReport, Summary
+
+
+def without_counts(summary: Summary) -> Summary:
+    """The summary without the number of samples trained, and with the seconds of a batch in two digits."""
+    return replace(summary, trained=0, batch_s=coarse(summary.batch_s))
+
+
+def coarse(seconds: float) -> float:
+    """Seconds in two significant digits, rounded down.
+
+    >>> coarse(0.12987), coarse(1499.0), coarse(0.0)
+    (0.12, 1400.0, 0.0)
+    """
+    if not 0 < seconds < math.inf:
+        return seconds
+    digits = 1 - math.floor(math.log10(seconds))
+    return max(min(round(math.floor(seconds * 10.0**digits) / 10.0**digits, digits), seconds), 1e-9)
+
+
+def with_estimates(
+    reports: Sequence[ClientReport], size_of: Callable[[str], int], policies: Any
+) -> tuple[ClientReport, ...]:
+    """The reports of a round with the server's estimate of how many samples each client trained: those that it has, as
+    far as it enrolled with them, times the share over the threshold in all noisy summaries of the round together if
+    samples are selected by it. It uses what was released only, so it costs no privacy."""
+    summary = policies.summary
+    by_threshold = getattr(policies.samples, "by_threshold", False)
+    over_share = getattr(summary, "over_share", _over_share)
+    share = min(max(over_share([report.summary for report in reports]), 0.0), 1.0) if by_threshold else 1.0
+    counts_all = getattr(summary, "sums_all_losses", False)
+
+    def estimated(report: ClientReport) -> ClientReport:
+        size = size_of(report.client)
+        told = replace(report.summary, trained=max(round(share * size), 1), estimated=True)
+        return replace(report, summary=replace(told, loss_count=float(size)) if counts_all else told)
+
+    return tuple(map(estimated, reports))
+
+
+def _over_share(summaries: Sequence[Summary]) -> float:
+    """The share of all samples of a round that is over the threshold; 1 where nothing is known of it."""
+    over, counted = np.sum([(each.over_count, each.loss_count) for each in summaries], axis=0)
+    return float(over / counted) if counted > 0 else 1.0

@@ -1,0 +1,78 @@
+"""Gaussian noise that hides a number in all of its bits."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+import numpy as np
+
+from fedbalancer.types import FloatArray
+
+MOST_NOISE = 1e8
+"""The largest deviation: up to here every noisy number is a whole multiple of its step, exactly."""
+DEVIATIONS = 10.0
+"""How many standard deviations of the noise a released number may be off; one in 10^22 is."""
+
+
+def with_noise(exact: FloatArray, deviation: float, rng: np.random.Generator, step: float = 1.0) -> FloatArray:
+    """Add N(0, `deviation`), rounded to whole multiples of `step`, to numbers that are such multiples already.
+
+    The sum of a double and Gaussian noise in doubles can be recognised by its lowest bits (Mironov, "On significance of
+    the least significant bits for differential privacy", 2012): some sums are possible for one number and not for its
+    neighbour. Here every result is a whole multiple of `step`, whatever the number was.
+
+    The accounting stays that of the Gaussian mechanism. Because `exact` is on the grid, `exact + round(noise)` equals
+    `round(exact + noise)`: a function of what the Gaussian mechanism releases, which costs no privacy. The normal
+    numbers themselves are doubles; their distance from an ideal normal distribution, rounded, is of the order of 2^-50.
+    """
+    return np.asarray(exact + step * np.rint(rng.normal(0.0, deviation / step, size=exact.shape)))
+
+
+def system_generator() -> np.random.Generator:
+    """A generator whose every bit comes from the operating system (`os.urandom`). It has no state that could be
+    guessed, seeded or copied by a fork."""
+    return np.random.Generator(_SystemBits())  # type: ignore[arg-type]
+
+
+_WORD, _HALF, _REAL = (
+    ctypes.CFUNCTYPE(kind, ctypes.c_void_p) for kind in (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_double)
+)
+_NAME = b"BitGenerator"
+
+
+class _Functions(ctypes.Structure):
+    """NumPy's `bitgen_t`: the functions that a `Generator` draws by."""
+
+    _fields_ = (
+        ("state", ctypes.c_void_p),
+        ("next_uint64", _WORD),
+        ("next_uint32", _HALF),
+        ("next_double", _REAL),
+        ("next_raw", _WORD),
+    )
+
+
+class _SystemBits:
+    """A bit generator as NumPy wants it ("Extending numpy.random"): a lock, and a capsule with its functions."""
+
+    def __init__(self) -> None:
+        os.urandom(8)  # raise here if there is none: an error inside the functions would be lost
+        self.lock = threading.Lock()
+        self._functions = _Functions(None, _WORD(_word), _HALF(_half), _REAL(_real), _WORD(_word))
+        capsule = ctypes.pythonapi.PyCapsule_New
+        capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self.capsule = capsule(ctypes.addressof(self._functions), _NAME, None)
+
+
+def _word(_: int | None) -> int:
+    return int.from_bytes(os.urandom(8), "little")
+
+
+def _half(_: int | None) -> int:
+    return int.from_bytes(os.urandom(4), "little")
+
+
+def _real(_: int | None) -> float:
+    return (_word(None) >> 11) * 2.0**-53

@@ -1,0 +1,59 @@
+"""Clients that miss deadline after deadline are asked less and less often.
+
+FedBalancer's deadline is the one with the most reports per second, which may leave the slowest clients out for good
+where every round has the same clients. Orders that cannot be carried out in time only cost those clients energy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedbalancer.flower.late import SILENT
+from fedbalancer.types import RoundResult
+
+PATIENCE = 2
+"""Deadlines that a client misses in a row before it is paused for the first time."""
+MOST_ROUNDS = 16
+FOR_TIME = ("download", "forward", "train", "upload", SILENT)
+"""Why a client is missing that could not meet the deadline."""
+
+
+class Pauses:
+    """By client the deadlines missed in a row, and the last round of its pause: one round, then two, four, up to
+    `MOST_ROUNDS`. A report in time ends the count."""
+
+    def __init__(self) -> None:
+        self._missed: dict[str, int] = {}
+        self._until: dict[str, int] = {}
+
+    def note(self, result: RoundResult) -> dict[str, int]:
+        """Count the misses of a round; returns who is paused, and until which round. In a round that nobody finished
+        the deadline was too short for everybody, and nothing is counted."""
+        if not result.reports:
+            return {}
+        self.forget(report.client for report in result.reports)
+        number, paused = result.plan.order.round, {}
+        for client in [missing.client for missing in result.missing if missing.why in FOR_TIME]:
+            self._missed[client] = self._missed.get(client, 0) + 1
+            if (more := self._missed[client] - PATIENCE) >= 0:
+                paused[client] = number + min(2**more, MOST_ROUNDS)
+        self._until |= paused
+        return paused
+
+    def forget(self, clients: Iterable[str]) -> None:
+        """End the pauses of clients that have restarted."""
+        for client in clients:
+            self._missed.pop(client, None)
+            self._until.pop(client, None)
+
+    def without(self, clients: Iterable[str], number: int) -> list[str]:
+        """Those of the clients that may take part in the round after `number`; all, if everybody is paused."""
+        everybody = list(clients)
+        return [client for client in everybody if self._until.get(client, 0) <= number] or everybody
+
+    def to_json(self) -> dict[str, Any]:
+        return {"missed": dict(self._missed), "until": dict(self._until)}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        self._missed, self._until = dict(saved["missed"]), dict(saved["until"])

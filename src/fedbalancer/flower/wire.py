@@ -1,0 +1,240 @@
+"""Replies as the SuperLink stores them: listed, checked and downloaded one object at a time.
+
+`Grid.pull_messages` downloads and decodes a reply before its size is known, waits until its sender has uploaded all of
+it, and raises what decoding raises. So this uses the Runtime API below Flower's `HttpGrid`. Grids that have none, such
+as the one that simulates clients in memory, are used as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from flwr.app import Array, Error, Message, Metadata, RecordDict
+
+from fedbalancer.errors import MissingData
+from fedbalancer.flower.compat import Grid
+
+try:
+    from flwr.common.serde_utils import metadata_from_proto
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PushObjectResponse
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+    from flwr.supercore.inflatable.inflatable_object import get_object_body, get_object_head_values_from_object_content
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, inflate_object_from_contents
+except ImportError as error:
+    MISSING: str | None = str(error)
+    FAILURES: tuple[type[Exception], ...] = (httpx.HTTPStatusError,)
+else:
+    MISSING = None
+    FAILURES = (httpx.HTTPStatusError, ObjectPushError)
+
+_log = logging.getLogger("flwr.fedbalancer")
+WAITS_S, GIVE_UP_S = (0.5, 1.0, 2.0, 4.0), 120.0
+"""Waits before a request that the SuperLink failed to serve is repeated, the last one again and again, and for how long
+it is repeated."""
+PUSH_OBJECT = "/push-object"
+DEPTH_OF_ARRAYS = 3
+"""Below a message: its content, the records of that, their arrays, and the chunks of those."""
+SENDER = ("run_id", "src_node_id", "reply_to_message_id", "message_type")
+"""Fields of a reply that the SuperLink has checked. The reply itself repeats them, unchecked."""
+
+
+@contextmanager
+def superlink_errors() -> Iterator[None]:
+    """Turn a request that the SuperLink did not serve, however often it was repeated, into an error for the user."""
+    try:
+        yield
+    except FAILURES as error:
+        raise MissingData(
+            f"the SuperLink has failed for {GIVE_UP_S:g} s: {str(error).splitlines()[0]}; see its log, then submit the "
+            "run again under its run_key, and it resumes"
+        ) from error
+
+
+class Refused(Exception):
+    """A reply that breaks the rules; the text says how."""
+
+
+class TooLarge(Refused):
+    """A reply whose download was stopped at the limit."""
+
+
+class Lost(Exception):
+    """A reply that cannot be downloaded, for a reason that need not be its sender's fault."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A reply that the SuperLink has, or will have once its sender has uploaded it."""
+
+    metadata: Metadata
+    objects: tuple[str, ...]
+    arrays: int
+
+    @property
+    def answers(self) -> str:
+        """The id of the message that it answers, as the SuperLink has it."""
+        return str(self.metadata.reply_to_message_id)
+
+
+class Wire:
+    """The Runtime API of a grid's SuperLink."""
+
+    def __init__(self, grid: Any) -> None:
+        self._grid, self._client = grid, grid._runtime_client
+        http = self._client._client
+        if not any(isinstance(one, RepeatedRequests) for one in self._client._interceptors):
+            self._client._interceptors = (*self._client._interceptors, RepeatedRequests())
+            http.event_hooks = {**http.event_hooks, "response": [*http.event_hooks["response"], _limit_response]}
+
+    @classmethod
+    def of(cls, grid: Grid) -> Wire | None:
+        """The wire of a grid; None if it has no Runtime API that is known here."""
+        if MISSING is not None:
+            _log.warning("replies are downloaded whole, whatever their size: another version of flwr? %s", MISSING)
+            return None
+        try:
+            return cls(grid)
+        except AttributeError:
+            return None
+
+    def list(self, ids: Iterable[str]) -> list[Listed]:
+        """The replies to these messages that the SuperLink knows of. It lists each of them once."""
+        wanted = list(ids)
+        if not wanted:
+            return []
+        answer = self._client.PullMessages(PullAppMessagesRequest(message_ids=wanted))
+        pairs = zip(answer.messages_list, answer.message_object_trees, strict=True)
+        return [list_objects(metadata_from_proto(message.metadata), tree) for message, tree in pairs]
+
+    def fetch(self, identity: str, most_bytes: int) -> bytes | None:
+        """The content of an object; None if it has not been uploaded yet. No more than `most_bytes` are downloaded."""
+        request = PullObjectRequest(node=self._grid.node, run_id=self._grid.run.run_id, object_id=identity)
+        _limit.bytes = most_bytes + ENVELOPE_BYTES
+        try:
+            found = self._client.PullObject(request)
+        except httpx.HTTPStatusError as error:
+            raise Lost(f"the SuperLink answers {error.response.status_code} when asked for it") from error
+        finally:
+            _limit.bytes = None
+        if not found.object_found:
+            raise Lost("its upload was not completed in time")
+        return bytes(found.object_content) if found.object_available else None
+
+    def confirm(self, listed: Listed) -> None:
+        """Let the SuperLink delete a reply."""
+        request = ConfirmMessageReceivedRequest(
+            node=self._grid.node, run_id=self._grid.run.run_id, message_object_id=listed.metadata.message_id
+        )
+        self._client.ConfirmMessageReceived(request)
+
+
+class RepeatedRequests:
+    """Repeats requests that the SuperLink failed to serve, for a limited time: an interceptor of Flower's HTTP client.
+
+    Flower repeats after 502 to 504 only, but a SuperLink whose database is locked answers 500. One 500 would also end
+    the thread that sends the heartbeats of the ServerApp, and soon after that Flower would end the run."""
+
+    def intercept(self, context: Any, call_next: Any) -> httpx.Response:
+        until = time.monotonic() + GIVE_UP_S
+        for wait_s in itertools.chain(WAITS_S, itertools.repeat(WAITS_S[-1])):
+            response: httpx.Response = call_next(context)
+            if not _has_failed(response) or time.monotonic() + wait_s > until:
+                return response
+            _log.warning("the SuperLink failed at %s; asking again in %g s", context.request.url.path, wait_s)
+            time.sleep(wait_s)
+        raise AssertionError("an endless iterator has ended")
+
+
+def _has_failed(response: httpx.Response) -> bool:
+    if response.request.url.path.endswith(PUSH_OBJECT) and response.status_code == httpx.codes.OK:
+        return not PushObjectResponse.FromString(response.content).stored  # also if the database was locked
+    return response.status_code == httpx.codes.INTERNAL_SERVER_ERROR
+
+
+ENVELOPE_BYTES = 64
+"""Upper bound on the bytes of a response beside the object in it."""
+_limit = threading.local()
+
+
+class _LimitedStream(httpx.SyncByteStream):
+    def __init__(self, stream: httpx.SyncByteStream, most_bytes: int) -> None:
+        self._stream, self._left = stream, most_bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._stream:
+            self._left -= len(part)
+            if self._left < 0:
+                raise TooLarge
+            yield part
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _limit_response(response: httpx.Response) -> None:
+    """Stop a response that is too large while it is downloaded, not afterwards."""
+    most_bytes = getattr(_limit, "bytes", None)
+    if most_bytes is not None and isinstance(response.stream, httpx.SyncByteStream):
+        response.stream = _LimitedStream(response.stream, most_bytes)
+
+
+def list_objects(metadata: Metadata, tree: Any) -> Listed:
+    """List the objects of a message, from their tree."""
+    objects: dict[str, None] = {}
+    arrays, level, depth = 0, [tree], 0
+    while level:
+        arrays += len(level) if depth == DEPTH_OF_ARRAYS else 0
+        objects |= dict.fromkeys(node.object_id for node in level)
+        level, depth = [child for node in level for child in node.children], depth + 1
+    return Listed(metadata, tuple(objects), arrays)
+
+
+def decode(listed: Listed, contents: dict[str, bytes], most_bytes: int) -> Message:
+    """Decode a message from its objects.
+
+    Raises:
+        Refused: The objects are no message of this sender, or its arrays have more than `most_bytes`. Flower's decoder
+            raises errors of many kinds; all of them become this one.
+    """
+    try:
+        _check_chunks(contents, most_bytes)
+        message = inflate_object_from_contents(listed.metadata.message_id, dict(contents))
+        if not isinstance(message, Message):
+            raise Refused(f"its bytes are a {type(message).__name__} in place of a message")
+        for name in SENDER:
+            if getattr(message.metadata, name) != getattr(listed.metadata, name):
+                raise Refused(f"it says {name} {getattr(message.metadata, name)!r}, which is not its own")
+        if not message.has_error() and not isinstance(message.content, RecordDict):
+            raise Refused(f"its content is a {type(message.content).__name__}")
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(f"its bytes cannot be decoded: {type(error).__name__}: {error}") from error
+    message.metadata.__dict__["_message_id"] = listed.metadata.message_id
+    return message
+
+
+def _check_chunks(contents: dict[str, bytes], most_bytes: int) -> None:
+    """Refuse arrays that are too large once decoded: an array may use one chunk any number of times."""
+    total = 0
+    for content in contents.values():
+        kind, children, _ = get_object_head_values_from_object_content(content)
+        if kind == Array.__qualname__:
+            named = json.loads(get_object_body(content, Array))["arraychunk_ids"]
+            total += sum(len(contents[children[place]]) for place in named)
+    if total > most_bytes:
+        raise Refused(f"its arrays decode to {total} bytes, more than the {most_bytes} that a reply may have")
+
+
+def error_reply(listed: Listed, code: int, reason: str) -> Message:
+    """An error message in place of a reply, as Flower itself makes them."""
+    return Message(error=Error(code, reason), metadata=listed.metadata)  # type: ignore[call-overload, no-any-return] # not in its stubs
