@@ -1,4 +1,4 @@
-"""How far attackers steer the paper's rules and the robust ones: the table of docs/benchmarks/reliability.md.
+"""The influence of attackers on the paper's rules and on the robust ones: the table of docs/benchmarks/reliability.md.
 
     python benchmarks/attacks.py [--rounds 30] [--seeds 0 [1 ...]] [--methods fedbalancer fedbalancer+robust]
 
@@ -11,7 +11,7 @@ import argparse
 import logging
 from dataclasses import replace
 
-from fedbalancer.bench.attacks import Steered, steered
+from fedbalancer.paper.attacks import Influence, measure_influence
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.spec import RunSpec
 
@@ -38,24 +38,28 @@ def main() -> None:
     base = RunSpec(task="synthetic", users=100, rounds=asked.rounds, settings={"w": 5})
     task = base.load_task()
     executor = ExecutorCache().executor(base, task)
-    print("| attack | method | threshold off by | deadline off by | honest done | liar chosen | left out | accuracy |")
+    print(
+        "| attack | method | threshold error | deadline error | honest done | attacker selected | rejected | accuracy |"
+    )
     print("|:--|:--|--:|--:|--:|--:|--:|--:|")
     for attack in asked.attacks:
         for method in asked.methods:
             specs = [replace(base, method=method, seed=seed) for seed in asked.seeds]
-            found = [steered(spec, task, executor, () if attack == "none" else (attack,)) for spec in specs]
-            print(f"| `{attack}` | `{method}` | {row(found)} |", flush=True)
+            influences = [
+                measure_influence(spec, task, executor, () if attack == "none" else (attack,)) for spec in specs
+            ]
+            print(f"| `{attack}` | `{method}` | {row(influences)} |", flush=True)
 
 
-def row(found: list[Steered]) -> str:
-    """The worst of the seeds, and the mean accuracy."""
-    accuracy = sum(each.accuracy for each in found) / len(found)
+def row(influences: list[Influence]) -> str:
+    """Return the worst of the seeds, and the mean accuracy."""
+    accuracy = sum(each.accuracy for each in influences) / len(influences)
     cells = [
-        f"{max(each.threshold for each in found):.3g}",
-        f"{100 * max(each.deadline for each in found):.1f} %",
-        f"{100 * min(each.honest for each in found):.0f} %",
-        f"{100 * max(each.chosen for each in found):.0f} % of rounds",
-        f"{sum(each.left_out for each in found)}, honest {sum(each.wronged for each in found)}",
+        f"{max(each.threshold for each in influences):.3g}",
+        f"{100 * max(each.deadline for each in influences):.1f} %",
+        f"{100 * min(each.honest for each in influences):.0f} %",
+        f"{100 * max(each.selected for each in influences):.0f} % of rounds",
+        f"{sum(each.rejected for each in influences)}, honest {sum(each.wrongly_rejected for each in influences)}",
         f"{accuracy:.3f}",
     ]
     return " | ".join(cells)

@@ -14,7 +14,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 import fedbalancer as fb
-from fedbalancer.report.style import size_text
+from fedbalancer.reporting.style import size_text
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images" / "methods"
 PAGES: dict[str, tuple[str, ...]] = {

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from fedbalancer.files import write_bytes, write_text
-from fedbalancer.report.ratio import Arrival, Ratio, paired_ratio
+from fedbalancer.reporting.ratio import Arrival, Ratio, paired_ratio
 from fedbalancer.spelling import one_name
 
 TASKS = ("har", "femnist", "celeba", "shakespeare", "reddit")

@@ -31,8 +31,8 @@ from typing import Any
 LOADED = (
     "torch", "polars", "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg", "jinja2", "rich.table",
     "rich.progress", "fedbalancer.cli.app", "fedbalancer.cli.compare", "fedbalancer.runs.compare",
-    "fedbalancer.runs.display", "fedbalancer.runs.execute", "fedbalancer.runs.surprises", "fedbalancer.report",
-    "fedbalancer.report.figures", "fedbalancer.tasks.synthetic", "fedbalancer.client.fast",
+    "fedbalancer.runs.display", "fedbalancer.runs.execute", "fedbalancer.runs.surprises", "fedbalancer.reporting",
+    "fedbalancer.reporting.figures", "fedbalancer.tasks.synthetic", "fedbalancer.client.fast",
 )  # fmt: skip
 """What most commands use. None of these starts a thread by being loaded that a fork would miss."""
 

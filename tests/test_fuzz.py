@@ -22,7 +22,7 @@ from fedbalancer.attacks import parse_attack
 from fedbalancer.data.archives import unpack
 from fedbalancer.devices import read_traces
 from fedbalancer.errors import FedBalancerError
-from fedbalancer.report.folders import load
+from fedbalancer.reporting.results import load
 from fedbalancer.settings import parse_assignments, read_config, resolve
 from fedbalancer.spelling import one_name
 from fedbalancer.tasks.own.toml import load_toml

@@ -11,7 +11,7 @@ import torch
 from prepare import client_name
 from work import Work, orders
 
-from fedbalancer.bench.rounds import make_executor, timed_rounds
+from fedbalancer.paper.bench.workloads import make_executor, time_rounds
 from fedbalancer.protocols import Executor
 from fedbalancer.task import Task
 
@@ -38,7 +38,7 @@ def run(order: dict[str, Any], engine: str, executors: dict[str, Executor]) -> d
             executors.popitem()[1].close()
         executors[order["workload"]] = make_executor(task, engine, int(os.environ["PEERS_CORES"]))
     weights = np.load(work.folder / "weights.npy")
-    result = timed_rounds(task, executors[order["workload"]], weights, order["rounds"])
+    result = time_rounds(task, executors[order["workload"]], weights, order["rounds"])
     np.save(order["out"], result.weights)
     return {"seconds": result.seconds, "samples": result.samples}
 

@@ -28,8 +28,8 @@ from results import Results, unit
 from rich.console import Console
 from work import WORKLOADS, Work
 
-from fedbalancer.bench.plot import write_bars
 from fedbalancer.files import write_json, write_text
+from fedbalancer.reporting.plotting import plot_rates, write_figure
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -119,7 +119,7 @@ def main() -> None:
         f"{name} ({unit(name)})": {TITLES[engine]: entry["median"] for engine, entry in values["engines"].items()}
         for name, values in found["workloads"].items()
     }
-    write_bars(chosen.out / "peers.png", "The same local training", panels, strong=TITLES["fast"])
+    write_figure(plot_rates("The same local training", panels, strong=TITLES["fast"]), chosen.out / "peers.png")
     if chosen.json:
         print(json.dumps(found))
     else:

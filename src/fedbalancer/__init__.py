@@ -14,13 +14,13 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedbalancer.errors import FedBalancerError
     from fedbalancer.methods import Method, method
-    from fedbalancer.report import Comparison
+    from fedbalancer.reporting import Comparison
     from fedbalancer.runs import RunResult, compare, resume, run
     from fedbalancer.settings import Settings
     from fedbalancer.tasks import Task, load_task
 
 _HOMES = {
-    "Comparison": "report",
+    "Comparison": "reporting",
     "FedBalancerError": "errors",
     "Method": "methods",
     "RunResult": "runs",

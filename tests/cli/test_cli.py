@@ -141,10 +141,10 @@ def test_a_folder_can_be_scored_by_either_rule_and_other_targets(cli: Cli, tmp_p
     assert json.loads(cli("report", "c", "--json").stdout)["rule"] == "paper"
     fair = cli("report", "c", "--rule", "fair", "--target", ".9,.5")
     assert "evaluated by rounds only" in fair.stdout
-    assert "the runs were made for the rule paper" in fair.stdout
+    assert "the runs were stopped by the rule paper" in fair.stdout
     assert json.loads((tmp_path / "c" / "summary.json").read_text())["targets"] == [0.9, 0.5]
     assert cli("report", "c", "--stamp", "start").returncode == 0
-    assert "belongs to the rule 'paper'" in refused(cli("report", "c", "--stamp", "start", "--rule", "fair"))
+    assert "requires the rule 'paper'" in refused(cli("report", "c", "--stamp", "start", "--rule", "fair"))
     assert "shares like" in refused(cli("report", "c", "--target", "most"))
     assert "over 0" in refused(cli("report", "c", "--target", "0"))
     assert "did you mean fair" in refused(cli("report", "c", "--rule", "fare"))

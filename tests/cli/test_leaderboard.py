@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from cli.conftest import Cli
-from leaderboard.results import write_results
-from report.conftest import write_comparison
+from reporting.conftest import write_comparison
+from reporting.results_folder import write_results
 
 
 def test_the_default_folder_is_shown_and_ones_own_added_with_one_command(cli: Cli, tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_the_default_folder_is_shown_and_ones_own_added_with_one_command(cli: Cl
     write_comparison(tmp_path / "mine", methods=("fedavg+1t", "fedbalancer"), seeds=(0, 1))
     added = cli("leaderboard", "add", "mine", "--name", "Ann", "--json")
     assert added.returncode == 0, added.stderr
-    assert {entry["method"] for entry in json.loads(added.stdout) if entry["whose"] == "Ann"} == {
+    assert {entry["method"] for entry in json.loads(added.stdout) if entry["owner"] == "Ann"} == {
         "fedavg+1t", "fedbalancer",
     }  # fmt: skip
     page = (tmp_path / "docs" / "results" / "leaderboard.html").read_text()
@@ -27,7 +27,7 @@ def test_the_default_folder_is_shown_and_ones_own_added_with_one_command(cli: Cl
 
 def test_mistakes_are_one_line(cli: Cli) -> None:
     for arguments, message in [
-        (("nowhere",), "there is no folder nowhere"), (("add",), "add FOLDER"), (("a", "b"), "give a folder"),
+        (("nowhere",), "there is no folder nowhere"), (("add",), "add FOLDER"), (("a", "b"), "pass a folder"),
         (("add", "nowhere"), "neither comparison.json"),
     ]:  # fmt: skip
         done = cli("leaderboard", *arguments)

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedbalancer.cli.app import app
-from fedbalancer.paper.registry import ITEMS
+from fedbalancer.paper.items import ITEMS
 
 Cli = Callable[..., "CompletedProcess[str]"]
 SMALL = ("--tasks", "synthetic", "--users", "8", "--seeds", "1", "--rounds", "5", "--no-grid", "--extend", "1")
@@ -37,10 +37,10 @@ def test_help_names_every_item() -> None:
         (("table1", "--tasks", "hare"), "did you mean har"),
         (("table1", "--tasks", "synthetic", "--rule", "fairr"), "did you mean fair"),
         (("table1", "--tasks", ""), "at least one task"),
-        (("table1", "--tasks", "synthetic,synthetic"), "named twice"),
+        (("table1", "--tasks", "synthetic,synthetic"), "listed twice"),
         (("fig6", "--tasks", "synthetic", "--extend", "0.5"), "must be from 1"),
         (("fig6", "--tasks", "synthetic", "--scale", "huge"), "unknown scale"),
-        (("table3", "--tasks", "synthetic", "--no-grid"), "leave out --no-grid"),
+        (("table3", "--tasks", "synthetic", "--no-grid"), "omit --no-grid"),
         (("table9",), "No such command"),
     ],
 )
@@ -94,7 +94,7 @@ def test_ctrl_c_stops_and_the_same_command_goes_on(cli: Cli, tmp_path: Path) -> 
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert "to go on: fedbalancer paper fig5b" in said
+    assert "to continue: fedbalancer paper fig5b" in said
     done = cli(*arguments)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "paper" / "results" / "fig5b" / "fig5b.html").is_file()
@@ -139,7 +139,7 @@ def test_devices_and_norms(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_report_shows_an_item_anew_and_keeps_its_rule(tmp_path: Path) -> None:
-    from paper.test_write import made
+    from paper.test_folder import made
 
     folder = tmp_path / "fig5b"
     made(folder, "har")

@@ -8,7 +8,7 @@ import pytest
 
 from fedbalancer.cli import paper_display
 from fedbalancer.cli.paper_display import item_display
-from fedbalancer.paper.pool import FOUND
+from fedbalancer.paper.pool import REUSED
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.runs.rounds import Progress
 
@@ -20,7 +20,7 @@ def test_runs_that_go_on_for_longer_take_the_end_away(
     monkeypatch.setattr(paper_display.time, "monotonic", lambda: clock_s[0])
     half = Progress(round=3, clock_s=70.0, accuracy=None, share=0.5)
     with item_display("table1", 4) as listen:
-        listen("har", JobEvent(("a", 0), "done", why=FOUND))
+        listen("har", JobEvent(("a", 0), "done", why=REUSED))
         for method in ("b", "c", "d"):
             clock_s[0] += 60
             listen("har", JobEvent((method, 0), "done"))
@@ -29,9 +29,9 @@ def test_runs_that_go_on_for_longer_take_the_end_away(
         clock_s[0] += 30
         listen("har", JobEvent(("a", 0), "done"))
     lines = capsys.readouterr().err.splitlines()
-    assert [line for line in lines if "past their budget" in line] == [lines[3]], "why, once, before it goes back"
+    assert [line for line in lines if "beyond their budget" in line] == [lines[3]], "why, once, before it goes back"
     told = [
-        re.findall(r"(\d) of 4 runs, (\d+:\d\d) left", line)[0] for line in lines if "past their budget" not in line
+        re.findall(r"(\d) of 4 runs, (\d+:\d\d) left", line)[0] for line in lines if "beyond their budget" not in line
     ]
     assert told == [("2", "2:00"), ("3", "1:00"), ("4", "0:00"), ("3", "0:30")]
 

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 from browsing import BROWSER, DRIVER, complaints, fetched, opened, pointed, resized, started, texts
 
-from fedbalancer.paper.registry import item
-from fedbalancer.paper.text import markdown
-from fedbalancer.paper.write import read_document, read_why
+from fedbalancer.paper.folder import read_document, read_why
+from fedbalancer.paper.items import load_item
+from fedbalancer.paper.page import item_markdown
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 FOLDERS = sorted(file.parent for file in RESULTS.glob("*/item.json"))
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.skipif(not FOLDERS, reason="needs the folder of results
 @pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
 def test_the_text_is_what_the_tables_show_now(folder: Path) -> None:
     document = read_document(folder)
-    shown = item(document["item"]).present(
+    shown = load_item(document["item"]).present(
         {file.stem: pl.read_parquet(file, glob=False) for file in folder.glob("*.parquet")}
     )
     anew = f"fedbalancer report {folder.relative_to(RESULTS.parents[1])}"
-    text = markdown({**document, "headline": shown.headline}, shown, read_why(folder))
+    text = item_markdown({**document, "headline": shown.headline}, shown, read_why(folder))
     assert (folder / f"{document['item']}.md").read_text(encoding="utf-8") == text, anew
     assert document["headline"] == shown.headline, anew
     assert document["findings"] == json.loads(json.dumps([found.to_json() for found in shown.findings])), anew

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from browsing import BROWSER, DRIVER, complaints, fetched, opened, pointed, resized, started, texts
-from paper.made import frames
+from paper.sample_items import frames
 
-from fedbalancer.paper.items.fig7 import ITEM as FIGURE7
-from fedbalancer.paper.items.table5 import NAME, TABLE5, Table5
-from fedbalancer.paper.measured import Group
-from fedbalancer.paper.request import Request
-from fedbalancer.paper.write import part, write
+from fedbalancer.paper.folder import describe_part, write_item
+from fedbalancer.paper.item import Request
+from fedbalancer.paper.items.comparisons import FIG7 as FIGURE7
+from fedbalancer.paper.items.testbed import NAME, Table5
+from fedbalancer.paper.items.testbed import PRINTED as TABLE5
+from fedbalancer.paper.scores import Group
 
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver on the path")
@@ -38,8 +39,8 @@ def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables["lags"] = tables["scores"].select("task", "method", "seed").with_columns(late_share=0.0)
     folder.mkdir()
     (folder / "why.md").write_text(WHY)
-    known = part(Request(tasks=("har",)), "fedbalancer paper table5", 1.0, [HOSTILE])
-    made = write(item, folder, tables, {"har": known}, ["har"]).page
+    known = describe_part(Request(tasks=("har",)), "fedbalancer paper table5", 1.0, [HOSTILE])
+    made = write_item(item, folder, tables, {"har": known}, ["har"]).page
     opened(browser, made.as_uri())
     return made
 
@@ -82,8 +83,8 @@ def test_nothing_sticks_out_of_a_screen(browser: Any, page: Path, width: int) ->
 
 
 def test_an_item_of_several_groups_has_charts_for_each(browser: Any, tmp_path: Path) -> None:
-    known = part(Request(tasks=("har",)), "fedbalancer paper fig7", 1.0, [])
-    made = write(FIGURE7, tmp_path, frames(FIGURE7.groups, "har"), {"har": known}, ["har"]).page
+    known = describe_part(Request(tasks=("har",)), "fedbalancer paper fig7", 1.0, [])
+    made = write_item(FIGURE7, tmp_path, frames(FIGURE7.groups, "har"), {"har": known}, ["har"]).page
     opened(browser, made.as_uri())
     assert len(texts(browser, ".chart svg")) == 1 + 2 * len(FIGURE7.groups)
     assert complaints(browser) == []

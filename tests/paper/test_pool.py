@@ -10,10 +10,9 @@ import pytest
 
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import UnknownName
-from fedbalancer.paper.item import Work
-from fedbalancer.paper.measured import Group, measured
-from fedbalancer.paper.pool import FOUND, TaskPool
-from fedbalancer.paper.request import Request, Stopped
+from fedbalancer.paper.item import Request, Stopped, Work
+from fedbalancer.paper.pool import REUSED, TaskPool
+from fedbalancer.paper.scores import Group, score_groups
 from fedbalancer.runs.execute import execute
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.store import read_manifest
@@ -32,7 +31,7 @@ class News:
         self.rounds, self.stop_after = 0, stop_after
 
     def listen(self, event: JobEvent) -> None:
-        if event.why == FOUND:
+        if event.why == REUSED:
             self.found.add(event.key)
         else:
             self.started.add(event.key)
@@ -50,7 +49,7 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
 
 def measure(request: Request, methods: tuple[str, ...], stop_after: int | None = None) -> News:
     news = News(stop_after)
-    measured(Work(request, TASK, news.listen, news.stopped), [Group("all", methods)])
+    score_groups(Work(request, TASK, news.listen, news.stopped), [Group("all", methods)])
     return news
 
 
@@ -101,7 +100,7 @@ def test_a_run_that_failed_is_named_and_the_others_stay(request_: Request, tmp_p
     blocked.mkdir(parents=True)
     (blocked / "letter.txt").write_text("dear")
     work = Work(request, TASK)
-    scored = measured(work, [Group("all", METHODS[:2])])
+    scored = score_groups(work, [Group("all", METHODS[:2])])
     assert any(note.startswith(f"{METHODS[1]} seed 0 failed: ") for note in work.notes)
     assert scored.frames["methods"]["method"].unique().to_list() == [METHODS[0]]
 

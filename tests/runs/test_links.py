@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedbalancer.errors import RunFolderError
-from fedbalancer.report import write_report
+from fedbalancer.reporting import write_report
 from fedbalancer.runs.compare import compare, run_comparison
 from fedbalancer.runs.execute import resume, run
 from fedbalancer.runs.plan import ComparisonPlan

@@ -12,7 +12,7 @@ from runs import tinytask
 
 import fedbalancer as fb
 from fedbalancer.errors import UnknownName
-from fedbalancer.report import RunCurve, score
+from fedbalancer.reporting import RunCurve, score
 from fedbalancer.runs import display
 
 

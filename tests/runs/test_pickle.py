@@ -11,7 +11,7 @@ from trap import caught  # noqa: F401 - a fixture
 
 import fedbalancer as fb
 from fedbalancer.data import Prepared, cached
-from fedbalancer.report import write_report
+from fedbalancer.reporting import write_report
 
 
 def test_the_trap_works(caught: list[str]) -> None:  # noqa: F811

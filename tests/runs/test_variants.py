@@ -12,8 +12,8 @@ from runs import tinytask
 
 import fedbalancer as fb
 from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.report.folders import load
-from fedbalancer.report.scores import score_comparison
+from fedbalancer.reporting.results import load
+from fedbalancer.reporting.scores import score_comparison
 from fedbalancer.runs.plan import ComparisonPlan
 from fedbalancer.runs.simulation import resolve_spec
 from fedbalancer.runs.spec import RunSpec, from_manifest

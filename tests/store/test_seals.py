@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedbalancer.errors import RunFolderError
-from fedbalancer.report.folders import load_run
+from fedbalancer.reporting.results import load_run
 from fedbalancer.runs.execute import resume, run
 from fedbalancer.store.contents import SEALED, read_manifest
 

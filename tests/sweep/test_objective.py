@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from fedbalancer.report import RunCurve
+from fedbalancer.reporting import RunCurve
 from fedbalancer.sweep.objective import Reference, accuracy_at_budget, held, reference, time_ratio
 
 

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
-from fedbalancer.report.folders import load
+from fedbalancer.reporting.results import load
 from fedbalancer.testbed.bed import run_bed
 from fedbalancer.testbed.plan import BedPlan
 

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from fedbalancer.testbed.figure import latencies, write_figure
-from fedbalancer.testbed.phone_logs import PHONES, SCHEMA, gather, lag_of
+from fedbalancer.reporting.plotting import plot_latencies, write_figure
+from fedbalancer.testbed.phone_logs import PHONES, SCHEMA, gather, lag_of, latencies
 
 
 def row(round: int, client: str, real_s: float, due_s: float = 20.0) -> dict[str, Any]:
@@ -60,5 +60,5 @@ def test_the_figure_has_every_phone_with_its_least_mean_and_most(tmp_path: Path)
     assert (slow, quick[0]) == ("slow", "quick")
     assert training.tolist() == [40.0, 50.0, 60.0]
     assert network.tolist() == [10.0, 10.0, 10.0]
-    file = write_figure(frame, tmp_path / "latency.png", "Latency")
+    file = write_figure(plot_latencies(latencies(frame), "Latency"), tmp_path / "latency.png")
     assert file.read_bytes().startswith(b"\x89PNG")

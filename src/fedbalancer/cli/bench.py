@@ -1,4 +1,4 @@
-"""`fedbalancer bench`: how fast this machine trains."""
+"""`fedbalancer bench`: measure how fast this machine trains."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ import typer
 from fedbalancer.cli.options import Json
 
 STEPS_A_TASK = 6
-"""Paths that are timed for every task: for the bar only."""
+"""Number of paths per task, for the progress bar."""
 
 
 def bench(
     tasks: Annotated[
         str | None,
-        typer.Option(help="Comma-separated tasks (default: femnist, har, celeba, shakespeare, reddit, watch)."),
+        typer.Option(help="Comma-separated tasks. Default: femnist, har, celeba, shakespeare, reddit, watch."),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="How often everything is timed.")] = 3,
-    seconds: Annotated[float, typer.Option(min=0.01, help="About how long one timing of the naive loop takes.")] = 1.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of timings.")] = 3,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, help="Approximate seconds of one timing of the naive loop.")
+    ] = 1.0,
     workers: Annotated[
-        int | None, typer.Option(min=2, help="Processes of the pool (default: one per core, at least 2).")
+        int | None, typer.Option(min=2, help="Processes of the pool. Default: one per core, at least 2.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for bench.json, bench.md and bench.png.")] = Path("runs/bench"),
     as_json: Json = False,
 ) -> None:
-    """Measure local training on the tasks' models: every engine path, the naive loop and the limit by arithmetic.
+    """Measure local training on the tasks' models: every training path, a naive loop and the arithmetic limit.
 
-    The models have their published size, the data are random: no data set is needed. Repeats are interleaved. Ratios
-    are of what a run does on all cores (the last path) to the naive loop: a module copy, a DataLoader and an optimizer
-    for every client, with torch on all cores. The default takes two to three minutes; nothing else should run.
+    The models have their published size and the data are random, so no data set is needed. Repeats are interleaved.
+    Ratios compare the default path of a run on all cores (the last one) with the naive loop: a module copy, a
+    DataLoader and an optimizer for every client, with torch on all cores. The default takes two to three minutes;
+    nothing else should run on the machine.
 
     Examples:
 
@@ -43,12 +46,12 @@ def bench(
 
         fedbalancer bench --tasks watch --repeats 1 --seconds 0.1 --json
     """
-    from fedbalancer.bench.run import run_bench
-    from fedbalancer.bench.tasks import SHAPES, known
+    from fedbalancer.paper.bench.results import run_bench
+    from fedbalancer.paper.bench.workloads import SHAPES, check_tasks
 
-    names = known(part.strip() for part in tasks.split(",") if part.strip()) if tasks else tuple(SHAPES)
-    with progress(len(names) * STEPS_A_TASK * (repeats + 1) + 2) as tell:
-        result = run_bench(names, repeats=repeats, seconds=seconds, workers=workers, tell=tell)
+    names = check_tasks(part.strip() for part in tasks.split(",") if part.strip()) if tasks else tuple(SHAPES)
+    with progress(len(names) * STEPS_A_TASK * (repeats + 1) + 2) as report:
+        result = run_bench(names, repeats=repeats, seconds=seconds, workers=workers, report=report)
     result.write(out)
     if as_json:
         typer.echo(json.dumps(result.to_json()))
@@ -58,12 +61,12 @@ def bench(
     Console().print(result.table())
     for note in result.notes():
         typer.echo(note)
-    typer.echo(f"kept in {out}")
+    typer.echo(f"written to {out}")
 
 
 @contextmanager
 def progress(steps: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr that is told what is next; nothing where there is no terminal."""
+    """Show a progress bar on stderr; nothing without a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -11,13 +11,14 @@ import typer
 
 
 def dashboard(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run or a comparison; it need not exist yet.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port (0: any that is free).")] = 8765,
+    folder: Annotated[Path, typer.Argument(help="Folder of a run or a comparison; it need not exist yet.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 8765,
     host: Annotated[
-        str, typer.Option(help="Interface; other machines see the page only on another one than this.")
+        str,
+        typer.Option(help="Interface. On the loopback interface only this machine can open the page."),
     ] = "127.0.0.1",
 ) -> None:
-    """Show a run or a comparison as a page that moves while it goes on. Ctrl-C ends the page, not the run.
+    """Show a run or a comparison as a page that updates while it runs. Ctrl-C stops the page, not the run.
 
     Examples:
 
@@ -25,12 +26,15 @@ def dashboard(
 
         fedbalancer dashboard runs/compare-watch --port 9000
     """
-    from fedbalancer.dashboard.server import dashboard as served
+    from fedbalancer.reporting.dashboard import open_dashboard
 
-    with served(folder, host, port) as server, suppress(KeyboardInterrupt):
-        for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have started us with one of them ignored
+    with open_dashboard(folder, host, port) as server, suppress(KeyboardInterrupt):
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+        ):  # the shell may have disabled one of them
             signal.signal(number, signal.default_int_handler)
-        if not folder.exists():  # a run that begins later, or a slip of the pen
+        if not folder.exists():  # a run that starts later, or a typing error
             typer.echo(f"there is no {folder} yet; the page waits for it", err=True)
-        typer.echo(f"{folder} is shown at {server.address} (Ctrl-C ends it)")
+        typer.echo(f"{folder} is shown at {server.address} (stop with Ctrl-C)")
         server.serve_forever(poll_interval=0.2)

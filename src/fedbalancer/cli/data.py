@@ -121,13 +121,13 @@ def show(
     """
     from fedbalancer.cli.data_show import picture_path, print_holdings, summary
     from fedbalancer.datasets.holdings import holdings
-    from fedbalancer.datasets.picture import write_picture
+    from fedbalancer.reporting.plotting import plot_holdings, write_figure
     from fedbalancer.tasks import load_task
 
     loaded = load_task(task, scale=scale, users=users, variant=variant)
     path = picture_path(task, loaded.variant, out)
     held = holdings(loaded)
-    write_picture(held, path)
+    write_figure(plot_holdings(held), path)
     if as_json:
         typer.echo(json.dumps({**summary(held), "picture": str(path)}))
         return

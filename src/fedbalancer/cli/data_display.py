@@ -16,7 +16,7 @@ from fedbalancer.datasets.catalog import Row
 from fedbalancer.datasets.checking import Check
 from fedbalancer.datasets.facts import Facts
 from fedbalancer.places import data_folder
-from fedbalancer.report.style import size_text
+from fedbalancer.reporting.style import size_text
 
 if TYPE_CHECKING:
     from fedbalancer.datasets.download import Progress as Listener

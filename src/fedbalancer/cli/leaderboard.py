@@ -1,4 +1,4 @@
-"""`fedbalancer leaderboard`: a folder of results as one page, and a user's own comparison in it."""
+"""`fedbalancer leaderboard`: show a folder of results as one page, or add a comparison to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedbalancer.cli.options import Json
 from fedbalancer.errors import BadSetting
 
 if TYPE_CHECKING:
-    from fedbalancer.leaderboard.write import Written
+    from fedbalancer.reporting.leaderboard import Leaderboard
 
 RESULTS = Path("docs") / "results"
 ADD = "add"
@@ -21,14 +21,14 @@ ADD = "add"
 def leaderboard(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DIR] | add FOLDER [DIR]", help=f"The folder of results (default: {RESULTS})."),
+        typer.Argument(metavar="[DIR] | add FOLDER [DIR]", help=f"Folder of results. Default: {RESULTS}."),
     ] = None,
-    name: Annotated[str, typer.Option(help="Whose the comparison is that is added.")] = "own",
+    name: Annotated[str, typer.Option(help="Owner of the comparison to add.")] = "own",
     as_json: Json = False,
 ) -> None:
     """Show all results of a folder on one page: tasks x methods, with intervals, filters and links.
 
-    `add` puts a comparison of your own beside them, marked with your name; a folder DIR that is not there is made.
+    `add` adds a comparison of your own, marked with your name; the folder DIR is created if it does not exist.
 
     Examples:
 
@@ -36,27 +36,27 @@ def leaderboard(
 
         fedbalancer leaderboard add runs/compare-har --name "Ann's lab"
     """
-    from fedbalancer.leaderboard.own import add
-    from fedbalancer.leaderboard.write import write
+    from fedbalancer.reporting.leaderboard import write_leaderboard
+    from fedbalancer.reporting.leaderboard_entries import add_comparison
 
-    given = list(words or [])
-    adding = given[:1] == [ADD]
-    if len(given) > (3 if adding else 1) or given == [ADD]:
-        raise BadSetting("give a folder of results, or: add FOLDER [DIR]")
-    results = Path(given[-1]) if len(given) == (3 if adding else 1) else RESULTS
+    arguments = list(words or [])
+    adding = arguments[:1] == [ADD]
+    if len(arguments) > (3 if adding else 1) or arguments == [ADD]:
+        raise BadSetting("pass a folder of results, or: add FOLDER [DIR]")
+    results = Path(arguments[-1]) if len(arguments) == (3 if adding else 1) else RESULTS
     if adding:
-        place = add(Path(given[1]), results, name)
-        typer.echo(f"added: {place}; remove that folder to take it back", err=True)
-    finish(write(results), as_json)
+        place = add_comparison(Path(arguments[1]), results, name)
+        typer.echo(f"added: {place}; delete this folder to remove the entry", err=True)
+    print_leaderboard(write_leaderboard(results), as_json)
 
 
-def finish(written: Written, as_json: bool) -> None:
-    """Say what there is, and where."""
+def print_leaderboard(written: Leaderboard, as_json: bool) -> None:
+    """Print the number of entries and the page, or all entries as JSON."""
     if as_json:
         typer.echo(json.dumps([vars(entry) for entry in written.entries]))
         return
-    tasks, own = {entry.task for entry in written.entries}, {entry.whose for entry in written.entries if entry.whose}
+    tasks, owners = {entry.task for entry in written.entries}, {entry.owner for entry in written.entries if entry.owner}
     methods = {entry.method for entry in written.entries}
-    whose = f", with entries of {', '.join(sorted(own))}" if own else ""
-    typer.echo(f"{len(written.entries)} entries: {len(methods)} methods on {len(tasks)} tasks{whose}")
+    added = f", with entries of {', '.join(sorted(owners))}" if owners else ""
+    typer.echo(f"{len(written.entries)} entries: {len(methods)} methods on {len(tasks)} tasks{added}")
     typer.echo(f"leaderboard: {written.page}")

@@ -1,4 +1,4 @@
-"""`fedbalancer paper ITEM`: the paper's tables and figures, made anew."""
+"""`fedbalancer paper ITEM`: reproduce the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from fedbalancer.cli.errors import EXIT_USER_ERROR, Commands, with_clear_errors
 from fedbalancer.cli.options import Json, Rounds
 from fedbalancer.cli.shown import show_item
 from fedbalancer.cli.testbed import GentleStop, PhonesFile, Speed
-from fedbalancer.paper.registry import ITEMS
+from fedbalancer.paper.items import ITEMS
 from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 paper = typer.Typer(
     cls=Commands,
-    help="The paper's tables and figures, made anew: our figure, the paper's, and a verdict.",
+    help="Reproduce the paper's tables and figures: our value, the paper's, and a verdict.",
     no_args_is_help=True,
 )
 
 POOL, RESULTS = Path("runs") / "paper", Path("runs") / "paper" / "results"
 
-Tasks = Annotated[str | None, typer.Option(help="Comma-separated tasks (default: the item's).")]
-Seeds = Annotated[str, typer.Option(help="Number of seeds, or which: 5, 10..19 or 4,7.")]
-ItemScale = Annotated[str | None, typer.Option(help="small, or paper as published (default: the item's).")]
+Tasks = Annotated[str | None, typer.Option(help="Comma-separated tasks. Default: the item's.")]
+Seeds = Annotated[str, typer.Option(help="Number of seeds, or the seeds: 5, 10..19 or 4,7. Default: 3.")]
+ItemScale = Annotated[str | None, typer.Option(help="Scale: small, or paper as published. Default: the item's.")]
 ResultsFolder = Annotated[Path, typer.Option("--out", help="Folder of results; the item gets a folder inside.")]
-RunsFolder = Annotated[Path, typer.Option("--runs", help="The pool of runs: what is there is used, by every item.")]
-Rule = Annotated[str | None, typer.Option(help="fair (seconds, targets held) or paper (by rounds, first touch).")]
+RunsFolder = Annotated[Path, typer.Option("--runs", help="Pool of runs; all items reuse the runs in it.")]
+Rule = Annotated[
+    str | None, typer.Option(help="Scoring rule: fair (grid of seconds, mean of three) or paper (rounds, first touch).")
+]
 Grid = Annotated[
     bool | None,
     typer.Option(
-        "--grid/--no-grid", help="Runs over Table 2's settings, for FedBalancer-A and -S (default: at small)."
+        "--grid/--no-grid", help="Run the settings of Table 2, for FedBalancer-A and -S. Default: only at scale small."
     ),
 ]
-Extend = Annotated[float, typer.Option(help="Budgets that a method may take to reach the target.")]
+Extend = Annotated[float, typer.Option(help="Maximum number of budgets that a method may take to reach the target.")]
 
 
 def item_command(name: str) -> Callable[..., None]:
-    """The command of an item."""
+    """Create the command of an item."""
 
     def command(
         tasks: Tasks = None,
@@ -61,23 +63,23 @@ def item_command(name: str) -> Callable[..., None]:
         config: options.Config = None,
         as_json: Json = False,
     ) -> None:
-        from fedbalancer.paper.registry import item
-        from fedbalancer.paper.request import Request
-        from fedbalancer.report.rule import checked_rule
+        from fedbalancer.paper.item import Request
+        from fedbalancer.paper.items import load_item
+        from fedbalancer.reporting.rule import check_rule
 
-        found = item(name)
-        size = scale if scale is not None else found.scale
+        item = load_item(name)
+        size = scale if scale is not None else item.scale
         request = Request(
-            tasks=found.tasks if tasks is None else _names(tasks), scale=size, seeds=options.seeds_of(seeds),
+            tasks=item.tasks if tasks is None else _names(tasks), scale=size, seeds=options.seeds_of(seeds),
             users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
-            rule=found.rule if rule is None else checked_rule(rule), runs=runs, jobs=jobs,
+            rule=item.rule if rule is None else check_rule(rule), runs=runs, jobs=jobs,
             grid=grid if grid is not None else size == "small",
         )  # fmt: skip
-        _make(found, request, out, as_json)
+        _make(item, request, out, as_json)
 
     command.__doc__ = (
-        f"{ITEMS[name][0].upper()}{ITEMS[name][1:]}.\n\nRuns that are in the pool are used; Ctrl-C stops, and the same "
-        f"command goes on.\n\nExample:\n\n    fedbalancer paper {name} --tasks har --seeds 5"
+        f"{ITEMS[name][0].upper()}{ITEMS[name][1:]}.\n\nRuns in the pool are reused. Ctrl-C stops; the same command "
+        f"continues.\n\nExample:\n\n    fedbalancer paper {name} --tasks har --seeds 5"
     )
     return command
 
@@ -86,17 +88,17 @@ def _names(tasks: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in tasks.split(",") if name.strip())
 
 
-def _make(found: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | None = None) -> None:
+def _make(item: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | None = None) -> None:
     from fedbalancer.cli.paper_display import item_display
-    from fedbalancer.paper.make import make_item
-    from fedbalancer.paper.request import Stopped
+    from fedbalancer.paper.folder import make_item
+    from fedbalancer.paper.item import Stopped
 
     command = shlex.join(["fedbalancer", *sys.argv[1:]])
-    with flag or StopFlag() as stop, item_display(found.name, found.runs(request)) as listen:
+    with flag or StopFlag() as stop, item_display(item.name, item.runs(request)) as listen:
         try:
-            written, failed = make_item(found, request, out, command, listen, stop)
+            written, failed = make_item(item, request, out, command, listen, stop)
         except Stopped as stopped:
-            typer.echo(f"stopped; to go on: {command}", err=True)
+            typer.echo(f"stopped; to continue: {command}", err=True)
             raise typer.Exit(EXIT_INTERRUPTED) from stopped
     show_item(written, as_json=as_json)
     for failure in failed:
@@ -106,8 +108,8 @@ def _make(found: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | N
 
 
 def table5(
-    seeds: Annotated[str, typer.Option(help="Number of sittings, or which: 3, 1..2 or 0,2.")] = "3",
-    seed: Annotated[int | None, typer.Option(help="This sitting alone (three were recorded: seed modulo 3).")] = None,
+    seeds: Annotated[str, typer.Option(help="Number of sittings, or the sittings: 3, 1..2 or 0,2. Default: 3.")] = "3",
+    seed: Annotated[int | None, typer.Option(help="Only this sitting. Three were recorded: seed modulo 3.")] = None,
     speed: Speed = 20.0,
     scale: ItemScale = None,
     rounds: Rounds = None,
@@ -117,9 +119,9 @@ def table5(
     rule: Rule = None,
     as_json: Json = False,
 ) -> None:
-    """Table 5: all of its methods on a test bed of 21 emulated phones, in three sittings.
+    """Table 5: all methods on a test bed of 21 emulated phones, in three sittings.
 
-    A sitting that is whole is used again; one that was stopped begins anew.
+    A complete sitting is reused; an interrupted one starts again.
 
     Examples:
 
@@ -127,17 +129,17 @@ def table5(
 
         fedbalancer paper table5 --seed 1
     """
-    from fedbalancer.paper.items.table5 import Table5
-    from fedbalancer.paper.request import Request
-    from fedbalancer.report.rule import checked_rule
+    from fedbalancer.paper.item import Request
+    from fedbalancer.paper.items.testbed import Table5
+    from fedbalancer.reporting.rule import check_rule
 
-    found = Table5(speed=speed, phones=phones)
+    item = Table5(speed=speed, phones=phones)
     request = Request(
-        tasks=found.tasks, scale=scale or found.scale, rounds=rounds, runs=runs,
+        tasks=item.tasks, scale=scale or item.scale, rounds=rounds, runs=runs,
         seeds=options.seeds_of(seeds) if seed is None else (seed,),
-        rule=found.rule if rule is None else checked_rule(rule), grid=False,
+        rule=item.rule if rule is None else check_rule(rule), grid=False,
     )  # fmt: skip
-    _make(found, request, out, as_json, GentleStop())
+    _make(item, request, out, as_json, GentleStop())
 
 
 for _name in ITEMS:

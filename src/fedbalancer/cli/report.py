@@ -1,4 +1,4 @@
-"""`fedbalancer report`: table, figures and page of a folder, made anew: of runs, or of an item of the paper."""
+"""`fedbalancer report`: write table, figures and page of a run, a comparison or an item of the paper."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from fedbalancer.cli.shown import show, show_item
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run, a comparison or a paper item.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a run, a comparison or an item of the paper.")],
     rule: Annotated[
-        str | None, typer.Option(help="How to score: fair or paper (default: as the runs were made for).")
+        str | None, typer.Option(help="Scoring rule: fair or paper. Default: the rule of the comparison.")
     ] = None,
     target: options.Targets = None,
     stamp: Annotated[
         str,
-        typer.Option(help="Rule paper: rounds count at their end, or at their start as in the authors' notebooks."),
+        typer.Option(
+            help="Rule paper: count evaluations at the end, or (as in the authors' notebooks) the start of a round."
+        ),
     ] = "end",
     as_json: options.Json = False,
 ) -> None:
-    """Write summary.json, table.md, figures and report.html of a run or a comparison, and show its table. A damaged
-    run is named, and makes the exit code 2. Of an item of `fedbalancer paper` the page, the text and the drawings are
-    made anew from its tables, with what its why.md says now; nothing is measured.
+    """Write summary.json, table.md, figures and report.html of a run or a comparison, and show its table. Damaged runs
+    are listed, and the exit code is then 2. For an item of `fedbalancer paper`, page, text and figures are rewritten
+    from its tables and its why.md; nothing is measured.
 
     Examples:
 
@@ -37,13 +39,13 @@ def report(
         fedbalancer report runs/paper/results/table1
     """
     from fedbalancer.errors import UnknownName
-    from fedbalancer.report import write_report
+    from fedbalancer.reporting import write_report
 
     if stamp not in ("end", "start"):
         raise UnknownName("stamp", stamp, ("end", "start"))
     shares = options.targets(target)
     if (folder / "item.json").is_file():
-        _renew_item(folder, otherwise=rule is not None or shares is not None, as_json=as_json)
+        _renew_item(folder, rescored=rule is not None or shares is not None, as_json=as_json)
         return
     written = write_report(folder, stamp="end" if stamp == "end" else "start", rule=rule, targets=shares)
     if as_json:
@@ -57,14 +59,14 @@ def report(
         raise typer.Exit(EXIT_USER_ERROR)
 
 
-def _renew_item(folder: Path, *, otherwise: bool, as_json: bool) -> None:
-    """Show an item anew; `otherwise` is whether it was asked for by another rule or target than it was measured by."""
+def _renew_item(folder: Path, *, rescored: bool, as_json: bool) -> None:
+    """Rewrite an item; `rescored` is whether another rule or target was requested."""
     from fedbalancer.errors import BadSetting
-    from fedbalancer.paper.renew import renew_folder
+    from fedbalancer.paper.folder import renew_item
 
-    if otherwise:
+    if rescored:
         raise BadSetting(
-            f"{folder} is an item of the paper, which keeps the rule and the targets that it was measured by; "
-            "`fedbalancer paper ITEM --rule` makes it by the other"
+            f"{folder} is an item of the paper and keeps the rule and the targets it was measured with; use "
+            "`fedbalancer paper ITEM --rule` for another rule"
         )
-    show_item(renew_folder(folder), as_json=as_json)
+    show_item(renew_item(folder), as_json=as_json)

@@ -1,4 +1,4 @@
-"""The table of a comparison or a run, and what an item of the paper found, as every command shows it."""
+"""Print the table of a comparison or a run, and the result of an item of the paper."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from fedbalancer.paper.write import Written
-    from fedbalancer.report import Comparison
+    from fedbalancer.paper.folder import WrittenItem
+    from fedbalancer.reporting import Comparison
 
 
 def show(comparison: Comparison | None, table: Path) -> None:
-    """Drawn in a terminal, and as it stands in table.md for whatever reads it from a pipe; of a single run there are no
-    scores."""
+    """Print a table: formatted in a terminal, otherwise the text of table.md.
+
+    Args:
+        comparison: The scores; None for a single run.
+        table: The file table.md.
+    """
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from fedbalancer.report.tables import rich_table
+    from fedbalancer.reporting.terminal import rich_table
 
     console, text = Console(), table.read_text(encoding="utf-8")
     if not console.is_terminal:
@@ -32,8 +36,8 @@ def show(comparison: Comparison | None, table: Path) -> None:
             typer.echo(f"note: {note}", err=True)
 
 
-def show_item(written: Written, *, as_json: bool) -> None:
-    """What an item found, and where its page is."""
+def show_item(written: WrittenItem, *, as_json: bool) -> None:
+    """Print the result of an item and the path of its page."""
     from fedbalancer.files import readable
 
     if as_json:

@@ -1,1 +1,1 @@
-"""The paper's tables and figures, made anew: what each needs of runs, what it shows, and the paper's own numbers."""
+"""Reproduction of the paper: its tables and figures, golden rounds, and benchmarks (`fedbalancer paper`, `bench`)."""

@@ -1,5 +1,7 @@
-"""The charts of an item that compares methods: accuracy over the budget, speed-ups with the paper's beside ours, and
-the time to each share of the target; from the tables that the item keeps, not from its runs."""
+"""The charts of items: accuracy, speed-ups and time to accuracy of methods, and plain line charts.
+
+They are made from the tables that an item stores, not from its runs.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +11,74 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.paper.item import Charts, Finding
-from fedbalancer.paper.rows import full_target, speedup_of
-from fedbalancer.report.charts import Chart, bars_spec, lines_spec, number, numbers
-from fedbalancer.report.style import looks, time_unit
+from fedbalancer.paper.scores import full_target, read_speedup
+from fedbalancer.reporting.charts import Chart, bars_spec, lines_spec, number, numbers
+from fedbalancer.reporting.style import choose_looks, time_unit
+from fedbalancer.types import FloatArray
 
 SPEEDUP = ": speed-up"
-"""How the findings call a method's speed-up."""
+"""Suffix of the findings about a method's speed-up."""
 FLOOR = 0.6
-"""The share of the target at which accuracies begin to be of interest: the beginnings of all methods are alike."""
+"""Start of the accuracy axis as a share of the target; below it all methods are alike."""
+
+Line = Mapping[str, FloatArray]
+"""x and y and, with a band, low and high."""
 
 
-def compared_charts(
+def comparison_charts(
     methods: pl.DataFrame, scores: pl.DataFrame, curves: pl.DataFrame, findings: Sequence[Finding]
 ) -> Charts:
-    """Three charts for every task; of several groups the two about targets for each. `methods` has what is shown."""
+    """Make three charts per task: accuracy, speed-up and time to accuracy; the last two for each group.
+
+    Args:
+        methods: The table `methods`, with the rows to show.
+        scores: The table `scores`.
+        curves: The table `curves`.
+        findings: Findings with the paper's speed-ups.
+    """
     names = [*curves["method"].unique(maintain_order=True), *methods["method"].unique(maintain_order=True)]
     place = {name: m for m, name in enumerate(dict.fromkeys(names))}
-    printed = {(found.task, found.what): found.paper.mean for found in findings if found.paper is not None}
-    drawn: list[Chart] = []
-    for (task,), mine in methods.group_by(["task"], maintain_order=True):
-        drawn.append(_accuracy(str(task), mine, curves.filter(pl.col("task") == task), place, len(drawn)))
-        several = mine["group"].n_unique() > 1
-        for (group,), rows in mine.group_by(["group"], maintain_order=True):
-            of = f"{task}, {group}" if several else str(task)
+    printed = {(finding.task, finding.what): finding.paper.mean for finding in findings if finding.paper is not None}
+    charts: list[Chart] = []
+    for (task,), task_rows in methods.group_by(["task"], maintain_order=True):
+        charts.append(_accuracy_chart(str(task), task_rows, curves.filter(pl.col("task") == task), place, len(charts)))
+        several = task_rows["group"].n_unique() > 1
+        for (group,), rows in task_rows.group_by(["group"], maintain_order=True):
+            title = f"{task}, {group}" if several else str(task)
             seeds = scores.filter((pl.col("task") == task) & (pl.col("group") == group))
-            drawn.append(_speedups(of, rows, full_target(seeds), place, printed, len(drawn)))
-            drawn.append(_times(of, rows, place, len(drawn)))
-    return Charts([chart for chart in drawn if not chart.empty], looks(list(place)))
+            charts.append(_speedup_chart(title, rows, full_target(seeds), place, printed, len(charts)))
+            charts.append(_times_chart(title, rows, place, len(charts)))
+    return Charts([chart for chart in charts if not chart.empty], choose_looks(list(place)))
 
 
-def _accuracy(task: str, rows: pl.DataFrame, curves: pl.DataFrame, place: Mapping[str, int], count: int) -> Chart:
+def line_charts(
+    panels: Mapping[str, Mapping[str, Line]], x: str, y: str, about: str,
+    marks: Mapping[str, Sequence[dict[str, Any]]] | None = None, *, complete: bool = True,
+) -> Charts:  # fmt: skip
+    """Make a line chart per panel.
+
+    Args:
+        panels: Lines by label, by title.
+        x: Label of the x axis.
+        y: Label of the y axis.
+        about: Caption of all charts.
+        marks: Lines across a chart, by title.
+        complete: Whether the charts replace the item's figure.
+    """
+    place = {label: m for m, label in enumerate(dict.fromkeys(label for lines in panels.values() for label in lines))}
+    charts: list[Chart] = []
+    for title, lines in panels.items():
+        series = [{"m": place[label], "label": label, "on": {"x": _line_values(line)}} for label, line in lines.items()]
+        spec = lines_spec(y, {"x": x}, series, (marks or {}).get(title, ())) | {"zero": 1}
+        charts.append(Chart(f"lines-{len(charts)}", title, about, spec, wide=len(panels) == 1))
+    return Charts(charts, choose_looks(list(place)), complete)
+
+
+def _line_values(line: Line) -> dict[str, Any]:
+    return {name: numbers(values) for name, values in line.items()} | {"n": 2 if "low" in line else 1}
+
+
+def _accuracy_chart(task: str, rows: pl.DataFrame, curves: pl.DataFrame, place: Mapping[str, int], count: int) -> Chart:
     whole = full_target(rows)
     budget_s, seeds = float(whole["budget_s"][0]), int(whole["seeds"][0])
     per_unit, unit = time_unit(budget_s)
@@ -52,50 +92,49 @@ def _accuracy(task: str, rows: pl.DataFrame, curves: pl.DataFrame, place: Mappin
         series.append({"m": place[str(method)], "label": method, "on": on})
     target = float(whole["target"][0])
     marks = [{"y": number(target), "text": f"target {target:.3f}"}]
-    labels = {"share": "share of the time budget", "time": f"time ({unit}), the budget being the mean of the seeds'"}
+    labels = {"share": "share of the time budget", "time": f"time ({unit}), with the mean budget of the seeds"}
     spec = lines_spec("test accuracy", labels, series, marks)
     spec["floor"] = number(FLOOR * target)
     spec["choices"] = {"share": "share of the time budget", "time": "time"}
-    about = "Accuracy on the test data." + (
-        " Lines: mean over seeds. Bands: lowest to highest seed." if seeds > 1 else ""
+    bands = " Lines: mean over seeds. Bands: lowest to highest seed." if seeds > 1 else ""
+    about = (
+        f"Accuracy on the test data.{bands} Dotted: the target, mean over seeds. The axis starts at {FLOOR:.0%} of it."
     )
-    about += f" Dotted: the target, mean over seeds. What is below {FLOOR:.0%} of it is cut off."
     return Chart(f"accuracy-{count}", f"{task}: accuracy", about, spec, wide=True)
 
 
-def _speedups(
-    of: str, rows: pl.DataFrame, seeds: pl.DataFrame, place: Mapping[str, int], printed: Mapping[Any, float], count: int
-) -> Chart:
-    """Every method of a group with its interval, its seeds, and what the paper printed."""
+def _speedup_chart(
+    title: str, rows: pl.DataFrame, seeds: pl.DataFrame, place: Mapping[str, int], printed: Mapping[Any, float],
+    count: int,
+) -> Chart:  # fmt: skip
+    """Chart the speed-up of every method of a group with its interval, its seeds, and the paper's value."""
     bars, marked = [], False
     for row in full_target(rows).iter_rows(named=True):
-        ours, paper = speedup_of(row), printed.get((row["task"], row["method"] + SPEEDUP))
-        found = seeds.filter(pl.col("method") == row["method"])["ratio"].drop_nulls().to_list()
+        ours, paper = read_speedup(row), printed.get((row["task"], row["method"] + SPEEDUP))
+        ratios = seeds.filter(pl.col("method") == row["method"])["ratio"].drop_nulls().to_list()
         text = f"{ours.bound} {ours.mean:.2f}×".strip() if ours.mean and row["reached"] else "never"
         bar = {"m": place[row["method"]], "label": row["method"], "parts": [number(ours.mean)], "text": text,
-               "dots": [number(ratio) for ratio in found]}  # fmt: skip
+               "dots": [number(ratio) for ratio in ratios]}  # fmt: skip
         if ours.high is not None and ours.low is not None:
             bar["range"] = [number(ours.low), number(ours.high)]
         if paper:
             bar["mark"], marked = number(paper), True
         bars.append(bar)
     spec = bars_spec("times as fast", [{"label": "mean"}], bars) | {"line": 1, "log": 1, "interval": "95% interval"}
-    about = (
-        "How many times as fast as the reference the whole target was reached, on a scale of ratios. Bars, from 1 to"
-    )
-    about += " the stroke: mean. Lines: 95% interval. Dots: seeds; one that never came there stands at its bound."
+    about = "How many times as fast as the reference the whole target was reached (log scale). Bars: mean. Lines: 95%"
+    about += " interval. Dots: seeds; a seed that never reaches the target is drawn at its bound."
     if marked:
         spec["marked"] = "the paper's"
-        about += " Diamonds: the paper's figure."
-    return Chart(f"speedup-{count}", f"{of}: speed-up to the target", about, spec)
+        about += " Diamonds: the paper's value."
+    return Chart(f"speedup-{count}", f"{title}: speed-up to the target", about, spec)
 
 
-def _times(of: str, rows: pl.DataFrame, place: Mapping[str, int], count: int) -> Chart:
-    """The median time to each share of the target, so that no single target decides."""
+def _times_chart(title: str, rows: pl.DataFrame, place: Mapping[str, int], count: int) -> Chart:
+    """Chart the median time to each share of the target."""
     per_unit, unit = time_unit(float(rows["median_s"].max() or 0.0))  # type: ignore[arg-type]
     series = []
-    for (method,), mine in rows.group_by(["method"], maintain_order=True):
-        line = mine.sort("target_share")
+    for (method,), method_rows in rows.group_by(["method"], maintain_order=True):
+        line = method_rows.sort("target_share")
         times = [None if value is None else number(value / per_unit) for value in line["median_s"]]
         if any(time is not None for time in times):
             x = [number(100 * share) for share in line["target_share"]]
@@ -103,5 +142,8 @@ def _times(of: str, rows: pl.DataFrame, place: Mapping[str, int], count: int) ->
     least = number(100 * float(rows["target_share"].min() or 0.0))  # type: ignore[arg-type]
     label = "share of the reference's final accuracy (%)"
     spec = lines_spec(f"median time ({unit})", {"target": label}, series) | {"zero": 1, "from": least, "whole": 1}
-    about = "When each share of the target was reached, median over seeds; a line ends where half never came to."
-    return Chart(f"times-{count}", f"{of}: time to accuracy", about, spec)
+    about = (
+        "When each share of the target is reached, median over seeds. A line ends where fewer than half of the seeds"
+    )
+    about += " reach it."
+    return Chart(f"times-{count}", f"{title}: time to accuracy", about, spec)

@@ -1,21 +1,24 @@
-"""What an item is: it measures one task at a time into tables of numbers, and presents the tables of all its tasks.
+"""The interface of an item (a table or figure of the paper), and the values it works with.
 
-Measuring may take hours, so its tables are kept, task by task; presenting reads nothing but them.
+An item measures one task at a time into tables of numbers and presents the tables of all its tasks. Measuring can take
+hours, so the tables are stored by task; presenting reads nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from fedbalancer.engine.executors import Resources
+from fedbalancer.errors import BadSetting
 from fedbalancer.paper.printed import TASKS, Printed
-from fedbalancer.paper.request import Request
-from fedbalancer.paper.verdict import Ours, Verdict, compare
-from fedbalancer.report.charts import Chart
-from fedbalancer.report.rule import Rule
-from fedbalancer.report.style import Look
+from fedbalancer.reporting.charts import Chart
+from fedbalancer.reporting.rule import Rule
+from fedbalancer.reporting.style import Look
 from fedbalancer.runs.jobs import JobEvent
+from fedbalancer.runs.spec import RunSpec
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,6 +26,234 @@ if TYPE_CHECKING:
 
 Frames = Mapping[str, "pl.DataFrame"]
 """Tables by name; each has a column `task`."""
+Listen = Callable[[str, JobEvent], None]
+"""Callback that receives the task and an event of one of its runs."""
+Word = Literal["within", "better", "worse", "above", "below", "unknown", "not measured", "not in the paper"]
+
+
+class Stopped(Exception):
+    """The user asked to stop; finished runs are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of one `fedbalancer paper ITEM` command.
+
+    Attributes:
+        tasks: Names of the tasks.
+        scale: Scale of the tasks.
+        seeds: The seeds.
+        users: Number of clients per task. Default: all.
+        variant: Variant of the tasks' data. Default: the best available.
+        settings: Settings of all runs.
+        rounds: Number of rounds of the budget. Default: the task's.
+        extend: Maximum number of budgets that a run may take to reach the target.
+        rule: The scoring rule.
+        grid: Whether to run the settings of Table 2.
+        runs: Folder of the pool of runs, which all items share.
+        jobs: Number of runs at the same time. Default: by the number of cores.
+        resources: Resources for training.
+        engine: Training engine.
+        device: Device for training.
+
+    Raises:
+        BadSetting: If there is no task, a task is repeated, or a number is out of range.
+    """
+
+    tasks: tuple[str, ...]
+    scale: str = "small"
+    seeds: tuple[int, ...] = (0, 1, 2)
+    users: int | None = None
+    variant: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int | None = None
+    extend: float = 2.0
+    rule: Rule = "fair"
+    grid: bool = True
+    runs: Path = Path("runs") / "paper"
+    jobs: int | None = None
+    resources: Resources = field(default_factory=lambda: Resources(workers=None))
+    engine: str = "fast"
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise BadSetting("an item needs at least one task; name them with --tasks a,b")
+        if len(set(self.tasks)) < len(self.tasks):
+            raise BadSetting(f"a task is listed twice: {', '.join(self.tasks)}")
+        if not 1 <= self.extend <= 1000:
+            raise BadSetting(f"extend = {self.extend} must be from 1 to 1000 budgets")
+
+    @property
+    def seeds_text(self) -> str:
+        """The number of seeds or, if they do not start at 0, the seeds.
+
+        Example:
+            >>> [Request(tasks=("har",), seeds=seeds).seeds_text for seeds in ((0, 1, 2), (10, 11, 12), (4, 7))]
+            ['3', '10..12', '4, 7']
+        """
+        first, count = self.seeds[0], len(self.seeds)
+        if self.seeds != tuple(range(first, first + count)):
+            return ", ".join(map(str, self.seeds))
+        return f"{first}..{self.seeds[-1]}" if first else str(count)
+
+    def spec(self, task: str) -> RunSpec:
+        """Return the specification that all runs on a task share."""
+        return RunSpec(
+            task=task, scale=self.scale, users=self.users, variant=self.variant, settings=dict(self.settings),
+            rounds=self.rounds, engine=self.engine, device=self.device,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured value with its 95% interval; None where unknown.
+
+    `bound` is "<" or ">" if the value is only known to be below or above `mean`, because some run never reached its
+    target, and "?" if nothing is known about it.
+    """
+
+    mean: float | None
+    low: float | None = None
+    high: float | None = None
+    bound: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of a measured value with the paper's.
+
+    Attributes:
+        word: The verdict.
+        factor: The measured value divided by the paper's mean.
+        difference: The measured value minus the paper's mean.
+        resolved: Whether the whole interval gives the verdict; None without an interval or a value of the paper.
+        ratio: Whether the text shows the factor, not the difference.
+        digits: Number of digits of the difference in the text.
+    """
+
+    word: Word
+    factor: float | None = None
+    difference: float | None = None
+    resolved: bool | None = None
+    ratio: bool = True
+    digits: int = 2
+
+    @property
+    def text(self) -> str:
+        """The verdict for a table."""
+        if self.difference is None:
+            return self.word
+        amount = f"{self.difference:+.{self.digits}f}"
+        if self.ratio and self.factor is not None:
+            amount = f"{self.factor:.2f} ×"
+        resolution = {True: ", resolved", False: ", not resolved", None: ", no interval"}[self.resolved]
+        return f"{self.word}, {amount}{resolution}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.word, "factor": self.factor, "difference": self.difference, "resolved": self.resolved,
+        }  # fmt: skip
+
+
+def judge(ours: Measured, paper: Printed | None, *, ratio: bool = True, more_is_better: bool | None = True) -> Verdict:
+    """Compare a measured value with the paper's.
+
+    The paper's interval is its mean ± one standard deviation as printed, widened by half of the last digit. Ours is the
+    95% interval of the mean over seeds. A verdict is resolved if our whole interval gives it: all of it inside the
+    paper's interval, or all of it on the same side.
+
+    Args:
+        ours: The measured value.
+        paper: The printed value; None if the paper has none.
+        ratio: Whether the text of the verdict shows a factor, not a difference.
+        more_is_better: Whether larger values are better; None gives the neutral words "above" and "below".
+
+    Example:
+        >>> judge(Measured(2.0, 1.8, 2.2), Printed(1.56, 0.28)).text
+        'better, 1.28 ×, not resolved'
+        >>> judge(Measured(0.80, 0.79, 0.81), Printed(0.855, 0.034, 3), ratio=False).text
+        'worse, -0.055, resolved'
+    """
+    if ours.mean is None:
+        return Verdict("unknown" if ours.bound == "?" else "not measured")
+    if paper is None:
+        return Verdict("not in the paper")
+    side = _side(ours.mean, paper)
+    if side != {"<": -1, ">": 1}.get(ours.bound, side):
+        return Verdict("unknown")  # the value can be anywhere beyond its bound
+    factor = ours.mean / paper.mean if paper.mean else None
+    return Verdict(
+        _word(side, more_is_better), factor, ours.mean - paper.mean, _resolve(ours, paper, side), ratio, paper.digits
+    )
+
+
+def _side(value: float, paper: Printed) -> int:
+    """Return -1, 0 or 1: below, within or above the paper's interval."""
+    return int(value > paper.high) - int(value < paper.low)
+
+
+def _word(side: int, more_is_better: bool | None) -> Word:
+    if side == 0:
+        return "within"
+    if more_is_better is None:
+        return "above" if side > 0 else "below"
+    return "better" if (side > 0) == more_is_better else "worse"
+
+
+def _resolve(ours: Measured, paper: Printed, side: int) -> bool | None:
+    """Return whether the interval is on one side; for a bound, only its known end counts."""
+    ends = {"<": (ours.high,), ">": (ours.low,)}.get(ours.bound, (ours.low, ours.high))
+    return None if None in ends else all(_side(end, paper) == side for end in ends if end is not None)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One measured value next to the paper's; `what` describes it."""
+
+    task: str
+    what: str
+    ours: Measured
+    paper: Printed | None
+    verdict: Verdict
+    digits: int = 2
+
+    @classmethod
+    def of(
+        cls, task: str, what: str, ours: Measured, paper: Printed | None, *, ratio: bool = True, digits: int = 2,
+        more_is_better: bool | None = True,
+    ) -> Finding:  # fmt: skip
+        """Judge a value, see `judge`."""
+        verdict = judge(ours, paper, ratio=ratio, more_is_better=more_is_better)
+        return cls(task, what, ours, paper, verdict, paper.digits if paper is not None else digits)
+
+    @property
+    def ours_text(self) -> str:
+        return value_text(self.ours, self.digits)
+
+    def to_json(self) -> dict[str, Any]:
+        printed = None if self.paper is None else {
+            "mean": self.paper.mean, "std": self.paper.std, "place": self.paper.place,
+        }  # fmt: skip
+        ours = asdict(self.ours)
+        return {"task": self.task, "what": self.what, "ours": ours, "paper": printed, **self.verdict.to_json()}
+
+
+def value_text(value: Measured, digits: int) -> str:
+    """Format a value with its interval.
+
+    Example:
+        >>> value_text(Measured(1.5, 1.2, 1.9), 2), value_text(Measured(0.4, None, 0.5, "<"), 1)
+        ('1.50 (1.20 to 1.90)', '< 0.4')
+        >>> value_text(Measured(None), 2)
+        '–'
+    """
+    if value.mean is None:
+        return value.bound or "–"
+    text = f"{value.bound} {value.mean:.{digits}f}".strip()
+    if value.low is None or value.high is None:
+        return text
+    return f"{text} ({value.low:.{digits}f} to {value.high:.{digits}f})"
 
 
 @dataclass(frozen=True)
@@ -36,65 +267,28 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One figure of ours beside the paper's."""
-
-    task: str
-    what: str
-    ours: Ours
-    paper: Printed | None
-    verdict: Verdict
-    digits: int = 2
-
-    @classmethod
-    def of(
-        cls, task: str, what: str, ours: Ours, paper: Printed | None, *, ratio: bool = True, digits: int = 2,
-        more_is_better: bool | None = True,
-    ) -> Finding:  # fmt: skip
-        verdict = compare(ours, paper, ratio=ratio, more_is_better=more_is_better)
-        return cls(task, what, ours, paper, verdict, paper.digits if paper is not None else digits)
-
-    @property
-    def ours_text(self) -> str:
-        return figure_text(self.ours, self.digits)
-
-    def to_json(self) -> dict[str, Any]:
-        printed = None if self.paper is None else {
-            "mean": self.paper.mean, "std": self.paper.std, "place": self.paper.place,
-        }  # fmt: skip
-        ours = asdict(self.ours)
-        return {"task": self.task, "what": self.what, "ours": ours, "paper": printed, **self.verdict.to_json()}
-
-
-def figure_text(ours: Ours, digits: int) -> str:
-    """A figure with its interval, as far as it is known.
-
-    >>> figure_text(Ours(1.5, 1.2, 1.9), 2), figure_text(Ours(0.4, None, 0.5, "<"), 1), figure_text(Ours(None), 2)
-    ('1.50 (1.20 to 1.90)', '< 0.4', '–')
-    """
-    if ours.mean is None:
-        return ours.bound or "–"
-    text = f"{ours.bound} {ours.mean:.{digits}f}".strip()
-    if ours.low is None or ours.high is None:
-        return text
-    return f"{text} ({ours.low:.{digits}f} to {ours.high:.{digits}f})"
-
-
-@dataclass(frozen=True)
 class Charts:
-    """Charts, and how each thing that has lines or bars in them looks in all of them. `instead`: they show all that the
-    item's drawing does."""
+    """Interactive charts with the looks of their lines; `complete`: whether they replace the item's figure."""
 
-    drawn: Sequence[Chart] = ()
+    charts: Sequence[Chart] = ()
     looks: Mapping[str, Look] = field(default_factory=dict)
-    instead: bool = True
+    complete: bool = True
 
 
 @dataclass(frozen=True)
 class Presentation:
-    """What an item shows: its main figures in a sentence or two, tables, findings, notes and drawings by name. `json`
-    is what `--json` prints. A headline of several tasks has its `points`, one for each; the page of an item that has
-    `charts` shows these, and the drawings are for where a page cannot be."""
+    """The content of an item's page.
+
+    Attributes:
+        headline: The main results in a sentence or two.
+        points: The headline as one point per task.
+        charts: Interactive charts of the page.
+        tables: Tables, the main one first.
+        findings: Measured values next to the paper's.
+        notes: Notes for the reader.
+        figures: Figures by file name, for places without the page.
+        json: The value that `--json` prints.
+    """
 
     headline: str
     points: Sequence[str] = ()
@@ -108,14 +302,13 @@ class Presentation:
 
 @dataclass(frozen=True)
 class Work:
-    """All that an item needs to measure one task."""
+    """The input of an item that measures one task; it adds problems to `notes`."""
 
     request: Request
     task: str
     listen: Callable[[JobEvent], None] = lambda _: None
     stopped: Callable[[], bool] = lambda: False
     notes: list[str] = field(default_factory=list)
-    """What could not be done, in words; whoever measures adds to it."""
 
 
 class Item(Protocol):
@@ -123,44 +316,48 @@ class Item(Protocol):
 
     @property
     def name(self) -> str:
-        """As the command line calls it."""
+        """Name on the command line."""
 
     @property
     def title(self) -> str:
-        """What it shows, in a line."""
+        """Title, in one line."""
 
     @property
     def place(self) -> str:
-        """Where it is in the paper."""
+        """Place in the paper, such as "Table 1"."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks that it takes unless told."""
+        """Default tasks."""
 
     @property
     def scale(self) -> str:
-        """The scale that it takes unless told."""
+        """Default scale."""
 
     @property
     def rule(self) -> Rule:
-        """The rule that it scores by unless told."""
+        """Default scoring rule."""
 
     def runs(self, request: Request) -> int:
-        """How many runs it needs, those that are there included."""
+        """Return the number of runs that a request needs, including existing ones."""
 
     def check(self, request: Request) -> None:
-        """Refuse what cannot be measured, before anything runs."""
+        """Validate a request before anything runs.
+
+        Raises:
+            FedBalancerError: If the request cannot be measured.
+        """
 
     def measure(self, work: Work) -> dict[str, pl.DataFrame]:
-        """The tables of one task; makes the runs that are missing."""
+        """Return the tables of one task; missing runs are executed."""
 
     def present(self, frames: Frames) -> Presentation:
-        """What the tables of all tasks show."""
+        """Present the tables of all tasks."""
 
 
 @dataclass(frozen=True)
-class WithoutRuns:
-    """What items have in common that only draw the devices of the published tasks: nothing is run."""
+class DeviceItem:
+    """Base of items that only draw the devices of the published tasks and execute no runs."""
 
     name: str
     title: str
@@ -170,10 +367,8 @@ class WithoutRuns:
     rule: Rule = "fair"
 
     def runs(self, request: Request) -> int:
-        """None."""
         return 0
 
     def check(self, request: Request) -> None:
-        """Refuse tasks that cannot be loaded."""
         for task in request.tasks:
             request.spec(task).load_task()

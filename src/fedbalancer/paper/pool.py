@@ -1,10 +1,10 @@
-"""The pool: one folder for all runs of all items. A run that is there is never made again.
+"""The pool: one folder with the runs of all items, so that no run is executed twice.
 
     runs/paper/har-small-1a2b3c4d/METHOD/seed-N
 
-A folder of the pool is that of a comparison (`fedbalancer report` reads it), and all its runs have one task, scale and
-settings in common. Its name ends in a hash of these: of what differs from the defaults, of the clients' sizes and of
-the size of the model, so that a task that was changed gets a new folder and no run of the old one is taken for its own.
+A folder of the pool is a comparison folder (`fedbalancer report` reads it) whose runs share a task, scale and settings.
+Its name ends in a hash of these: settings that differ from the defaults, the sizes of the clients, and the size of the
+model. A changed task therefore gets a new folder.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.client.flat import build
-from fedbalancer.paper.request import Request, Stopped
-from fedbalancer.report.folders import load_run
-from fedbalancer.report.stored import StoredRun
+from fedbalancer.paper.item import Request, Stopped
+from fedbalancer.reporting.results import StoredRun, load_run
 from fedbalancer.runs.compare import apart, run_folder, shared_results
 from fedbalancer.runs.events import goes_further
 from fedbalancer.runs.jobs import Job, JobEvent, JobPool
@@ -35,154 +34,178 @@ from fedbalancer.runs.spec import RunSpec
 from fedbalancer.store import COMPARISON, ComparisonFile
 from fedbalancer.store.contents import make_folder
 
-Listen = Callable[[JobEvent], None]
 Key = tuple[str, int]
 Targets = Callable[[], Mapping[Key, float]]
-"""Asked when all runs are there: which of them shall go on, and for which accuracy."""
+"""Function that returns the runs to extend, with the accuracy each has to reach; called when all runs exist."""
 SHARED, DAY_S = ".shared-", 24 * 3600.0
-FOUND = "found"
-"""Why a run is done that this command did not start."""
+REUSED = "reused"
+"""Reason of a "done" event for a run that existed before the command."""
 
 
 @dataclass(frozen=True, eq=False)
 class TaskPool:
-    """The runs of one task in the pool: `plan` is the comparison of all methods that the item wants."""
+    """The runs of one task in the pool; `plan` is the comparison of all methods that the item needs."""
 
     request: Request
     plan: ComparisonPlan
     folder: Path
-    _read: dict[Key, StoredRun] = field(default_factory=dict, repr=False)
+    _cache: dict[Key, StoredRun] = field(default_factory=dict, repr=False)
 
     @classmethod
     def make(cls, request: Request, task: str, methods: Sequence[str]) -> TaskPool:
-        """Check the task, the settings and all methods before anything runs."""
+        """Validate the task, the settings and all methods before anything runs.
+
+        Args:
+            request: The request.
+            task: Name of the task.
+            methods: Names of the methods.
+
+        Raises:
+            FedBalancerError: If the task, a setting or a method is invalid.
+        """
         plan = ComparisonPlan.make(request.spec(task), methods, request.seeds, request.extend, "fair")
         return cls(request, plan, request.runs / folder_name(plan))
 
     @cached_property
     def budgets_s(self) -> dict[int, float]:
-        """The budget of every seed."""
+        """Time budget by seed."""
         return self.plan.budgets_s
 
-    def complete(self, unreached: Targets, listen: Listen, stopped: Callable[[], bool]) -> dict[Key, JobEvent]:
-        """Make all runs that are missing or unfinished; then let those go on that `unreached` names, for the target it
-        gives, up to `extend` budgets. Returns the last event of each run that was started."""
+    def complete(
+        self, unreached: Targets, listen: Callable[[JobEvent], None], stopped: Callable[[], bool]
+    ) -> dict[Key, JobEvent]:
+        """Execute all missing or unfinished runs, then extend those that did not reach their target.
+
+        Args:
+            unreached: Function that returns the runs to extend and their targets; a run is extended up to
+                `request.extend` budgets.
+            listen: Callback for events.
+            stopped: Function that returns whether to stop.
+
+        Returns:
+            The last event of each run that was started.
+
+        Raises:
+            Stopped: If the user asked to stop.
+        """
         make_folder(self.folder)
-        self._describe()
+        self._write_comparison()
         specs = list(self.specs.values())
-        missing = [spec for spec in specs if not self._covered(spec)]
+        missing = [spec for spec in specs if not self._is_complete(spec)]
         for spec in specs:
-            listen(JobEvent(spec.key, "waiting") if spec in missing else JobEvent(spec.key, "done", why=FOUND))
-        side_by_side, each = self.request.resources.shared_out(max(len(missing), 1), self.request.jobs)
+            listen(JobEvent(spec.key, "waiting") if spec in missing else JobEvent(spec.key, "done", why=REUSED))
+        count, resources = self.request.resources.shared_out(max(len(missing), 1), self.request.jobs)
         with (
             _shared_results(self.folder) as results,
-            JobPool(self.plan.own_task, side_by_side, replace(each, results=results)) as pool,
+            JobPool(self.plan.own_task, count, replace(resources, results=results)) as pool,
         ):
-            jobs = [Job(spec, self._place(spec), changes={"budget_s": spec.budget_s}) for spec in missing]
-            order = {spec.key: place for place, spec in enumerate(apart(missing, side_by_side))}
+            jobs = [Job(spec, self._run_folder(spec), changes={"budget_s": spec.budget_s}) for spec in missing]
+            order = {spec.key: place for place, spec in enumerate(apart(missing, count))}
             outcomes = self._run(pool, sorted(jobs, key=lambda job: order[job.key]), listen, stopped)
-            further = self._further(unreached())
-            for job in further:
-                listen(goes_further(job.key, self.stored(*job.key).curve, self._longer_s(job.spec.seed)))
-            return outcomes | self._run(pool, further, listen, stopped)
-
-    def _further(self, targets: Mapping[Key, float]) -> list[Job]:
-        """The runs that are to go on; those that came to the end of the extension already rest."""
-        jobs = []
-        for (method, seed), target in targets.items():
-            spec, longer_s = self.specs[method, seed], self._longer_s(seed)
-            stored = self.stored(method, seed).curve
-            if stored.status == "done" and stored.last_s < longer_s:
-                jobs.append(Job(spec, self._place(spec), changes={"budget_s": longer_s, "target": target}))
-        return jobs
-
-    def _longer_s(self, seed: int) -> float:
-        """How long a run may take to reach its target."""
-        return self.plan.extend * self.budgets_s[seed]
+            extensions = self._extensions(unreached())
+            for job in extensions:
+                listen(goes_further(job.key, self.stored(*job.key).curve, self._extended_s(job.spec.seed)))
+            return outcomes | self._run(pool, extensions, listen, stopped)
 
     def stored(self, method: str, seed: int) -> StoredRun:
-        """A run as far as it is there; read once, unless it goes on here."""
-        if (method, seed) not in self._read:
-            self._read[method, seed] = load_run(self._place(self.specs[method, seed]), method, seed)
-        return self._read[method, seed]
+        """Load a run as far as it exists, from memory unless it ran since."""
+        if (method, seed) not in self._cache:
+            self._cache[method, seed] = load_run(self._run_folder(self.specs[method, seed]), method, seed)
+        return self._cache[method, seed]
 
     @cached_property
     def specs(self) -> dict[Key, RunSpec]:
-        """All runs that are wanted, the same whichever item asks for them: with a grid of seconds, by whatever rule
-        they are scored."""
+        """All runs, with evaluations on a grid of seconds whatever the rule, so that items share them."""
         return {spec.key: spec for spec in self.plan.specs}
 
-    def _place(self, spec: RunSpec) -> Path:
+    def _extensions(self, targets: Mapping[Key, float]) -> list[Job]:
+        """Return the runs to extend, without those that already cover the extended budget."""
+        jobs = []
+        for (method, seed), target in targets.items():
+            spec, extended_s = self.specs[method, seed], self._extended_s(seed)
+            curve = self.stored(method, seed).curve
+            if curve.status == "done" and curve.last_s < extended_s:
+                jobs.append(Job(spec, self._run_folder(spec), changes={"budget_s": extended_s, "target": target}))
+        return jobs
+
+    def _extended_s(self, seed: int) -> float:
+        return self.plan.extend * self.budgets_s[seed]
+
+    def _run_folder(self, spec: RunSpec) -> Path:
         return run_folder(self.folder, spec)
 
-    def _covered(self, spec: RunSpec) -> bool:
-        """Whether the run is done and came to its budget. One that is done but shorter is carried on."""
+    def _is_complete(self, spec: RunSpec) -> bool:
+        """Return whether the run is done and covers its budget; a shorter run is continued."""
         curve = self.stored(*spec.key).curve
         return curve.status == "done" and curve.last_s >= (spec.budget_s or 0.0)
 
     def _run(
-        self, pool: JobPool, jobs: Sequence[Job], listen: Listen, stopped: Callable[[], bool]
+        self, pool: JobPool, jobs: Sequence[Job], listen: Callable[[JobEvent], None], stopped: Callable[[], bool]
     ) -> dict[Key, JobEvent]:
         if not jobs:
             return {}
         outcomes = pool.run(jobs, listen, stopped)
         for key in outcomes:
-            self._read.pop(key, None)
+            self._cache.pop(key, None)
         if stopped() or any(event.kind == "stopped" for event in outcomes.values()):
             raise Stopped
         return outcomes
 
-    def _describe(self) -> None:
-        """comparison.json of the folder, with all methods and seeds that were ever asked for."""
-        wanted = self.plan.file
+    def _write_comparison(self) -> None:
+        """Write comparison.json with all methods and seeds that were ever requested."""
+        comparison = self.plan.file
         if (self.folder / COMPARISON).is_file():
             known = ComparisonFile.read(self.folder)
-            wanted = replace(
-                wanted,
-                methods=tuple(dict.fromkeys([*known.methods, *wanted.methods])),
-                seeds=tuple(sorted({*known.seeds, *wanted.seeds})),
-                budgets_s={**known.budgets_s, **wanted.budgets_s},
+            comparison = replace(
+                comparison,
+                methods=tuple(dict.fromkeys([*known.methods, *comparison.methods])),
+                seeds=tuple(sorted({*known.seeds, *comparison.seeds})),
+                budgets_s={**known.budgets_s, **comparison.budgets_s},
             )
-        wanted.write(self.folder)
+        comparison.write(self.folder)
 
 
 @contextmanager
 def _shared_results(folder: Path) -> Iterator[Path | None]:
-    """A folder of this command's own for what its runs have in common: another command may be at work on the same task.
-    What a killed one left behind goes after a day."""
+    """Provide a temporary folder for results that the runs of this command share.
+
+    Other commands may work on the same task at the same time. Folders that a killed command left are removed after a
+    day.
+    """
     for left in folder.glob(f"{SHARED}*"):
         if time.time() - left.stat().st_mtime > DAY_S:
             shutil.rmtree(left, ignore_errors=True)
-    mine = Path(tempfile.mkdtemp(prefix=SHARED, dir=folder))
+    temporary = Path(tempfile.mkdtemp(prefix=SHARED, dir=folder))
     try:
-        with shared_results(mine) as results:
+        with shared_results(temporary) as results:
             yield results
     finally:
-        shutil.rmtree(mine, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def folder_name(plan: ComparisonPlan) -> str:
-    """The name of a task's folder in the pool."""
+    """Return the name of a task's folder in the pool."""
     spec, task = plan.base, plan.task
     settings, _ = resolve_spec(spec, task)
     common: dict[str, Any] = {
-        "task": _name(spec), "scale": spec.scale, "variant": task.variant, "engine": spec.engine,
+        "task": _task_name(spec), "scale": spec.scale, "variant": task.variant, "engine": spec.engine,
         "device": spec.device, "settings": settings.model_dump(mode="json", exclude_defaults=True),
         "clients": sorted(task.sizes.items()),
         "parameters": sum(tensor.numel() for tensor in build(task.model).parameters()),
     }  # fmt: skip
     digest = hashlib.sha256(json.dumps(common, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    return f"{slug(_name(spec))}-{spec.scale}-{digest}"
+    return f"{make_slug(_task_name(spec))}-{spec.scale}-{digest}"
 
 
-def slug(name: str) -> str:
-    """A name as a folder can have it.
+def make_slug(name: str) -> str:
+    """Convert a name to a folder name.
 
-    >>> slug("my/tasks.toml"), slug("../<b>")
-    ('my-tasks.toml', 'b')
+    Example:
+        >>> make_slug("my/tasks.toml"), make_slug("../<b>")
+        ('my-tasks.toml', 'b')
     """
     return re.sub(r"[^\w.]+", "-", name).strip("-.") or "task"
 
 
-def _name(spec: RunSpec) -> str:
+def _task_name(spec: RunSpec) -> str:
     return spec.task if isinstance(spec.task, str) else spec.task.name

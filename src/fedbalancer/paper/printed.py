@@ -1,8 +1,8 @@
-"""The numbers that the paper prints, exactly as printed, with the place of each.
+"""The numbers of the paper, exactly as printed, with their places.
 
 J. Shin et al., "FedBalancer: Data and Pace Control for Efficient Federated Learning on Heterogeneous Clients", MobiSys
-2022. Means and standard deviations are over three seeds. Where the text and a table disagree the table stands here, and
-`DISAGREE` says what the text has.
+2022. Means and standard deviations are over three seeds. Where the text and a table disagree, this module has the value
+of the table, and `DISAGREE` that of the text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEEDS = 3
 
 @dataclass(frozen=True)
 class Printed:
-    """A printed number with its deviation (None: none is printed), its digits after the point, and its place."""
+    """A printed number with its standard deviation (None if not printed), its number of decimals, and its place."""
 
     mean: float
     std: float | None = None
@@ -34,7 +34,7 @@ class Printed:
 
     @property
     def _rounding(self) -> float:
-        """Half of the last digit: what was rounded away."""
+        """Half a unit of the last digit."""
         return 0.5 * 10.0**-self.digits
 
     def __str__(self) -> str:
@@ -109,7 +109,7 @@ TABLE1: Mapping[tuple[str, str], tuple[Printed, Printed]] = MappingProxyType(
 GRID: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {"w": (5, 20), "lss": (0.01, 0.05, 0.10), "dss": (0.05, 0.10, 0.25), "p": (0.75, 1.00)}
 )
-"""Section 4.1, Method: the settings that were tried; the recommended ones are in `RECOMMENDED`."""
+"""Section 4.1, Method: the settings of the grid; `RECOMMENDED` has the recommended ones."""
 RECOMMENDED: Mapping[str, float] = MappingProxyType({"w": 20, "lss": 0.05, "dss": 0.05, "p": 1.00})
 
 TABLE2: Mapping[tuple[str, str], Mapping[str, str]] = MappingProxyType({
@@ -124,7 +124,7 @@ TABLE2: Mapping[tuple[str, str], Mapping[str, str]] = MappingProxyType({
     ("har", "A"): {"w": "5/5/20", "lss": "0.1/0.01/0.05", "dss": "0.1/0.1/0.25", "p": "1/1/0.75"},
     ("har", "S"): {"w": "5", "lss": "0.1/0.1/0.05", "dss": "0.25", "p": "0.75/0.75/1"},
 })  # fmt: skip
-"""Table 2: the settings of FedBalancer-A and -S; a slash parts the three seeds."""
+"""Table 2: the settings of FedBalancer-A and -S; a slash separates the three seeds."""
 
 _PARAMETERS = (
     ("w", 5), ("w", 20), ("lss", 0.01), ("lss", 0.05), ("lss", 0.10), ("dss", 0.05), ("dss", 0.10), ("dss", 0.25),
@@ -168,7 +168,7 @@ TABLE4 = (
     ("LG", 2015, "Nexus 5X", "Snapdragon 808", 4),
     ("Essential", 2017, "Essential Phone", "Snapdragon 835", 1),
 )
-"""Table 4: builder, year, device, processor and quantity of the 21 phones of the test bed."""
+"""Table 4: manufacturer, year, device, processor and quantity of the 21 phones of the test bed."""
 
 _TABLE5 = {
     "fedavg+1t": (0.99, 0.03, 0.852, 0.020),
@@ -202,8 +202,8 @@ SPEEDUPS: Mapping[tuple[str, str], Printed] = MappingProxyType({
     ("shakespeare", "prox"): Printed(1.05, None, 2, "section 4.2, lower end for NLP"),
     ("shakespeare", "sampleselection"): Printed(1.41, None, 2, "section 4.2, lower end for NLP"),
 })  # fmt: skip
-"""FedBalancer's speed-up over the best of each kind of baseline. The text gives ranges over the tasks of a domain;
-which end is which task follows from the quotients of Table 1."""
+"""FedBalancer's speed-up over the best of each kind of baseline. The text gives ranges over the tasks of a domain; the
+quotients of Table 1 show which end belongs to which task."""
 
 LOW_NORMS: Mapping[tuple[str, str], Printed] = MappingProxyType(
     {
@@ -224,15 +224,15 @@ FIGURE2_ACCURACY: Mapping[tuple[str, str], Printed] = MappingProxyType(
 """Final accuracy of the best method of the figure."""
 FIGURE2_FASTER: Mapping[tuple[str, str], Printed] = MappingProxyType(
     {
-        ("femnist", "fedavg+spc"): Printed(1.436, None, 3, "section 2.2 (Figure 2), 1T to .750"),
-        ("femnist", "fedavg[deadline=1.5T]"): Printed(1.470, None, 3, "section 2.2 (Figure 2), 1T to .750"),
-        ("femnist", "fedavg+2t"): Printed(1.779, None, 3, "section 2.2 (Figure 2), 1T to .750"),
-        ("shakespeare", "fedavg+1t"): Printed(1.617, None, 3, "section 2.2 (Figure 2), SmartPC to .450"),
-        ("shakespeare", "fedavg[deadline=1.5T]"): Printed(1.428, None, 3, "section 2.2 (Figure 2), SmartPC to .450"),
-        ("shakespeare", "fedavg+2t"): Printed(1.454, None, 3, "section 2.2 (Figure 2), SmartPC to .450"),
+        ("femnist", "fedavg+spc"): Printed(1.436, None, 3, "section 2.2 (Figure 2), 1T to 0.750"),
+        ("femnist", "fedavg[deadline=1.5T]"): Printed(1.470, None, 3, "section 2.2 (Figure 2), 1T to 0.750"),
+        ("femnist", "fedavg+2t"): Printed(1.779, None, 3, "section 2.2 (Figure 2), 1T to 0.750"),
+        ("shakespeare", "fedavg+1t"): Printed(1.617, None, 3, "section 2.2 (Figure 2), SmartPC to 0.450"),
+        ("shakespeare", "fedavg[deadline=1.5T]"): Printed(1.428, None, 3, "section 2.2 (Figure 2), SmartPC to 0.450"),
+        ("shakespeare", "fedavg+2t"): Printed(1.454, None, 3, "section 2.2 (Figure 2), SmartPC to 0.450"),
     }
 )
-"""How many times as fast as this method the best one is ("43.6 % faster" read as 1.436 times)."""
+"""How many times as fast as this method the best one is ("43.6% faster" is read as 1.436 times)."""
 
 DDLE: Mapping[str, tuple[Printed, Printed]] = MappingProxyType({
     "femnist": (Printed(172, None, 0, "section 3.3.1 (Figure 4)"), Printed(2.57, None, 2, "section 3.3.1 (Figure 4)")),
@@ -240,11 +240,11 @@ DDLE: Mapping[str, tuple[Printed, Printed]] = MappingProxyType({
         Printed(157, None, 0, "section 3.3.1 (Figure 4)"), Printed(0.13, None, 2, "section 3.3.1 (Figure 4)"),
     ),
 })  # fmt: skip
-"""The deadline of peak DDL-E in seconds, and that DDL-E; of all clients at five epochs."""
+"""The deadline with the highest DDL-E in seconds, and that DDL-E, for all clients at five epochs."""
 CLIENTS: Mapping[str, int] = MappingProxyType(
     {"femnist": 712, "celeba": 915, "reddit": 813, "shakespeare": 171, "har": 30}
 )
-"""Users of each data set (section 4.1); of some a tenth only tests."""
+"""Number of users per data set (section 4.1); in some data sets a tenth of them is for testing only."""
 
 NOISE: Mapping[tuple[str, float], Printed] = MappingProxyType(
     {
@@ -271,11 +271,11 @@ NETWORK_CV: Mapping[str, Printed] = MappingProxyType(
     }
 )
 """Mean coefficient of variation of the communication latency."""
-NETWORK_PEAK = Printed(3.91, None, 2, "section 4.6: most over mean communication latency")
+NETWORK_PEAK = Printed(3.91, None, 2, "section 4.6: longest divided by mean communication latency")
 
 DISAGREE = (
-    "Section 4.3 has 3.71 over 3.42 and 14.8 % over 13.3 % for w on Reddit; Table 3 has 3.70 over 3.40 and .147, .146.",
+    "Section 4.3 has 3.71 over 3.42 and 14.8% over 13.3% for w on Reddit; Table 3 has 3.70 over 3.40 and 0.147, 0.146.",
     "Section 4.6 has a speed-up of 1.34 over FedAvg; Table 5 has 1.33.",
-    "Table 5 has .800 for FedAvg+2T; the mean of the authors' three sittings is .833.",
+    "Table 5 has 0.800 for FedAvg+2T; the mean of the authors' three sittings is 0.833.",
 )
-"""Where the paper disagrees with itself."""
+"""Where the text and the tables of the paper disagree."""

@@ -21,8 +21,8 @@ from fedbalancer.client.model_check import check_accuracy
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.methods import Method
-from fedbalancer.report import Comparison, RunCurve, score, write_report
-from fedbalancer.report.folders import load_run
+from fedbalancer.reporting import Comparison, RunCurve, score, write_report
+from fedbalancer.reporting.results import load_run
 from fedbalancer.runs.display import comparison_display, is_wanted
 from fedbalancer.runs.events import goes_further
 from fedbalancer.runs.executor_cache import ExecutorCache

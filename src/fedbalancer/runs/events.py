@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fedbalancer.report import RunCurve
+from fedbalancer.reporting import RunCurve
 from fedbalancer.runs.rounds import Progress
 from fedbalancer.store import MemoryRecorder
 

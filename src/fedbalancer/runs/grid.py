@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from fedbalancer.report.rule import CLOCK_SLACK, HELD
+from fedbalancer.reporting.rule import CLOCK_SLACK, HELD
 from fedbalancer.store.rows import SECONDS, EvalRow
 from fedbalancer.sums import total
 

@@ -16,9 +16,9 @@ from fedbalancer.engine.executors import Resources
 from fedbalancer.engine.executors.shared_memory import SharedValue
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.processes import become_worker
-from fedbalancer.report import RunCurve
-from fedbalancer.report.fairness import with_selections
-from fedbalancer.report.stored import by_schedule
+from fedbalancer.reporting import RunCurve
+from fedbalancer.reporting.clients import add_selections
+from fedbalancer.reporting.results import split_by_schedule
 from fedbalancer.runs.events import JobEvent
 from fedbalancer.runs.execute import carry_on, execute, go
 from fedbalancer.runs.executor_cache import ExecutorCache
@@ -112,8 +112,8 @@ def curve_of(key: tuple[str, int], result: RunResult) -> RunCurve:
     end_s = float(result.rounds["end_s"][-1]) if len(result.rounds) else None
     population = result.population
     if population is not None:
-        population = with_selections(population, result.rounds, result.clients.lazy())
-    by_rounds, grid = by_schedule(result.evals)
+        population = add_selections(population, result.rounds, result.clients.lazy())
+    by_rounds, grid = split_by_schedule(result.evals)
     return RunCurve(*key, by_rounds, result.status, end_s, result.rounds, grid, population)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from fedbalancer.errors import BadSetting
 from fedbalancer.methods import Method
-from fedbalancer.report.rule import GRID, Rule, checked_rule
-from fedbalancer.report.scores import checked_targets
+from fedbalancer.reporting.rule import GRID, Rule, check_rule
+from fedbalancer.reporting.scores import check_targets
 from fedbalancer.runs.simulation import resolve_spec, timed_clock_s
 from fedbalancer.runs.spec import RunSpec
 from fedbalancer.runs.trust import check_trusted, code_of
@@ -64,7 +64,7 @@ class ComparisonPlan:
         resolved = [resolve_spec(replace(base, method=method), task)[0] for method in methods]
         return cls(
             base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolved[0].rounds, extend=extend,
-            rule=checked_rule(rule), targets=checked_targets(targets),
+            rule=check_rule(rule), targets=check_targets(targets),
         )  # fmt: skip
 
     @classmethod

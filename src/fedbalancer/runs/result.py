@@ -13,7 +13,7 @@ from fedbalancer.types import Weights
 if TYPE_CHECKING:
     import polars as pl
 
-    from fedbalancer.report.notebook import Plot
+    from fedbalancer.reporting.notebook import Plot
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,15 +68,15 @@ class RunResult:
 
     def to_pandas(self) -> Any:
         """The same for pandas."""
-        from fedbalancer.report.notebook import to_pandas
+        from fedbalancer.reporting.notebook import to_pandas
 
         return to_pandas(self.to_polars())
 
     def plot(self) -> Plot:
         """A picture of the accuracy over time; `result.plot().save("picture.png")` writes it to a file."""
-        from fedbalancer.report.notebook import plotted_run
-        from fedbalancer.report.stored import RunCurve, by_schedule
+        from fedbalancer.reporting.notebook import plot_run
+        from fedbalancer.reporting.results import RunCurve, split_by_schedule
 
-        by_rounds, grid = by_schedule(self.evals)
+        by_rounds, grid = split_by_schedule(self.evals)
         curve = RunCurve(self.method, self.seed, by_rounds, self.status, self.clock_s, None, grid)
-        return plotted_run(self.task, curve)
+        return plot_run(self.task, curve)

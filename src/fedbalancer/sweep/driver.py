@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.processes import DIED, process_context
-from fedbalancer.report import RunCurve
+from fedbalancer.reporting import RunCurve
 from fedbalancer.runs.plan import BUDGET_METHOD
 from fedbalancer.sweep.objective import Reference, accuracy_at_budget, reference, time_ratio
 from fedbalancer.sweep.plan import SweepPlan, run_folder

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import polars as pl
 
-from fedbalancer.report import RunCurve
-from fedbalancer.report.rule import CLOCK_SLACK, points
+from fedbalancer.reporting import RunCurve
+from fedbalancer.reporting.rule import CLOCK_SLACK, select_evaluations
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ Held = list[tuple[float, float]]
 
 def held(curve: RunCurve, budget_s: float) -> Held:
     """What a run holds, and when."""
-    found = points(curve, budget_s, "fair").drop_nulls("level")
+    found = select_evaluations(curve, budget_s, "fair").drop_nulls("level")
     inside = found.filter(pl.col("at_s") <= budget_s * (1 + CLOCK_SLACK))
     return list(inside.select("at_s", "level").iter_rows())
 

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from fedbalancer.files import write_bytes, write_text
+from fedbalancer.reporting.plotting import new_figure, write_figure
+from fedbalancer.reporting.style import GREY, RED, SKY
 from fedbalancer.spelling import value_text
-from fedbalancer.sweep.figure import write_figure
 from fedbalancer.sweep.plan import SweepPlan
+from fedbalancer.sweep.space import Choice
 
 if TYPE_CHECKING:
     import optuna
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WORDS = {"COMPLETE": "done", "PRUNED": "given up", "FAIL": "failed", "RUNNING": "stopped", "WAITING": "waiting"}
 
@@ -84,8 +88,49 @@ def write_results(plan: SweepPlan, study: optuna.Study, out: Path, stopped: bool
     sweep = Sweep(plan.objective, plan.minimised, read_trials(study), stopped)
     write_bytes(out / "trials.parquet", _parquet(plan, sweep.trials))
     write_text(out / "table.md", markdown(plan, sweep))
-    write_figure(out / "figures", plan, sweep.trials)
+    figure = plot_trials(plan, sweep.trials)
+    for suffix in ("png", "svg"):
+        write_figure(figure, out / "figures" / f"trials.{suffix}")
     return sweep
+
+
+def plot_trials(plan: SweepPlan, trials: Sequence[Trial]) -> Figure:
+    """Plot the value of every trial with the best value so far, and the value over each setting."""
+    parameters = plan.space.parameters
+    figure = new_figure(3.4 * (1 + len(parameters)), 3.4)
+    panels = figure.subplots(1, 1 + len(parameters), sharey=True, squeeze=False)[0]
+    valued = [trial for trial in trials if trial.value is not None]
+    _draw_progress(panels[0], plan, trials, valued)
+    for axes, parameter in zip(panels[1:], parameters, strict=True):
+        texts = list(map(value_text, parameter.values)) if isinstance(parameter, Choice) else None
+        _draw_setting(axes, parameter.key, texts, valued, bool(getattr(parameter, "log", False)))
+    figure.suptitle(f"{plan.space.method} on {plan.comparison.task.name}", fontsize=11)
+    return figure
+
+
+def _draw_progress(axes: Axes, plan: SweepPlan, trials: Sequence[Trial], valued: Sequence[Trial]) -> None:
+    better = min if plan.minimised else max
+    best = [better(t.value for t in valued[: place + 1] if t.value is not None) for place in range(len(valued))]
+    axes.plot([t.number for t in valued], [t.value or 0.0 for t in valued], "o", color=SKY, label="trial")
+    axes.step([t.number for t in valued], best, where="post", color=RED, label="best so far")
+    for number in (trial.number for trial in trials if trial.state == "given up"):
+        axes.axvline(number, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
+    axes.set(xlabel="Trial (dotted: given up)", ylabel="Time, FedAvg+1T = 1" if plan.minimised else "Accuracy")
+    axes.legend(fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_setting(axes: Axes, key: str, texts: list[str] | None, valued: Sequence[Trial], log: bool) -> None:
+    values: list[Any] = [trial.settings[key] for trial in valued]
+    if texts is not None:
+        values = [texts.index(value_text(value)) for value in values]
+        axes.set_xticks(range(len(texts)), texts)
+        axes.set_xlim(-0.5, len(texts) - 0.5)
+    axes.plot(values, [trial.value or 0.0 for trial in valued], "o", color=SKY)
+    if log:
+        axes.set_xscale("log")
+    axes.set_xlabel(key)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def rule(plan: SweepPlan) -> str:

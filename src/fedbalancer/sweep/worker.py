@@ -10,7 +10,7 @@ from typing import Any
 from fedbalancer.engine.executors import Resources
 from fedbalancer.errors import FedBalancerError
 from fedbalancer.processes import become_worker
-from fedbalancer.report import RunCurve
+from fedbalancer.reporting import RunCurve
 from fedbalancer.runs.execute import RunResult, carry_on, execute
 from fedbalancer.runs.executor_cache import ExecutorCache
 from fedbalancer.runs.job import curve_of

@@ -17,11 +17,11 @@ from fedbalancer.client.train import TorchTrainer
 from fedbalancer.errors import BadSetting, MissingData
 from fedbalancer.export.run import export
 from fedbalancer.files import write_json
-from fedbalancer.report import Comparison, write_report
+from fedbalancer.reporting import Comparison, write_report
+from fedbalancer.reporting.plotting import plot_latencies, write_figure
 from fedbalancer.store import RunFolder, check_free, status_of
-from fedbalancer.testbed.figure import write_figure
 from fedbalancer.testbed.netns import check
-from fedbalancer.testbed.phone_logs import PHONES, Lag
+from fedbalancer.testbed.phone_logs import PHONES, Lag, latencies
 from fedbalancer.testbed.plan import FILE, BedPlan
 from fedbalancer.testbed.running import Listen, RunningBed
 from fedbalancer.testbed.twin import Twin
@@ -108,7 +108,7 @@ def _reported(plan: BedPlan, bed: RunningBed, stopped: bool) -> BedResult:
     tables = [pl.read_parquet(plan.run_folder(method) / PHONES, glob=False) for method in bed.lags]
     if tables:
         title = f"Latency of {plan.clients} emulated phones, {plan.loaded.name}"
-        write_figure(pl.concat(tables), folder / "figures" / "latency.png", title)
+        write_figure(plot_latencies(latencies(pl.concat(tables)), title), folder / "figures" / "latency.png")
     result = BedResult(comparison, folder, bed.twins, bed.lags, stopped)
     write_json(folder / "testbed.json", {"speed": plan.speed, **result.to_json()})
     return result

@@ -9,9 +9,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from fedbalancer.files import write_bytes
+from fedbalancer.types import FloatArray
 
 PHONES = "phones.parquet"
 SCHEMA = {
@@ -84,3 +86,24 @@ def lag_of(phones: pl.DataFrame, speed: float, stood_s: float = 0.0) -> Lag:
         stood_s=stood_s,
         suggested_speed=None if p90_share <= BEARABLE else max(round(speed / needed, 1), 0.1),
     )
+
+
+def latencies(phones: pl.DataFrame) -> list[tuple[str, FloatArray, FloatArray]]:
+    """Return name, training seconds and network seconds of every phone, the slowest trainer first.
+
+    Args:
+        phones: The rows of `phones.parquet`.
+
+    Returns:
+        The seconds as minimum, mean and maximum over the rounds.
+    """
+    rows = [
+        (str(client), _spread(group["busy_s"]), _spread(group["download_s"] + group["upload_s"]))
+        for (client,), group in phones.group_by(["client"])
+    ]
+    return sorted(rows, key=lambda row: (-row[1][1], row[0]))
+
+
+def _spread(values: pl.Series) -> FloatArray:
+    numbers = values.to_numpy()
+    return np.array([numbers.min(), numbers.mean(), numbers.max()])

@@ -15,8 +15,8 @@ import polars as pl
 from fedbalancer.errors import FedBalancerError, MissingData
 from fedbalancer.files import write_json
 from fedbalancer.flower.local import Federation, free_port
-from fedbalancer.report.folders import load_run
-from fedbalancer.report.rule import final_accuracy, is_fedavg, points
+from fedbalancer.reporting.results import load_run
+from fedbalancer.reporting.rule import final_accuracy, is_fedavg, select_evaluations
 from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.runs.plan import BUDGET_METHOD
 from fedbalancer.runs.rounds import Progress
@@ -150,7 +150,7 @@ class RunningBed:
             self.budget_s = float(pl.read_parquet(run / "rounds.parquet", glob=False)["end_s"].max())  # type: ignore[arg-type]
             self._write_comparison()
         if is_reference:
-            reached = final_accuracy(points(load_run(run).curve, self.budget_s, "paper"), self.budget_s)
+            reached = final_accuracy(select_evaluations(load_run(run).curve, self.budget_s, "paper"), self.budget_s)
             self.target = max(self.target, reached or 0.0)
         phones = gather(self.plan.phone_logs(method), run)
         chosen = self.plan.method(method)

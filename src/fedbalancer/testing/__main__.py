@@ -1,4 +1,7 @@
-"""`python -m fedbalancer.testing golden FILE`: 0 if all is as recorded, 1 if not, 2 if the file cannot be read."""
+"""`python -m fedbalancer.testing golden FILE`: replay golden rounds.
+
+The exit code is 0 if all values are as recorded, 1 if some differ, 2 if the file cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import sys
 from collections.abc import Sequence
 
 from fedbalancer.errors import FedBalancerError
-from fedbalancer.testing.golden import replay_golden
+from fedbalancer.paper.golden import replay_golden
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m fedbalancer.testing", description="Checks against recordings.")
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fedbalancer.testing", description="Checks against the authors' logs."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     golden = commands.add_parser("golden", help="replay recorded rounds; exit code 1 if any value differs")
     golden.add_argument("file", help="golden rounds, as JSON")

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedbalancer.bench.tasks import bench_task
 from fedbalancer.client.fast import chain, kernels
 from fedbalancer.client.fast.chain import chain_of
 from fedbalancer.client.fast.plan import fast_module
 from fedbalancer.client.train import TorchTrainer
+from fedbalancer.paper.bench.workloads import bench_task
 from fedbalancer.task import Task
 from fedbalancer.types import ClientWork, Weights
 

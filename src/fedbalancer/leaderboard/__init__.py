@@ -1,1 +1,0 @@
-"""All results of a folder on one page: tasks x methods (`fedbalancer leaderboard`)."""

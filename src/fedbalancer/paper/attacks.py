@@ -1,0 +1,142 @@
+"""Measure how far attackers influence a method: its loss threshold, deadline, client selection and model.
+
+Two runs with and without attackers also differ by chance: other clients are selected, others miss the deadline. A
+second server therefore observes the same rounds with the true reports of all clients whose reports were accepted, and
+the plans of the two servers are compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fedbalancer.attacks import Attackers, poisons
+from fedbalancer.protocols import Executor
+from fedbalancer.runs.executor_cache import ExecutorCache
+from fedbalancer.runs.simulation import Simulation, build
+from fedbalancer.runs.spec import RunSpec
+from fedbalancer.server.report_check import believed
+from fedbalancer.task import Task
+from fedbalancer.types import ClientReport, Order, RoundPlan, RoundResult, ServerState
+
+LAST = 5
+"""Number of rounds at the end of a run over which accuracy is averaged, because it varies between rounds."""
+
+
+@dataclass(frozen=True)
+class Influence:
+    """The influence of attackers on a run.
+
+    Attributes:
+        threshold: Largest error of the loss threshold.
+        deadline: Largest relative error of the deadline.
+        honest: Share of the selected honest clients that completed.
+        selected: Share of rounds in which the most selected attacker was selected.
+        rejected: Number of rejected reports.
+        wrongly_rejected: Number of rejected reports of honest clients.
+        accuracy: Mean accuracy over the last rounds.
+    """
+
+    threshold: float
+    deadline: float
+    honest: float
+    selected: float
+    rejected: int
+    wrongly_rejected: int
+    accuracy: float
+
+
+class _RecordedAttackers(Attackers):
+    """Attackers whose true reports are recorded."""
+
+    def __init__(self, attackers: Attackers | None) -> None:
+        super().__init__({} if attackers is None else attackers.attack_of)
+        self.truth: list[ClientReport] = []
+
+    def falsified(self, report: ClientReport, order: Order) -> ClientReport:
+        self.truth.append(report)
+        return super().falsified(report, order)
+
+
+class _Counts:
+    """Counts over rounds."""
+
+    def __init__(self, attackers: Attackers) -> None:
+        self.attackers = set(attackers.attack_of)
+        self.threshold, self.deadline = 0.0, 0.0
+        self.selected: Counter[str] = Counter()
+        self.honest_selected = self.honest_done = self.rejected = self.wrongly_rejected = 0
+        self.accuracies: list[float] = []
+
+    def compare(self, plan: RoundPlan, honest: Order) -> None:
+        """Compare the plan of a round with the plan that true reports would have given."""
+        self.threshold = max(self.threshold, abs(plan.order.loss_threshold - honest.loss_threshold))
+        if honest.deadline_s < float("inf"):
+            self.deadline = max(self.deadline, abs(plan.order.deadline_s / honest.deadline_s - 1))
+
+    def add(self, result: RoundResult) -> None:
+        """Count the outcome of a round."""
+        self.selected.update(set(result.plan.cohort) & self.attackers)
+        self.honest_selected += len(set(result.plan.cohort) - self.attackers)
+        self.honest_done += len({report.client for report in result.reports} - self.attackers)
+        rejected = [missing.client for missing in result.missing if missing.problem]
+        self.rejected += len(rejected)
+        self.wrongly_rejected += len(set(rejected) - self.attackers)
+
+    def summarize(self, rounds: int) -> Influence:
+        selected = max(self.selected.values(), default=0) / rounds
+        honest = self.honest_done / max(self.honest_selected, 1)
+        accuracy = sum(self.accuracies) / max(len(self.accuracies), 1)
+        return Influence(
+            self.threshold, self.deadline, honest, selected, self.rejected, self.wrongly_rejected, accuracy
+        )
+
+
+def measure_influence(spec: RunSpec, task: Task, executor: Executor, attacks: Sequence[str] = ()) -> Influence:
+    """Run a specification under attack, for its `rounds`.
+
+    Args:
+        spec: The run.
+        task: Its task.
+        executor: Executor for training, unless an attack changes the clients' data.
+        attacks: Attacks as in `run --attack`.
+    """
+    settings = {**spec.overrides, "attacks": tuple(attacks)}
+    attacked = replace(spec, settings=settings)
+    if poisons(tuple(attacks)):  # the executor needs the changed data
+        executor = ExecutorCache().executor(attacked, task)
+    simulation = build(attacked, task, executor)
+    server, engine = simulation.server, simulation.engine
+    engine.attackers = attackers = _RecordedAttackers(engine.attackers)
+    counts = _Counts(attackers)
+    state = honest_state = server.init(executor.initial_weights(spec.seed))
+    rounds = spec.rounds if spec.rounds is not None else simulation.settings.rounds
+    for number in range(rounds):
+        plan = server.plan(state, engine.available(state.clock_s))
+        honest_plan = _replan(simulation, honest_state, plan)
+        counts.compare(plan, honest_plan.order)
+        attackers.truth = []
+        raw_result = engine.run(plan, state.weights, state.clock_s)
+        result = believed(raw_result, state, server.setup, server.cohort_faults(state))
+        true_result = _replace_reports(result, honest_plan, attackers.truth)
+        honest_state = server.observe(honest_state, true_result)
+        state = server.observe(state, result)
+        counts.add(result)
+        if number >= rounds - LAST and not spec.timing_only:
+            counts.accuracies.append(executor.evaluate(server.model(state)).accuracy)
+    return counts.summarize(rounds)
+
+
+def _replace_reports(result: RoundResult, plan: RoundPlan, truth: Sequence[ClientReport]) -> RoundResult:
+    """Return the round with the true reports of all clients whose reports were accepted."""
+    accepted = {report.client for report in result.reports}
+    return replace(result, plan=plan, reports=tuple(report for report in truth if report.client in accepted))
+
+
+def _replan(simulation: Simulation, state: ServerState, plan: RoundPlan) -> RoundPlan:
+    """Return the plan that a server in this state makes for the same clients."""
+    server, rows = simulation.server, state.ledger.rows(plan.cohort)
+    deadline_s, _ = server.policies.deadline.plan(server.setup, state, rows)
+    threshold = server.policies.threshold.threshold(server.setup, state)
+    return replace(plan, order=replace(plan.order, deadline_s=deadline_s, loss_threshold=threshold))

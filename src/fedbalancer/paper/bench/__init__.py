@@ -1,0 +1,1 @@
+"""The benchmark: samples per second of every training path, next to a naive loop and the arithmetic limit."""

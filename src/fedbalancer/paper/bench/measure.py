@@ -1,0 +1,231 @@
+"""The measurements of the benchmark: local training by every path, its arithmetic limit, and rounds without training.
+
+The paths of a task are timed in turns, so that changes in the load of the machine affect all of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedbalancer.client.tensors import per_sample_loss, to_tensors
+from fedbalancer.loop import rounds as run_rounds
+from fedbalancer.paper.bench.workloads import SHAPES, NaiveLoop, bench_task, make_executor, path_name, time_rounds
+from fedbalancer.runs.simulation import build
+from fedbalancer.runs.spec import RunSpec
+from fedbalancer.task import Task
+from fedbalancer.tasks.synthetic import CLASSES, FEATURES, load, make_model
+
+NAIVE, LIMIT = "naive", "limit"
+PEAK_SHARE = 0.2
+"""Share of a measurement's seconds for the matrix products."""
+SIDE = 1024
+"""Side of the square matrices whose product is timed: 4 MB each, large enough to keep every core busy."""
+USERS, COHORT = 10_000, 1_000
+TINY_CLIENTS = 200
+
+RoundSeconds = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class TaskSpeed:
+    """Sample visits per second of every path, one value per repeat. A run uses the last path by default."""
+
+    task: str
+    parameters: int
+    batch_size: int
+    clients: int
+    flop_per_sample: float
+    layers: tuple[str, ...]
+    rates: dict[str, list[float]]
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for path in self.rates if path not in (NAIVE, LIMIT)]
+
+    def rate(self, path: str) -> float:
+        return statistics.median(self.rates[path])
+
+    def ratio(self, path: str, other: str) -> float:
+        """Return the median over repeats of the ratio of two paths."""
+        return statistics.median(a / b for a, b in zip(self.rates[path], self.rates[other], strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        best = self.paths[-1]
+        return {
+            "samples_per_s": self.rate(best),
+            "naive_samples_per_s": self.rate(NAIVE),
+            "ratio_to_naive": self.ratio(best, NAIVE),
+            "limit_samples_per_s": self.rate(LIMIT),
+            "ratio_to_limit": self.ratio(best, LIMIT),
+            "path": best,
+            "paths": {
+                path: {"samples_per_s": self.rate(path), "ratio_to_naive": self.ratio(path, NAIVE), "repeats": rates}
+                for path, rates in self.rates.items()
+            },
+            "mflop_per_sample": self.flop_per_sample / 1e6,
+            "parameters": self.parameters,
+            "batch_size": self.batch_size,
+            "clients": self.clients,
+            "layers": list(self.layers),
+        }
+
+
+def measure_task(
+    name: str, *, repeats: int, seconds: float, workers: int, threads: int, report: Callable[[str], None]
+) -> TaskSpeed:
+    """Time all paths of a task.
+
+    Args:
+        name: Name of the task.
+        repeats: Number of timings per path.
+        seconds: Approximate seconds of one timing of the naive loop.
+        workers: Number of worker processes of the pool.
+        threads: Number of torch threads of the naive loop.
+        report: Callback for progress, called before each timing.
+    """
+    clients = choose_clients(name, seconds, workers)
+    task = bench_task(name, clients)
+    visits = sum(task.sizes.values()) * task.epochs
+    flop = flop_per_sample(task)
+    with _open_paths(task, workers, threads) as (paths, parameters):
+        paths[LIMIT] = lambda: visits * flop / peak_flop_per_s(PEAK_SHARE * seconds, threads)
+        for path, round_s in paths.items():  # warm-up: worker start, compiled kernels, caches
+            report(f"{name}: {path}, warming up")
+            round_s()
+        rates: dict[str, list[float]] = {path: [] for path in paths}
+        for repeat in range(repeats):
+            for path, round_s in paths.items():
+                report(f"{name}: {path}, {repeat + 1} of {repeats}")
+                rates[path].append(visits / round_s())
+    return TaskSpeed(name, parameters, task.batch_size, clients, flop, describe_layers(task), rates)
+
+
+@contextmanager
+def _open_paths(task: Task, workers: int, threads: int) -> Iterator[tuple[dict[str, RoundSeconds], int]]:
+    """Provide every path as a function that returns the seconds of one round, and the number of weights."""
+    from fedbalancer.client.train import ENGINES
+
+    with ExitStack() as stack:
+        naive = NaiveLoop(task, threads)
+        paths: dict[str, RoundSeconds] = {NAIVE: naive.round_s}
+        for count in dict.fromkeys((1, workers)):
+            for engine in reversed(ENGINES):
+                executor = make_executor(task, engine, count)
+                stack.callback(executor.close)
+                weights = executor.initial_weights(0)
+
+                def round_s(executor: Any = executor, weights: Any = weights) -> float:
+                    return sum(time_rounds(task, executor, weights, 1).seconds)
+
+                paths[path_name(engine, count)] = round_s
+        yield paths, len(weights)
+
+
+def describe_layers(task: Task) -> tuple[str, ...]:
+    """Describe how the engine `fast` runs every layer with parameters."""
+    from fedbalancer.client.train import TorchTrainer
+
+    plan = TorchTrainer(task, "fast").plan
+    return tuple(str(layer) for layer in plan.layers) if plan is not None else ()
+
+
+def choose_clients(name: str, seconds: float, workers: int) -> int:
+    """Choose how many clients take the naive loop about `seconds`: a multiple of the number of workers."""
+    probe = bench_task(name, 1)
+    loop = NaiveLoop(probe, 1)
+    loop.round_s()
+    fitting = seconds / max(loop.round_s(), 1e-9)
+    most = max(1, 50_000 // SHAPES[name].samples)
+    return workers * max(1, round(min(fitting, most) / workers))
+
+
+def flop_per_sample(task: Task) -> float:
+    """Count the floating-point operations of one sample's forward and backward pass in a batch of the task's size.
+
+    Torch counts matrix products and convolutions only, so the resulting limit cannot be reached in practice.
+
+    Example:
+        >>> from torch import nn
+        >>> data = np.zeros((4, 3), dtype=np.float32), np.zeros(4, dtype=np.int64)
+        >>> flop_per_sample(Task({"ann": data}, data, lambda: nn.Linear(3, 2), batch_size=2))  # 2 x (2 x 3 x 2)
+        24.0
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    features, labels = (part[: task.batch_size] for part in to_tensors(next(iter(task.clients.values()))))
+    module = task.model()
+    counter = FlopCounterMode(display=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about TF32 on some graphics cards
+        # The counter does not support the LSTM of oneDNN, which is a single operation.
+        with torch.backends.mkldnn.flags(enabled=False), counter:
+            torch.autograd.backward(per_sample_loss(task.loss)(module(features), labels).mean())
+    return float(counter.get_total_flops()) / len(labels)
+
+
+def peak_flop_per_s(seconds: float, threads: int) -> float:
+    """Measure the best rate of float32 matrix products of `threads` threads within `seconds`."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        left, right = torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE)
+        out = torch.empty(SIDE, SIDE)
+        torch.mm(left, right, out=out)
+        best_s, until = float("inf"), time.perf_counter() + seconds
+        while (started := time.perf_counter()) < until:
+            torch.mm(left, right, out=out)
+            best_s = min(best_s, time.perf_counter() - started)
+    finally:
+        torch.set_num_threads(before)
+    return 2 * SIDE**3 / best_s
+
+
+def measure_clients_per_s(method: str, seconds: float) -> float:
+    """Measure how many clients per second are selected and simulated without training, 1,000 of 10,000 per round."""
+    task = load(users=USERS)
+    spec = RunSpec(task=task, method=method, settings={"clients_per_round": COHORT}, timing_only=True)
+    simulation = build(spec, task)
+    state = simulation.server.init(simulation.executor.initial_weights(0))
+    done, started = 0, time.perf_counter()
+    for _, result in run_rounds(simulation.server, simulation.engine, state, lambda _: False):
+        done += len(result.plan.cohort)
+        if (taken_s := time.perf_counter() - started) >= seconds:
+            break
+    return done / taken_s
+
+
+def measure_overhead_ms(workers: int, repeats: int) -> dict[str, float]:
+    """Measure the milliseconds per client of a round in which every client takes one step of 610 weights, by path.
+
+    Nearly all of this time is overhead. The result is the median of interleaved repeats.
+    """
+    task = make_tiny_task()
+    with ExitStack() as stack:
+        executors = {path_name("fast", count): make_executor(task, "fast", count) for count in (1, workers)}
+        for executor in executors.values():
+            stack.callback(executor.close)
+        weights = {path: executor.initial_weights(0) for path, executor in executors.items()}
+        seconds: dict[str, list[float]] = {path: [] for path in executors}
+        for _ in range(repeats + 1):
+            for path, executor in executors.items():
+                seconds[path].extend(time_rounds(task, executor, weights[path], 1).seconds)
+    # The first repeat is a warm-up.
+    return {path: 1000 * statistics.median(taken[1:]) / TINY_CLIENTS for path, taken in seconds.items()}
+
+
+def make_tiny_task() -> Task:
+    """Create a task of clients with ten samples and a logistic regression, for one step each."""
+    features = np.random.default_rng(0).normal(size=(10, FEATURES)).astype(np.float32)
+    data = {f"c{row:04d}": (features, np.arange(10) % CLASSES) for row in range(TINY_CLIENTS)}
+    return Task(data, next(iter(data.values())), make_model, name="tiny", epochs=1)
