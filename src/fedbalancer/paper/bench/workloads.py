@@ -25,8 +25,8 @@ from fedbalancer.randomness import stream
 from fedbalancer.runs.executor_cache import trainer_for
 from fedbalancer.runs.simulation import build
 from fedbalancer.runs.spec import RunSpec
-from fedbalancer.task import Samples
-from fedbalancer.tasks import Task, celeba, femnist, har, reddit, shakespeare, watch
+from fedbalancer.task import Samples, Task
+from fedbalancer.tasks import celeba, femnist, har, reddit, shakespeare, watch
 from fedbalancer.tasks.losses import masked_loss
 from fedbalancer.types import Weights
 
