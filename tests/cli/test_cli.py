@@ -146,7 +146,7 @@ def test_a_folder_can_be_scored_by_either_rule_and_other_targets(cli: Cli, tmp_p
     assert cli("report", "c", "--stamp", "start").returncode == 0
     assert "requires the rule 'paper'" in refused(cli("report", "c", "--stamp", "start", "--rule", "fair"))
     assert "shares like" in refused(cli("report", "c", "--target", "most"))
-    assert "over 0" in refused(cli("report", "c", "--target", "0"))
+    assert "greater than 0" in refused(cli("report", "c", "--target", "0"))
     assert "did you mean fair" in refused(cli("report", "c", "--rule", "fare"))
 
 

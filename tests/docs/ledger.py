@@ -60,12 +60,12 @@ NOT_TYPED = {
     ),
     "make demo": "sets up an environment of its own; its command, smaller: tests/cli/test_cli.py",
     "make test": "runs these tests",
-    "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/bench/test_peers.py",
-    ".venv/bin/python benchmarks/peers/run.py --epochs 1 --clients 4": "as make bench-peers: tests/bench/test_peers.py",
+    "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/paper/bench/test_peers.py",
+    ".venv/bin/python benchmarks/peers/run.py --epochs 1 --clients 4": "as make bench-peers: tests/paper/bench/test_peers.py",
     ".venv/bin/python benchmarks/peers/run.py --workloads femnist --engines pfl-processes,fast": (
-        "as make bench-peers: tests/bench/test_peers.py"
+        "as make bench-peers: tests/paper/bench/test_peers.py"
     ),
-    "fedbalancer dashboard runs/compare-watch": "serves until Ctrl-C: tests/dashboard/test_server.py",
+    "fedbalancer dashboard runs/compare-watch": "serves until Ctrl-C: tests/reporting/test_dashboard_server.py",
     "fedbalancer sweep har --space paper": _DATA + "tests/cli/test_sweep.py",
     "fedbalancer sweep watch --space w=5,20 --space lss=0.01..0.1 --space alpha=0.1..10:log --trials 40 --seeds 2": (
         _HOURS + "tests/cli/test_sweep.py"
@@ -135,7 +135,7 @@ NOT_TYPED = {
 }
 
 PATTERNS = {
-    r"python benchmarks/(tempo|scale)\.py .*": "hours, or a quiet machine; their start: tests/bench/test_scripts.py",
+    r"python benchmarks/(tempo|scale)\.py .*": "hours, or a quiet machine; their start: tests/paper/bench/test_scripts.py",
     r"pip install .*": "changes the environment; `make` installs the same extras before the tests",
     r"(python make_keys\.py|flower-superlink|flower-supernode|flwr supernode|flwr run \. --stream|python deadlines\.py"
     r"|fedbalancer report runs/gestures)( .*)?": (

@@ -37,7 +37,7 @@ def test_epsilon_stands_with_unit_delta_and_what_it_is_about(tmp_path: Path) -> 
     assert summary["privacy"] == said
     assert said in table
     assert "Privacy of the metadata" in page
-    assert "timings are not covered" in page
+    assert "its replies are not covered" in page
     assert "<td>1.68</td><td>1.07</td><td>9</td><td>1e-05</td><td>∞</td>" in page
 
 

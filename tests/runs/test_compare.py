@@ -238,7 +238,7 @@ def test_the_main_target_may_be_a_share_and_the_folder_remembers_it(tmp_path: Pa
     again = score_folder(tmp_path / "c")
     assert (again.targets, again.target) == ((0.9, 1.0), found.target)
     assert ComparisonFile.read(tmp_path / "c").targets == (0.9, 1.0)
-    assert "90% of what the best FedAvg variant ends with" in write_headline(found)
+    assert "90% of the final accuracy of the best FedAvg variant" in write_headline(found)
 
 
 def test_one_method_cannot_have_a_grid_of_its_own() -> None:
