@@ -13,7 +13,8 @@ import fedbalancer
 ROOT = Path(fedbalancer.__file__).parent
 
 LAYERS = (
-    ("errors", "files", "places", "positions", "processes", "sums", "watchdog"),
+    ("errors",),
+    ("files", "places", "positions", "processes", "sums", "watchdog"),
     ("settings", "task", "types"),
     ("protocols", "randomness"),
     ("data", "devices", "privacy", "slots"),
