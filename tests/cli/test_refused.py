@@ -1,4 +1,4 @@
-"""What the command refuses before any work is done: names that are no text, and too little memory."""
+"""The command refuses names that are not UTF-8, and too little memory, before any work is done."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def hits_of(metric: str | Callable[[Any, Any], tuple[float, float]]) -> Hits:
 
 
 def _two_numbers(result: Any) -> tuple[float, float]:
-    """What a custom metric returned, if it is two numbers."""
+    """Check that a custom metric returned two numbers."""
     if not isinstance(result, Mapping):
         with suppress(TypeError, ValueError):
             right, counted = result

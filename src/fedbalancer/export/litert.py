@@ -56,7 +56,7 @@ def _tensorflow() -> Any:
 
 
 def to_litert(model: TracedModel, about: Mapping[str, Any]) -> bytes:
-    """The file of a traced model; `about` is what it tells of itself."""
+    """Convert a traced model to the bytes of its file; `about` describes the model in it."""
     tf = _tensorflow()
     module, signatures = _signatures(tf, model, json.dumps(about).encode("utf-8"))
     with TemporaryDirectory(prefix="fedbalancer-export-") as folder:
