@@ -15,8 +15,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "fedbalancer"
 SHIPPED = (
-    "py.typed", "client/fast/conv.c", "client/fast/vectors.h", "reporting/assets/page.html", "reporting/assets/charts.js",
-    "reporting/assets/leaderboard.css", "flower/template/app/pyproject.toml.txt", "flower/template/torch/client_app.py.txt",
+    "py.typed", "client/fast/conv.c", "client/fast/vectors.h", "reporting/assets/page.html",
+    "reporting/assets/charts.js", "reporting/assets/leaderboard.css", "paper/assets/item.html",
+    "flower/template/app/pyproject.toml.txt", "flower/template/torch/client_app.py.txt",
     "flower/template/litert/model.tflite",
 )  # fmt: skip
 """Of every kind of file that is no Python one by name: should a folder move, the test has to learn of it."""

@@ -61,7 +61,9 @@ NOT_TYPED = {
     "make demo": "sets up an environment of its own; its command, smaller: tests/cli/test_cli.py",
     "make test": "runs these tests",
     "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/paper/bench/test_peers.py",
-    ".venv/bin/python benchmarks/peers/run.py --epochs 1 --clients 4": "as make bench-peers: tests/paper/bench/test_peers.py",
+    ".venv/bin/python benchmarks/peers/run.py --epochs 1 --clients 4": (
+        "as make bench-peers: tests/paper/bench/test_peers.py"
+    ),
     ".venv/bin/python benchmarks/peers/run.py --workloads femnist --engines pfl-processes,fast": (
         "as make bench-peers: tests/paper/bench/test_peers.py"
     ),
@@ -135,7 +137,7 @@ NOT_TYPED = {
 }
 
 PATTERNS = {
-    r"python benchmarks/(tempo|scale)\.py .*": "hours, or a quiet machine; their start: tests/paper/bench/test_scripts.py",
+    r"python benchmarks/(tempo|scale)\.py .*": "hours, or a quiet machine; start: tests/paper/bench/test_scripts.py",
     r"pip install .*": "changes the environment; `make` installs the same extras before the tests",
     r"(python make_keys\.py|flower-superlink|flower-supernode|flwr supernode|flwr run \. --stream|python deadlines\.py"
     r"|fedbalancer report runs/gestures)( .*)?": (
