@@ -30,12 +30,14 @@ def test_every_python_that_is_promised_is_named() -> None:
     assert project["requires-python"] == f">={named[0]}"
 
 
-def test_the_readme_says_how_to_install_without_a_checkout_and_without_a_gpu() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_pages_say_how_to_install_without_a_checkout_and_without_a_gpu() -> None:
+    readme, text = (ROOT / "README.md").read_text(), (ROOT / "docs/quickstart.md").read_text()
     version = (ROOT / "src/fedbalancer/__init__.py").read_text().partition('__version__ = "')[2].partition('"')[0]
+    assert "docs/quickstart.md" in readme
     assert "@ git+URL" in text
     assert f"fedbalancer-{version}-py3-none-any.whl" in text
-    assert "compute platform CPU" in text
+    assert "CPU build of torch" in readme
+    assert "CPU command" in text
 
 
 @pytest.fixture(scope="module")
