@@ -37,7 +37,7 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
 
 def test_the_architecture_page_names_a_file_of_every_part_that_a_round_goes_through() -> None:
     parts = {name.split("/")[0] for name in named_files("explanation/architecture.md")}
-    assert {"server", "client", "engine", "flower", "store", "report", "loop.py", "types"} <= parts
+    assert {"server", "client", "engine", "flower", "store", "reporting", "loop.py", "types"} <= parts
 
 
 def glossary(column: str) -> set[str]:

@@ -246,11 +246,11 @@ def test_nobody_else_there_everybody_takes_part() -> None:
 
 
 def test_what_a_client_claims_of_itself_puts_off_no_deadline() -> None:
-    """1e6 samples of an hour a batch: found with it, deadlines of 12,600,016 s."""
+    """As many samples as are allowed, of an hour a batch (1e6 of them once made deadlines of 12,600,016 s)."""
     honest = [Phone(number) for number in range(4)]
     liar = Phone(9, batch_s=3600.0)
-    liar.y = np.zeros(10**6)
-    liar.x = np.zeros((10**6, FEATURES))
+    liar.y = np.zeros(10**5)
+    liar.x = np.zeros((10**5, FEATURES))
     deadlines = []
     for phones in (honest, [*honest, liar]):
         world = World(*phones)
