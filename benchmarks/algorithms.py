@@ -17,10 +17,10 @@ from dataclasses import replace
 import numpy as np
 
 import fedbalancer as fb
+from fedbalancer.core.types import FloatArray, Ledger, ServerState, Setup
 from fedbalancer.server.clients import OverThresholdUtility
 from fedbalancer.server.deadline import PeakDeadline, peak_deadline
 from fedbalancer.server.pace import PaceState
-from fedbalancer.types import FloatArray, Ledger, ServerState, Setup
 
 REPEATS = 5
 

@@ -11,9 +11,9 @@ import argparse
 import logging
 from dataclasses import replace
 
+from fedbalancer.experiments.executor_cache import ExecutorCache
+from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.paper.attacks import Influence, measure_influence
-from fedbalancer.runs.executor_cache import ExecutorCache
-from fedbalancer.runs.spec import RunSpec
 
 ATTACKS = (
     "none",

@@ -16,11 +16,11 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.files import write_bytes, write_text
-from fedbalancer.loop import rounds
-from fedbalancer.runs.simulation import build
-from fedbalancer.runs.spec import RunSpec
-from fedbalancer.task import Task
+from fedbalancer.core.files import write_bytes, write_text
+from fedbalancer.core.task import Task
+from fedbalancer.experiments.simulation import build
+from fedbalancer.experiments.spec import RunSpec
+from fedbalancer.server.loop import rounds
 
 METHODS = ("tempo", "tempo+forecast", "tempo+late", "tempo+forecast+late")
 USERS = {"synthetic": 100}

@@ -53,7 +53,7 @@ def main() -> None:
 
 def measured(task: str, place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """The best of every client's measurements, with the size of its file."""
-    from fedbalancer.tasks import load_task
+    from fedbalancer.data.tasks import load_task
 
     name, _, scale = task.partition(":")
     loaded = load_task(name, scale=scale or "small")
@@ -75,8 +75,8 @@ def measured(task: str, place: Path, arguments: argparse.Namespace) -> dict[str,
 
 def file_of(client: str, task: Any, stem: Path) -> Path:
     """The model file of a client, exported if it is not there; torch has none."""
-    from fedbalancer.client.open_model import SUFFIXES
     from fedbalancer.export.run import export
+    from fedbalancer.training.open_model import SUFFIXES
 
     path = stem.with_suffix(SUFFIXES.get(client, ".none"))
     return path if client == "torch" or path.exists() else export(task, path, client).path
@@ -93,7 +93,7 @@ def be_child(client: str, made_by: str, file: str, data: str, batches: str) -> N
     """Measure one client in this process."""
     import flwr.clientapp  # noqa: F401
 
-    from fedbalancer.client.tensors import stored
+    from fedbalancer.training.tensors import stored
 
     told = {"mb": largest_mb()}
     if client != "nothing":
@@ -115,7 +115,7 @@ def cpu_s(model: Any, samples: Any) -> float:
 
 
 def of_file(file: str) -> Any:
-    from fedbalancer.client.open_model import open_model
+    from fedbalancer.training.open_model import open_model
 
     return open_model(file)
 
@@ -123,7 +123,7 @@ def of_file(file: str) -> Any:
 def on_torch(made_by: str, data: str) -> Any:
     import torch
 
-    from fedbalancer.client.torch_model import TorchModel
+    from fedbalancer.training.torch_model import TorchModel
 
     torch.set_num_threads(1)
     module, name, given, loss = json.loads(made_by)

@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.client.timing_only import TimingOnly
-from fedbalancer.devices import AlwaysOn, Network, Phones, many, resolve_latency
-from fedbalancer.engine import SimulatedEngine
-from fedbalancer.engine.executors import InlineExecutor
-from fedbalancer.methods import method
+from fedbalancer.core.types import Ledger, ServerState, Setup
+from fedbalancer.methods.table import method
 from fedbalancer.server.server import Server
-from fedbalancer.types import Ledger, ServerState, Setup
+from fedbalancer.simulation.devices import AlwaysOn, Network, Phones, many, resolve_latency
+from fedbalancer.simulation.executors import InlineExecutor
+from fedbalancer.simulation.simulated import SimulatedEngine
+from fedbalancer.training.timing_only import TimingOnly
 
 METHODS = ("fedavg+1t", "fedbalancer")
 PARTS = ("plan", "run", "observe")

@@ -17,10 +17,10 @@ from statistics import median
 import numpy as np
 import torch
 
-from fedbalancer.client.train import TorchTrainer
-from fedbalancer.task import Task
-from fedbalancer.tasks import femnist, har, synthetic
-from fedbalancer.types import ClientWork
+from fedbalancer.core.task import Task
+from fedbalancer.core.types import ClientWork
+from fedbalancer.data.tasks import femnist, har, synthetic
+from fedbalancer.training.trainer import TorchTrainer
 
 SAMPLES, BATCH = 300, 10
 MODELS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], int]] = {

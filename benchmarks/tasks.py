@@ -32,7 +32,7 @@ def chance(task: fb.Task) -> float:
     """Accuracy, by the task's own metric, of always naming the same label: the best of the most frequent ones."""
     import torch
 
-    from fedbalancer.client.tensors import hits_of, to_tensors
+    from fedbalancer.training.tensors import hits_of, to_tensors
 
     features, labels = to_tensors((task.test[0], task.test[1]))
     classes = task.model()(features[:2]).shape[-1]  # a label beyond is a mask, which no model can name

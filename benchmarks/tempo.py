@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from fedbalancer.files import write_bytes, write_text
+from fedbalancer.core.files import write_bytes, write_text
+from fedbalancer.methods.names import one_name
 from fedbalancer.reporting.ratio import Arrival, Ratio, paired_ratio
-from fedbalancer.spelling import one_name
 
 TASKS = ("har", "femnist", "celeba", "shakespeare", "reddit")
 FEDAVG = ("fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa")

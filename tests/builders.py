@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.server.clients.over_threshold import OverThresholdState
-from fedbalancer.server.pace import PaceState
-from fedbalancer.types import (
+from fedbalancer.core.types import (
     ClientReport,
     Ledger,
     Missing,
@@ -24,6 +22,8 @@ from fedbalancer.types import (
     Summary,
     Timings,
 )
+from fedbalancer.server.clients.over_threshold import OverThresholdState
+from fedbalancer.server.pace import PaceState
 
 
 def make_order(**changes: Any) -> Order:

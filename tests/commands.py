@@ -30,9 +30,10 @@ from typing import Any
 
 LOADED = (
     "torch", "polars", "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg", "jinja2", "rich.table",
-    "rich.progress", "fedbalancer.cli.app", "fedbalancer.cli.compare", "fedbalancer.runs.compare",
-    "fedbalancer.runs.display", "fedbalancer.runs.execute", "fedbalancer.runs.surprises", "fedbalancer.reporting",
-    "fedbalancer.reporting.figures", "fedbalancer.tasks.synthetic", "fedbalancer.client.fast",
+    "rich.progress", "fedbalancer.cli.app", "fedbalancer.cli.compare", "fedbalancer.experiments.compare",
+    "fedbalancer.experiments.display", "fedbalancer.experiments.execute", "fedbalancer.experiments.surprises",
+    "fedbalancer.reporting",
+    "fedbalancer.reporting.figures", "fedbalancer.data.tasks.synthetic", "fedbalancer.training.fast",
 )  # fmt: skip
 """What most commands use. None of these starts a thread by being loaded that a fork would miss."""
 

@@ -12,7 +12,7 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 LONGEST = (
-    "flower/test_faults.py", "flower/test_real_processes.py", "testbed/test_bed.py", "runs/test_killed.py",
+    "flower/test_faults.py", "flower/test_real_processes.py", "paper/testbed/test_bed.py", "experiments/test_killed.py",
     "executors/test_ray.py", "cli/test_flower.py", "docs/test_snippets.py", "tests/test_package.py",
 )  # fmt: skip
 """Files with processes to wait for, the longest first: at the end one worker would wait for them alone."""

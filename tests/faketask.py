@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data import Prepared, SlicedClients, Source, cached, checksum, choose, joined
-from fedbalancer.errors import BadData
-from fedbalancer.tasks import Task
+from fedbalancer.data.tasks import Task
 
 FOLDER = Source(
     task="fake", variant="folder", title="two files in a folder", files=("fake-set",), licence="none", citation="nobody"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.errors import TrainingDiverged
-from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.errors import TrainingDiverged
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
 
 
 @dataclass(frozen=True)

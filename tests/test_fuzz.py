@@ -18,14 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedbalancer.attacks import parse_attack
+from fedbalancer.core.errors import FedBalancerError
+from fedbalancer.core.settings import parse_assignments, read_config, resolve
 from fedbalancer.data.archives import unpack
-from fedbalancer.devices import read_traces
-from fedbalancer.errors import FedBalancerError
+from fedbalancer.data.own.toml import load_toml
+from fedbalancer.methods.names import one_name
 from fedbalancer.reporting.results import load
-from fedbalancer.settings import parse_assignments, read_config, resolve
-from fedbalancer.spelling import one_name
-from fedbalancer.tasks.own.toml import load_toml
+from fedbalancer.simulation.attacks import parse_attack
+from fedbalancer.simulation.devices import read_traces
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "fedbalancer"
 SHIPPED = (
-    "py.typed", "client/fast/conv.c", "client/fast/vectors.h", "reporting/assets/page.html",
+    "py.typed", "training/fast/conv.c", "training/fast/vectors.h", "reporting/assets/page.html",
     "reporting/assets/charts.js", "reporting/assets/leaderboard.css", "paper/assets/item.html",
     "flower/template/app/pyproject.toml.txt", "flower/template/torch/client_app.py.txt",
     "flower/template/litert/model.tflite",

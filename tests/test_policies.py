@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from builders import Unchanged, heard, make_ledger, make_order, make_report, make_result, make_setup, same
 
-from fedbalancer.methods import BASES, MODIFIERS, SLOTS, method
-from fedbalancer.randomness import stream
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import Layout, RoundResult, ServerState
+from fedbalancer.methods.table import BASES, MODIFIERS, SLOTS, method
 from fedbalancer.server.server import STATEFUL_SLOTS, Server
-from fedbalancer.types import Layout, RoundResult, ServerState
 
 
 def used() -> list[tuple[str, Any]]:

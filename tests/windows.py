@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedbalancer.client.fast.conv import Shape
+from fedbalancer.training.fast.conv import Shape
 
 NEAR = 1e-5
 """Of the largest value. Where two values of a window are nearer than this, either may be taken for the largest."""

@@ -11,9 +11,9 @@ import torch
 from prepare import client_name
 from work import Work, orders
 
+from fedbalancer.core.contracts import Executor
+from fedbalancer.core.task import Task
 from fedbalancer.paper.bench.workloads import make_executor, time_rounds
-from fedbalancer.protocols import Executor
-from fedbalancer.task import Task
 
 
 def task_of(work: Work, epochs: int, learning_rate: float) -> Task:

@@ -14,7 +14,7 @@ from typing import Any
 
 from environments import python_of
 
-from fedbalancer.processes import usable_cores
+from fedbalancer.core.processes import usable_cores
 
 HERE = Path(__file__).parent
 CORES = usable_cores()

@@ -11,8 +11,8 @@ from torch import nn
 from work import WORKLOADS, Workload
 
 from fedbalancer.client.batches import epochs as epoch_orders
-from fedbalancer.randomness import integer_seed, stream
-from fedbalancer.types import ClientWork
+from fedbalancer.core.randomness import integer_seed, stream
+from fedbalancer.core.types import ClientWork
 
 SEED = 0
 

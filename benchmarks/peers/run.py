@@ -28,7 +28,7 @@ from results import Results, unit
 from rich.console import Console
 from work import WORKLOADS, Work
 
-from fedbalancer.files import write_json, write_text
+from fedbalancer.core.files import write_json, write_text
 from fedbalancer.reporting.plotting import plot_rates, write_figure
 
 

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from fedbalancer.errors import FedBalancerError
-    from fedbalancer.methods import Method, method
+    from fedbalancer.core.errors import FedBalancerError
+    from fedbalancer.core.settings import Settings
+    from fedbalancer.data.tasks import Task, load_task
+    from fedbalancer.experiments import RunResult, compare, resume, run
+    from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
-    from fedbalancer.runs import RunResult, compare, resume, run
-    from fedbalancer.settings import Settings
-    from fedbalancer.tasks import Task, load_task
 
 _HOMES = {
     "Comparison": "reporting",
-    "FedBalancerError": "errors",
+    "FedBalancerError": "core.errors",
     "Method": "methods",
-    "RunResult": "runs",
-    "Settings": "settings",
-    "Task": "tasks",
-    "compare": "runs",
-    "load_task": "tasks",
+    "RunResult": "experiments",
+    "Settings": "core.settings",
+    "Task": "data.tasks",
+    "compare": "experiments",
+    "load_task": "data.tasks",
     "method": "methods",
-    "resume": "runs",
-    "run": "runs",
+    "resume": "experiments",
+    "run": "experiments",
 }
 
 __all__ = [

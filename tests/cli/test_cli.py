@@ -186,7 +186,7 @@ def test_slots_of_the_command_line_are_added_to_those_of_the_file(
     cli: Cli, tmp_path: Path, command: tuple[str, ...], given: tuple[str, ...], expected: dict[str, str]
 ) -> None:
     (tmp_path / "mine.py").write_text(
-        "from fedbalancer.methods import method\n"
+        "from fedbalancer.methods.table import method\n"
         "plain = method('fedavg+1t')\n"
         "Samples, Clients, Work = type(plain.samples), type(plain.clients), type(plain.work)\n"
         "Other = Clients\n"

@@ -23,8 +23,8 @@ from fedbalancer.cli import main
 main()
 """
 PLACES = (
-    "typer", "rich", "fedbalancer.cli.app", "polars", "fedbalancer.runs.execute", "torch",
-    "fedbalancer.tasks.synthetic",
+    "typer", "rich", "fedbalancer.cli.app", "polars", "fedbalancer.experiments.execute", "torch",
+    "fedbalancer.data.tasks.synthetic",
 )  # fmt: skip
 """Modules at whose import it comes."""
 

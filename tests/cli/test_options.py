@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedbalancer.cli.options import seeds_of
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 
 
 def test_seeds_are_how_many_or_which() -> None:

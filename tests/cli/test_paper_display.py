@@ -8,9 +8,9 @@ import pytest
 
 from fedbalancer.cli import paper_display
 from fedbalancer.cli.paper_display import item_display
+from fedbalancer.experiments.jobs import JobEvent
+from fedbalancer.experiments.rounds import Progress
 from fedbalancer.paper.pool import REUSED
-from fedbalancer.runs.jobs import JobEvent
-from fedbalancer.runs.rounds import Progress
 
 
 def test_runs_that_go_on_for_longer_take_the_end_away(

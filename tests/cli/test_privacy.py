@@ -7,7 +7,7 @@ import json
 import pytest
 from cli.conftest import Cli
 
-from fedbalancer.methods import method
+from fedbalancer.methods.table import method
 from fedbalancer.privacy import epsilon_of
 
 pytest.importorskip("dp_accounting")

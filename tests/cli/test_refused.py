@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fedbalancer as fb
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes, and memory limits hold")
 COMMAND = [sys.executable, "-m", "fedbalancer"]

@@ -52,7 +52,7 @@ def test_a_policy_set_for_all_methods_is_in_the_name_of_each_with_its_parameters
 
 OWN = """
 from dataclasses import dataclass
-from fedbalancer.protocols import Stateless
+from fedbalancer.core.contracts import Stateless
 
 @dataclass(frozen=True)
 class Mine(Stateless):
@@ -73,7 +73,7 @@ def test_an_incomplete_policy_is_told_which_base_is_ready(cli: Cli, tmp_path: Pa
     assert done.returncode == 2
     assert done.stderr == (
         "error: slots.deadline = 'mine:Incomplete' is no policy for that slot; it lacks init, observe "
-        "(the base fedbalancer.protocols.Stateless brings init, observe)\n"
+        "(the base fedbalancer.core.contracts.Stateless brings init, observe)\n"
     )
 
 

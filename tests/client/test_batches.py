@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.batches import batches, epochs
-from fedbalancer.types import ClientWork
+from fedbalancer.core.types import ClientWork
 
 
 def work(size: int, count: int, batch_size: int, seed: int = 0, client: str = "ann") -> ClientWork:

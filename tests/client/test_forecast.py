@@ -16,11 +16,11 @@ from fedbalancer.client.memory import UPLOADS, ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound
 from fedbalancer.client.work import WholeBatches
-from fedbalancer.devices import AlwaysOn, DeviceDraws
-from fedbalancer.engine.attempts import Attempts, RoundClock, attempted
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
-from fedbalancer.protocols import WorkPolicy
+from fedbalancer.core.contracts import WorkPolicy
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.methods.table import method
+from fedbalancer.simulation.attempts import Attempts, RoundClock, attempted
+from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws
 from fedbalancer.testing import check_policy
 
 seconds = st.floats(0.01, 50)

@@ -8,9 +8,9 @@ import pytest
 
 from fedbalancer.client.policies import KNOWN, ClientPolicies
 from fedbalancer.client.samples import EverySample
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import BASES, MODIFIERS, method
-from fedbalancer.settings import resolve
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.settings import resolve
+from fedbalancer.methods.table import BASES, MODIFIERS, method
 
 CHANGED = resolve({"p": 0.7, "noise_factor": 0.3, "prox_mu": 0.2, "structured_rank": 7, "forward_pass": "every"})
 

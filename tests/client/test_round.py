@@ -19,9 +19,9 @@ from fedbalancer.client.round import ClientRound, received
 from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch
 from fedbalancer.client.summary import Histogram
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
-from fedbalancer.errors import BadSetting
-from fedbalancer.randomness import stream
-from fedbalancer.types import Layout, Trained
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import Layout, Trained
 
 SIZE, LAYOUT = 95, Layout((("weight", (4, 3)), ("bias", (4,))))
 LOSSES = np.linspace(0.0, 2.0, SIZE)

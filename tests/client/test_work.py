@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
-from fedbalancer.protocols import WorkPolicy
+from fedbalancer.core.contracts import WorkPolicy
 
 
 @st.composite

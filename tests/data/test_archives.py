@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data import archives
 from fedbalancer.data.archives import is_archive, unpack
-from fedbalancer.errors import BadData
 
 
 def zipped(path: Path, files: dict[str, str]) -> Path:

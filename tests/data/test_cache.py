@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.data import Prepared, cached
-from fedbalancer.errors import BadSetting
 
 MAKER = """
 import os, sys, time

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import MadeOnDemand
 from fedbalancer.data import SlicedClients, joined
-from fedbalancer.errors import BadData
-from fedbalancer.task import MadeOnDemand
-from fedbalancer.tasks import Task
+from fedbalancer.data.tasks import Task
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))

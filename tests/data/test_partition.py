@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.data.partition import Partition, by_column, dirichlet, iid, shards
-from fedbalancer.errors import BadData, BadSetting
 
 KINDS: dict[str, Callable[[Any, int, int], Partition]] = {
     "dirichlet": lambda labels, clients, seed: dirichlet(labels, clients, 0.3, seed),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedbalancer.core.errors import MissingData, UnknownName
 from fedbalancer.data import Source, choose
 from fedbalancer.data.source import named
-from fedbalancer.errors import MissingData, UnknownName
 
 OFFICIAL = Source(
     "t", "real", "the real one", ("real/x.json", "real/images"), "free", "they", urls=("https://a/b.zip",)

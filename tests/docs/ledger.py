@@ -75,7 +75,7 @@ NOT_TYPED = {
     "fedbalancer sweep watch --method 'fedbalancer[p=.75]' --space deadline=.5T,1T,2T --objective accuracy": (
         _HOURS + "tests/cli/test_sweep.py"
     ),
-    "fedbalancer sweep watch --space my_space.toml": "the reader's own file: tests/sweep/test_space.py",
+    "fedbalancer sweep watch --space my_space.toml": "the reader's own file: tests/experiments/sweep/test_space.py",
     "fedbalancer paper table1 --tasks har": _DATA + "tests/cli/test_paper.py",
     "fedbalancer paper fig7 --tasks har --seeds 3": _DATA + "tests/cli/test_paper.py",
     "fedbalancer paper ITEM [--tasks a,b] [--scale small|paper] [--seeds N]": "a pattern: tests/cli/test_paper.py",
@@ -86,24 +86,24 @@ NOT_TYPED = {
     "fedbalancer bench --tasks femnist,har --repeats 7 --seconds 3": _DATA + "tests/cli/test_bench.py",
     "fedbalancer data get har": "downloads: tests/cli/test_data.py",
     "fedbalancer data show har": _DATA + "tests/cli/test_data.py",
-    "fedbalancer run har --method fedbalancer --scale paper": _DATA + "tests/tasks/test_har.py",
+    "fedbalancer run har --method fedbalancer --scale paper": _DATA + "tests/data/tasks/test_har.py",
     "fedbalancer run har --method 'fedbalancer[forward_pass=every,summary=histogram(noise_multiplier=7.11)]' "
     "--epsilon-budget 8": _DATA + "tests/docs/test_tutorials.py",
-    "fedbalancer testbed --method fedavg+1t,fedbalancer": _HOURS + "tests/testbed/test_bed.py",
+    "fedbalancer testbed --method fedavg+1t,fedbalancer": _HOURS + "tests/paper/testbed/test_bed.py",
     "fedbalancer testbed --clients 21 --scale small --method fedavg+1t,fedbalancer,tempo --rounds 50 --speed 40 "
-    "--set eval_every=2": "a quarter of an hour: 21 SuperNodes; tests/testbed/test_bed.py",
+    "--set eval_every=2": "a quarter of an hour: 21 SuperNodes; tests/paper/testbed/test_bed.py",
     "fedbalancer export har --runtime litert --scale small -o har-small.tflite": (
         "needs TensorFlow and data: tests/export/test_export.py"
     ),
     "fedbalancer testbed --clients 21 --scale small --runtime litert --model har-small.tflite "
     "--method fedavg+1t,fedbalancer,tempo --rounds 50 --speed 40 --set eval_every=2": (
-        "ten minutes: 21 SuperNodes; tests/testbed/test_client.py"
+        "ten minutes: 21 SuperNodes; tests/paper/testbed/test_client.py"
     ),
     "fedbalancer testbed --clients 21 --method fedavg+1t,fedavg+wfa,prox+1t,fedbalancer --out runs/testbed": (
-        _HOURS + "tests/testbed/test_bed.py"
+        _HOURS + "tests/paper/testbed/test_bed.py"
     ),
-    "fedbalancer testbed --task watch --clients 4 --rounds 5": _NODES + "tests/testbed/test_bed.py, with fewer",
-    "fedbalancer testbed --clients 21 --rounds 10 --speed 20 --set eval_every=2": _HOURS + "tests/testbed/test_bed.py",
+    "fedbalancer testbed --task watch --clients 4 --rounds 5": _NODES + "tests/paper/testbed/test_bed.py, with fewer",
+    "fedbalancer testbed --clients 21 --rounds 10 --speed 20 --set eval_every=2": _HOURS + "tests/paper/testbed/test_bed.py",
     "fedbalancer report docs/results/table1": "writes into the checkout; of a folder like it: tests/cli/test_paper.py",
     "fedbalancer report runs/testbed": "reads what the test bed wrote: tests/cli/test_cli.py",
     "fedbalancer flower try my_device --nodes 3": _NODES + "tests/cli/test_flower.py, with two",
@@ -128,9 +128,9 @@ NOT_TYPED = {
         _HOURS + "tests/cli/test_variants.py"
     ),
     "fedbalancer compare watch --track mlflow:http://localhost:5000 --track wandb:my-project": (
-        "needs a server and an account: tests/tracking/test_tracking.py"
+        "needs a server and an account: tests/experiments/tracking/test_tracking.py"
     ),
-    "fedbalancer run watch --track my_package.sinks:Slack": "the reader's own class: tests/tracking/test_tracking.py",
+    "fedbalancer run watch --track my_package.sinks:Slack": "the reader's own class: tests/experiments/tracking/test_tracking.py",
     "fedbalancer run synthetic --method fedbalancer --config fedbalancer.toml": "typed by tests/test_examples.py",
     'python -c "from fedbalancer.testing import check_policy; from mypolicies.expected_share import ExpectedShare; '
     'print(check_policy(ExpectedShare()))"': "the same calls: tests/test_examples.py",
@@ -176,7 +176,7 @@ PYTHON = {
         "docs/reference/tasks.md",
         'task = fb.Task.from_arrays(x, y, model="mlp", partition="dirichlet", clients=50, alpha=0.3)',
     ): ("with arrays: tests/test_examples.py"),
-    ("docs/how-to/track-runs.md", "def show(row):"): "with a function of its own: tests/runs/test_notebook.py",
-    ("docs/how-to/track-runs.md", "class Slack:"): "a pattern with `...`: tests/tracking/test_tracking.py",
+    ("docs/how-to/track-runs.md", "def show(row):"): "with a function of its own: tests/experiments/test_notebook.py",
+    ("docs/how-to/track-runs.md", "class Slack:"): "a pattern with `...`: tests/experiments/tracking/test_tracking.py",
 }
 """Blocks of Python that are not run as they stand, by page and first line without its comment."""

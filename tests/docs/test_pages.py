@@ -12,12 +12,12 @@ from types import ModuleType
 import pytest
 
 import fedbalancer
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import BASES, method
-from fedbalancer.settings import Settings
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.settings import Settings
+from fedbalancer.data.own.models import MODELS
+from fedbalancer.data.own.toml import KINDS
+from fedbalancer.methods.table import BASES, method
 from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow
-from fedbalancer.tasks.own.models import MODELS
-from fedbalancer.tasks.own.toml import KINDS
 
 ROOT = Path(__file__).parents[2]
 DOCS, SOURCE = ROOT / "docs", ROOT / "src" / "fedbalancer"
@@ -37,7 +37,7 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
 
 def test_the_architecture_page_names_a_file_of_every_part_that_a_round_goes_through() -> None:
     parts = {name.split("/")[0] for name in named_files("explanation/architecture.md")}
-    assert {"server", "client", "engine", "flower", "store", "reporting", "loop.py", "types"} <= parts
+    assert {"core", "server", "client", "training", "simulation", "flower", "store", "reporting"} <= parts
 
 
 def glossary(column: str) -> set[str]:

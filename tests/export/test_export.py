@@ -21,15 +21,15 @@ pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn
 
 from fedbalancer.cli.app import app
-from fedbalancer.client.open_model import SUFFIXES, open_model
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Task
+from fedbalancer.data.tasks.lstm import text_model
 from fedbalancer.export import operators, torch_operators
 from fedbalancer.export.litert import to_litert
 from fedbalancer.export.run import RUNTIMES, export
 from fedbalancer.export.windows import Spatial
 from fedbalancer.flower.template import write_app
-from fedbalancer.task import Task
-from fedbalancer.tasks.lstm import text_model
+from fedbalancer.training.open_model import SUFFIXES, open_model
 
 NEEDED = {"litert": ("tensorflow", "ai_edge_litert"), "executorch": ("executorch",)}
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 import torch
 from torch import nn
 
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
 from fedbalancer.export.model import traced_model
 from fedbalancer.export.trace import PerBatch, traced
 from fedbalancer.export.windows import windows

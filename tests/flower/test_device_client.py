@@ -17,7 +17,7 @@ import torch
 from flower.fakegrid import Clock, FakeGrid, make_context
 from flwr.app import ArrayRecord, Message
 
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
 from fedbalancer.flower import Strategy, client_app, device_app
 from fedbalancer.flower.grid_engine import Waiting
 
@@ -86,8 +86,8 @@ import sys
 import numpy as np
 import fedbalancer.flower
 fedbalancer.flower.device_app, fedbalancer.flower.balanced, fedbalancer.flower.introduce
-from fedbalancer.client.litert import LitertModel
-from fedbalancer.types import ClientWork
+from fedbalancer.training.litert import LitertModel
+from fedbalancer.core.types import ClientWork
 model = LitertModel({str(FOLDER / "small.tflite")!r})
 x, y = np.ones((8, 2, 12), np.float32), np.arange(8) % 3
 model.timed((x, y), 4, 2)

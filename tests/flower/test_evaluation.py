@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from flower.phones import Phone, World
 from flwr.app import Error, Message, MetricRecord, RecordDict
 
-from fedbalancer.errors import FedBalancerError
+from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.flower.evaluation import evaluation_of, unnamed
 from fedbalancer.flower.replies import own_metrics
 

@@ -18,7 +18,7 @@ from flwr.clientapp import mod as flower_mods
 from flwr.serverapp import strategy as flower_strategies
 
 from fedbalancer import method
-from fedbalancer.errors import BadSetting, MissingData
+from fedbalancer.core.errors import BadSetting, MissingData
 from fedbalancer.flower import FlowerAggregator, Strategy, client_app, introduce
 from fedbalancer.flower.compat import train_mods_of
 from fedbalancer.flower.grid_engine import Waiting

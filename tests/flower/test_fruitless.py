@@ -16,7 +16,7 @@ from flower.phones import FEATURES, Phone, World
 from flower.test_grid_engine import altered, arrays, metrics, raised
 from flwr.app import Message
 
-from fedbalancer.errors import BadSetting, FedBalancerError, NoUsableReports, TrainingDiverged
+from fedbalancer.core.errors import BadSetting, FedBalancerError, NoUsableReports, TrainingDiverged
 from fedbalancer.flower import Strategy
 
 METHODS = ("fedbalancer", "tempo", "fedavg+2t", "fedbalancer+late", "fedbalancer+robust")

@@ -27,6 +27,7 @@ from fedbalancer import method
 from fedbalancer.client.compress import NoCompression, Quantised
 from fedbalancer.client.round import understood
 from fedbalancer.client.summary import Histogram, LossStatistics
+from fedbalancer.core.contracts import is_private
 from fedbalancer.flower import hello
 from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.layout import Faulty, ModelLayout
@@ -34,7 +35,6 @@ from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, VERSION
 from fedbalancer.flower.reading import Expected, unpack
 from fedbalancer.flower.replies import MEASURED, PAYLOAD, RELEASED, SUMMARY, VECTOR, dashed, pack_update
 from fedbalancer.flower.wire import Refused, decode, list_objects
-from fedbalancer.protocols import is_private
 
 SIZE = 20
 LAYOUT = ModelLayout.of(ArrayRecord({"w": Array(np.zeros((2, 3), dtype=np.float32))}))

@@ -16,7 +16,7 @@ from flower.fakegrid import make_context
 from flower.phones import FEATURES, Phone, World, weights_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from fedbalancer.errors import MissingData
+from fedbalancer.core.errors import MissingData
 from fedbalancer.flower.replies import VECTOR
 
 TRUTH = np.arange(1, FEATURES + 1)

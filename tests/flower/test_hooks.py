@@ -15,7 +15,7 @@ from flower.phones import Phone, World, weights_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower_strategies
 
-from fedbalancer.errors import BadData, BadSetting
+from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.flower import Strategy
 
 

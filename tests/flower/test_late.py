@@ -17,9 +17,9 @@ from flwr.app import Array, ArrayRecord, Error, Message
 
 from fedbalancer.client.live import LiveRound
 from fedbalancer.client.memory import ClientMemory
-from fedbalancer.methods import method
+from fedbalancer.core.types import Order
+from fedbalancer.methods.table import method
 from fedbalancer.server.late import Joins
-from fedbalancer.types import Order
 
 
 def outcomes(folder: Path) -> list[tuple[int, str, str]]:

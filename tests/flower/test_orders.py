@@ -16,9 +16,9 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from flwr.app import ConfigRecord
 
 from fedbalancer import method
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.settings import resolve
 from fedbalancer.flower.orders import Instruction
-from fedbalancer.settings import resolve
 
 CLIENT = method("fedbalancer", resolve({"p": 0.75})).client
 TOLD = Instruction(

@@ -22,25 +22,25 @@ import fedbalancer.client.live
 import fedbalancer.flower.hello
 import fedbalancer.flower.model_app
 from fedbalancer.client.summary import coarse
-from fedbalancer.client.train import TorchTrainer
-from fedbalancer.devices import AlwaysOn, DeviceDraw
-from fedbalancer.devices.replay import Replay
-from fedbalancer.engine import SimulatedEngine
-from fedbalancer.engine.executors import InlineExecutor
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.contracts import is_private
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.settings import resolve
+from fedbalancer.core.task import Task
+from fedbalancer.core.types import Ledger, RoundResult
 from fedbalancer.flower import client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of
 from fedbalancer.flower.orders import HELLO
 from fedbalancer.flower.overhead import Overheads
-from fedbalancer.loop import rounds
-from fedbalancer.methods import BASES, MODIFIERS, Method, method, setup_of
-from fedbalancer.protocols import is_private
+from fedbalancer.methods.table import BASES, MODIFIERS, Method, method, setup_of
+from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
-from fedbalancer.settings import resolve
-from fedbalancer.task import Task
-from fedbalancer.types import Ledger, RoundResult
+from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw
+from fedbalancer.simulation.devices.replay import Replay
+from fedbalancer.simulation.executors import InlineExecutor
+from fedbalancer.simulation.simulated import SimulatedEngine
+from fedbalancer.training.trainer import TorchTrainer
 
 ROUNDS, CLIENTS, TICK, SEED = 16, 12, 1 / 1024, 5
 SETTINGS = resolve(

@@ -16,10 +16,10 @@ from builders import make_ledger, make_report, make_setup
 from flower.phones import Phone, World
 from flwr.app import Message
 
+from fedbalancer.core.types import Missing, Order, RoundPlan, RoundResult
 from fedbalancer.flower.orders import HELLO
 from fedbalancer.flower.pauses import FOR_TIME, MOST_ROUNDS, PATIENCE, Pauses
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline, UsefulWork
-from fedbalancer.types import Missing, Order, RoundPlan, RoundResult
 
 OUTCOMES = ("completed", *FOR_TIME, "error", "invalid", "late", "unavailable")
 

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from flower.phones import Phone, World, weights_of
 from flwr.app import Message, MetricRecord, RecordDict
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower import Strategy
 from fedbalancer.privacy import most_releases
 from fedbalancer.privacy.central import PrivateMean

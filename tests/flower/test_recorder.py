@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.lock import FolderLock
+from fedbalancer.core.settings import Settings
 from fedbalancer.flower import recorder
 from fedbalancer.flower.recorder import RunRecorder, manifest_of
-from fedbalancer.settings import Settings
-from fedbalancer.store.lock import FolderLock
 
 MANIFEST = manifest_of("tiny", "fedbalancer", 0, Settings(), 3)
 

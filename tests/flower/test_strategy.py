@@ -20,7 +20,7 @@ from flwr.serverapp import strategy as flower_strategies
 
 from fedbalancer import method
 from fedbalancer.client.samples import EverySample
-from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
+from fedbalancer.core.errors import BadSetting, FedBalancerError, RunFolderError, UnknownName
 from fedbalancer.flower import Strategy
 from fedbalancer.server.deadline import FixedDeadline
 

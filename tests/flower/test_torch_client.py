@@ -19,17 +19,17 @@ from fedbalancer import Task
 from fedbalancer.client.batches import batches
 from fedbalancer.client.live import LiveRound
 from fedbalancer.client.memory import ClientMemory
-from fedbalancer.client.torch_model import TorchModel
-from fedbalancer.client.train import TorchTrainer
-from fedbalancer.devices.many import DeviceDraw
-from fedbalancer.errors import BadData, BadSetting
+from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.randomness import integer_seed, stream
+from fedbalancer.core.types import ClientWork
 from fedbalancer.flower import Strategy, balanced, client_app
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.orders import Instruction
-from fedbalancer.methods import method
-from fedbalancer.randomness import integer_seed, stream
-from fedbalancer.testbed.client import PhoneClock
-from fedbalancer.types import ClientWork
+from fedbalancer.methods.table import method
+from fedbalancer.paper.testbed.client import PhoneClock
+from fedbalancer.simulation.devices.many import DeviceDraw
+from fedbalancer.training.torch_model import TorchModel
+from fedbalancer.training.trainer import TorchTrainer
 
 torch = pytest.importorskip("torch")
 

@@ -19,7 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_object_type_from_object_content
 
 from fedbalancer.client.summary import Histogram
-from fedbalancer.errors import MissingData
+from fedbalancer.core.errors import MissingData
 from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.pulls import LANES, ReplyPuller

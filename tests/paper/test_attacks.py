@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+from fedbalancer.experiments.executor_cache import ExecutorCache
+from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.paper.attacks import Influence, measure_influence
-from fedbalancer.runs.executor_cache import ExecutorCache
-from fedbalancer.runs.spec import RunSpec
 
 BASE = RunSpec(task="synthetic", users=100, rounds=30, settings={"w": 5})
 ROBUST, PAPER = "fedbalancer+robust", "fedbalancer"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from experiments import tinytask
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import tinytask
 
 from fedbalancer.paper.items.fig1 import SampleNorms, scale_norms
 

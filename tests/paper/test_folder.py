@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from paper.sample_items import frames
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
 from fedbalancer.paper.folder import describe_part, renew_item, write_index, write_item
 from fedbalancer.paper.item import Request
 from fedbalancer.paper.items.comparisons import FIG5B

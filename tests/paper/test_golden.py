@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedbalancer
-from fedbalancer.errors import FedBalancerError
+from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.paper.golden import GoldenReport, replay_golden
 from fedbalancer.testing.__main__ import main
 

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 from paper.sample_items import frames
 
-from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.methods import method
+from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.methods.table import method
 from fedbalancer.paper.folder import describe_part, write_item
 from fedbalancer.paper.item import Item, Request
 from fedbalancer.paper.items import ITEMS, load_item, table1, table3, testbed

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.engine.executors import Resources
-from fedbalancer.errors import UnknownName
+from fedbalancer.core.errors import UnknownName
+from fedbalancer.experiments.execute import execute
+from fedbalancer.experiments.jobs import JobEvent
 from fedbalancer.paper.item import Request, Stopped, Work
 from fedbalancer.paper.pool import REUSED, TaskPool
 from fedbalancer.paper.scores import Group, score_groups
-from fedbalancer.runs.execute import execute
-from fedbalancer.runs.jobs import JobEvent
+from fedbalancer.simulation.executors import Resources
 from fedbalancer.store import read_manifest
 
-TASK = "runs.tinytask:load_named"
+TASK = "experiments.tinytask:load_named"
 FILES = ("rounds.parquet", "evals.parquet", "model.safetensors")
 METHODS = ("fedavg+1t", "fedavg+wfa", "fedbalancer[w=2,p=.75]")
 
@@ -115,7 +115,7 @@ def test_what_makes_other_runs_makes_another_folder(request_: Request) -> None:
     for changed in ({"settings": {"epochs": 2}}, {"rounds": 3}, {"engine": "plain"}):
         other = replace(request_, **changed)  # type: ignore[arg-type]
         assert TaskPool.make(other, TASK, METHODS).folder != folder
-    wide = TaskPool.make(request_, "runs.tinytask:load_wide", METHODS[:1]).folder
+    wide = TaskPool.make(request_, "experiments.tinytask:load_wide", METHODS[:1]).folder
     assert wide.name.split("-")[-1] != folder.name.split("-")[-1]
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fedbalancer.client.summary import Histogram, LossStatistics
-from fedbalancer.errors import BadSetting, MissingData
+from fedbalancer.core.errors import BadSetting, MissingData
 from fedbalancer.privacy import epsilon_of, most_releases, noise_for
 from fedbalancer.privacy.accounting import UNBOUNDED
 

@@ -28,8 +28,8 @@ from fedbalancer.client.summary import (
     release_of,
 )
 from fedbalancer.client.work import WholeBatches
+from fedbalancer.core.types import FloatArray, Layout, Trained
 from fedbalancer.privacy import epsilon_of
-from fedbalancer.types import FloatArray, Layout, Trained
 
 pytest.importorskip("dp_accounting")
 

@@ -7,21 +7,21 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from builders import make_report, make_setup, make_state
-from runs import tinytask
+from experiments import tinytask
 
 import fedbalancer as fb
-from fedbalancer.errors import BadSetting
-from fedbalancer.loop import rounds
+from fedbalancer.core.contracts import NOTHING
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import ClientReport
+from fedbalancer.experiments.simulation import build
+from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.privacy import composed, epsilon_of
 from fedbalancer.privacy.central import PrivateMean
-from fedbalancer.protocols import NOTHING
-from fedbalancer.runs.simulation import build
-from fedbalancer.runs.spec import RunSpec
 from fedbalancer.server.aggregate import ClippedAround
 from fedbalancer.server.clients import Uniform
+from fedbalancer.server.loop import rounds
 from fedbalancer.store.privacy import model_claim, whole_claim
 from fedbalancer.testing import check_policy
-from fedbalancer.types import ClientReport
 
 TINY = 1e-9
 

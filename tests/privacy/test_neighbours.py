@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import tinytask
+from experiments import tinytask
 
-from fedbalancer.loop import rounds
-from fedbalancer.methods import BASES
-from fedbalancer.runs.simulation import Simulation, build
-from fedbalancer.runs.spec import RunSpec
+from fedbalancer.core.types import RoundPlan, RoundResult, Weights
+from fedbalancer.experiments.simulation import Simulation, build
+from fedbalancer.experiments.spec import RunSpec
+from fedbalancer.methods.table import BASES
+from fedbalancer.server.loop import rounds
 from fedbalancer.store.privacy import privacy_rows
-from fedbalancer.types import RoundPlan, RoundResult, Weights
 
 pytest.importorskip("dp_accounting")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from builders import make_report, make_result
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import Ledger
 from fedbalancer.privacy import Spending, epsilon_of, spending_of
-from fedbalancer.types import Ledger
 
 pytest.importorskip("dp_accounting")
 

@@ -13,9 +13,9 @@ from builders import make_order, make_report
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import understood
 from fedbalancer.client.summary import Histogram, LossStatistics, SecAggHistogram
+from fedbalancer.core.types import FloatArray
 from fedbalancer.privacy import noise_for
 from fedbalancer.server.threshold import loss_threshold
-from fedbalancer.types import FloatArray
 
 pytest.importorskip("dp_accounting")
 

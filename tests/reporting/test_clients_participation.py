@@ -7,10 +7,10 @@ from dataclasses import replace
 import polars as pl
 from builders import make_report, make_result
 
+from fedbalancer.core.types import Missing, RoundResult, Timings
 from fedbalancer.reporting.clients import add_selections, average_phase_times, count_outcomes, count_selections
 from fedbalancer.store.effort import device_s, sample_passes
 from fedbalancer.store.rows import ClientRow
-from fedbalancer.types import Missing, RoundResult, Timings
 
 SPENT = Timings(2.0, 0.0, 50.0, 3.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import polars as pl
-from runs import tinytask
+from experiments import tinytask
 
 import fedbalancer as fb
 from fedbalancer.reporting.clients import count_rejected, list_rejected

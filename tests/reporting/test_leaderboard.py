@@ -10,7 +10,7 @@ import pytest
 from reporting.conftest import write_comparison, write_run
 from reporting.results_folder import NASTY, rows, write_results
 
-from fedbalancer.errors import BadSetting, RunFolderError
+from fedbalancer.core.errors import BadSetting, RunFolderError
 from fedbalancer.reporting.leaderboard import make_boards, write_leaderboard
 from fedbalancer.reporting.leaderboard_entries import Entry, add_comparison, read_entries
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from reporting.results_folder import FEDAVG, NASTY, Ratio, ratios, write_ratios, write_results, write_tempo
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
 from fedbalancer.reporting.leaderboard import Board, leaderboard_markdown, make_boards, write_leaderboard
 from fedbalancer.reporting.leaderboard_entries import Entry, read_entries
 

@@ -10,9 +10,9 @@ from subprocess import run
 import numpy as np
 import pytest
 
-from fedbalancer.datasets.holdings import OTHER, Holdings, holdings
+from fedbalancer.data.catalogue.holdings import OTHER, Holdings, holdings
+from fedbalancer.data.tasks import Task, load_task
 from fedbalancer.reporting.plotting import MOST_BARS, MOST_NAMES, plot_holdings, write_figure
-from fedbalancer.tasks import Task, load_task
 
 
 def held(clients: int, labels: int, sizes: tuple[int, int] = (1, 40), floats: bool = False) -> Holdings:
@@ -66,7 +66,7 @@ def test_the_same_data_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_no_display_and_no_import_before_it_is_needed() -> None:
     code = (
-        "import sys, fedbalancer.reporting.plotting, fedbalancer.datasets.catalog, fedbalancer.cli.data; "
+        "import sys, fedbalancer.reporting.plotting, fedbalancer.data.catalogue.catalog, fedbalancer.cli.data; "
         "print(*(name in sys.modules for name in ('matplotlib', 'torch')))"
     )
     done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
 from fedbalancer.reporting.results import load, load_comparison, load_run
 
 

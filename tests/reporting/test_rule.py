@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.reporting import Comparison, RunCurve, score
 from fedbalancer.reporting.summary import write_headline
 from fedbalancer.reporting.tables import markdown_table

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.reporting import Estimate, RunCurve
 from fedbalancer.reporting import score as score_by
 

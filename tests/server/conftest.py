@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedbalancer.types import Ledger
+from fedbalancer.core.types import Ledger
 
 
 @pytest.fixture(scope="session")

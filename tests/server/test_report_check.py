@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from builders import make_ledger, make_order, make_report, make_result, make_setup, make_summary
 
-from fedbalancer.errors import TrainingDiverged
+from fedbalancer.core.errors import TrainingDiverged
+from fedbalancer.core.types import ClientReport, RoundResult, ServerState, Timings
 from fedbalancer.server import report_check
-from fedbalancer.server.bench import Bench
 from fedbalancer.server.report_check import fault
-from fedbalancer.types import ClientReport, RoundResult, ServerState, Timings
+from fedbalancer.server.suspensions import Bench
 
 WEIGHTS = np.zeros(2, dtype=np.float32)
 

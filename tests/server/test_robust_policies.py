@@ -12,7 +12,8 @@ from builders import heard, known_clients, make_ledger, make_report, make_result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.methods import method
+from fedbalancer.core.types import ServerState, Timings
+from fedbalancer.methods.table import method
 from fedbalancer.server.aggregate import ClippedAround, MajorityVote, Median, WeightedMean
 from fedbalancer.server.aggregate.clipped_around import ClippedState
 from fedbalancer.server.clients import CappedParticipation, Oort, OverThresholdUtility, Uniform
@@ -23,7 +24,6 @@ from fedbalancer.server.deadline.limited import LimitedState
 from fedbalancer.server.deadline.peak import PeakState
 from fedbalancer.server.pace import MedianControl, PaceState
 from fedbalancer.server.threshold import RecentThreshold
-from fedbalancer.types import ServerState, Timings
 
 
 class TestComposition:

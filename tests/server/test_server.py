@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from builders import Unchanged, make_ledger, make_report, make_result, make_setup, same
 
-from fedbalancer.errors import BadSetting, TrainingDiverged
-from fedbalancer.methods import BASES, method
-from fedbalancer.protocols import Stateless
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.errors import BadSetting, TrainingDiverged
+from fedbalancer.core.types import ClientReport, Missing, RoundPlan, RoundResult, ServerState
+from fedbalancer.methods.table import BASES, method
 from fedbalancer.server.server import STATEFUL_SLOTS, Server
-from fedbalancer.types import ClientReport, Missing, RoundPlan, RoundResult, ServerState
 
 METHODS = sorted(BASES)
 EVERYBODY = np.arange(6)

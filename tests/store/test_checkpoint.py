@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
 from fedbalancer.store.checkpoint import ARRAYS, STATE, Checkpoints
 
 TYPES = (np.float32, np.float64, np.int64, np.bool_, np.uint8)

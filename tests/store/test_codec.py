@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.types import Ledger, ServerState
 from fedbalancer.store.codec import LEDGER_COLUMNS, decode_state, dumps, encode_state, from_jsonable, loads, to_jsonable
-from fedbalancer.types import Ledger, ServerState
 
 
 @dataclass(frozen=True)

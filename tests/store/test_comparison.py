@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.errors import RunFolderError
-from fedbalancer.runs.plan import ComparisonPlan
-from fedbalancer.runs.spec import RunSpec
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.experiments.plan import ComparisonPlan
+from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.store import ComparisonFile
 
 WHOLE = ComparisonFile(

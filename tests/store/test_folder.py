@@ -15,9 +15,9 @@ import polars as pl
 import pytest
 import safetensors.numpy
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.types import Layout, Ledger, ServerState
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, check_free, read_manifest, schema_of, status_of
-from fedbalancer.types import Layout, Ledger, ServerState
 
 SAMPLE = {int: 1, float: 0.5, str: "ann"}
 

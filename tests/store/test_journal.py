@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
 from fedbalancer.store.journal import JOURNAL, open_at
 
 ENTRIES: list[dict[str, Any]] = [

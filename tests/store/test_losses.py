@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import fedbalancer as fb
+from fedbalancer.core.types import ClientReport, Order, RoundPlan, RoundResult, Summary, Timings
 from fedbalancer.store.losses import Losses, released_losses
-from fedbalancer.types import ClientReport, Order, RoundPlan, RoundResult, Summary, Timings
 
 
 def report(client: str, low: float, high: float, mean: float, count: float) -> ClientReport:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.experiments.execute import resume, run
 from fedbalancer.reporting.results import load_run
-from fedbalancer.runs.execute import resume, run
 from fedbalancer.store.contents import SEALED, read_manifest
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.types import Layout, Ledger, ServerState
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder
-from fedbalancer.types import Layout, Ledger, ServerState
 
 LAYOUT = Layout((("layer.weight", (2, 2)), ("layer.bias", (2,))))
 RESULTS = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")

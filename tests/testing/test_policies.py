@@ -16,10 +16,11 @@ from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.samples import EverySample
 from fedbalancer.client.summary import LossStatistics
 from fedbalancer.client.work import AllOrNothing
-from fedbalancer.errors import UnknownName
-from fedbalancer.methods import BASES, MODIFIERS, SLOTS, method
-from fedbalancer.protocols import Stateless
-from fedbalancer.randomness import stream
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import ClientReport, Layout, RoundResult, ServerState, Setup, Summary, Weights
+from fedbalancer.methods.table import BASES, MODIFIERS, SLOTS, method
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.deadline import FixedDeadline, WaitForShare
@@ -28,7 +29,6 @@ from fedbalancer.server.pace.constant import ConstantState
 from fedbalancer.server.threshold import NoThreshold
 from fedbalancer.testing import PolicyError, check_policy
 from fedbalancer.testing.policies import PROMISES
-from fedbalancer.types import ClientReport, Layout, RoundResult, ServerState, Setup, Summary, Weights
 
 NAMES = [*BASES, *(f"{'prox+1t' if modifier == '+silent' else 'fedbalancer'}{modifier}" for modifier in MODIFIERS)]
 """FedBalancer steers by losses, so that it cannot be silent about them."""

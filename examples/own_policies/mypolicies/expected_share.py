@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.types import IndexArray, ServerState, Setup
 from fedbalancer.server.expected import expected_s
-from fedbalancer.types import IndexArray, ServerState, Setup
 
 
 @dataclass(frozen=True)

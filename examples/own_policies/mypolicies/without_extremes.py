@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.types import FloatArray, IndexArray, Order
+from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
 @dataclass(frozen=True)

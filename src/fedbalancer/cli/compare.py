@@ -14,10 +14,10 @@ from fedbalancer.cli.demo import DEMO, Usual
 from fedbalancer.cli.errors import EXIT_USER_ERROR
 from fedbalancer.cli.shown import show
 from fedbalancer.cli.tasks import announce, folder_name, is_file, say_prepared, say_surprises, timed
-from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
+from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
-    from fedbalancer.runs.compare import ComparisonRun
+    from fedbalancer.experiments.compare import ComparisonRun
 
 T = TypeVar("T")
 
@@ -84,13 +84,13 @@ def compare(
 
         fedbalancer compare my_task.toml
     """
-    from fedbalancer.engine.executors import Resources
-    from fedbalancer.runs.compare import DEFAULT_METHODS, run_comparison
-    from fedbalancer.runs.display import comparison_display
-    from fedbalancer.runs.plan import ComparisonPlan
-    from fedbalancer.runs.spec import RunSpec
-    from fedbalancer.runs.surprises import absent_kernels, surprises_of_plan
-    from fedbalancer.runs.variants import named_in_full
+    from fedbalancer.experiments.compare import DEFAULT_METHODS, run_comparison
+    from fedbalancer.experiments.display import comparison_display
+    from fedbalancer.experiments.plan import ComparisonPlan
+    from fedbalancer.experiments.spec import RunSpec
+    from fedbalancer.experiments.surprises import absent_kernels, surprises_of_plan
+    from fedbalancer.experiments.variants import named_in_full
+    from fedbalancer.simulation.executors import Resources
     from fedbalancer.store.comparison import TARGETS
 
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task or 'demo')}"

@@ -28,7 +28,7 @@ def list_(as_json: Json = False) -> None:
         fedbalancer data list
     """
     from fedbalancer.cli.data_display import print_list
-    from fedbalancer.datasets.catalog import listing
+    from fedbalancer.data.catalogue.catalog import listing
 
     rows = listing()
     if as_json:
@@ -45,8 +45,8 @@ def get(task: Name, variant: Variant = None, scale: Scale = "small", overwrite: 
         fedbalancer data get har
     """
     from fedbalancer.cli.data_display import download_display, put_in_place
-    from fedbalancer.datasets.catalog import source_of
-    from fedbalancer.datasets.get import get as get_data
+    from fedbalancer.data.catalogue.catalog import source_of
+    from fedbalancer.data.catalogue.get import get as get_data
 
     source = source_of(task, variant)
     if source.present and not overwrite:
@@ -74,8 +74,8 @@ def import_(
         fedbalancer data import celeba /big/disk/celeba --link
     """
     from fedbalancer.cli.data_display import put_in_place
-    from fedbalancer.datasets.catalog import source_of
-    from fedbalancer.datasets.importing import bring, copied, linked
+    from fedbalancer.data.catalogue.catalog import source_of
+    from fedbalancer.data.catalogue.importing import bring, copied, linked
 
     source = source_of(task, variant)
     facts = bring(task, source, path.expanduser(), linked if link else copied, scale=scale, overwrite=overwrite)
@@ -94,7 +94,7 @@ def check(
         fedbalancer data check har
     """
     from fedbalancer.cli.data_display import print_checks
-    from fedbalancer.datasets.checking import check_all
+    from fedbalancer.data.catalogue.checking import check_all
 
     checks = check_all(task, scale)
     if as_json:
@@ -120,9 +120,9 @@ def show(
         fedbalancer data show watch --out watch.png
     """
     from fedbalancer.cli.data_show import picture_path, print_holdings, summary
-    from fedbalancer.datasets.holdings import holdings
+    from fedbalancer.data.catalogue.holdings import holdings
+    from fedbalancer.data.tasks import load_task
     from fedbalancer.reporting.plotting import plot_holdings, write_figure
-    from fedbalancer.tasks import load_task
 
     loaded = load_task(task, scale=scale, users=users, variant=variant)
     path = picture_path(task, loaded.variant, out)

@@ -11,15 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
+from fedbalancer.core.paths import data_folder
+from fedbalancer.data.catalogue.catalog import Row
+from fedbalancer.data.catalogue.checking import Check
+from fedbalancer.data.catalogue.facts import Facts
 from fedbalancer.data.source import Source
-from fedbalancer.datasets.catalog import Row
-from fedbalancer.datasets.checking import Check
-from fedbalancer.datasets.facts import Facts
-from fedbalancer.places import data_folder
 from fedbalancer.reporting.style import size_text
 
 if TYPE_CHECKING:
-    from fedbalancer.datasets.download import Progress as Listener
+    from fedbalancer.data.catalogue.download import Progress as Listener
 
 LINE_EVERY_SHARE = 0.25
 

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedbalancer.datasets.holdings import Holdings
-from fedbalancer.errors import BadSetting
-from fedbalancer.types import IndexArray
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import IndexArray
+from fedbalancer.data.catalogue.holdings import Holdings
 
 MOST_CLIENTS = 16
 BAR_WIDTH = 30

@@ -99,7 +99,7 @@ def _version(package: str) -> str | None:
 
 
 def _kernels() -> Iterator[Finding]:
-    from fedbalancer.client.fast import kernels
+    from fedbalancer.training.fast import kernels
 
     try:
         command, _ = kernels.compiler()
@@ -116,13 +116,13 @@ def _kernels() -> Iterator[Finding]:
 
 
 def _cores() -> Finding:
-    from fedbalancer.processes import usable_cores
+    from fedbalancer.core.processes import usable_cores
 
     return Finding("ok", "cores", f"{usable_cores()} ({platform.machine()})")
 
 
 def _folders() -> Iterator[Finding]:
-    from fedbalancer.places import CACHE, DATA, cache_folder, data_folder
+    from fedbalancer.core.paths import CACHE, DATA, cache_folder, data_folder
 
     for what, folder, variable in (("data folder", data_folder(), DATA), ("cache folder", cache_folder(), CACHE)):
         words = f"{folder} ({'there' if folder.is_dir() else 'made when needed'}; {variable} names another)"

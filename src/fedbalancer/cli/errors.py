@@ -10,8 +10,8 @@ from typing import Any, ParamSpec
 import typer
 from typer import core
 
-from fedbalancer.errors import FedBalancerError
-from fedbalancer.processes import EXIT_INTERRUPTED
+from fedbalancer.core.errors import FedBalancerError
+from fedbalancer.core.processes import EXIT_INTERRUPTED
 
 P = ParamSpec("P")
 EXIT_USER_ERROR = 2
@@ -42,7 +42,7 @@ def with_clear_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 def _check_names(values: Iterable[object]) -> None:
     """Refuse arguments that are not UTF-8 before any work is done: a run could not write its tables there."""
-    from fedbalancer.files import check_path_name
+    from fedbalancer.core.files import check_path_name
 
     for value in values:
         for each in value if isinstance(value, list) else [value]:

@@ -10,7 +10,7 @@ import typer
 
 from fedbalancer.cli.options import Json, Scale, Variant
 from fedbalancer.cli.tasks import folder_name
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 
 Shape = Annotated[
     str | None, typer.Option(help="Of a sample, as in 1,28,28: TASK is then package.module:function of a torch model.")
@@ -43,10 +43,10 @@ def export(
 
         fedbalancer export my_package.nets:make --shape 1,28,28 -o mine.tflite
     """
-    from fedbalancer.client.open_model import SUFFIXES
     from fedbalancer.export.run import check_runtime
     from fedbalancer.export.run import export as write
     from fedbalancer.export.source import task_of
+    from fedbalancer.training.open_model import SUFFIXES
 
     check_runtime(runtime)  # before the task's data is looked for
     loaded = task_of(task, scale=scale, variant=variant, shape=_shape(shape))

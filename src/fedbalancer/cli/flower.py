@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedbalancer.cli.errors import Commands, with_clear_errors
-from fedbalancer.errors import BadSetting, MissingData
+from fedbalancer.core.errors import BadSetting, MissingData
 
 if TYPE_CHECKING:
     from fedbalancer.flower.local import Federation

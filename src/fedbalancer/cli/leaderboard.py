@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedbalancer.cli.options import Json
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 
 if TYPE_CHECKING:
     from fedbalancer.reporting.leaderboard import Leaderboard

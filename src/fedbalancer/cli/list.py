@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedbalancer.cli.options import Json
-from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.core.errors import BadSetting, UnknownName
 
 Rows = list[dict[str, Any]]
 
@@ -47,13 +47,13 @@ def list_(
 
 
 def _tasks() -> Rows:
-    from fedbalancer.tasks.registry import TASKS
+    from fedbalancer.data.registry import TASKS
 
     return [{"task": entry.name, "what it is": entry.title} for entry in TASKS.values()]
 
 
 def _methods() -> Rows:
-    from fedbalancer.methods import BASES, FAMILIES, MODIFIERS
+    from fedbalancer.methods.table import BASES, FAMILIES, MODIFIERS
 
     bases = [{"method": name, "what it is": title} for name, (title, _) in {**BASES, **FAMILIES}.items()]
     own = [{"method": "...[key=value,...]", "what it is": "settings and slots of its own: fedbalancer[w=5,p=.75]"}]
@@ -61,7 +61,7 @@ def _methods() -> Rows:
 
 
 def _devices() -> Rows:
-    from fedbalancer.devices import LATENCY_MS
+    from fedbalancer.simulation.devices import LATENCY_MS
 
     return [
         {"latency row": row, **{f"{name} ms/batch": f"{mean:.1f} ± {std:.1f}" for name, (mean, std) in classes.items()}}
@@ -71,7 +71,7 @@ def _devices() -> Rows:
 
 def _policies() -> Rows:
     """Every policy of a base, and those that a modifier brings into one of some bases."""
-    from fedbalancer.methods import BASES, MODIFIERS, SLOTS, method
+    from fedbalancer.methods.table import BASES, MODIFIERS, SLOTS, method
 
     found: dict[tuple[str, str], list[str]] = {}
     for name in BASES:
@@ -91,13 +91,13 @@ def _policies() -> Rows:
 
 
 def _attacks() -> Rows:
-    from fedbalancer.attacks import ATTACKS
+    from fedbalancer.simulation.attacks import ATTACKS
 
     return [{"attack": name, "what such a client does": title} for name, (title, _) in ATTACKS.items()]
 
 
 def _settings() -> Rows:
-    from fedbalancer.settings import Settings, allowed
+    from fedbalancer.core.settings import Settings, allowed
 
     return [
         {

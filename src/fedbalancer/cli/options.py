@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 
 METHODS = ("method", "methods")
 """Keys of the configuration file that are no settings."""
@@ -16,14 +16,14 @@ METHODS = ("method", "methods")
 
 def known_tasks(incomplete: str) -> list[str]:
     """What a shell offers for a task."""
-    from fedbalancer.tasks.registry import TASKS
+    from fedbalancer.data.registry import TASKS
 
     return [name for name in TASKS if name.startswith(incomplete)]
 
 
 def known_methods(incomplete: str) -> list[str]:
     """What a shell offers for methods, after those that are typed already."""
-    from fedbalancer.methods import BASES
+    from fedbalancer.methods.table import BASES
 
     before, comma, begun = incomplete.rpartition(",")
     return [before + comma + name for name in BASES if name.startswith(begun)]
@@ -105,7 +105,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 def overrides(config: Path | None, assignments: list[str] | None, attacks: list[str] | None = None) -> dict[str, Any]:
     """Settings of the configuration file and, over them, those of the command line."""
-    from fedbalancer.settings import merge, parse_assignments, read_config  # late: --help takes no time
+    from fedbalancer.core.settings import merge, parse_assignments, read_config  # late: --help takes no time
 
     in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}
     return merge(in_file, parse_assignments(assignments or []), {"attacks": attacks} if attacks else {})
@@ -114,8 +114,8 @@ def overrides(config: Path | None, assignments: list[str] | None, attacks: list[
 def methods_of(config: Path | None, asked: Sequence[str] | None, key: str, otherwise: Sequence[str]) -> list[str]:
     """The methods of the command line or, where it names none, of the configuration file (`key` is method for one run,
     methods for several), or the usual ones."""
-    from fedbalancer.settings import read_config
-    from fedbalancer.spelling import split_names
+    from fedbalancer.core.settings import read_config
+    from fedbalancer.methods.names import split_names
 
     if asked:
         found = split_names(",".join(asked))

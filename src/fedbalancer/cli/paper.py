@@ -15,8 +15,8 @@ from fedbalancer.cli.errors import EXIT_USER_ERROR, Commands, with_clear_errors
 from fedbalancer.cli.options import Json, Rounds
 from fedbalancer.cli.shown import show_item
 from fedbalancer.cli.testbed import GentleStop, PhonesFile, Speed
+from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 from fedbalancer.paper.items import ITEMS
-from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
 
 paper = typer.Typer(
     cls=Commands,

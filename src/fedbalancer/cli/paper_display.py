@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from fedbalancer.experiments.jobs import JobEvent
 from fedbalancer.paper.item import Listen
 from fedbalancer.paper.pool import REUSED
-from fedbalancer.runs.jobs import JobEvent
 
 FULL = 1000
 LINE_EVERY_S = 30.0

@@ -10,7 +10,7 @@ import typer
 
 from fedbalancer.cli import options
 from fedbalancer.cli.errors import Commands, with_clear_errors
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 
 privacy = typer.Typer(
     cls=Commands, help="Privacy of what clients tell of their losses, as a number.", no_args_is_help=True

@@ -38,7 +38,7 @@ def report(
 
         fedbalancer report runs/paper/results/table1
     """
-    from fedbalancer.errors import UnknownName
+    from fedbalancer.core.errors import UnknownName
     from fedbalancer.reporting import write_report
 
     if stamp not in ("end", "start"):
@@ -61,7 +61,7 @@ def report(
 
 def _renew_item(folder: Path, *, rescored: bool, as_json: bool) -> None:
     """Rewrite an item; `rescored` is whether another rule or target was requested."""
-    from fedbalancer.errors import BadSetting
+    from fedbalancer.core.errors import BadSetting
     from fedbalancer.paper.folder import renew_item
 
     if rescored:

@@ -11,7 +11,7 @@ import typer
 from fedbalancer.cli import compare as compare_command
 from fedbalancer.cli import options
 from fedbalancer.cli import run as run_command
-from fedbalancer.processes import StopFlag
+from fedbalancer.core.processes import StopFlag
 
 
 def resume(
@@ -32,12 +32,12 @@ def resume(
 
         fedbalancer resume runs/compare-watch
     """
-    from fedbalancer.engine.executors import Resources
-    from fedbalancer.runs.compare import run_comparison
-    from fedbalancer.runs.display import comparison_display, run_display
-    from fedbalancer.runs.execute import resume as resume_run
-    from fedbalancer.runs.plan import ComparisonPlan
-    from fedbalancer.runs.trust import EVERYTHING, leave_out_working_folder
+    from fedbalancer.experiments.compare import run_comparison
+    from fedbalancer.experiments.display import comparison_display, run_display
+    from fedbalancer.experiments.execute import resume as resume_run
+    from fedbalancer.experiments.plan import ComparisonPlan
+    from fedbalancer.experiments.trust import EVERYTHING, leave_out_working_folder
+    from fedbalancer.simulation.executors import Resources
     from fedbalancer.store import COMPARISON
 
     leave_out_working_folder()
@@ -61,8 +61,8 @@ def resume(
 
 def _asked(folder: Path) -> bool:
     """Whether the user, shown what code going on would import, says to run it. Where nobody can answer: no."""
-    from fedbalancer.runs.spec import RunSpec, from_manifest
-    from fedbalancer.runs.trust import code_of, untrusted
+    from fedbalancer.experiments.spec import RunSpec, from_manifest
+    from fedbalancer.experiments.trust import code_of, untrusted
     from fedbalancer.store import COMPARISON, ComparisonFile, read_manifest
 
     if (folder / COMPARISON).is_file():

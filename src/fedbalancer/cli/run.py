@@ -11,10 +11,10 @@ import typer
 
 from fedbalancer.cli import options
 from fedbalancer.cli.tasks import announce, folder_name, is_file, label, say_prepared, say_surprises, timed
-from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
+from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
-    from fedbalancer.runs.result import RunResult
+    from fedbalancer.experiments.result import RunResult
 
 
 def run(
@@ -75,15 +75,15 @@ def run(
 
         fedbalancer run femnist --scale paper --executor ray --address auto
     """
-    from fedbalancer.engine.executors import Resources
-    from fedbalancer.runs.display import run_display
-    from fedbalancer.runs.execute import execute
-    from fedbalancer.runs.executor_cache import ExecutorCache
-    from fedbalancer.runs.simulation import resolve_spec
-    from fedbalancer.runs.spec import RunSpec
-    from fedbalancer.runs.surprises import absent_kernels, surprises_of_run
-    from fedbalancer.runs.trust import code_of, remember
-    from fedbalancer.runs.variants import named_in_full
+    from fedbalancer.experiments.display import run_display
+    from fedbalancer.experiments.execute import execute
+    from fedbalancer.experiments.executor_cache import ExecutorCache
+    from fedbalancer.experiments.simulation import resolve_spec
+    from fedbalancer.experiments.spec import RunSpec
+    from fedbalancer.experiments.surprises import absent_kernels, surprises_of_run
+    from fedbalancer.experiments.trust import code_of, remember
+    from fedbalancer.experiments.variants import named_in_full
+    from fedbalancer.simulation.executors import Resources
 
     settings = options.overrides(config, set_, attack)
     if epsilon_budget is not None:

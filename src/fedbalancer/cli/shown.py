@@ -38,7 +38,7 @@ def show(comparison: Comparison | None, table: Path) -> None:
 
 def show_item(written: WrittenItem, *, as_json: bool) -> None:
     """Print the result of an item and the path of its page."""
-    from fedbalancer.files import readable
+    from fedbalancer.core.files import readable
 
     if as_json:
         typer.echo(json.dumps(readable(written.shown.json)))

@@ -13,12 +13,12 @@ import typer
 
 from fedbalancer.cli import options
 from fedbalancer.cli.tasks import folder_name, say_prepared, timed
-from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
+from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
-    from fedbalancer.sweep.driver import Event, Listen
-    from fedbalancer.sweep.plan import SweepPlan
-    from fedbalancer.sweep.results import Sweep
+    from fedbalancer.experiments.sweep.driver import Event, Listen
+    from fedbalancer.experiments.sweep.plan import SweepPlan
+    from fedbalancer.experiments.sweep.results import Sweep
 
 SHOWN = 15
 """Rows of the table in the terminal."""
@@ -65,10 +65,10 @@ def sweep(
 
         fedbalancer sweep watch --space w=5,20 --space lss=0.01..0.1 --space alpha=0.1..10:log --trials 40 --seeds 2
     """
-    from fedbalancer.runs.spec import RunSpec
-    from fedbalancer.sweep.plan import SweepPlan
-    from fedbalancer.sweep.run import run_sweep
-    from fedbalancer.sweep.study import with_optuna
+    from fedbalancer.experiments.spec import RunSpec
+    from fedbalancer.experiments.sweep.plan import SweepPlan
+    from fedbalancer.experiments.sweep.run import run_sweep
+    from fedbalancer.experiments.sweep.study import with_optuna
 
     with_optuna()
     (name,) = options.methods_of(config, method, "method", ["fedbalancer"])
@@ -94,7 +94,7 @@ def finish(plan: SweepPlan, found: Sweep, folder: Path, task: str, as_json: bool
     from rich.table import Table
     from rich.text import Text
 
-    from fedbalancer.sweep.results import rows, rule
+    from fedbalancer.experiments.sweep.results import rows, rule
 
     if as_json:
         typer.echo(json.dumps(found.to_json()))

@@ -12,10 +12,10 @@ import typer
 
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, overrides
 from fedbalancer.cli.shown import show
-from fedbalancer.processes import EXIT_INTERRUPTED, StopFlag
+from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
-    from fedbalancer.testbed.bed import BedResult
+    from fedbalancer.paper.testbed.bed import BedResult
 
 METHODS = "fedavg+1t,fedavg+wfa,prox+1t,fedbalancer"
 
@@ -82,7 +82,7 @@ def bed(
 
         fedbalancer testbed --runtime litert --model har.tflite --clients 21
     """
-    from fedbalancer.spelling import one_name, split_names
+    from fedbalancer.methods.names import one_name, split_names
 
     names = tuple(one_name(name) for name in split_names(",".join(method or [METHODS])))
     folder = out if out is not None else Path("runs") / f"testbed-{task}"
@@ -96,10 +96,10 @@ def bed(
 
 def run(folder: Path, phones: Path | None, overwrite: bool, **options: Any) -> BedResult:
     """Check everything (`options` are those of `BedPlan`), then run the bed with its progress on stderr."""
-    from fedbalancer.runs.display import comparison_display
-    from fedbalancer.testbed.bed import run_bed
-    from fedbalancer.testbed.netns import check, has_netem
-    from fedbalancer.testbed.plan import BedPlan
+    from fedbalancer.experiments.display import comparison_display
+    from fedbalancer.paper.testbed.bed import run_bed
+    from fedbalancer.paper.testbed.netns import check, has_netem
+    from fedbalancer.paper.testbed.plan import BedPlan
 
     plan = BedPlan.make(folder, phones, **options)
     if not plan.phones:

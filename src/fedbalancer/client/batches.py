@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedbalancer.randomness import stream
-from fedbalancer.types import ClientWork, IndexArray
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import ClientWork, IndexArray
 
 
 def epochs(work: ClientWork) -> Iterator[IndexArray]:

@@ -15,8 +15,8 @@ from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound, Released
 from fedbalancer.client.summary import coarse, system_generator
-from fedbalancer.protocols import Training, is_private
-from fedbalancer.types import FloatArray, IndexArray, Layout, Order, Trained
+from fedbalancer.core.contracts import Training, is_private
+from fedbalancer.core.types import FloatArray, IndexArray, Layout, Order, Trained
 
 SHORTEST_S = 1e-9
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedbalancer.types import FloatArray, IndexArray, Weights
+from fedbalancer.core.types import FloatArray, IndexArray, Weights
 
 UPLOADS = 16
 """How many uploads are remembered: enough to know a rare long one, few enough to notice another network."""

@@ -37,8 +37,8 @@ from fedbalancer.client.summary import (
     Silent,
 )
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
-from fedbalancer.errors import BadSetting
-from fedbalancer.protocols import Compressor, SampleSelector, Summarizer, WorkPolicy
+from fedbalancer.core.contracts import Compressor, SampleSelector, Summarizer, WorkPolicy
+from fedbalancer.core.errors import BadSetting
 
 KNOWN: dict[str, Mapping[str, type]] = {
     "samples": {

@@ -19,10 +19,10 @@ from fedbalancer.client.forecast import batches_by_forecast
 from fedbalancer.client.memory import ClientMemory, updated_losses
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import looks_every_round, with_estimates, without_counts
-from fedbalancer.errors import BadSetting
-from fedbalancer.protocols import Compressor, is_private
-from fedbalancer.randomness import integer_seed, stream
-from fedbalancer.types import (
+from fedbalancer.core.contracts import Compressor, is_private
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.randomness import integer_seed, stream
+from fedbalancer.core.types import (
     FORWARD_PASS_EPOCHS,
     ClientReport,
     ClientWork,

@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
 
 ZIP_SUFFIXES = (".zip",)
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")

@@ -23,10 +23,10 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.files import sync_directory, write_synced
+from fedbalancer.core.paths import CACHE, cache_folder
 from fedbalancer.data.checksums import checksum, digest
-from fedbalancer.errors import BadSetting
-from fedbalancer.files import sync_directory, write_synced
-from fedbalancer.places import CACHE, cache_folder
 
 _VERSION = 2
 _META = "meta.json"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fedbalancer.files import write_text
-from fedbalancer.places import cache_folder
+from fedbalancer.core.files import write_text
+from fedbalancer.core.paths import cache_folder
 
 
 def checksum(path: Path) -> str:

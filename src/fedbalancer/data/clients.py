@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.errors import BadData, BadSetting
-from fedbalancer.task import Samples
+from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.task import Samples
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.errors import BadData, BadSetting
-from fedbalancer.randomness import stream
-from fedbalancer.types import IndexArray
+from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import IndexArray
 
 Partition = dict[str, IndexArray]
 

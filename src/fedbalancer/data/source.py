@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from fedbalancer.core.errors import MissingData, UnknownName
+from fedbalancer.core.paths import data_folder
 from fedbalancer.data.archives import is_archive
-from fedbalancer.errors import MissingData, UnknownName
-from fedbalancer.places import data_folder
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbalancer.client.flat import FlatModule
-from fedbalancer.client.model_file import ModelFile
-from fedbalancer.client.tensors import batch_of, per_sample_loss, stored
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Samples
+from fedbalancer.core.types import ClientWork, FloatArray, Weights
 from fedbalancer.export.trace import layer_name
-from fedbalancer.task import Samples
-from fedbalancer.types import ClientWork, FloatArray, Weights
+from fedbalancer.training.flat import FlatModule
+from fedbalancer.training.model_file import ModelFile
+from fedbalancer.training.tensors import batch_of, per_sample_loss, stored
 
 if TYPE_CHECKING:
     import torch

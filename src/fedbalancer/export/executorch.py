@@ -10,13 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.client.executorch import executorch_runtime, quiet
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
 from fedbalancer.export.model import Kind, TracedModel
 from fedbalancer.export.replay import sgd_step
 from fedbalancer.export.torch_operators import LAYER, TorchReplay
 from fedbalancer.export.torch_verbs import TorchVerbs
 from fedbalancer.export.trace import BATCHES
+from fedbalancer.training.executorch import executorch_runtime, quiet
 
 if TYPE_CHECKING:
     import torch

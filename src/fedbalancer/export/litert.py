@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import BadData, FedBalancerError, MissingData
+from fedbalancer.core.errors import BadData, FedBalancerError, MissingData
+from fedbalancer.core.processes import without_main
 from fedbalancer.export.model import TracedModel
 from fedbalancer.export.operators import Translation
 from fedbalancer.export.replay import sgd_step
 from fedbalancer.export.slim import without_zeros
-from fedbalancer.processes import without_main
 
 MISSING = "export needs TensorFlow (the device does not); install it with: pip install 'fedbalancer[export]'"
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbalancer.client.flat import FlatModule
-from fedbalancer.client.tensors import batch_of, per_sample_loss, stored
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Samples
+from fedbalancer.core.types import Layout
 from fedbalancer.export.trace import Traced, traced
-from fedbalancer.task import Samples
-from fedbalancer.types import Layout
+from fedbalancer.training.flat import FlatModule
+from fedbalancer.training.tensors import batch_of, per_sample_loss, stored
 
 if TYPE_CHECKING:
     import torch

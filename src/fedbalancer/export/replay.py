@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
 from fedbalancer.export.layers import Refused
 from fedbalancer.export.trace import Ref, Step, Traced
 from fedbalancer.export.windows import Spatial

@@ -8,16 +8,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedbalancer.client.model_file import FORMAT
-from fedbalancer.client.open_model import SUFFIXES, open_model, runtime_of
-from fedbalancer.client.torch_model import FORWARD_BATCH
-from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.files import write_bytes
+from fedbalancer.core.task import Samples, Task
 from fedbalancer.export.check import Agreement, check_file
 from fedbalancer.export.executorch import executorch, to_executorch
 from fedbalancer.export.litert import check_tensorflow, write_litert
 from fedbalancer.export.model import TracedModel, traced_model
-from fedbalancer.files import write_bytes
-from fedbalancer.task import Samples, Task
+from fedbalancer.training.model_file import FORMAT
+from fedbalancer.training.open_model import SUFFIXES, open_model, runtime_of
+from fedbalancer.training.torch_model import FORWARD_BATCH
 
 RUNTIMES = {"litert": (check_tensorflow, write_litert), "executorch": (executorch, to_executorch)}
 """By name: what it takes to write a file, and who writes it."""

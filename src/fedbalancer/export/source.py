@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import BadData, BadSetting
-from fedbalancer.task import Task
-from fedbalancer.tasks import load_task
-from fedbalancer.tasks.registry import imported
+from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.task import Task
+from fedbalancer.data.registry import imported
+from fedbalancer.data.tasks import load_task
 
 EXAMPLES = 16
 
@@ -40,8 +40,8 @@ def _classes(make: Any, name: str, features: Any) -> int:
     """How many classes the model tells apart."""
     import torch
 
-    from fedbalancer.client.flat import build
-    from fedbalancer.client.model_check import refused
+    from fedbalancer.training.flat import build
+    from fedbalancer.training.model_check import refused
 
     if not callable(make):
         raise BadData(f"{name} must be a function that makes a torch model, not {type(make).__name__}")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
 
 if TYPE_CHECKING:
     import torch

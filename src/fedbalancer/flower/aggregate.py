@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.flower.compat import Array, ArrayRecord, MetricRecord, RecordDict, made_reply, set_current
 from fedbalancer.flower.foreign import check_strategy
-from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
 
 WEIGHTS = "weights"
 

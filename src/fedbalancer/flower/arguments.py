@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedbalancer.errors import BadSetting
-from fedbalancer.randomness import stream
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.randomness import stream
 
 ELSEWHERE = {
     "fraction_train": "a method plans with a fixed number of clients a round, clients_per_round",

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedbalancer.errors import RunFolderError
-from fedbalancer.protocols import Wrapping, trait
-from fedbalancer.settings import Settings
+from fedbalancer.core.contracts import Wrapping, trait
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.settings import Settings
 
 FIXED = ("engine", "method", "seed", "aggregate")
 """Fields of the manifest that are the run: with another one it is another run."""

@@ -22,14 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.live import DeviceClock, LiveRound, WallClock
 from fedbalancer.client.policies import ClientPolicies, of_client
-from fedbalancer.errors import BadData, BadSetting
+from fedbalancer.core.contracts import is_private
+from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, Trained, Weights
 from fedbalancer.flower.compat import Array, ArrayRecord, Context, Message, RecordDict, reply_to
 from fedbalancer.flower.layout import Faulty, ModelLayout
 from fedbalancer.flower.memory import Keeper, SavedMemory
 from fedbalancer.flower.orders import ARRAYS, OURS, Instruction
 from fedbalancer.flower.replies import Measured, checked_metrics, pack_report, pack_stopped, pack_update
-from fedbalancer.protocols import is_private
-from fedbalancer.types import ClientWork, FloatArray, IndexArray, Trained, Weights
 
 
 def balanced(

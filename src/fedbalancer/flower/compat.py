@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fedbalancer.errors import MissingData
+from fedbalancer.core.errors import MissingData
 
 try:
     from flwr.app import (

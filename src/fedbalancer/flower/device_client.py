@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.client.model_file import ModelFile
-from fedbalancer.client.open_model import open_model
 from fedbalancer.flower.compat import ClientApp
 from fedbalancer.flower.model_app import Data, Hold, model_app
 from fedbalancer.flower.mods import Mod
+from fedbalancer.training.model_file import ModelFile
+from fedbalancer.training.open_model import open_model
 
 
 def device_app(

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import Evaluation
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Letter
@@ -15,7 +16,6 @@ from fedbalancer.flower.metric_names import MetricNames
 from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE
 from fedbalancer.flower.replies import WEIGHT
 from fedbalancer.server.report_check import BIGGEST_LOSS, MOST_WEIGHT, heaviest
-from fedbalancer.types import Evaluation
 
 if TYPE_CHECKING:
     from fedbalancer.flower.grid_engine import GridEngine

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedbalancer.composition import Method
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.contracts import trait
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower.mods import NO_SECURE_AGGREGATION
-from fedbalancer.protocols import trait
+from fedbalancer.methods.composition import Method
 
 MU_KEY = "proximal-mu"
 """Where Flower's FedProx tells its clients mu."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedbalancer.errors import BadSetting, NoUsableReports
-from fedbalancer.types import RoundResult
+from fedbalancer.core.errors import BadSetting, NoUsableReports
+from fedbalancer.core.types import RoundResult
 
 SHOWN = 3
 """Clients whose reason is in the message."""

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fedbalancer.errors import MissingData
+from fedbalancer.core.errors import MissingData
+from fedbalancer.core.settings import Settings
+from fedbalancer.core.types import UNDER_WAY, Evaluation, IndexArray, Ledger, RoundPlan, RoundResult, Weights
 from fedbalancer.flower import hello
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Message, RecordDict
 from fedbalancer.flower.downloads import ReplyLimit
@@ -25,12 +27,10 @@ from fedbalancer.flower.reading import batch_s_of, busy_s
 from fedbalancer.flower.round import OpenRound
 from fedbalancer.flower.speeds import Speeds
 from fedbalancer.flower.waiting import WAITING, Waiting
-from fedbalancer.methods import Method
+from fedbalancer.methods.table import Method
 from fedbalancer.privacy.spending import RELEASES
-from fedbalancer.server.bench import Bench
-from fedbalancer.settings import Settings
+from fedbalancer.server.suspensions import Bench
 from fedbalancer.store.privacy import spending_for
-from fedbalancer.types import UNDER_WAY, Evaluation, IndexArray, Ledger, RoundPlan, RoundResult, Weights
 
 __all__ = ["WAITING", "GridEngine", "Waiting"]
 

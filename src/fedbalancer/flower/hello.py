@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower.compat import (
     ClientApp,
     ConfigRecord,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower.arguments import Evaluators
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, FlowerStrategy, Grid, Message, MetricRecord
 from fedbalancer.flower.evaluation import Pool, pooled, questions

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fedbalancer.core.types import ClientReport, Missing, RoundPlan
 from fedbalancer.flower.compat import RecordDict
 from fedbalancer.flower.orders import TRAIN
-from fedbalancer.types import ClientReport, Missing, RoundPlan
 
 if TYPE_CHECKING:
     from fedbalancer.flower.mailbox import Arrival, Mailbox

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.types import Layout, Weights
 from fedbalancer.flower.compat import Array, ArrayRecord
-from fedbalancer.types import Layout, Weights
 
 STYPE = "numpy.ndarray"
 HEADER_BYTES = 4096

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedbalancer.core.name_index import Positions
+from fedbalancer.core.types import Ledger
 from fedbalancer.flower.hello import Greeting
-from fedbalancer.positions import Positions
-from fedbalancer.types import Ledger
 
 ASSUMED_BATCH_S = 0.1
 """Of a client that did not measure, where nobody else did either."""

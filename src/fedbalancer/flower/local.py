@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from fedbalancer.errors import MissingData
+from fedbalancer.core.errors import MissingData
 
 STOP_S = 5.0
 START_S = 60.0

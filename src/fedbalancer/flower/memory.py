@@ -19,9 +19,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedbalancer.client.memory import ClientMemory
-from fedbalancer.files import write_bytes
+from fedbalancer.core.files import write_bytes
+from fedbalancer.core.paths import cache_folder
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Context
-from fedbalancer.places import cache_folder
 
 FOLDER, FOLDER_KEY = "FEDBALANCER_CLIENT_FOLDER", "fedbalancer-folder"
 """Where the file lies: this environment variable, or this key of the node's configuration; `off` keeps none."""

@@ -12,7 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
-from fedbalancer.client.tensors import stored
+from fedbalancer.core.contracts import Draw, Training
+from fedbalancer.core.task import Samples, check_samples
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
 from fedbalancer.flower.client import LocalRound, balanced
 from fedbalancer.flower.compat import (
     ClientApp,
@@ -26,9 +28,7 @@ from fedbalancer.flower.hello import introduce
 from fedbalancer.flower.layout import ModelLayout, arranged
 from fedbalancer.flower.mods import Mod, check_mods, only_updates
 from fedbalancer.flower.orders import ARRAYS, METRICS, round_of
-from fedbalancer.protocols import Draw, Training
-from fedbalancer.task import Samples, check_samples
-from fedbalancer.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.training.tensors import stored
 
 Hold = Callable[[Context, int], Draw | None]
 """(context, round) -> the seconds that an emulated device takes, or None for this machine's own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower.compat import Context, Message, mods_of, train_mods_of
 
 CLIPPING = ("fixedclipping_mod", "adaptiveclipping_mod")

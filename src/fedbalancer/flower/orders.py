@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import Order
 from fedbalancer.flower.compat import ConfigRecord, Message
-from fedbalancer.types import Order
 
 VERSION = 2
 """Of the wire format; a client and a server of different versions refuse each other by name."""

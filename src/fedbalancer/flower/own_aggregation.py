@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.errors import BadData
+from fedbalancer.core.contracts import Wrapping
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.flower.aggregate import count_of
 from fedbalancer.flower.compat import ArrayRecord, Message, MetricRecord, RecordDict, made_reply
 from fedbalancer.flower.evaluation import weighted_mean
 from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.orders import ARRAYS, METRICS
 from fedbalancer.flower.replies import WEIGHT
-from fedbalancer.protocols import Wrapping
-from fedbalancer.types import ClientReport, ServerState, Setup, Weights
 
 if TYPE_CHECKING:
     from fedbalancer.flower.run import Run

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedbalancer.core.types import RoundResult
 from fedbalancer.flower.late import SILENT
-from fedbalancer.types import RoundResult
 
 PATIENCE = 2
 """Deadlines that a client misses in a row before it is paused for the first time."""

@@ -11,7 +11,9 @@ import numpy as np
 
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.round import received
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.contracts import Compressor, Summarizer, is_private
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import ClientReport, Order, Summary, Timings, Weights
 from fedbalancer.flower.compat import ArrayRecord, Message, RecordDict
 from fedbalancer.flower.hello import MOST_SAMPLES
 from fedbalancer.flower.layout import Faulty, ModelLayout, read_array
@@ -29,9 +31,7 @@ from fedbalancer.flower.replies import (
     Measured,
     dashed,
 )
-from fedbalancer.protocols import Compressor, Summarizer, is_private
 from fedbalancer.server.report_check import fault, size_fault
-from fedbalancer.types import ClientReport, Order, Summary, Timings, Weights
 
 BIGGEST_CHANGE = 1e9
 """Of one parameter in one round; more is a number that is finite only by accident."""

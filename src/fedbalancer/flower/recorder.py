@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import BadSetting, FedBalancerError, RunFolderError
+from fedbalancer.core.errors import BadSetting, FedBalancerError, RunFolderError
+from fedbalancer.core.name_index import Positions
+from fedbalancer.core.settings import Settings
+from fedbalancer.core.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
 from fedbalancer.flower.changes import CHANGEABLE, Change, check_same
-from fedbalancer.positions import Positions
-from fedbalancer.settings import Settings
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST
-from fedbalancer.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
 
 _SETUP = ("size", "network_s", "batch_s_sum", "batch_s_count")
 """Columns of the ledger that a run began with; the rest of it was the same for everybody."""

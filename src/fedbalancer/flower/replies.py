@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import BadData, BadSetting
+from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.types import Order, Summary, Weights
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, VERSION
-from fedbalancer.types import Order, Summary, Weights
 
 TRAINED, STOPPED = "trained", "stopped"
 PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedbalancer.core.types import RoundResult
 from fedbalancer.flower.compat import MetricRecord, Result
-from fedbalancer.types import RoundResult
 
 METRICS_OF_ROUNDS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 """What Flower's `Result` calls the metrics of the rounds."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedbalancer.client.round import understood
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import UNDER_WAY, ClientReport, Missing, RoundPlan, RoundResult, Weights
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from fedbalancer.flower.events import line
 from fedbalancer.flower.late import SILENT
@@ -15,8 +16,7 @@ from fedbalancer.flower.mailbox import Arrival, Letter
 from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, TRAIN, Instruction
 from fedbalancer.flower.reading import Expected, Resized, batch_s_of, split_timings, unpack
 from fedbalancer.flower.replies import WEIGHT, own_metrics
-from fedbalancer.server.bench import INVALID
-from fedbalancer.types import UNDER_WAY, ClientReport, Missing, RoundPlan, RoundResult, Weights
+from fedbalancer.server.suspensions import INVALID
 
 if TYPE_CHECKING:
     from fedbalancer.flower.grid_engine import GridEngine

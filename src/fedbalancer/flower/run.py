@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbalancer.files import readable
+from fedbalancer.core.files import readable
+from fedbalancer.core.types import Evaluation, Ledger, RoundResult, ServerState, Weights
 from fedbalancer.flower.changes import spoken
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result, kept, taken_up
 from fedbalancer.flower.evaluation import asked, evaluation_of, unnamed, weighted_mean
@@ -24,11 +25,10 @@ from fedbalancer.flower.reading import CLOCK_SLACK_S
 from fedbalancer.flower.recorder import RunRecorder, manifest_of
 from fedbalancer.flower.replies import WEIGHT
 from fedbalancer.flower.results import figures_of, metrics_of_round, restore_metrics
-from fedbalancer.loop import rounds
-from fedbalancer.methods import setup_of
+from fedbalancer.methods.table import setup_of
+from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
 from fedbalancer.store.privacy import described_privacy, privacy_rows
-from fedbalancer.types import Evaluation, Ledger, RoundResult, ServerState, Weights
 
 if TYPE_CHECKING:
     from fedbalancer.flower.strategy import Strategy

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedbalancer.core.types import ClientReport, Ledger
 from fedbalancer.flower.hello import Greeting
-from fedbalancer.types import ClientReport, Ledger
 
 
 class Speeds:

@@ -11,7 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.contracts import trait
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.paths import cache_folder
+from fedbalancer.core.settings import resolve
 from fedbalancer.flower.arguments import Evaluators, check_others, least_clients
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
 from fedbalancer.flower.evaluation import Pool
@@ -22,15 +25,12 @@ from fedbalancer.flower.hello import MOST_SAMPLES
 from fedbalancer.flower.hooks import RoundHooks, overrides
 from fedbalancer.flower.recorder import RunRecorder, ending, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
-from fedbalancer.methods import SLOTS, Method
-from fedbalancer.methods import method as method_of
-from fedbalancer.modifiers import LAST
-from fedbalancer.places import cache_folder
-from fedbalancer.protocols import trait
-from fedbalancer.robust import robust as robust_of
+from fedbalancer.methods.modifiers import LAST
+from fedbalancer.methods.names import spelt
+from fedbalancer.methods.robust import robust as robust_of
+from fedbalancer.methods.table import SLOTS, Method
+from fedbalancer.methods.table import method as method_of
 from fedbalancer.server.report_check import MOST_WEIGHT
-from fedbalancer.settings import resolve
-from fedbalancer.spelling import spelt
 from fedbalancer.store.privacy import model_claim
 
 _log = logging.getLogger("flwr.fedbalancer")

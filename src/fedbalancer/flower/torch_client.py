@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from fedbalancer.client.sgd import MakeOptimizer
-from fedbalancer.client.torch_model import TorchModel
+from fedbalancer.core.task import Samples
 from fedbalancer.flower.compat import ClientApp, Context
 from fedbalancer.flower.model_app import Hold, model_app
 from fedbalancer.flower.mods import Mod
-from fedbalancer.task import Samples
+from fedbalancer.training.sgd import MakeOptimizer
+from fedbalancer.training.torch_model import TorchModel
 
 EXAMPLE = 10
 """Samples on which the layers of the model are tried."""

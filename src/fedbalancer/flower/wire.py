@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 from flwr.app import Array, Error, Message, Metadata, RecordDict
 
-from fedbalancer.errors import MissingData
+from fedbalancer.core.errors import MissingData
 from fedbalancer.flower.compat import Grid
 
 try:

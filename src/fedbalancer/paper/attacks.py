@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbalancer.attacks import Attackers, poisons
-from fedbalancer.protocols import Executor
-from fedbalancer.runs.executor_cache import ExecutorCache
-from fedbalancer.runs.simulation import Simulation, build
-from fedbalancer.runs.spec import RunSpec
+from fedbalancer.core.contracts import Executor
+from fedbalancer.core.task import Task
+from fedbalancer.core.types import ClientReport, Order, RoundPlan, RoundResult, ServerState
+from fedbalancer.experiments.executor_cache import ExecutorCache
+from fedbalancer.experiments.simulation import Simulation, build
+from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.server.report_check import believed
-from fedbalancer.task import Task
-from fedbalancer.types import ClientReport, Order, RoundPlan, RoundResult, ServerState
+from fedbalancer.simulation.attacks import Attackers, poisons
 
 LAST = 5
 """Number of rounds at the end of a run over which accuracy is averaged, because it varies between rounds."""

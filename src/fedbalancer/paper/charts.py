@@ -10,11 +10,11 @@ from typing import Any
 
 import polars as pl
 
+from fedbalancer.core.types import FloatArray
 from fedbalancer.paper.item import Charts, Finding
 from fedbalancer.paper.scores import full_target, read_speedup
 from fedbalancer.reporting.charts import Chart, bars_spec, lines_spec, number, numbers
 from fedbalancer.reporting.style import choose_looks, time_unit
-from fedbalancer.types import FloatArray
 
 SPEEDUP = ": speed-up"
 """Suffix of the findings about a method's speed-up."""

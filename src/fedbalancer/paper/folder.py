@@ -19,14 +19,14 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.errors import FedBalancerError, RunFolderError
-from fedbalancer.files import write_bytes, write_json, write_text
+from fedbalancer.core.errors import FedBalancerError, RunFolderError
+from fedbalancer.core.files import write_bytes, write_json, write_text
+from fedbalancer.experiments.jobs import JobEvent
 from fedbalancer.paper.item import Frames, Item, Listen, Presentation, Request, Work
 from fedbalancer.paper.items import ITEMS, load_item
 from fedbalancer.paper.page import escape_text, item_html, item_markdown
 from fedbalancer.paper.pool import REUSED
 from fedbalancer.reporting.plotting import image_bytes
-from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.store import new_manifest
 from fedbalancer.store.contents import make_folder
 

@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from fedbalancer.engine.executors import Resources
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.experiments.jobs import JobEvent
+from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.paper.printed import TASKS, Printed
 from fedbalancer.reporting.charts import Chart
 from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.style import Look
-from fedbalancer.runs.jobs import JobEvent
-from fedbalancer.runs.spec import RunSpec
+from fedbalancer.simulation.executors import Resources
 
 if TYPE_CHECKING:
     import polars as pl

@@ -22,17 +22,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.client.flat import build
+from fedbalancer.experiments.compare import apart, run_folder, shared_results
+from fedbalancer.experiments.events import goes_further
+from fedbalancer.experiments.jobs import Job, JobEvent, JobPool
+from fedbalancer.experiments.plan import ComparisonPlan
+from fedbalancer.experiments.simulation import resolve_spec
+from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.paper.item import Request, Stopped
 from fedbalancer.reporting.results import StoredRun, load_run
-from fedbalancer.runs.compare import apart, run_folder, shared_results
-from fedbalancer.runs.events import goes_further
-from fedbalancer.runs.jobs import Job, JobEvent, JobPool
-from fedbalancer.runs.plan import ComparisonPlan
-from fedbalancer.runs.simulation import resolve_spec
-from fedbalancer.runs.spec import RunSpec
 from fedbalancer.store import COMPARISON, ComparisonFile
 from fedbalancer.store.contents import make_folder
+from fedbalancer.training.flat import build
 
 Key = tuple[str, int]
 Targets = Callable[[], Mapping[Key, float]]

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from fedbalancer.core.types import FloatArray
 from fedbalancer.paper.item import Measured, Work
 from fedbalancer.paper.pool import Key, TaskPool
 from fedbalancer.reporting import Comparison, MethodScore, RunCurve, Score, SeedScore, score
 from fedbalancer.reporting.clients import Fairness
 from fedbalancer.reporting.comparison import run_speedup
 from fedbalancer.reporting.ratio import Estimate
-from fedbalancer.types import FloatArray
 
 POINTS = 60
 """Number of points of a curve."""

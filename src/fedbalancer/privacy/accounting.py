@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedbalancer.errors import BadSetting, MissingData
+from fedbalancer.core.errors import BadSetting, MissingData
 
 DELTA = 1e-5
 """The chance with which the guarantee may fail, unless another is asked for."""

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedbalancer.protocols import NOTHING, Private, Stateless
-from fedbalancer.randomness import stream
-from fedbalancer.types import ClientReport, ServerState, Setup, Weights
+from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)

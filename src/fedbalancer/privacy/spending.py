@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import IndexArray, Ledger, RoundResult
 from fedbalancer.privacy.accounting import DELTA, epsilon_of, most_releases, noise_for
-from fedbalancer.types import IndexArray, Ledger, RoundResult
 
 RELEASES = "privacy_releases"
 """The name of the counts in a checkpoint."""

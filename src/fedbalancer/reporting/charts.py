@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from fedbalancer.core.types import FloatArray
 from fedbalancer.reporting.comparison import Comparison, MethodScore
 from fedbalancer.reporting.results import Results, StoredRun
 from fedbalancer.reporting.series import PANELS, Band, Panel, accuracy_axes, clock_name, outcome_shares
 from fedbalancer.reporting.style import GREY, ON_DARK, OUTCOMES, PHASES, Look, time_unit
 from fedbalancer.reporting.tables import shows_interval, speedup_text
 from fedbalancer.reporting.time_curve import SHARES, target_medians
-from fedbalancer.types import FloatArray
 
 DEVICE_CLASSES = ("slow", "mid", "fast")
 MANY_ROWS = 12

@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
+from fedbalancer.core.sums import total
+from fedbalancer.core.types import UNDER_WAY
 from fedbalancer.reporting.style import PHASES
 from fedbalancer.store.rows import JOINED
-from fedbalancer.sums import total
-from fedbalancer.types import UNDER_WAY
 
 OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 SELECTIONS = {"client": pl.String, "device": pl.String, "times": pl.Int64}

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.sums import total
+from fedbalancer.methods.names import one_name
 from fedbalancer.reporting.clients import Fairness, mean_fairness
 from fedbalancer.reporting.ratio import Arrival, Estimate, Ratio, median_s, one_ratio, paired_ratio
 from fedbalancer.reporting.rule import Rule, Stamp
-from fedbalancer.spelling import one_name
 from fedbalancer.store.comparison import TARGETS
-from fedbalancer.sums import total
 
 if TYPE_CHECKING:
     import polars as pl

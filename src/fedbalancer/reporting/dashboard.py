@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from urllib.parse import parse_qs, urlsplit
 
-from fedbalancer.errors import BadSetting, FedBalancerError
+from fedbalancer.core.errors import BadSetting, FedBalancerError
 from fedbalancer.reporting.page import Live, page_html, waiting_html
 from fedbalancer.reporting.results import StoredRun, load, load_run
 from fedbalancer.reporting.scores import score_comparison

@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from fedbalancer.files import write_text
+from fedbalancer.core.files import write_text
 from fedbalancer.reporting.leaderboard_entries import Entry, is_ours, read_entries, seeds_text
 from fedbalancer.reporting.page import read_asset
 from fedbalancer.reporting.style import accuracy_text

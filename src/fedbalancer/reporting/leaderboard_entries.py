@@ -21,8 +21,8 @@ from urllib.parse import quote, urlsplit
 
 import polars as pl
 
-from fedbalancer.errors import BadSetting, RunFolderError
-from fedbalancer.files import write_bytes, write_json
+from fedbalancer.core.errors import BadSetting, RunFolderError
+from fedbalancer.core.files import write_bytes, write_json
 from fedbalancer.reporting.comparison import Comparison, MethodScore
 from fedbalancer.reporting.results import Results, load
 from fedbalancer.reporting.rule import is_fedavg

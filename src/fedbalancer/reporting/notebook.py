@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from fedbalancer.errors import BadSetting, MissingData, UnknownName
+from fedbalancer.core.errors import BadSetting, MissingData, UnknownName
 from fedbalancer.reporting.comparison import Comparison
 from fedbalancer.reporting.results import Results, RunCurve, StoredRun
 

@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fedbalancer.datasets.holdings import OTHER, Holdings
-from fedbalancer.files import write_bytes
+from fedbalancer.core.files import write_bytes
+from fedbalancer.core.types import FloatArray, IndexArray
+from fedbalancer.data.catalogue.holdings import OTHER, Holdings
 from fedbalancer.reporting.style import BLUE, DASHES, GREY, ORANGE, RED, SKY, choose_looks
-from fedbalancer.types import FloatArray, IndexArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.types import FloatArray
+from fedbalancer.core.types import FloatArray
 
 CONFIDENCE = 0.95
 FEWEST = 5

@@ -74,7 +74,7 @@ def write_report(
         UnknownName: If there is no such rule.
         BadSetting: If a target is not between 0 and 2, or the stamp does not fit the rule.
     """
-    from fedbalancer.files import write_json, write_text
+    from fedbalancer.core.files import write_json, write_text
     from fedbalancer.reporting.figures import write_figures
     from fedbalancer.reporting.page import page_html
     from fedbalancer.reporting.privacy import markdown_privacy

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.errors import RunFolderError
+from fedbalancer.core.errors import RunFolderError
 from fedbalancer.reporting.clients import (
     OUTCOMES,
     REJECTED,

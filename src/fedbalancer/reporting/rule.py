@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import polars as pl
 
-from fedbalancer.errors import BadSetting, UnknownName
+from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.reporting.results import RunCurve
 
 Stamp = Literal["end", "start"]

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.reporting.clients import measure_fairness
 from fedbalancer.reporting.comparison import Comparison, Cost, MethodScore, Reach, Score, SeedScore, run_speedup
 from fedbalancer.reporting.ratio import Arrival

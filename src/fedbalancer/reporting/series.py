@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from fedbalancer.core.types import FloatArray, IndexArray
 from fedbalancer.reporting.results import Results, StoredRun
 from fedbalancer.reporting.style import byte_unit, time_unit
-from fedbalancer.types import FloatArray, IndexArray
 
 TIME_POINTS = 120
 ROUND_POINTS = 120

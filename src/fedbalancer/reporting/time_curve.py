@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import polars as pl
 
+from fedbalancer.core.types import FloatArray
 from fedbalancer.reporting.comparison import Comparison
 from fedbalancer.reporting.ratio import Arrival, median_s
 from fedbalancer.reporting.results import Results, RunCurve
 from fedbalancer.reporting.rule import CLOCK_SLACK, Rule, check_rule, select_evaluations, time_to_accuracy
-from fedbalancer.types import FloatArray
 
 LEVELS = 50
 SHARES = tuple(round(0.5 + 0.025 * step, 3) for step in range(25))

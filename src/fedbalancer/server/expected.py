@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.types import (
+from fedbalancer.core.types import (
     FORWARD_PASS_EPOCHS,
     FloatArray,
     IndexArray,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from fedbalancer.protocols import (
+from fedbalancer.core.contracts import (
     Aggregator,
     ClientSelector,
     DeadlinePolicy,

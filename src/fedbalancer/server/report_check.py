@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from fedbalancer.errors import TrainingDiverged
-from fedbalancer.server.bench import INVALID, Bench
-from fedbalancer.types import (
+from fedbalancer.core.errors import TrainingDiverged
+from fedbalancer.core.types import (
     ClientReport,
     Missing,
     Order,
@@ -21,6 +20,7 @@ from fedbalancer.types import (
     Weights,
     batches_per_epoch,
 )
+from fedbalancer.server.suspensions import INVALID, Bench
 
 _log = logging.getLogger("fedbalancer")
 

@@ -9,12 +9,12 @@ from typing import cast
 
 import numpy as np
 
-from fedbalancer.errors import BadSetting, TrainingDiverged
-from fedbalancer.protocols import trait
-from fedbalancer.server.bench import Bench
+from fedbalancer.core.contracts import trait
+from fedbalancer.core.errors import BadSetting, TrainingDiverged
+from fedbalancer.core.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
 from fedbalancer.server.policies import ServerPolicies
 from fedbalancer.server.report_check import CohortFaults, fault
-from fedbalancer.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
+from fedbalancer.server.suspensions import Bench
 
 OBSERVING_SLOTS = ("clients", "threshold", "pace", "deadline")
 STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate", "deliver", "late")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.types import FloatArray
+from fedbalancer.core.types import FloatArray
 
 ROUNDING = 1e-6
 """First losses are kept in four bytes."""

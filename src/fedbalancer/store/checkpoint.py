@@ -23,8 +23,8 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from fedbalancer.errors import RunFolderError
-from fedbalancer.files import sync_directory, write_synced
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.files import sync_directory, write_synced
 from fedbalancer.store.codec import Arrays
 
 FORMAT = 1

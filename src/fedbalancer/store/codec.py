@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.errors import RunFolderError
-from fedbalancer.types import Ledger, ServerState
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.types import Ledger, ServerState
 
 Arrays = dict[str, NDArray[Any]]
 

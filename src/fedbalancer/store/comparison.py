@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.errors import RunFolderError
-from fedbalancer.files import write_json
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.files import write_json
 
 COMPARISON = "comparison.json"
 TARGETS = (1.0, 0.95, 0.9)

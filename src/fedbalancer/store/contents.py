@@ -13,10 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.errors import RunFolderError
-from fedbalancer.files import TEMPORARY_SUFFIX, check_path_name, clean_temporaries
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.files import TEMPORARY_SUFFIX, check_path_name, clean_temporaries
+from fedbalancer.core.lock import LOCK
 from fedbalancer.store.comparison import COMPARISON
-from fedbalancer.store.lock import LOCK
 from fedbalancer.store.seals import SEAL, is_unchanged
 
 FORMAT = "fedbalancer run 1"

@@ -5,8 +5,8 @@ A client that misses the deadline works until then; one that is late for the quo
 
 from __future__ import annotations
 
-from fedbalancer.sums import total
-from fedbalancer.types import ClientReport, Missing, Order, RoundResult
+from fedbalancer.core.sums import total
+from fedbalancer.core.types import ClientReport, Missing, Order, RoundResult
 
 LATE = "late"
 """Why a client is missing that finished after the quorum was full."""

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from fedbalancer.errors import RunFolderError
-from fedbalancer.files import clean_temporaries, readable, write_bytes, write_json
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.files import clean_temporaries, readable, write_bytes, write_json
+from fedbalancer.core.lock import FolderLock
+from fedbalancer.core.types import Layout, ServerState, Weights
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.codec import Arrays, decode_state, encode_state, from_jsonable, to_jsonable
 from fedbalancer.store.contents import (
@@ -42,12 +44,10 @@ from fedbalancer.store.contents import (
 )
 from fedbalancer.store.glossary import RUN
 from fedbalancer.store.journal import Journal, open_at
-from fedbalancer.store.lock import FolderLock
 from fedbalancer.store.recorder import Restored
 from fedbalancer.store.rows import ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow
 from fedbalancer.store.seals import FILES, check_identity, checksums, damaged, identity, sealed
 from fedbalancer.store.tables import RunTables, class_table, population_table, privacy_table
-from fedbalancer.types import Layout, ServerState, Weights
 
 if TYPE_CHECKING:
     import polars as pl

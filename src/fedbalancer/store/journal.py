@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.errors import RunFolderError
-from fedbalancer.files import sync_directory
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.files import sync_directory
 from fedbalancer.store.codec import dumps, loads
 
 JOURNAL = "journal.jsonl"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fedbalancer.types import RoundResult
+from fedbalancer.core.types import RoundResult
 
 
 class Losses(NamedTuple):

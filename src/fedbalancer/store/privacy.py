@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbalancer.client.summary import release_of
-from fedbalancer.composition import Method
-from fedbalancer.errors import BadSetting, MissingData
+from fedbalancer.core.contracts import Private, reactions, trait
+from fedbalancer.core.errors import BadSetting, MissingData
+from fedbalancer.core.settings import Settings
+from fedbalancer.methods.composition import Method
 from fedbalancer.privacy import Spending, composed, epsilon_of, spending_of
-from fedbalancer.protocols import Private, reactions, trait
 from fedbalancer.server.server import STATEFUL_SLOTS
-from fedbalancer.settings import Settings
 from fedbalancer.store.rows import PrivacyRow
 
 METADATA_ONLY = "metadata only"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from fedbalancer.core.types import Layout, ServerState, Weights
 from fedbalancer.store.codec import Arrays
 from fedbalancer.store.rows import ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow
 from fedbalancer.store.tables import RunTables, Table, class_table, population_table, privacy_table
-from fedbalancer.types import Layout, ServerState, Weights
 
 if TYPE_CHECKING:
     import polars as pl

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias, get_args, get_type_hints
 
+from fedbalancer.core.sums import total
+from fedbalancer.core.types import Evaluation, RoundResult, ServerState, Timings
 from fedbalancer.store.effort import device_s, sample_passes
 from fedbalancer.store.losses import released_losses
-from fedbalancer.sums import total
-from fedbalancer.types import Evaluation, RoundResult, ServerState, Timings
 
 ROUNDS, SECONDS = "rounds", "seconds"
 """What decided that a model was evaluated: that so many rounds were over, or that the clock came to a grid time."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.errors import RunFolderError
-from fedbalancer.files import readable
+from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.files import readable
 
 SEAL, FILES = "sha256", "files"
 """The fields of a manifest: the checksum of all the others, and checksums by the name of a file."""

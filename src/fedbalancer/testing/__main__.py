@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fedbalancer.errors import FedBalancerError
+from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.paper.golden import replay_golden
 
 

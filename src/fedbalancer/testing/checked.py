@@ -66,7 +66,7 @@ class Checked:
         if not same(self.policy, itself):
             self.broken(f"changed itself in {method}(); what it remembers must be in the state that observe() returns")
         if drawn != _global_draws():
-            self.broken(f"draws from a global random generator in {method}(); use fedbalancer.randomness.stream")
+            self.broken(f"draws from a global random generator in {method}(); use fedbalancer.core.randomness.stream")
         for kind, twin in (("", self.policy), *self.twins):
             if not same(result, self._run(twin, method, copy.deepcopy(given))):
                 whose = f"its {kind} copy gives another result" if kind else "it gives another result the second time"

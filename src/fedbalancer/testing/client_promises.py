@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.randomness import stream
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import FloatArray, Layout, Order, Summary, Weights
 from fedbalancer.testing.checked import Checked
 from fedbalancer.testing.kinds import is_indices, is_integer, is_real, kind
 from fedbalancer.testing.scenes import LAYOUT, order
-from fedbalancer.types import FloatArray, Layout, Order, Summary, Weights
 
 
 def check_samples(checked: Checked) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from fedbalancer.errors import UnknownName
-from fedbalancer.protocols import Stateless
-from fedbalancer.slots import SLOTS, lacking, needed
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.errors import UnknownName
+from fedbalancer.methods.slots import SLOTS, lacking, needed
 from fedbalancer.testing.checked import Checked, PolicyError
 from fedbalancer.testing.client_promises import CLIENT_PROMISES
 from fedbalancer.testing.server_promises import SERVER_PROMISES
@@ -50,7 +50,7 @@ def _slot_of(policy: Any) -> str:
         raise PolicyError(f"{who} fits several slots: {', '.join(fitting)}; say which with slot=")
     needs = "; ".join(f"{slot}: {', '.join(needed(slot))}" for slot in SLOTS)
     raise PolicyError(
-        f"{who} has the methods of no slot ({needs}); fedbalancer.protocols.Stateless brings init, observe"
+        f"{who} has the methods of no slot ({needs}); fedbalancer.core.contracts.Stateless brings init, observe"
     )
 
 

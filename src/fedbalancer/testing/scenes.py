@@ -10,14 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.errors import FedBalancerError
-from fedbalancer.methods import Method, method
-from fedbalancer.randomness import stream
-from fedbalancer.server.server import Server
-from fedbalancer.store.codec import decode_state, encode_state
-from fedbalancer.testing.checked import Checked
-from fedbalancer.testing.same import same
-from fedbalancer.types import (
+from fedbalancer.core.errors import FedBalancerError
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import (
     ClientReport,
     Layout,
     Ledger,
@@ -30,6 +25,11 @@ from fedbalancer.types import (
     Summary,
     Timings,
 )
+from fedbalancer.methods.table import Method, method
+from fedbalancer.server.server import Server
+from fedbalancer.store.codec import decode_state, encode_state
+from fedbalancer.testing.checked import Checked
+from fedbalancer.testing.same import same
 
 LAYOUT = Layout([("dense.weight", (4, 3)), ("dense.bias", (4,))])
 PARAMETERS = LAYOUT.parameters

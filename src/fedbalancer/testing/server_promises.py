@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 import numpy as np
 
+from fedbalancer.core.types import LateRule
 from fedbalancer.testing.checked import Checked
 from fedbalancer.testing.kinds import is_indices, is_integer, is_real, kind
 from fedbalancer.testing.same import same
 from fedbalancer.testing.scenes import first_state, make_setup, reports, scenes
-from fedbalancer.types import LateRule
 
 PACE_ROUNDS = 60
 """Long enough for the control of the paper (w = 20) to move twice."""
@@ -57,7 +57,7 @@ def _check_seeds(checked: Checked) -> None:
     checked.require(
         not fixed,
         f"draws the same clients for every seed: rows {choices[0]} with each of {SEEDS} seeds; draw from "
-        "fedbalancer.randomness.stream(setup.seed, ...)",
+        "fedbalancer.core.randomness.stream(setup.seed, ...)",
     )
 
 

@@ -24,8 +24,8 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
+from fedbalancer.core.types import Layout
 from fedbalancer.testing import check_policy
-from fedbalancer.types import Layout
 
 POLICIES: list[Any] = [
     NoCompression(),
@@ -123,7 +123,7 @@ SCRIPT = """
 import hashlib, sys
 import numpy as np
 from fedbalancer.client.compress import *
-from fedbalancer.types import Layout
+from fedbalancer.core.types import Layout
 layout = Layout((("w", (257, 333)), ("k", (64, 32, 5, 5)), ("b", (257,))))
 update = np.random.default_rng(0).normal(size=257 * 333 + 64 * 800 + 257).astype(np.float32)
 random = LowRank(), RandomMask(), Subsample(), Quantised(), Quantised(3, share=0.3)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedbalancer.client.compress import GradientDropping
-from fedbalancer.errors import BadSetting
-from fedbalancer.types import Layout, Weights
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import Layout, Weights
 
 updates = arrays(np.float32, 30, elements=st.floats(-1e6, 1e6, width=32))
 LAYOUT = Layout((("w", (5, 5)), ("b", (5,))))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedbalancer.client.compress import LowRank
-from fedbalancer.errors import BadSetting
-from fedbalancer.types import Layout, Weights
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import Layout, Weights
 
 FEMNIST = Layout(
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedbalancer.client.compress import NoCompression
-from fedbalancer.types import Layout
+from fedbalancer.core.types import Layout
 
 LAYOUT = Layout((("weight", (2, 2)),))
 

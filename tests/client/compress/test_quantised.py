@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedbalancer.client.compress import Quantised
-from fedbalancer.errors import BadSetting
-from fedbalancer.types import FloatArray, Layout, Weights
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import FloatArray, Layout, Weights
 
 RNG = np.random.default_rng(0)
 UPDATE = RNG.normal(size=48).astype(np.float32)

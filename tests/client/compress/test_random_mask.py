@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedbalancer.client.compress import RandomMask
-from fedbalancer.errors import BadSetting
-from fedbalancer.types import Layout, Weights
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import Layout, Weights
 
 LAYOUT = Layout((("w", (8, 4)), ("b", (8,))))
 UPDATE = np.random.default_rng(0).normal(size=40).astype(np.float32)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.compress.random_subset import kept, random_subset, require_share
-from fedbalancer.errors import BadSetting
-from fedbalancer.randomness import stream
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.randomness import stream
 
 
 @given(st.integers(1, 300), st.floats(1e-6, 1), st.integers(0, 2**63 - 1))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
 from fedbalancer.client.compress.rotation import BLOCK, rotate, rotate_back
-from fedbalancer.randomness import stream
-from fedbalancer.types import Weights
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import Weights
 
 
 def rotated(values: Weights, seed: int = 0) -> Weights:

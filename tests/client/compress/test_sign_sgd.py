@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedbalancer.client.compress import SignSGD
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import Layout, Weights
+from fedbalancer.methods.table import method
 from fedbalancer.server.aggregate import MajorityVote
-from fedbalancer.types import Layout, Weights
 
 LAYOUT = Layout((("w", (5, 7)), ("b", (4,))))
 

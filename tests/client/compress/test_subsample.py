@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedbalancer.client.compress import Subsample
-from fedbalancer.errors import BadSetting
-from fedbalancer.types import FloatArray, Layout
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import FloatArray, Layout
 
 LAYOUT = Layout((("w", (8, 4)), ("b", (9,))))
 UPDATE = np.random.default_rng(0).normal(size=41).astype(np.float32)

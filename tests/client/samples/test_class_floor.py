@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from fedbalancer.client.policies import ClientPolicies, of_client
 from fedbalancer.client.samples import ClassFloor, OverThreshold
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
-from fedbalancer.runs.simulation import build
-from fedbalancer.runs.spec import RunSpec
-from fedbalancer.tasks import load_task
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import FloatArray, IndexArray
+from fedbalancer.data.tasks import load_task
+from fedbalancer.experiments.simulation import build
+from fedbalancer.experiments.spec import RunSpec
+from fedbalancer.methods.table import method
 from fedbalancer.testing import check_policy
-from fedbalancer.types import FloatArray, IndexArray
 
 SIZE = 120
 LABELS = np.repeat([0, 3, 7], [20, 40, 60])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.samples import HighestLoss
-from fedbalancer.types import FloatArray
+from fedbalancer.core.types import FloatArray
 
 RNG = np.random.default_rng(0)
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 from fedbalancer.client.samples import OverThreshold
 from fedbalancer.client.samples.threshold import group_sizes, max_trainable_size
-from fedbalancer.types import FloatArray, IndexArray, Order
+from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 shares = st.sampled_from([0.5, 0.6, 0.7, 0.75, 0.9, 1.0]) | st.floats(0.5, 1.0)
 losses_or_unknown = st.floats(0, 4) | st.just(math.nan)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedbalancer.client.samples import OverThresholdBatch
-from fedbalancer.types import FloatArray, IndexArray
+from fedbalancer.core.types import FloatArray, IndexArray
 
 
 def select(losses: FloatArray, p: float = 1.0, seed: int = 0, **order: Any) -> IndexArray:

@@ -14,10 +14,10 @@ from scipy import stats
 
 from fedbalancer.client.samples import OverThreshold, Trimmed
 from fedbalancer.client.samples.trimmed import UNIFORM, split
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import FloatArray, IndexArray
+from fedbalancer.methods.table import method
 from fedbalancer.testing import check_policy
-from fedbalancer.types import FloatArray, IndexArray
 
 ENOUGH_S, LITTLE_S = 1e6, 20.0
 

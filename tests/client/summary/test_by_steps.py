@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, release_of
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import STEP_BINS, Trained
+from fedbalancer.methods.table import method
 from fedbalancer.testing import check_policy
-from fedbalancer.types import STEP_BINS, Trained
 
 RNG = np.random.default_rng(0)
 

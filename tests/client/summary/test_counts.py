@@ -16,10 +16,10 @@ from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import understood
 from fedbalancer.client.samples import EverySample, OverThreshold
 from fedbalancer.client.summary import FractionTracker, LossStatistics, Silent, coarse
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import ClientReport
+from fedbalancer.methods.table import method
 from fedbalancer.server.aggregate import WeightedMean
-from fedbalancer.types import ClientReport
 
 CLIPPED = LossStatistics(1.0, utility_samples="all", loss_clip=5.0)
 SIZES = {"a": 40, "b": 80}

@@ -9,11 +9,11 @@ import pytest
 from builders import make_order
 
 from fedbalancer.client.summary import FractionTracker
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import Summary
+from fedbalancer.methods.table import method
 from fedbalancer.server.threshold import TrackedThreshold
 from fedbalancer.testing import check_policy
-from fedbalancer.types import Summary
 
 EXACT = FractionTracker(noise_multiplier=0.0)
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.summary import LossStatistics
-from fedbalancer.randomness import stream
-from fedbalancer.types import FloatArray, IndexArray, Summary
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import FloatArray, IndexArray, Summary
 
 NOISY = ("loss_low", "loss_high", "loss_sum", "over_count", "over_sumsq")
 LOSSES = np.array([0.2, 1.0, 3.0, 0.5, 2.0])

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from fedbalancer.client.summary import Histogram
 from fedbalancer.client.summary.bins import cleaned
 from fedbalancer.client.summary.noise import MOST_NOISE
+from fedbalancer.core.types import FloatArray, Summary
 from fedbalancer.testing import check_policy
-from fedbalancer.types import FloatArray, Summary
 
 EXACT = Histogram(noise_multiplier=0.0)
 lists = st.lists(st.floats(0, 1e6), max_size=30)

@@ -15,7 +15,7 @@ from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import Histogram, system_generator
 from fedbalancer.client.summary.noise import with_noise
-from fedbalancer.types import Layout, Trained
+from fedbalancer.core.types import Layout, Trained
 
 
 @pytest.mark.parametrize(("deviation", "step"), [(7.11, 1.0), (1.0, 1.0), (26.5, 2.0**-20), (1e8, 2.0**-20)])

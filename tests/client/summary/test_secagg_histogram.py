@@ -8,10 +8,10 @@ from builders import make_order
 
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import SecAggHistogram
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import Summary
+from fedbalancer.methods.table import method
 from fedbalancer.testing import check_policy
-from fedbalancer.types import Summary
 
 LOSSES = [np.full(50, 0.5), np.full(50, 1.5), np.full(50, 2.5)]
 

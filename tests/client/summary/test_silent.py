@@ -6,9 +6,9 @@ import numpy as np
 from builders import make_order
 
 from fedbalancer.client.summary import Silent
-from fedbalancer.randomness import stream
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import Summary
 from fedbalancer.testing import check_policy
-from fedbalancer.types import Summary
 
 
 def test_whatever_the_losses_the_same_is_released() -> None:

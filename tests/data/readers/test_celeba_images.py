@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.data.readers.celeba_images import celeba_key, read_celeba
-from fedbalancer.errors import BadData, MissingData
 
 
 def picture(path: Path, colour: tuple[int, int, int] = (200, 100, 50), size: tuple[int, int] = (178, 218)) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.digits import ink_on_paper, read_digits
-from fedbalancer.errors import BadData
 
 
 def file(folder: Path, **changes: Any) -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.femnist_json import class_labels, femnist_samples
 from fedbalancer.data.readers.leaf import LeafUser
-from fedbalancer.errors import BadData
 
 WHITE = [1.0] * 784
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.gutenberg import read_gutenberg
 from fedbalancer.data.readers.plays import Speech
-from fedbalancer.errors import BadData
 
 OF_1994 = """\
 This is the complete works.

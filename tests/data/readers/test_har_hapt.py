@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers import har_hapt
-from fedbalancer.errors import BadData
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.data.readers import har_uci
 from fedbalancer.data.readers.har_windows import SIGNALS
-from fedbalancer.errors import BadData, MissingData
 
 SUBJECTS = {"train": [1, 1, 3, 3, 3], "test": [2, 4]}
 LABELS = {"train": [5, 1, 2, 3, 4], "test": [6, 1]}

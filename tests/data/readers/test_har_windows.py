@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Samples
 from fedbalancer.data.readers import har_windows
-from fedbalancer.errors import BadData
-from fedbalancer.task import Samples
 
 HERE = Path("folder")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.irc import read_irc, words
-from fedbalancer.errors import BadData
 
 
 def write(path: Path, *records: object) -> Path:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.data.readers.leaf import leaf_files, leaf_users
-from fedbalancer.errors import BadData, MissingData
 
 Users = dict[str, tuple[list[Any], list[Any]]]
 ANN_AND_BOB: Users = {"ann": ([[0.5], [1.0]], [3, 4]), "bob": ([[0.0]], [61])}

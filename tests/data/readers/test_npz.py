@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.npz import read_npz
-from fedbalancer.errors import BadData
 
 SHAPES = {"x": (2,), "y": ()}
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.moby import read_moby
 from fedbalancer.data.readers.plays import ALPHABET, WINDOW, Span, Speech, Windows, encode, role_name, role_texts
-from fedbalancer.errors import BadData
 
 
 def test_the_alphabet_has_80_different_characters() -> None:

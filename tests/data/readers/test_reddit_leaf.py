@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.data.readers.reddit_leaf import read_reddit
 from fedbalancer.data.readers.vocabulary import sequences
-from fedbalancer.errors import BadData, MissingData
 
 
 def comment(text: str) -> tuple[list[Any], dict[str, Any]]:

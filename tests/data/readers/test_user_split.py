@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.task import Samples
 from fedbalancer.data.readers.user_split import UserSplit, held_out, pack, split_by_user, unpack
-from fedbalancer.errors import BadData, BadSetting
-from fedbalancer.task import Samples
 
 
 def users(sizes: list[int], first: int = 0) -> dict[str, Samples]:

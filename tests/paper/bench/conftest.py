@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedbalancer.runs.rounds import one_thread
+from fedbalancer.experiments.rounds import one_thread
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedbalancer.tasks import femnist, har
+from fedbalancer.data.tasks import femnist, har
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "peers"
 MODULES = ("work", "prepare", "environments", "engines", "results", "run")

@@ -5,9 +5,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedbalancer.core.task import Task
+from fedbalancer.core.types import Weights
 from fedbalancer.paper.bench.workloads import NaiveLoop, make_executor, time_rounds
-from fedbalancer.task import Task
-from fedbalancer.types import Weights
 
 
 def task_of(*sizes: int, **settings: int) -> Task:

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from fedbalancer.client.train import TorchTrainer
-from fedbalancer.errors import UnknownName
+from fedbalancer.core.errors import UnknownName
 from fedbalancer.paper.bench.workloads import SHAPES, bench_task, check_tasks
+from fedbalancer.training.trainer import TorchTrainer
 
 PUBLISHED = {"femnist": 6_603_710, "har": 1_602_502, "celeba": 31_202, "shakespeare": 817_872}
 

@@ -11,7 +11,8 @@ import pytest
 from builders import make_report, make_setup, make_state
 from numpy.typing import NDArray
 
-from fedbalancer.randomness import stream
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import ClientReport
 from fedbalancer.server.aggregate import (
     QFFL,
     FedAdagrad,
@@ -23,7 +24,6 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
     WeightedMean,
 )
-from fedbalancer.types import ClientReport
 
 flwr_app = pytest.importorskip("flwr.app")
 strategies = pytest.importorskip("flwr.serverapp.strategy")

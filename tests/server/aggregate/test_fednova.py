@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from builders import make_report, make_setup, make_state
 
+from fedbalancer.core.types import ClientReport
 from fedbalancer.server.aggregate import FedNova, WeightedMean
 from fedbalancer.server.aggregate.fednova import local_steps
 from fedbalancer.testing import check_policy
-from fedbalancer.types import ClientReport
 
 
 def report(client: str, update: list[float], trained: int, epochs: float) -> ClientReport:

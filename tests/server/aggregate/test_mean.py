@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from fedbalancer.core.types import ClientReport, ServerState
 from fedbalancer.server.aggregate import WeightedMean
-from fedbalancer.types import ClientReport, ServerState
 
 values = st.floats(-100, 100, width=32)
 

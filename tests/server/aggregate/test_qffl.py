@@ -10,8 +10,8 @@ from builders import make_report, make_setup, make_state
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.types import ClientReport
 from fedbalancer.server.aggregate import QFFL
-from fedbalancer.types import ClientReport
 
 SETUP = make_setup(learning_rate=0.1)
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedbalancer.core.types import Ledger
 from fedbalancer.server.clients import FedCS
-from fedbalancer.types import Ledger
 
 durations = st.lists(st.integers(1, 60).map(float), min_size=1, max_size=12)
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedbalancer as fb
-from fedbalancer.protocols import Stateless
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.types import IndexArray, Ledger, ServerState, Setup
 from fedbalancer.server.clients import GroupFloor, Uniform
 from fedbalancer.server.clients.group_floor import speed_groups
 from fedbalancer.testing import check_policy
-from fedbalancer.types import IndexArray, Ledger, ServerState, Setup
 
 
 class Fastest(Stateless):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from fedbalancer.core.types import Ledger, ServerState, Setup
 from fedbalancer.server.clients import Oort
 from fedbalancer.server.clients.oort import OortState
-from fedbalancer.types import Ledger, ServerState, Setup
 
 
 def world(ledger: Ledger, exploration: float = 0.0, preferred_s: float = math.inf, **setup: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from runs import tinytask
+from experiments import tinytask
 
 import fedbalancer as fb
 from fedbalancer.server.pace import ConstantPace

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from fedbalancer.core.types import Ledger
 from fedbalancer.server.clients import OverThresholdUtility
 from fedbalancer.server.clients.over_threshold import OverThresholdState
-from fedbalancer.types import Ledger
 
 PLAIN = OverThresholdUtility(clip=1.0, normalise=False)
 """Neither clipped nor scaled."""

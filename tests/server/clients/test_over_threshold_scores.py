@@ -12,8 +12,8 @@ from builders import heard, known_clients, make_ledger, oort_world
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.types import FloatArray, Ledger
 from fedbalancer.server.clients import OverThresholdUtility
-from fedbalancer.types import FloatArray, Ledger
 
 
 def scores(ledger: Ledger, policy: OverThresholdUtility, **state: Any) -> FloatArray:

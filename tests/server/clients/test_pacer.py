@@ -12,9 +12,9 @@ from builders import heard, make_ledger, make_report, make_result, make_setup, m
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.types import Ledger, RoundResult
 from fedbalancer.server.clients import Oort
 from fedbalancer.server.clients.oort import OortState
-from fedbalancer.types import Ledger, RoundResult
 
 TEN = make_ledger([100] * 10, network_s=[10.0 * number for number in range(1, 11)])
 """With an epoch of one batch of 1 s: expected durations of 15, 25, ..., 105 s."""

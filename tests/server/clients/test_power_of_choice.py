@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from fedbalancer.core.types import FloatArray, Ledger, ServerState, Setup
 from fedbalancer.server.clients import PowerOfChoice
 from fedbalancer.server.clients.power_of_choice import PowerOfChoiceState
-from fedbalancer.types import FloatArray, Ledger, ServerState, Setup
 
 
 def with_losses(losses: list[float], size: list[int] | None = None) -> Ledger:

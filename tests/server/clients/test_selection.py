@@ -8,8 +8,8 @@ from builders import heard, make_ledger
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.types import IndexArray
 from fedbalancer.server.clients.selection import exploited, next_exploration, over_cutoff
-from fedbalancer.types import IndexArray
 
 scores = st.floats(0, 10) | st.sampled_from([0.0, 1.0, 2.0])
 

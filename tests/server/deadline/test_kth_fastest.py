@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders import make_ledger, make_setup, make_state
+from experiments import tinytask
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import tinytask
 
-from fedbalancer.loop import rounds
-from fedbalancer.runs.simulation import build
-from fedbalancer.runs.spec import RunSpec
+from fedbalancer.experiments.simulation import build
+from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.server.deadline import KthFastest
+from fedbalancer.server.loop import rounds
 from fedbalancer.testing import check_policy
 
 # Network 10 s, a batch of ten samples 1 s: an epoch takes 10 + n / 10 seconds.

@@ -10,12 +10,12 @@ from builders import make_ledger, make_report, make_result, make_setup, make_sta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import STEP_BINS
+from fedbalancer.methods.table import method
 from fedbalancer.server.deadline import LearnedWork, LimitedDeadline, UsefulWork
 from fedbalancer.server.deadline.learned import POWERS, LearnedState, learned, middles
 from fedbalancer.testing import check_policy
-from fedbalancer.types import STEP_BINS
 
 
 def told(gamma: float, steps: int, level: float = 3.0, seed: int = 0, noise: float = 0.1) -> tuple[float, ...]:

@@ -11,10 +11,10 @@ from builders import heard, make_ledger, make_report, make_result, make_setup, m
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.types import IndexArray, Ledger, ServerState, Setup
 from fedbalancer.server.deadline import PeakDeadline, interpolated, peak_deadline
 from fedbalancer.server.deadline.peak import PeakState
 from fedbalancer.server.pace import PaceState
-from fedbalancer.types import IndexArray, Ledger, ServerState, Setup
 
 times = st.lists(st.floats(0, 120, allow_subnormal=False), min_size=1, max_size=30)
 

@@ -10,7 +10,7 @@ from builders import make_setup, make_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.methods import load_policy
+from fedbalancer.methods.table import load_policy
 from fedbalancer.server.deadline import WaitForShare
 
 

@@ -9,11 +9,11 @@ import pytest
 from builders import make_report, make_result, make_setup, make_state
 
 import fedbalancer as fb
-from fedbalancer.methods import method
+from fedbalancer.core.types import ServerState
+from fedbalancer.methods.table import method
 from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.server import Server
 from fedbalancer.testing import check_policy
-from fedbalancer.types import ServerState
 
 
 def after(policy: AveragedModel, models: list[float]) -> ServerState:

@@ -12,11 +12,11 @@ from builders import make_report, make_setup, make_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import ClientReport
+from fedbalancer.methods.table import method
 from fedbalancer.server.late import Boosted
 from fedbalancer.testing import check_policy
-from fedbalancer.types import ClientReport
 
 
 def report(client: str, update: Sequence[float], staleness: int = 0, weight: float = 10.0) -> ClientReport:

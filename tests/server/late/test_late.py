@@ -12,13 +12,13 @@ from builders import make_ledger, make_report, make_result, make_setup, make_sta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.errors import BadSetting
-from fedbalancer.methods import method
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import ClientReport, RoundResult
+from fedbalancer.methods.table import method
 from fedbalancer.server.late import Buffered, Joins, Lost, staleness_weight
 from fedbalancer.server.late.under_way import UnderWay
 from fedbalancer.server.server import Server
 from fedbalancer.testing import check_policy
-from fedbalancer.types import ClientReport, RoundResult
 
 
 def stale(staleness: int, client: str = "c0", update: Any = (2.0, 4.0), weight: float = 10.0) -> ClientReport:

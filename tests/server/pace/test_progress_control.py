@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedbalancer as fb
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.server.pace import ProgressControl
 from fedbalancer.server.pace.progress_control import ProgressState
 from fedbalancer.testing import check_policy

@@ -11,10 +11,10 @@ from builders import make_report, make_result, make_setup, make_state
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.types import ServerState
 from fedbalancer.server.pace import PaceState
 from fedbalancer.server.threshold import InterpolatedThreshold, loss_threshold
 from fedbalancer.server.threshold.interpolated import LossRange
-from fedbalancer.types import ServerState
 
 Released = list[tuple[float, float]]
 """LLow and LHigh of the clients of one round."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedbalancer.client.compress.wire import packed, packed_bytes, unpacked
-from fedbalancer.types import IndexArray
+from fedbalancer.core.types import IndexArray
 
 
 def positions_bytes(count: int, size: int) -> int:

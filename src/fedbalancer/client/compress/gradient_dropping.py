@@ -9,7 +9,7 @@ import numpy as np
 from fedbalancer.client.compress.elias_fano import decode_positions, encode_positions, positions_bytes
 from fedbalancer.client.compress.random_subset import kept, require_share
 from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
-from fedbalancer.types import Layout, Weights
+from fedbalancer.core.types import Layout, Weights
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
-from fedbalancer.errors import BadSetting
-from fedbalancer.randomness import stream
-from fedbalancer.types import IndexArray, Layout, Weights
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import IndexArray, Layout, Weights
 
 
 @dataclass(frozen=True)

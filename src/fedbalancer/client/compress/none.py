@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedbalancer.client.compress.wire import from_wire, require_bytes, wire
-from fedbalancer.types import Layout, Weights
+from fedbalancer.core.types import Layout, Weights
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from fedbalancer.client.compress.random_subset import drawn_share, kept, require_share
 from fedbalancer.client.compress.rotation import rotate, rotate_back
 from fedbalancer.client.compress.wire import bounded, from_wire, packed, packed_bytes, require_bytes, unpacked, wire
-from fedbalancer.errors import BadSetting
-from fedbalancer.randomness import stream
-from fedbalancer.types import Layout, Weights
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import Layout, Weights
 
 _ENDS_BYTES = 8
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
-from fedbalancer.errors import BadSetting
-from fedbalancer.randomness import stream
-from fedbalancer.types import Layout, Weights
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import Layout, Weights
 
 
 def require_share(share: float, owner: str) -> None:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from fedbalancer.types import Weights
+from fedbalancer.core.types import Weights
 
 BLOCK = 4096
 """Largest Hadamard matrix. A spike spreads over so many values, which leaves 1/64 of it."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.client.compress.wire import packed, packed_bytes, require_bytes, unpacked
-from fedbalancer.randomness import stream
-from fedbalancer.types import Layout, Weights
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import Layout, Weights
 
 
 @dataclass(frozen=True)

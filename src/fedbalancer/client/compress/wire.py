@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.types import Weights
+from fedbalancer.core.types import Weights
 
 LARGEST = 1e24
 """Far beyond any update that means something, and far enough from the end of float32 that neither a rotation nor a

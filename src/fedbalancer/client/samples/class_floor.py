@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedbalancer.client.samples.threshold import OverThreshold, draw_groups, selected_count
-from fedbalancer.errors import BadSetting
-from fedbalancer.types import FloatArray, IndexArray, Order
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
 @dataclass(frozen=True)

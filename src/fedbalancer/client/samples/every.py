@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import NOTHING, Private
-from fedbalancer.types import FloatArray, IndexArray, Order
+from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
 @dataclass(frozen=True)

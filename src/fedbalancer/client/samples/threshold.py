@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.types import FloatArray, IndexArray, Order
+from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
 def max_trainable_size(batch_s: float, deadline_s: float, epochs: int, batch_size: int, size: int) -> int:

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.client.samples.threshold import draw_groups
-from fedbalancer.protocols import NOTHING, Private
-from fedbalancer.types import FloatArray, IndexArray, Order
+from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.client.samples.threshold import OverThreshold
-from fedbalancer.types import FloatArray, IndexArray, Order
+from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 UNIFORM = 0.75
 """Of the variance of a uniform distribution, the split into two halves explains so much: of a normal one 2 / pi, of an

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbalancer.types import FloatArray
+from fedbalancer.core.types import FloatArray
 
 
 def edges(bins: int, clip: float) -> FloatArray:

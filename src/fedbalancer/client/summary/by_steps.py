@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbalancer.client.summary.gaussian import LossStatistics
 from fedbalancer.client.summary.noise import DEVIATIONS
-from fedbalancer.types import STEP_BINS, Trained, step_bin
+from fedbalancer.core.types import STEP_BINS, Trained, step_bin
 
 BIGGEST_LOSS = 1e7
 """Of a sample: sums of squares over clients must stay finite."""

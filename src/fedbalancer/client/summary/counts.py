@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.types import ClientReport, Summary
+from fedbalancer.core.types import ClientReport, Summary
 
 
 def without_counts(summary: Summary) -> Summary:

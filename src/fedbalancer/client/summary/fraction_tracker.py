@@ -12,7 +12,7 @@ import numpy as np
 from fedbalancer.client.summary.histogram import EPSILON_8_OVER_140
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
 from fedbalancer.client.summary.release import Release
-from fedbalancer.types import FloatArray, IndexArray, Order, Summary
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Summary
 
 STEP = 2.0**-10
 """Shares are told in multiples of this."""

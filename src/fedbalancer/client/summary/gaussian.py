@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
 from fedbalancer.client.summary.release import Release
-from fedbalancer.types import FloatArray, IndexArray, Order, Summary
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Summary
 
 LOSS_STEP = 2.0**-10
 """Private losses are multiples of this,"""

@@ -15,7 +15,7 @@ import numpy as np
 from fedbalancer.client.summary import bins as of_bins
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
 from fedbalancer.client.summary.release import Release
-from fedbalancer.types import FloatArray, IndexArray, Order, Summary
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Summary
 
 EPSILON_8_OVER_140 = 7.11
 """The noise multiplier with which 140 releases stay within epsilon 8 at delta 1e-5."""

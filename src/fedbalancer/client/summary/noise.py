@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 
-from fedbalancer.types import FloatArray
+from fedbalancer.core.types import FloatArray
 
 MOST_NOISE = 1e8
 """The largest deviation: up to here every noisy number is a whole multiple of its step, exactly."""

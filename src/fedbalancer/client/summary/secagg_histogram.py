@@ -12,7 +12,7 @@ import numpy as np
 from fedbalancer.client.summary import bins as of_bins
 from fedbalancer.client.summary.histogram import Histogram
 from fedbalancer.client.summary.release import Release
-from fedbalancer.types import Order, Summary
+from fedbalancer.core.types import Order, Summary
 
 LEAST_DEVIATION = 0.5
 """The smallest deviation of one client's share of the noise."""

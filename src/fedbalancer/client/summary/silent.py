@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.client.summary.release import NOTHING_TOLD, Release
-from fedbalancer.types import FloatArray, IndexArray, Order, Summary
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Summary
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadData, MissingData
+from fedbalancer.core.task import Samples
 from fedbalancer.data.readers.femnist_json import class_labels
 from fedbalancer.data.readers.leaf import LeafUser, leaf_checksums, leaf_files, leaf_users
 from fedbalancer.data.readers.user_split import UserSplit, from_leaf
-from fedbalancer.errors import BadData, MissingData
-from fedbalancer.task import Samples
 
 ALIGNED = (178, 218)
 """Width and height of the aligned images."""

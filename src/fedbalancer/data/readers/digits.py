@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Samples
 from fedbalancer.data.readers.npz import read_npz
 from fedbalancer.data.readers.user_split import UserSplit
-from fedbalancer.errors import BadData
-from fedbalancer.task import Samples
 
 TRAIN = 60_000
 """The first so many images are MNIST's training set."""

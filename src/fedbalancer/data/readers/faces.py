@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.task import Samples
 from fedbalancer.data.readers.npz import read_npz
 from fedbalancer.data.readers.user_split import UserSplit
-from fedbalancer.errors import BadData
-from fedbalancer.randomness import stream
-from fedbalancer.task import Samples
 
 PIXELS = 84
 TRAIN_SHARE = 0.5

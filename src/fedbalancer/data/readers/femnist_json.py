@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Samples
 from fedbalancer.data.readers.leaf import LeafUser
-from fedbalancer.errors import BadData
-from fedbalancer.task import Samples
 
 PIXELS = 28
 CLASSES = 62

@@ -20,8 +20,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.plays import Speech
-from fedbalancer.errors import BadData
 
 _AUTHOR = "by William Shakespeare"
 _TITLE_LINES = 8

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Samples
 from fedbalancer.data.cache import Prepared
 from fedbalancer.data.readers.har_windows import ACTIVITIES, SUBJECTS, WINDOW, prepared, windows
-from fedbalancer.errors import BadData
-from fedbalancer.task import Samples
 
 TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
 """The official split: these nine test, the other 21 train."""

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadData, MissingData
+from fedbalancer.core.task import Samples
+from fedbalancer.core.types import IndexArray
 from fedbalancer.data.cache import Prepared
 from fedbalancer.data.readers.har_windows import ACTIVITIES, SIGNALS, SUBJECTS, WINDOW, prepared
-from fedbalancer.errors import BadData, MissingData
-from fedbalancer.task import Samples
-from fedbalancer.types import IndexArray
 
 PARTS = ("train", "test")
 

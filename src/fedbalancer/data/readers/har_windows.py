@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Samples
 from fedbalancer.data.cache import Prepared
 from fedbalancer.data.clients import joined
-from fedbalancer.errors import BadData
-from fedbalancer.task import Samples
 
 WINDOW = 128
 """Readings of a window: 2.56 s at 50 Hz. Windows overlap by half."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.moby import json_lines
-from fedbalancer.errors import BadData
 
 _ADDRESSED = re.compile(r"^\S+:(?=\s)")
 _TOKEN = re.compile(r"<[a-z]+>|[a-z0-9]+(?:['-][a-z0-9]+)*|[^\sa-z0-9]+")

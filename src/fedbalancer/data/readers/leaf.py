@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.data.checksums import checksum
-from fedbalancer.errors import BadData, MissingData
 
 PARTS = ("train", "val", "test")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.plays import Speech
-from fedbalancer.errors import BadData
 
 
 def read_moby(path: Path) -> list[Speech]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.errors import BadData
+from fedbalancer.core.errors import BadData
 
 
 def load_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:

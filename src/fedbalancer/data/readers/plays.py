@@ -13,8 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from fedbalancer.errors import BadData
-from fedbalancer.task import Samples
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Samples
 
 WINDOW = 80
 ALPHABET = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"

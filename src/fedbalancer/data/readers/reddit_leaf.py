@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedbalancer.core.errors import BadData
 from fedbalancer.data.readers.leaf import LeafUser, leaf_files, leaf_users
 from fedbalancer.data.readers.vocabulary import LENGTH, Tokens
-from fedbalancer.errors import BadData
 
 ByUser = dict[str, list[Tokens]]
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Samples
 from fedbalancer.data.readers.digits import ink_on_paper
 from fedbalancer.data.readers.user_split import UserSplit, held_out
-from fedbalancer.errors import BadData
-from fedbalancer.task import Samples
 
 CHARACTERS = digits + ascii_uppercase + ascii_lowercase
 """In FEMNIST's order of classes."""

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.task import Samples
 from fedbalancer.data.cache import Prepared
 from fedbalancer.data.clients import SlicedClients, checked_users, joined
 from fedbalancer.data.readers.leaf import LeafUser, leaf_users
-from fedbalancer.errors import BadData
-from fedbalancer.randomness import stream
-from fedbalancer.task import Samples
 
 
 class UserSplit(NamedTuple):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.task import Samples
+from fedbalancer.core.task import Samples
 
 LENGTH = 10
 PAD, UNKNOWN = 0, 1

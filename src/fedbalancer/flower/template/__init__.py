@@ -14,8 +14,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from fedbalancer.errors import BadSetting, UnknownName
-from fedbalancer.files import write_bytes
+from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.files import write_bytes
 
 EXTRAS = {"torch": "torch,flower", "numpy": "flower", "litert": "device"}
 """The frameworks that there is a client for, and what their app has to install."""

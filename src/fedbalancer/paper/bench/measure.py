@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.client.tensors import per_sample_loss, to_tensors
-from fedbalancer.loop import rounds as run_rounds
+from fedbalancer.core.task import Task
+from fedbalancer.data.tasks.synthetic import CLASSES, FEATURES, load, make_model
+from fedbalancer.experiments.simulation import build
+from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.paper.bench.workloads import SHAPES, NaiveLoop, bench_task, make_executor, path_name, time_rounds
-from fedbalancer.runs.simulation import build
-from fedbalancer.runs.spec import RunSpec
-from fedbalancer.task import Task
-from fedbalancer.tasks.synthetic import CLASSES, FEATURES, load, make_model
+from fedbalancer.server.loop import rounds as run_rounds
+from fedbalancer.training.tensors import per_sample_loss, to_tensors
 
 NAIVE, LIMIT = "naive", "limit"
 PEAK_SHARE = 0.2
@@ -111,7 +111,7 @@ def measure_task(
 @contextmanager
 def _open_paths(task: Task, workers: int, threads: int) -> Iterator[tuple[dict[str, RoundSeconds], int]]:
     """Provide every path as a function that returns the seconds of one round, and the number of weights."""
-    from fedbalancer.client.train import ENGINES
+    from fedbalancer.training.trainer import ENGINES
 
     with ExitStack() as stack:
         naive = NaiveLoop(task, threads)
@@ -131,7 +131,7 @@ def _open_paths(task: Task, workers: int, threads: int) -> Iterator[tuple[dict[s
 
 def describe_layers(task: Task) -> tuple[str, ...]:
     """Describe how the engine `fast` runs every layer with parameters."""
-    from fedbalancer.client.train import TorchTrainer
+    from fedbalancer.training.trainer import TorchTrainer
 
     plan = TorchTrainer(task, "fast").plan
     return tuple(str(layer) for layer in plan.layers) if plan is not None else ()

@@ -10,7 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.files import write_json, write_text
+from fedbalancer.core.files import write_json, write_text
+from fedbalancer.core.processes import usable_cores
+from fedbalancer.experiments.executor_cache import with_torch
+from fedbalancer.experiments.rounds import one_thread
 from fedbalancer.paper.bench.measure import (
     LIMIT,
     NAIVE,
@@ -20,10 +23,7 @@ from fedbalancer.paper.bench.measure import (
     measure_task,
 )
 from fedbalancer.paper.bench.workloads import check_tasks
-from fedbalancer.processes import usable_cores
 from fedbalancer.reporting.plotting import plot_rates, write_figure
-from fedbalancer.runs.executor_cache import with_torch
-from fedbalancer.runs.rounds import one_thread
 
 if TYPE_CHECKING:
     from rich.table import Table

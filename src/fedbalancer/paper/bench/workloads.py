@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.tensors import per_sample_loss, to_tensors
-from fedbalancer.engine.executors import Resources
-from fedbalancer.errors import UnknownName
-from fedbalancer.loop import rounds as run_rounds
-from fedbalancer.protocols import Executor
-from fedbalancer.randomness import stream
-from fedbalancer.runs.executor_cache import trainer_for
-from fedbalancer.runs.simulation import build
-from fedbalancer.runs.spec import RunSpec
-from fedbalancer.task import Samples, Task
-from fedbalancer.tasks import celeba, femnist, har, reddit, shakespeare, watch
-from fedbalancer.tasks.losses import masked_loss
-from fedbalancer.types import Weights
+from fedbalancer.core.contracts import Executor
+from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.task import Samples, Task
+from fedbalancer.core.types import Weights
+from fedbalancer.data.tasks import celeba, femnist, har, reddit, shakespeare, watch
+from fedbalancer.experiments.executor_cache import trainer_for
+from fedbalancer.experiments.simulation import build
+from fedbalancer.experiments.spec import RunSpec
+from fedbalancer.server.loop import rounds as run_rounds
+from fedbalancer.simulation.executors import Resources
+from fedbalancer.training.losses import masked_loss
+from fedbalancer.training.tensors import per_sample_loss, to_tensors
 
 if TYPE_CHECKING:
     import torch
 
-    from fedbalancer.client.tensors import Tensors
+    from fedbalancer.training.tensors import Tensors
 
 
 @dataclass(frozen=True)

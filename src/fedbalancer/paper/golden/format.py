@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedbalancer.errors import BadData, MissingData
-from fedbalancer.types import batches_per_epoch
+from fedbalancer.core.errors import BadData, MissingData
+from fedbalancer.core.types import batches_per_epoch
 
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Number = Annotated[int, Field(ge=0, le=10**6)]

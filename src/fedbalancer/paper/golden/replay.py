@@ -16,13 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from fedbalancer.client.samples import HighestLoss
-from fedbalancer.client.timing_only import TimingOnly
-from fedbalancer.devices import AlwaysOn, DeviceDraw, Replay
-from fedbalancer.devices.network import DOWNLOAD_KB_BYTES
-from fedbalancer.engine.executors import InlineExecutor
-from fedbalancer.engine.simulated import SimulatedEngine
-from fedbalancer.loop import rounds
-from fedbalancer.methods import method
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.types import IndexArray, Ledger, RoundResult, ServerState, Setup, batches_per_epoch
+from fedbalancer.methods.table import method
 from fedbalancer.paper.golden.format import (
     ARITHMETIC,
     BaselineRun,
@@ -37,13 +33,17 @@ from fedbalancer.paper.golden.format import (
     read_golden,
     round_tolerance_s,
 )
-from fedbalancer.protocols import Stateless
 from fedbalancer.server.deadline import interpolated
 from fedbalancer.server.expected import mean_completion_s
+from fedbalancer.server.loop import rounds
 from fedbalancer.server.pace import PaceState, RatioControl
 from fedbalancer.server.server import Server
 from fedbalancer.server.threshold.interpolated import LossRange
-from fedbalancer.types import IndexArray, Ledger, RoundResult, ServerState, Setup, batches_per_epoch
+from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw, Replay
+from fedbalancer.simulation.devices.network import DOWNLOAD_KB_BYTES
+from fedbalancer.simulation.executors import InlineExecutor
+from fedbalancer.simulation.simulated import SimulatedEngine
+from fedbalancer.training.timing_only import TimingOnly
 
 UPLOAD_KB_BYTES = 1000
 """The recorded runs count a kilobyte of an upload, also of the expected one, as 1000 bytes."""

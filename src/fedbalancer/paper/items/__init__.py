@@ -6,7 +6,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from fedbalancer.errors import UnknownName
+from fedbalancer.core.errors import UnknownName
 
 if TYPE_CHECKING:
     from fedbalancer.paper.item import Item

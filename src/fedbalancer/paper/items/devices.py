@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from fedbalancer.devices import Network, Phones, resolve_latency
-from fedbalancer.devices.phones import CLASS_WEIGHTS
+from fedbalancer.core.types import FloatArray
+from fedbalancer.experiments.simulation import build, resolve_spec
 from fedbalancer.paper.charts import Line, line_charts
 from fedbalancer.paper.item import Charts, DeviceItem, Finding, Frames, Measured, Presentation, Table, Work
 from fedbalancer.paper.printed import CLIENTS, DDLE, NETWORK_CV, Printed
@@ -23,10 +23,10 @@ from fedbalancer.paper.printed import TABLE4 as PHONES
 from fedbalancer.reporting.plotting import FAINT, add_legend, make_panels
 from fedbalancer.reporting.ratio import Estimate
 from fedbalancer.reporting.style import BLUE, GREEN, ORANGE
-from fedbalancer.runs.simulation import build, resolve_spec
 from fedbalancer.server.deadline.peak import peak_deadline
 from fedbalancer.server.expected import expected_first_s
-from fedbalancer.types import FloatArray
+from fedbalancer.simulation.devices import Network, Phones, resolve_latency
+from fedbalancer.simulation.devices.phones import CLASS_WEIGHTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

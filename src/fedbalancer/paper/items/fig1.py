@@ -17,9 +17,15 @@ import numpy as np
 import polars as pl
 import safetensors.numpy
 
-from fedbalancer.client.flat import FlatModule
-from fedbalancer.client.tensors import batch_of, per_sample_loss, stored
-from fedbalancer.files import write_bytes
+from fedbalancer.core.files import write_bytes
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.task import Samples, Task
+from fedbalancer.core.types import FloatArray, Weights
+from fedbalancer.experiments.execute import RunResult, carry_on, execute
+from fedbalancer.experiments.executor_cache import ExecutorCache
+from fedbalancer.experiments.jobs import JobEvent
+from fedbalancer.experiments.rounds import Progress
+from fedbalancer.experiments.trust import code_of
 from fedbalancer.paper.charts import Line, line_charts
 from fedbalancer.paper.item import (
     Charts,
@@ -34,19 +40,13 @@ from fedbalancer.paper.item import (
 )
 from fedbalancer.paper.pool import TaskPool
 from fedbalancer.paper.printed import LOW_NORMS
-from fedbalancer.randomness import stream
 from fedbalancer.reporting.plotting import make_panels
 from fedbalancer.reporting.ratio import Estimate
 from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.style import RED
-from fedbalancer.runs.execute import RunResult, carry_on, execute
-from fedbalancer.runs.executor_cache import ExecutorCache
-from fedbalancer.runs.jobs import JobEvent
-from fedbalancer.runs.rounds import Progress
-from fedbalancer.runs.trust import code_of
 from fedbalancer.store import status_of
-from fedbalancer.task import Samples, Task
-from fedbalancer.types import FloatArray, Weights
+from fedbalancer.training.flat import FlatModule
+from fedbalancer.training.tensors import batch_of, per_sample_loss, stored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from fedbalancer.methods.names import one_name
 from fedbalancer.paper.charts import comparison_charts
 from fedbalancer.paper.item import Finding, Frames, Presentation
 from fedbalancer.paper.items.comparisons import (
@@ -21,7 +22,6 @@ from fedbalancer.paper.printed import NOISE
 from fedbalancer.paper.scores import Group, full_target, list_rows
 from fedbalancer.reporting.plotting import accuracy_panels, add_legend, make_panels
 from fedbalancer.reporting.style import DASHES, choose_looks
-from fedbalancer.spelling import one_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

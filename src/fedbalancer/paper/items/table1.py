@@ -16,6 +16,8 @@ from typing import Any
 
 import polars as pl
 
+from fedbalancer.experiments.simulation import resolve_spec
+from fedbalancer.methods.names import one_name
 from fedbalancer.paper.charts import comparison_charts
 from fedbalancer.paper.item import Finding, Frames, Measured, Presentation, Request, Table, Work, value_text
 from fedbalancer.paper.items.comparisons import (
@@ -34,8 +36,6 @@ from fedbalancer.reporting import Comparison
 from fedbalancer.reporting.plotting import accuracy_panels
 from fedbalancer.reporting.ratio import Arrival, Estimate, paired_ratio
 from fedbalancer.reporting.rule import Rule
-from fedbalancer.runs.simulation import resolve_spec
-from fedbalancer.spelling import one_name
 
 BASE = "fedbalancer"
 METHODS = (

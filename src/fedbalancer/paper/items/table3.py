@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from fedbalancer.errors import BadSetting
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.paper.item import Charts, Finding, Frames, Measured, Presentation, Request, Table, Work
 from fedbalancer.paper.items.table1 import TABLE1, grid_methods
 from fedbalancer.paper.printed import DISAGREE, GRID

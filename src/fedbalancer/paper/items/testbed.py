@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from fedbalancer.errors import MissingData
+from fedbalancer.core.errors import MissingData
+from fedbalancer.experiments.jobs import JobEvent
 from fedbalancer.paper.charts import comparison_charts, line_charts
 from fedbalancer.paper.item import (
     Charts,
@@ -44,20 +45,19 @@ from fedbalancer.paper.pool import REUSED
 from fedbalancer.paper.printed import DISAGREE, NETWORK_CV, NETWORK_PEAK
 from fedbalancer.paper.printed import TABLE5 as PRINTED
 from fedbalancer.paper.scores import Group, list_rows, make_frames
+from fedbalancer.paper.testbed.bed import run_bed
+from fedbalancer.paper.testbed.phone_logs import PHONES as PHONE_LOG
+from fedbalancer.paper.testbed.phone_logs import lag_of
+from fedbalancer.paper.testbed.phones import FILE as RECORDED
+from fedbalancer.paper.testbed.phones import SITTINGS, find_file, read_phones
+from fedbalancer.paper.testbed.plan import DEFAULT_SPEED, FILE, BedPlan
 from fedbalancer.reporting.plotting import accuracy_panels, add_legend, make_panels
 from fedbalancer.reporting.ratio import Estimate
 from fedbalancer.reporting.results import Results, load_comparison
 from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.scores import score
 from fedbalancer.reporting.style import BLUE, ORANGE
-from fedbalancer.runs.jobs import JobEvent
 from fedbalancer.store import status_of
-from fedbalancer.testbed.bed import run_bed
-from fedbalancer.testbed.phone_logs import PHONES as PHONE_LOG
-from fedbalancer.testbed.phone_logs import lag_of
-from fedbalancer.testbed.phones import FILE as RECORDED
-from fedbalancer.testbed.phones import SITTINGS, find_file, read_phones
-from fedbalancer.testbed.plan import DEFAULT_SPEED, FILE, BedPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

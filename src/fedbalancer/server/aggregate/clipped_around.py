@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import Aggregator, Wrapping
+from fedbalancer.core.contracts import Aggregator, Wrapping
+from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import WeightedMean, in_order, mean_update
 from fedbalancer.server.worsened import worsened
-from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
 
 REMEMBERED = 5
 """Rounds whose median norms say what an update is like."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import in_order
-from fedbalancer.types import ClientReport, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.fedexp import extrapolation
 from fedbalancer.server.aggregate.mean import mean_update
 from fedbalancer.server.aggregate.momentum import Velocity
-from fedbalancer.types import ClientReport, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)

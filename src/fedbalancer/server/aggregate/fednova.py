@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.sums import total
+from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights, batches_per_epoch
 from fedbalancer.server.aggregate.mean import mean_update
-from fedbalancer.sums import total
-from fedbalancer.types import ClientReport, ServerState, Setup, Weights, batches_per_epoch
 
 
 def local_steps(setup: Setup, report: ClientReport) -> float:

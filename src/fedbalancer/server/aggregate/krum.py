@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import in_order, mean_update
-from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)

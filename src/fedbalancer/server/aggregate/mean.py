@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
-from fedbalancer.sums import total as total_of
-from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.sums import total as total_of
+from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 
 PIECE = 2**15
 """Weights that are summed at a time, so that the sum stays in the caches; it does not matter for the result."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import mean_update
-from fedbalancer.types import ClientReport, FloatArray, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True, eq=False)

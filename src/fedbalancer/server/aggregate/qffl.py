@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import Stateless
+from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import in_order
-from fedbalancer.types import ClientReport, ServerState, Setup, Weights
 
 LEAST_LOSS = 1e-10
 """A loss of nothing, or below it by noise, would make its power infinite or imaginary."""

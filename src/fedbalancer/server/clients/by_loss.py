@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import LOSSES, Private, Stateless
-from fedbalancer.randomness import stream
+from fedbalancer.core.contracts import LOSSES, Private, Stateless
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import IndexArray, ServerState, Setup
 from fedbalancer.server.clients.draws import in_proportion
-from fedbalancer.types import IndexArray, ServerState, Setup
 
 
 @dataclass(frozen=True)

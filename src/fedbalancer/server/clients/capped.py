@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.types import FloatArray, IndexArray, Ledger, ServerState, Setup
 from fedbalancer.server.clients.counted import Counted, CountedState
 from fedbalancer.server.worsened import worsened
-from fedbalancer.types import FloatArray, IndexArray, Ledger, ServerState, Setup
 
 SPARE = 2
 """Clients to choose from, in K, below which the cap is lifted for those that were chosen least."""

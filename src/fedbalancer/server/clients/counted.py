@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import ClientSelector, Wrapping
+from fedbalancer.core.contracts import ClientSelector, Wrapping
+from fedbalancer.core.types import CountArray, Ledger, RoundResult, ServerState, Setup
 from fedbalancer.server.clients.over_threshold import OverThresholdUtility
-from fedbalancer.types import CountArray, Ledger, RoundResult, ServerState, Setup
 
 
 @dataclass(frozen=True, eq=False)

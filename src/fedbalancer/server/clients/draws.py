@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedbalancer.types import FloatArray, IndexArray
+from fedbalancer.core.types import FloatArray, IndexArray
 
 MANY = 100_000
 """From so many on, a few are drawn without giving every one a random number."""

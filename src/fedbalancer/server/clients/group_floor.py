@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.types import IndexArray, Ledger, ServerState, Setup
 from fedbalancer.server.clients.counted import Counted, CountedState
-from fedbalancer.types import IndexArray, Ledger, ServerState, Setup
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import NOTHING, Private
-from fedbalancer.randomness import stream
+from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import CountArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.clients.draws import smallest
-from fedbalancer.types import CountArray, IndexArray, RoundResult, ServerState, Setup
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import LOSSES, Private
-from fedbalancer.randomness import stream
+from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
 from fedbalancer.server.clients import selection
 from fedbalancer.server.clients.draws import smallest
 from fedbalancer.server.expected import expected_first_s, mean_completion_s, whole_seconds
-from fedbalancer.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
 
 
 @dataclass(frozen=True)

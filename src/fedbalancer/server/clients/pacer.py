@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedbalancer.core.sums import total
+from fedbalancer.core.types import ClientReport, CountArray, FloatArray, Ledger, Setup
 from fedbalancer.server.expected import expected_s
-from fedbalancer.sums import total
-from fedbalancer.types import ClientReport, CountArray, FloatArray, Ledger, Setup
 
 
 def statistical_utility(trained: FloatArray | CountArray, count: FloatArray, sumsq: FloatArray) -> FloatArray:

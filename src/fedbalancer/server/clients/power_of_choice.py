@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.protocols import LOSSES, Private
-from fedbalancer.randomness import stream
+from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.clients.draws import in_proportion, smallest
-from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 
 
 @dataclass(frozen=True, eq=False)

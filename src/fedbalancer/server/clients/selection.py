@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedbalancer.core.types import CountArray, FloatArray, IndexArray, Ledger, Setup
 from fedbalancer.server.clients.draws import in_proportion
 from fedbalancer.server.expected import expected_s
-from fedbalancer.types import CountArray, FloatArray, IndexArray, Ledger, Setup
 
 UNCERTAINTY = 0.1
 """Oort's weight of the temporal uncertainty."""

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import NOTHING, Private, Stateless
-from fedbalancer.randomness import stream
-from fedbalancer.types import IndexArray, ServerState, Setup
+from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import IndexArray, ServerState, Setup
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.protocols import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.types import IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.expected import mean_completion_s, whole_seconds
-from fedbalancer.types import IndexArray, RoundResult, ServerState, Setup
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.types import IndexArray, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import completion_s
-from fedbalancer.types import IndexArray, ServerState, Setup, batches_per_epoch
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.types import STEP_BINS, FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.deadline.useful import UsefulState, UsefulWork
-from fedbalancer.types import STEP_BINS, FloatArray, IndexArray, RoundResult, ServerState, Setup
 
 POWERS = np.arange(1, 20) / 20
 """The powers that are weighed against each other. Before anything is known their mean is tempo's own, .5."""

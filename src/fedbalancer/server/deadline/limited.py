@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import NOTHING, DeadlinePolicy, Private, Wrapping
-from fedbalancer.server.deadline.peak import PeakDeadline
-from fedbalancer.server.expected import completion_s
-from fedbalancer.types import (
+from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private, Wrapping
+from fedbalancer.core.types import (
     FORWARD_PASS_EPOCHS,
     RECENT_COUNTS,
     FloatArray,
@@ -23,6 +21,8 @@ from fedbalancer.types import (
     Timings,
     batches_per_epoch,
 )
+from fedbalancer.server.deadline.peak import PeakDeadline
+from fedbalancer.server.expected import completion_s
 
 LEAST_SHARE = 0.1
 """Lower bound of a measured epoch relative to the last estimate: a lucky network must not make an epoch free."""

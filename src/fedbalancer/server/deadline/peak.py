@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedbalancer.protocols import LOSSES, NOTHING, Private
+from fedbalancer.core.contracts import LOSSES, NOTHING, Private
+from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import completion_s, mean_completion_s, whole_seconds
-from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 
 
 def peak_deadline(completion: FloatArray, grid: Literal["integer", "continuous"] = "integer") -> tuple[float, float]:

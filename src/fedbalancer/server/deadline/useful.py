@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import look_batches
-from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 
 POINTS = 256
 """Deadlines that are tried between the shortest and the longest that make sense, beside those at which a client is

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.protocols import NOTHING, Private, Stateless
-from fedbalancer.types import IndexArray, ServerState, Setup
+from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.types import IndexArray, ServerState, Setup
 
 
 @dataclass(frozen=True)

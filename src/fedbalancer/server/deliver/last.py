@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedbalancer.protocols import NOTHING, Private
-from fedbalancer.types import ServerState, Setup, Weights
+from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.types import ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)

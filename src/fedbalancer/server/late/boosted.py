@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import Private
+from fedbalancer.core.contracts import Private
+from fedbalancer.core.types import ClientReport, LateRule, ServerState, Setup
 from fedbalancer.server.aggregate.mean import mean_update
 from fedbalancer.server.late.lost import Lost
-from fedbalancer.types import ClientReport, LateRule, ServerState, Setup
 
 
 def deviations(fresh: Sequence[ClientReport], stale: Sequence[ClientReport]) -> list[float]:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.types import ClientReport, LateRule, RoundResult, ServerState, Setup
 from fedbalancer.server.late.joins import staleness_weight
 from fedbalancer.server.late.under_way import UnderWay
-from fedbalancer.types import ClientReport, LateRule, RoundResult, ServerState, Setup
 
 PAPER_BUFFER = 10
 """The buffer that the paper finds good on all its tasks, with a hundred clients or more at work."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedbalancer.protocols import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.types import ClientReport, LateRule, ServerState, Setup
 from fedbalancer.server.late.lost import Lost
-from fedbalancer.types import ClientReport, LateRule, ServerState, Setup
 
 
 def staleness_weight(staleness: int, power: float = 0.5) -> float:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.protocols import NOTHING, Private, Stateless
-from fedbalancer.types import ClientReport, LateRule, ServerState, Setup
+from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.types import ClientReport, LateRule, ServerState, Setup
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.protocols import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.types import RoundResult, ServerState, Setup
 from fedbalancer.server.pace.utility import round_utility
-from fedbalancer.types import RoundResult, ServerState, Setup
 
 
 @dataclass(frozen=True)

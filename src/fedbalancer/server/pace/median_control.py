@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.pace.ratio_control import clipped
-from fedbalancer.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 
 
 @dataclass(frozen=True, eq=False)

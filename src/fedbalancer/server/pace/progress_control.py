@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.protocols import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.types import FloatArray, RoundResult, ServerState, Setup
 from fedbalancer.server.pace.ratio_control import clipped
-from fedbalancer.types import FloatArray, RoundResult, ServerState, Setup
 
 ENOUGH = 3
 """Values that it takes on both sides for a difference to mean anything."""

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedbalancer.protocols import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.types import RoundResult, ServerState, Setup
 from fedbalancer.server.pace.utility import round_utility
-from fedbalancer.types import RoundResult, ServerState, Setup
 
 
 @dataclass(frozen=True)

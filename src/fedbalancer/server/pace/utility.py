@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedbalancer.types import RoundResult
+from fedbalancer.core.types import RoundResult
 
 
 def round_utility(result: RoundResult) -> float | None:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedbalancer.protocols import LOSSES, Private
-from fedbalancer.types import RoundResult, ServerState, Setup
+from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.types import RoundResult, ServerState, Setup
 
 
 def loss_threshold(low: float, high: float, ratio: float) -> float:

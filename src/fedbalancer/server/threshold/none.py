@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.protocols import NOTHING, Private, Stateless
-from fedbalancer.types import ServerState, Setup
+from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.types import ServerState, Setup
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedbalancer.protocols import LOSSES, Private
-from fedbalancer.types import RoundResult, ServerState, Setup
+from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.types import RoundResult, ServerState, Setup
 
 LONGEST_STEP = 1.0
 """In the exponent, in one round: noise must not throw the threshold away."""

@@ -6,8 +6,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedbalancer.client.litert import LitertModel
 from fedbalancer.flower import Strategy
+from fedbalancer.training.litert import LitertModel
 
 app = ServerApp()
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer import method
+from fedbalancer.core.types import Setup
 from fedbalancer.server.deadline.fixed import FixedDeadline, FixedState
-from fedbalancer.types import Setup
 
 FEATURES = 6
 

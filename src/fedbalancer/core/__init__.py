@@ -1,0 +1,1 @@
+"""Values, contracts, randomness, settings, errors and files: what every other package builds on. Needs NumPy only."""

@@ -1,0 +1,128 @@
+"""Processes and signals: how workers start, how they end with their parent, and what Ctrl-C does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, ModuleType, TracebackType
+from typing import Any
+
+from fedbalancer.core.errors import BadSetting
+
+EXIT_INTERRUPTED = 130
+TRIES = 3
+"""How many workers may die over the same work, or at their start, before it is an error."""
+DIED = "a worker process died; fewer of them need less memory"
+LEAST_MEMORY, LEAST_MEMORY_OF_CORE = 1500 * 2**20, 150 * 2**20
+"""Bytes of address space that a process needs at least, and for the threads of each core. Measured with two cores: one
+run aborts with 1,300 MiB, and two runs side by side with 1,500 MiB; both end well with 1,800 MiB."""
+
+
+def check_memory_limit() -> None:
+    """Refuse a limit on the address space (`ulimit -v`) under which polars and BLAS abort or hang when they start
+    their threads."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    least = LEAST_MEMORY + usable_cores() * LEAST_MEMORY_OF_CORE
+    if limit != resource.RLIM_INFINITY and limit < least:
+        raise BadSetting(
+            f"a process may use only {limit / 2**20:,.0f} MiB of memory here (ulimit -v), but training with "
+            f"{usable_cores()} cores needs at least {least / 2**20:,.0f} MiB; raise the limit with: ulimit -v unlimited"
+        )
+
+
+def process_context(preload: str) -> Any:
+    """How worker processes start: from a clean server process that has imported what they need (the module `preload`,
+    and torch), where there is one.
+
+    Never by forking this process: libraries with threads of their own (polars, OpenMP) may hang in a forked child.
+    """
+    check_memory_limit()
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([preload, "torch"])
+    return context
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """A context in which processes start that do not run the user's script again: it may have no `if __name__ ==
+    "__main__":`, and from stdin or a notebook there is no file to run. They need nothing of it: what is defined there
+    travels by value."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def become_worker() -> None:
+    """Called first in a worker process: leave Ctrl-C to the parent, and end when the parent is gone, however that
+    went. A killed driver leaves no workers behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: those it is bound to, cut to the share that its container was given."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
+
+
+def one_thread_here() -> None:
+    """This process computes on one thread: the same bytes on any machine load, and no quarrel between workers."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # for what is not loaded yet
+        os.environ[name] = "1"
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+class StopFlag:
+    """A context in which SIGINT and SIGTERM ask to stop after the round instead of ending the process; a second one
+    exits at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self.requested
+
+    def __enter__(self) -> StopFlag:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            os._exit(EXIT_INTERRUPTED)
+        self.requested = True
+        os.write(2, b"\nstopping after this round; press Ctrl-C again to exit at once\n")

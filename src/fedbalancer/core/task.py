@@ -1,0 +1,189 @@
+"""A learning problem: who has what data, and what is trained on it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedbalancer.core.errors import BadData
+
+Samples = tuple[NDArray[Any], NDArray[Any]]
+"""Features and labels, row by row."""
+
+TEST = "the test data"
+
+
+@runtime_checkable
+class MadeOnDemand(Protocol):
+    """Clients whose samples are made when they are asked for: a mapping that knows all sizes beforehand, in the order
+    of its keys. Such clients are not looked at when a task is made, so that ten thousand of them cost nothing."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Task:
+    """A learning problem. Only `clients`, `test` and `model` are needed; the rest are settings with defaults.
+
+    `clients` maps an id to (features, labels); `model` makes a fresh `torch.nn.Module`, called without arguments.
+    `loss` gives one value per sample from (outputs, labels); `metric` how many of how many are right, for losses that
+    are not the cross-entropy of one label. `rounds` is the budget rule: a comparison gives every method the seconds
+    that FedAvg+1T needs for that many rounds. `latency` names the row of batch latencies of the device model (a task
+    of the paper; default: femnist), or gives your own: a mapping of slow, mid and fast to (mean, standard deviation) in
+    milliseconds. Samples may be NumPy arrays, lists or torch tensors.
+
+    >>> import numpy as np
+    >>> x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])
+    >>> task = Task(clients={"ann": (x, y), "bob": (x, y)}, test=(x, y), model=lambda: None)
+    >>> task.sizes
+    {'ann': 4, 'bob': 4}
+    """
+
+    clients: Mapping[str, Samples]
+    test: Samples
+    model: Callable[[], Any]
+    name: str = "custom"
+    variant: str = ""
+    batch_size: int = 10
+    epochs: int = 5
+    learning_rate: float = 0.01
+    clients_per_round: int = 10
+    rounds: int = 50
+    eval_every: int = 5
+    clip_norm: float | None = None
+    prox_mu: float = 0.0
+    sample_selection_deadline: int = 1
+    loss: str | Callable[[Any, Any], Any] = "cross_entropy"
+    metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy"
+    latency: str | Mapping[str, tuple[float, float]] | None = None
+    model_bytes: int | None = None
+    classes: int | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.clients:
+            raise BadData(f"task {self.name!r} has no clients; give at least one as an id and (features, labels)")
+        for client in self.clients:
+            if not isinstance(client, str):
+                raise BadData(
+                    f"client {client!r} is named by {type(client).__name__}; ids are text: use {str(client)!r}"
+                )
+        if self.model_bytes is not None and not (isinstance(self.model_bytes, int) and self.model_bytes >= 1):
+            raise BadData(f"model_bytes = {self.model_bytes!r} must be a whole number of bytes, at least 1")
+        parts: dict[str, Samples] = {}
+        if isinstance(self.clients, MadeOnDemand):
+            for client, size in self.clients.sizes.items():
+                if size < 1:
+                    raise BadData(f"client {client!r} has no samples; leave it out or give it at least one")
+        else:
+            parts = {f"client {client!r}": samples for client, samples in self.clients.items()}
+        parts[TEST] = self.test
+        arrays = {where: check_samples(samples, where, self.classes) for where, samples in parts.items()}
+        check_alike(arrays)
+        self._keep_arrays(parts, arrays)
+
+    def _keep_arrays(self, parts: Mapping[str, Samples], arrays: dict[str, Samples]) -> None:
+        """Replace lists and tensors by arrays, so that nothing that reads the task meets anything else."""
+        if all(isinstance(part, np.ndarray) for samples in parts.values() for part in samples):
+            return
+        object.__setattr__(self, "test", arrays.pop(TEST))
+        if arrays:  # none are here if they are made on demand
+            object.__setattr__(self, "clients", dict(zip(self.clients, arrays.values(), strict=True)))
+
+    def __repr__(self) -> str:
+        sizes = self.sizes.values()
+        name = f"{self.name} ({self.variant})" if self.variant else self.name
+        return f"Task({name}: {len(sizes):,} clients, {sum(sizes):,} samples, {len(self.test[1]):,} to test)"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Samples per client, in the order of the clients."""
+        if isinstance(self.clients, MadeOnDemand):
+            return dict(self.clients.sizes)
+        return {client: len(labels) for client, (_, labels) in self.clients.items()}
+
+    def settings(self) -> dict[str, Any]:
+        """The values of the task that a configuration or `--set` may override."""
+        names = (
+            "batch_size", "epochs", "learning_rate", "clients_per_round", "rounds", "eval_every", "clip_norm",
+            "prox_mu", "sample_selection_deadline",
+        )  # fmt: skip
+        values = {name: getattr(self, name) for name in names}
+        if isinstance(self.latency, str):
+            values["latency"] = self.latency
+        return values
+
+
+def check_samples(samples: Samples, where: str, classes: int | None) -> Samples:
+    """The samples as arrays. Raises `BadData` with place and index for anything that cannot be trained on."""
+    try:
+        features, labels = map(as_array, samples)
+    except (TypeError, ValueError) as error:
+        raise BadData(f"{where} must be a pair (features, labels) of arrays, not {type(samples).__name__}") from error
+    if not features.ndim or not labels.ndim:
+        raise BadData(f"{where} must have one row of features and one label per sample, not single values")
+    if len(features) != len(labels):
+        raise BadData(f"{where} has {len(features)} features but {len(labels)} labels")
+    if len(labels) == 0:
+        raise BadData(f"{where} has no samples; leave it out or give it at least one")
+    if features.dtype.kind == "f" and not np.isfinite(features).all():
+        bad = int(np.flatnonzero(~np.isfinite(features.reshape(len(features), -1)).all(axis=1))[0])
+        raise BadData(f"{where} has a NaN or infinite feature in sample {bad}")
+    if labels.dtype.kind in "iu" and (labels.min() < 0 or (classes is not None and labels.max() >= classes)):
+        by_sample = labels.reshape(len(labels), -1)
+        wrong = (by_sample < 0) | (by_sample >= (classes if classes is not None else np.inf))
+        sample, place = np.argwhere(wrong)[0]
+        top = f"0 to {classes - 1}" if classes is not None else "0 or more"
+        raise BadData(f"{where} has label {by_sample[sample, place]} in sample {sample}; labels must be {top}")
+    return features, labels
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """Values as a NumPy array; a torch tensor may be on any device and need gradients."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype is torch.bfloat16 else values  # NumPy has no such type
+    return np.asarray(values)
+
+
+def check_alike(parts: Mapping[str, Samples]) -> None:
+    """Raise `BadData` unless all parts, each named by where it is from, have the shapes and types of the first one: a
+    kernel that was made for one kind of samples must never meet another."""
+    check_shapes(parts)
+    for noun, place, floats in (("features", 0, ("f", "b", "u1")), ("labels", 1, ("f",))):
+        types = {where: _trains_as(part[place], where, floats) for where, part in parts.items()}
+        _check_same({where: f"{noun} that train as {name}" for where, name in types.items()})
+
+
+def check_shapes(parts: Mapping[str, Samples]) -> None:
+    """Raise `BadData` unless features and labels have the shapes of the first part's."""
+    _check_same({where: f"samples of shape {_shape(features)}" for where, (features, _) in parts.items()})
+    _check_same({where: f"labels of shape {_shape(labels)}" for where, (_, labels) in parts.items()})
+
+
+def _shape(array: ArrayLike) -> tuple[int, ...]:
+    """The shape of one row; a tensor's would print as torch.Size."""
+    return tuple(np.shape(array)[1:])
+
+
+def _check_same(parts: Mapping[str, str]) -> None:
+    first = next(iter(parts))
+    for where, has in parts.items():
+        if has != parts[first]:
+            raise BadData(f"{where} has {has}, but {first} has {parts[first]}; all of a task must be of one kind")
+
+
+def _trains_as(array: ArrayLike, where: str, floats: tuple[str, ...]) -> str:
+    """The type in which values reach a model, as `client.tensors.stored` decides: those whose numpy code begins with
+    one of `floats` as float32, other numbers as int64."""
+    dtype = as_array(array).dtype
+    if dtype.kind not in "fiub":
+        raise BadData(f"{where} has values of type {dtype}; features and labels must be numbers")
+    return "float32" if dtype.str[1:].startswith(floats) else "int64"

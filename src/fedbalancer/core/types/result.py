@@ -1,0 +1,132 @@
+"""What comes back of a round: reports, who is missing, and what the model is worth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from fedbalancer.core.types.arrays import Weights
+from fedbalancer.core.types.plan import RoundPlan
+
+UNDER_WAY = "under way"
+"""Why a client is missing that is still at work when its round closes, and whose report will count when it comes."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a client releases about its losses and its speed; never anything per sample.
+
+    `loss_sum` and `loss_count` are over the samples that Algorithm 3 looks at (the selected ones, or all of them as
+    an option); `over_count` and `over_sumsq` are over the samples at or above the loss threshold. `released` is what a
+    summary of another form sends in their place, for its half on the server to read (`read_by_server`: it has).
+    `trained` is 0 under a private summary, which withholds it, until the server has put its estimate there
+    (`estimated`).
+    """
+
+    loss_low: float
+    loss_high: float
+    loss_sum: float
+    loss_count: float
+    over_count: float
+    over_sumsq: float
+    trained: int
+    batch_s: float
+    released: tuple[float, ...] = ()
+    read_by_server: bool = False
+    estimated: bool = False
+
+    @property
+    def withholds_counts(self) -> bool:
+        """Whether the client said neither how many samples it trained nor for how many epochs."""
+        return self.estimated or self.trained == 0
+
+    @property
+    def loss_mean(self) -> float:
+        return self.loss_sum / self.loss_count if self.loss_count else math.nan
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Where a client's seconds went. `paused_s` is time in which the device was not available."""
+
+    download_s: float = 0.0
+    forward_s: float = 0.0
+    train_s: float = 0.0
+    upload_s: float = 0.0
+    paused_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        return self.download_s + self.forward_s + self.train_s + self.upload_s + self.paused_s
+
+
+@dataclass(frozen=True, eq=False)
+class ClientReport:
+    """A client that made it: its update (new weights minus the weights it was sent) and its metadata. `staleness` is
+    how many rounds after the one that it was sent for the report came, 0 where it came in time. `size` is the client's
+    current number of samples, None where it is the enrolled one."""
+
+    client: str
+    update: Weights
+    weight: float
+    epochs: float
+    summary: Summary
+    timings: Timings
+    staleness: int = 0
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
+    passed), late (the quorum was full), unavailable, under way (its report will count in a later round), or invalid
+    (what it sent was not believed); of a real client also silent (no reply when the round closed) or error. `problem`
+    says of a rejected report which field has which value, and what the rule is; of an error, what it was."""
+
+    client: str
+    why: str
+    timings: Timings = field(default_factory=Timings)
+    samples: int = 0
+    problem: str = ""
+
+
+NOT_FOR_TIME = ("invalid", "error")
+"""Why clients are missing that a longer deadline would not help."""
+
+
+@dataclass(frozen=True, eq=False)
+class RoundResult:
+    """All that an engine may tell the server. Reports and missing are in order of client id; `seconds` is the
+    duration from the send to the close, `window_s` what the selection of clients took before it, `down_bytes` and
+    `up_bytes` what was sent to the clients and what they sent, late updates included. `under_way` are the clients,
+    in order of id, whose reports of this round or earlier ones are still to come, and will count."""
+
+    plan: RoundPlan
+    reports: tuple[ClientReport, ...]
+    missing: tuple[Missing, ...]
+    seconds: float
+    window_s: float = 0.0
+    down_bytes: int = 0
+    up_bytes: int = 0
+    under_way: tuple[str, ...] = ()
+
+    @property
+    def ran_out_of_time(self) -> bool:
+        """Whether nobody reported, and more time might have helped at least one client of the cohort."""
+        return not self.reports and any(missing.why not in NOT_FOR_TIME for missing in self.missing)
+
+    @property
+    def in_time(self) -> RoundResult:
+        """The round without the reports that were sent for an earlier one."""
+        if all(report.staleness == 0 for report in self.reports):
+            return self
+        return replace(self, reports=tuple(report for report in self.reports if report.staleness == 0))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The global model on the test data."""
+
+    accuracy: float
+    loss: float
+    samples: int

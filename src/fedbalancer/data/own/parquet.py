@@ -1,0 +1,106 @@
+"""From a Parquet file to samples: a user column, a label column, and feature columns or one column of lists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fedbalancer.core.errors import BadData, BadSetting, UnknownName
+from fedbalancer.core.task import Samples
+
+
+def read_table(
+    path: Path, features: str | Sequence[str], label: str, shape: Sequence[int] | None, user: str | None
+) -> tuple[Samples, NDArray[Any] | None]:
+    """The samples of a file, and the user of each where there is a column of users."""
+    names = [features] if isinstance(features, str) else list(features)
+    if not names:
+        raise BadSetting("features = [] must name at least one column")
+    frame = read_columns(path, [*names, label, *([user] if user is not None else [])], user)
+    samples = _samples(frame, names, label, shape, path, user)
+    return samples, frame[user].to_numpy() if user is not None else None
+
+
+def read_columns(path: Path, columns: Sequence[str], user: str | None) -> pl.DataFrame:
+    """Those columns, without missing values."""
+    if not path.is_file():
+        raise BadData(f"there is no file {path}")
+    try:
+        known = pl.read_parquet_schema(path)
+        for column in columns:
+            if column not in known:
+                raise UnknownName(f"column of {path}", column, known)
+        frame = pl.read_parquet(path, columns=list(dict.fromkeys(columns)), glob=False)
+    except pl.exceptions.PolarsError as error:
+        raise BadData(f"{path} cannot be read as Parquet: {error}") from error
+    for column in frame.columns:
+        if frame[column].null_count():
+            row = int(frame[column].is_null().arg_true()[0])
+            raise BadData(f"{path}: column {column!r} is empty in row {row}{_whose(frame, user, row)}")
+        if isinstance(frame[column].dtype, pl.Categorical | pl.Enum):
+            frame = frame.with_columns(pl.col(column).cast(pl.String))
+    return frame
+
+
+def _samples(
+    frame: pl.DataFrame, names: Sequence[str], label: str, shape: Sequence[int] | None, path: Path, user: str | None
+) -> Samples:
+    if len(frame) == 0:
+        raise BadData(f"{path} has no rows")
+    columns = [_numbers(frame, name, path, user) for name in names]
+    odd = next((name for name, column in zip(names, columns, strict=True) if column.shape != columns[0].shape), None)
+    if odd is not None:
+        raise BadData(f"{path}: features {names[0]!r} and {odd!r} are of unlike length; give one list, or columns")
+    features = columns[0] if len(columns) == 1 and columns[0].ndim > 1 else np.stack(columns, axis=1)
+    if shape is not None:
+        if any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in shape):
+            raise BadSetting(f"shape = {list(shape)} must be whole numbers of at least 1")
+        found, wanted = math.prod(features.shape[1:]), math.prod(shape)
+        if found != wanted:
+            raise BadSetting(f"shape = {list(shape)} is of {wanted} numbers, but a sample of {path} has {found}")
+        features = features.reshape(len(features), *shape)
+    labels = frame[label]
+    if not (labels.dtype.is_numeric() or labels.dtype in (pl.Boolean, pl.String)):
+        raise BadData(f"{path}: label column {label!r} is of type {labels.dtype}; it must hold numbers or text")
+    return features, labels.to_numpy()
+
+
+def _numbers(frame: pl.DataFrame, name: str, path: Path, user: str | None) -> NDArray[Any]:
+    """A column as an array: one number per row, or lists (of lists) that are all of one length."""
+    values, shape = frame[name], [len(frame)]
+    while isinstance(values.dtype, pl.List | pl.Array):
+        lists = values.arr.to_list() if isinstance(values.dtype, pl.Array) else values
+        lengths = lists.list.len()
+        odd = (lengths != lengths[0]).arg_true()
+        if len(odd) or lengths[0] == 0:
+            at = int(odd[0]) if len(odd) else 0
+            row = at * shape[0] // len(lists)
+            raise BadData(
+                f"{path}: column {name!r} has {lengths[at]} values in row {row}{_whose(frame, user, row)}, "
+                f"but {lengths[0]} before; all lists must be of one length, at least 1"
+            )
+        values, shape = lists.explode(), [*shape, int(lengths[0])]
+    if not (values.dtype.is_numeric() or values.dtype == pl.Boolean):
+        raise BadData(
+            f"{path}: feature column {name!r} holds {values.dtype}; features must be numbers or lists of them"
+        )
+    if values.null_count():
+        row = int(values.is_null().arg_true()[0]) * shape[0] // len(values)
+        raise BadData(f"{path}: column {name!r} has an empty value in row {row}{_whose(frame, user, row)}")
+    if values.dtype != pl.UInt8:  # bytes stay what they are: pixels
+        values = values.cast(pl.Int64 if values.dtype.is_integer() else pl.Float32)
+    array = values.to_numpy().reshape(shape)
+    if not np.isfinite(array).all():
+        row = int(np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))[0])
+        raise BadData(f"{path}: column {name!r} is NaN or infinite in row {row}{_whose(frame, user, row)}")
+    return array
+
+
+def _whose(frame: pl.DataFrame, user: str | None, row: int) -> str:
+    return f" (user {str(frame[user][row])!r})" if user is not None and frame[user][row] is not None else ""

@@ -1,0 +1,140 @@
+"""A task in a TOML file: what `fedbalancer compare my_task.toml` reads.
+
+name = "rooms"              # unless told, the name of the file
+[data]
+kind = "parquet"            # or "folder", or "npz"
+path = "rooms.parquet"      # beside this file, or absolute
+user = "person"             # or: partition = "dirichlet", clients = 20, alpha = 0.5
+label = "activity"
+features = ["ax", "ay"]     # or one column of lists: "window"
+test_share = 0.2            # or: test = "other.parquet"
+[model]
+name = "mlp"                # or cnn1d, cnn2d, lstm, or "package.module:function"
+hidden = [32]
+[settings]
+rounds = 20                 # any setting of a task
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.settings import Settings
+from fedbalancer.data import checked_users
+from fedbalancer.data.own.folder import from_folder
+from fedbalancer.data.own.npz import from_npz
+from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names
+from fedbalancer.data.tasks.task import Task
+
+TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes")
+"""Keys of [settings]."""
+
+
+class _Folder(BaseModel):
+    """Types of what [data] may say; ranges are checked where the values are used."""
+
+    model_config = ConfigDict(strict=True)
+
+    kind: str
+    path: str
+    classes: int | None = None
+    test_share: float | None = None
+    seed: int | None = None
+
+
+class _Npz(_Folder):
+    user: str | None = None
+    label: str = "y"
+    features: str = "x"
+    partition: str | None = None
+    clients: int | None = None
+    alpha: float | None = None
+    shards_per_client: int | None = None
+
+
+class _Parquet(_Npz):
+    label: str
+    features: str | list[str]  # type: ignore[assignment] # columns instead of one array
+    shape: list[int] | None = None
+    test: str | None = None
+
+
+KINDS: Mapping[str, tuple[type[_Folder], Callable[..., Task]]] = {
+    "parquet": (_Parquet, Task.from_parquet),
+    "folder": (_Folder, from_folder),
+    "npz": (_Npz, from_npz),
+}
+
+
+def load_toml(path: Path, users: int | None = None, variant: str | None = None) -> Task:
+    """The task of a TOML file, with its first `users` training clients (all unless told)."""
+    if variant is not None:
+        raise BadSetting(f"{path} has no variants; leave out --variant {variant}")
+    document = _document(path)
+    data = _checked_data(document["data"], path)
+    load = KINDS[data.pop("kind")][1]
+    for key in ("path", "test"):
+        if key in data:
+            data[key] = path.parent / data[key]
+    folder = str(path.parent.resolve())
+    if ":" in str(document["model"].get("name")) and folder not in sys.path:
+        sys.path.append(folder)  # the model's module may lie beside the file, for this process and its workers
+    task = load(data.pop("path"), model=document["model"], name=document["name"], **data, **document["settings"])
+    users = checked_users(users, len(task.clients), str(path))
+    return replace(task, clients=dict(islice(task.clients.items(), users)))
+
+
+def model_name(path: Path) -> str:
+    """The model that a task file names: one of ours, or "package.module:function". Nothing of it is imported."""
+    return str(_document(path)["model"].get("name"))
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """The file, with nothing in it that is not known."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadData(f"cannot read the task file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{path} is not valid TOML: {error}") from error
+    check_names(document, ("name", "data", "model", "settings"), f"key in {path.name}")
+    for table in ("data", "model", "settings"):
+        if table not in document and table != "settings":
+            raise BadSetting(f"{path} has no [{table}]; a task file needs [data] and [model]")
+        if not isinstance(document.setdefault(table, {}), dict):
+            raise BadSetting(f"{path}: {table} = {document[table]!r} must be a table, [{table}]")
+    name = document.setdefault("name", path.stem)
+    if not isinstance(name, str) or not name:
+        raise BadSetting(f"{path}: name = {name!r} must be text")
+    for key in document["settings"]:
+        if key in Settings.model_fields and key not in TASK_SETTINGS:
+            raise BadSetting(f"{path}: {key} is no setting of a task; give it with --set {key}=... or --config")
+    check_names(document["settings"], TASK_SETTINGS, f"key in [settings] of {path.name}")
+    return document
+
+
+def _checked_data(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What [data] says, of the right types."""
+    kind = data.get("kind")
+    if kind is None:
+        raise BadSetting(f"{path}: [data] has no kind; it must be {', '.join(KINDS)}")
+    check_names([str(kind)], KINDS, f"kind of data in {path.name}")
+    known = KINDS[kind][0]
+    check_names(data, known.model_fields, f"key in [data] of {path.name}")
+    try:
+        return known(**data).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key, message = problem["loc"][0], problem["msg"][0].lower() + problem["msg"][1:]
+        if problem["type"] == "missing":
+            raise BadSetting(f"{path}: [data] has no {key}, which kind = {kind!r} needs") from None
+        raise BadSetting(f"{path}: {key} = {data[str(key)]!r} in [data]: {message}") from None

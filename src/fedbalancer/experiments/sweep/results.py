@@ -1,0 +1,180 @@
+"""What a sweep found: a table of its trials, a figure, and the best of them as the name of a method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from fedbalancer.core.files import write_bytes, write_text
+from fedbalancer.experiments.sweep.plan import SweepPlan
+from fedbalancer.experiments.sweep.space import Choice
+from fedbalancer.methods.names import value_text
+from fedbalancer.reporting.plotting import new_figure, write_figure
+from fedbalancer.reporting.style import GREY, RED, SKY
+
+if TYPE_CHECKING:
+    import optuna
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WORDS = {"COMPLETE": "done", "PRUNED": "given up", "FAIL": "failed", "RUNNING": "stopped", "WAITING": "waiting"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One trial; `value` is None unless it was carried through."""
+
+    number: int
+    method: str
+    state: str
+    value: float | None
+    values: tuple[float, ...]
+    settings: dict[str, Any]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as far as it has come; `stopped` if it was interrupted."""
+
+    objective: str
+    minimised: bool
+    trials: tuple[Trial, ...]
+    stopped: bool = False
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """The trials with a value, best first; of equal methods, which a search may try again, the first."""
+        found = {trial.method: trial for trial in reversed(self.trials) if trial.value is not None}
+        sign = 1 if self.minimised else -1
+        return sorted(found.values(), key=lambda trial: (sign * (trial.value or 0.0), trial.number))
+
+    @property
+    def best(self) -> Trial | None:
+        return self.ranked[0] if self.ranked else None
+
+    def to_json(self) -> dict[str, Any]:
+        best = self.best
+        return {
+            "objective": self.objective,
+            "best": None if best is None else {"method": best.method, "value": best.value, "settings": best.settings},
+            "trials": [vars(trial) for trial in self.trials],
+        }
+
+
+def read_trials(study: optuna.Study) -> tuple[Trial, ...]:
+    """All trials of a study that were begun, without those whose process went away: they were queued again."""
+    return tuple(
+        Trial(
+            trial.number,
+            str(trial.user_attrs["method"]),
+            WORDS[trial.state.name],
+            trial.value if trial.state.name == "COMPLETE" else None,
+            tuple(trial.user_attrs.get("values", ())),
+            dict(trial.params),
+            str(trial.user_attrs.get("why", "")),
+        )
+        for trial in study.get_trials(deepcopy=False)
+        if "method" in trial.user_attrs and (trial.state.name != "FAIL" or "why" in trial.user_attrs)
+    )
+
+
+def write_results(plan: SweepPlan, study: optuna.Study, out: Path, stopped: bool) -> Sweep:
+    """trials.parquet, table.md and figures/trials.png and .svg."""
+    sweep = Sweep(plan.objective, plan.minimised, read_trials(study), stopped)
+    write_bytes(out / "trials.parquet", _parquet(plan, sweep.trials))
+    write_text(out / "table.md", markdown(plan, sweep))
+    figure = plot_trials(plan, sweep.trials)
+    for suffix in ("png", "svg"):
+        write_figure(figure, out / "figures" / f"trials.{suffix}")
+    return sweep
+
+
+def plot_trials(plan: SweepPlan, trials: Sequence[Trial]) -> Figure:
+    """Plot the value of every trial with the best value so far, and the value over each setting."""
+    parameters = plan.space.parameters
+    figure = new_figure(3.4 * (1 + len(parameters)), 3.4)
+    panels = figure.subplots(1, 1 + len(parameters), sharey=True, squeeze=False)[0]
+    valued = [trial for trial in trials if trial.value is not None]
+    _draw_progress(panels[0], plan, trials, valued)
+    for axes, parameter in zip(panels[1:], parameters, strict=True):
+        texts = list(map(value_text, parameter.values)) if isinstance(parameter, Choice) else None
+        _draw_setting(axes, parameter.key, texts, valued, bool(getattr(parameter, "log", False)))
+    figure.suptitle(f"{plan.space.method} on {plan.comparison.task.name}", fontsize=11)
+    return figure
+
+
+def _draw_progress(axes: Axes, plan: SweepPlan, trials: Sequence[Trial], valued: Sequence[Trial]) -> None:
+    better = min if plan.minimised else max
+    best = [better(t.value for t in valued[: place + 1] if t.value is not None) for place in range(len(valued))]
+    axes.plot([t.number for t in valued], [t.value or 0.0 for t in valued], "o", color=SKY, label="trial")
+    axes.step([t.number for t in valued], best, where="post", color=RED, label="best so far")
+    for number in (trial.number for trial in trials if trial.state == "given up"):
+        axes.axvline(number, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
+    axes.set(xlabel="Trial (dotted: given up)", ylabel="Time, FedAvg+1T = 1" if plan.minimised else "Accuracy")
+    axes.legend(fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_setting(axes: Axes, key: str, texts: list[str] | None, valued: Sequence[Trial], log: bool) -> None:
+    values: list[Any] = [trial.settings[key] for trial in valued]
+    if texts is not None:
+        values = [texts.index(value_text(value)) for value in values]
+        axes.set_xticks(range(len(texts)), texts)
+        axes.set_xlim(-0.5, len(texts) - 0.5)
+    axes.plot(values, [trial.value or 0.0 for trial in valued], "o", color=SKY)
+    if log:
+        axes.set_xscale("log")
+    axes.set_xlabel(key)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def rule(plan: SweepPlan) -> str:
+    """How the values are to be read."""
+    seeds = f"mean of {len(plan.seeds)} seeds" if len(plan.seeds) > 1 else "one seed"
+    if plan.minimised:
+        return (
+            f"Value: seconds until {plan.share:.0%} of FedAvg+1T's final accuracy is held, in FedAvg+1T's own; less "
+            f"is better; {seeds}. What never got there counts as the budget, lengthened by the share that it missed."
+        )
+    return f"Value: accuracy at the end of FedAvg+1T's budget; more is better; {seeds}."
+
+
+def rows(sweep: Sweep) -> list[tuple[str, str, str]]:
+    """Method, value and state of every trial, best first, then those without a value."""
+    valued = [(trial.method, f"{trial.value:.3f}", trial.state) for trial in sweep.ranked]
+    return valued + [(trial.method, "–", trial.state) for trial in sweep.trials if trial.value is None]
+
+
+def markdown(plan: SweepPlan, sweep: Sweep) -> str:
+    """The table as Markdown."""
+    head = f"Sweep of {plan.space.method} on {plan.comparison.task.name}: {'; '.join(map(str, plan.space.parameters))}."
+    lines = ["| Method | Value | State |", "|:--|--:|:--|", *(f"| {' | '.join(row)} |" for row in rows(sweep))]
+    return "\n\n".join([head, rule(plan), "\n".join(lines)]) + "\n"
+
+
+def _parquet(plan: SweepPlan, trials: Sequence[Trial]) -> bytes:
+    from io import BytesIO
+
+    fixed: dict[str, Any] = {"number": pl.Int64, "method": pl.String, "state": pl.String, "value": pl.Float64,
+             "values": pl.List(pl.Float64), "why": pl.String}  # fmt: skip
+    content = {name: [getattr(trial, name) for trial in trials] for name in fixed}
+    content["values"] = [list(trial.values) for trial in trials]
+    keys = [each.key for each in plan.space.parameters]
+    own = {key: [_column(trial.settings.get(key)) for trial in trials] for key in keys}
+    data = BytesIO()
+    settings = {key: pl.Series(values, strict=False) for key, values in own.items()}
+    pl.DataFrame(content, schema=fixed).with_columns(**settings).write_parquet(data)
+    return data.getvalue()
+
+
+def _column(value: Any) -> Any:
+    return (
+        value
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        else value_text(value)
+    )

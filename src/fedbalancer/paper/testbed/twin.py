@@ -1,0 +1,155 @@
+"""The twin of a bed: the simulator's clock, fed with the latencies that the bed measured.
+
+For every round that the bed ran, the plan (cohort, deadline, quorum) is the bed's; who finishes, after how many epochs
+and when the round closes is worked out by the code of the simulator (`engine/attempts.py`) from what each phone's
+network and batches took. The difference to what the bed saw is the error of the simulator, and of the bed.
+
+What the two cannot agree on: a simulated phone knows how long its upload will take and fits its epochs to it, a phone
+of the bed expects the mean of its last ways.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.policies import ClientPolicies
+from fedbalancer.client.round import ClientRound
+from fedbalancer.core.contracts import WorkPolicy
+from fedbalancer.core.types import Order, RoundPlan
+from fedbalancer.simulation.attempts import RoundClock, attempted, close_round
+from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws
+
+FILE = "twin.json"
+
+
+@dataclass(frozen=True, eq=False)
+class BedRound:
+    """One round as the bed ran it: the plan, who completed, the seconds it took, and one row per phone (`client`,
+    `download_s`, `upload_s`, `batch_s`, `forward_s`, `samples`). Phones that never got the order have no row."""
+
+    plan: RoundPlan
+    completed: frozenset[str]
+    seconds: float
+    phones: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class TwinRound:
+    """What the twin says of a round, beside what the bed saw."""
+
+    round: int
+    clients: int
+    agreed: int
+    bed_completed: int
+    twin_completed: int
+    bed_s: float
+    twin_s: float
+
+
+@dataclass(frozen=True)
+class Twin:
+    """The error of the twin over a run: the share of clients whose completion it got right, the mean absolute error of
+    a round's seconds, its mean (over 0: the bed was slower) and that of the whole run, both as shares of the bed's."""
+
+    rounds: tuple[TwinRound, ...]
+
+    @property
+    def agreement(self) -> float:
+        clients = sum(r.clients for r in self.rounds)
+        return sum(r.agreed for r in self.rounds) / clients if clients else math.nan
+
+    @property
+    def mean_error_s(self) -> float:
+        return _mean(abs(r.bed_s - r.twin_s) for r in self.rounds)
+
+    @property
+    def mean_error_share(self) -> float:
+        return self.mean_error_s / _mean(r.bed_s for r in self.rounds) if self.rounds else math.nan
+
+    @property
+    def clock_error_share(self) -> float:
+        bed_s = sum(r.bed_s for r in self.rounds)
+        return (bed_s - sum(r.twin_s for r in self.rounds)) / bed_s if bed_s else math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "agreement": self.agreement, "mean_error_s": self.mean_error_s, "mean_error_share": self.mean_error_share,
+            "clock_error_share": self.clock_error_share, "rounds": [asdict(r) for r in self.rounds],
+        }  # fmt: skip
+
+    def words(self) -> str:
+        """For people."""
+        return (
+            f"the simulator predicts {self.agreement:.1%} of the completions, the seconds of a round within "
+            f"{self.mean_error_s:.1f} s ({self.mean_error_share:.1%}) and the clock of the run within "
+            f"{abs(self.clock_error_share):.1%}"
+        )
+
+
+def twin(rounds: Iterable[BedRound], work: WorkPolicy) -> Twin:
+    """The twin of these rounds, under a method's work policy."""
+    return Twin(tuple(_twin_round(bed, work) for bed in rounds))
+
+
+def _twin_round(bed: BedRound, work: WorkPolicy) -> TwinRound:
+    plan = replace(bed.plan, cohort=tuple(bed.phones["client"].to_list()))
+    columns = {name: bed.phones[name].to_numpy() for name in ("batch_s", "download_s", "upload_s", "forward_s")}
+    # The forward pass was measured: it goes before the training as the download does.
+    draws = DeviceDraws(columns["batch_s"], columns["download_s"] + columns["forward_s"], columns["upload_s"])
+    clients = [
+        ClientRound(ClientPolicies(work=work), plan.order, client, samples, ClientMemory())  # of which it trains all
+        for client, samples in zip(plan.cohort, bed.phones["samples"].to_list(), strict=True)
+    ]
+    attempts = attempted(clients, draws, plan.order, RoundClock(AlwaysOn(), 0.0))
+    accepted, seconds = close_round(plan, attempts)
+    predicted = {client for client, taken in zip(plan.cohort, accepted, strict=True) if taken}
+    agreed = sum((client in predicted) == (client in bed.completed) for client in bed.plan.cohort)
+    return TwinRound(
+        plan.order.round, len(bed.plan.cohort), agreed, len(bed.completed), len(predicted), bed.seconds, seconds
+    )
+
+
+def read_rounds(run: Path, phones: pl.DataFrame, order: Order) -> Iterator[BedRound]:
+    """The rounds of a run folder of the bed, with what its phones wrote down; `order` has what all rounds share."""
+    rounds, clients = (pl.read_parquet(run / f"{name}.parquet", glob=False) for name in ("rounds", "clients"))
+    events = _events(run / "log.jsonl")
+    planned = {event["round"]: event for event in events if event["event"] == "round"}
+    closed = {event["round"]: event for event in events if event["event"] == "round closed"}
+    measured = with_measured_ways(phones, clients)
+    for row in rounds.iter_rows(named=True):
+        number, mine = row["round"], pl.col("round") == row["round"]
+        of_round = replace(order, round=number, loss_threshold=row["loss_threshold"], deadline_s=row["deadline_s"])
+        yield BedRound(
+            RoundPlan(of_round, tuple(planned[number]["cohort"]), planned[number]["quorum"]),
+            frozenset(clients.filter(mine, pl.col("outcome") == "completed")["client"].to_list()),
+            float(closed[number]["seconds"]),
+            measured.filter(mine),
+        )
+
+
+def with_measured_ways(phones: pl.DataFrame, clients: pl.DataFrame) -> pl.DataFrame:
+    """The phones' rows with the network as it was: of a report that arrived in time by the server's clock, of another
+    by when the phone sent it. Both ways take half."""
+    arrived = clients.filter(pl.col("outcome") == "completed").select(
+        "round", "client", arrived_s=pl.col("download_s") + pl.col("upload_s")
+    )
+    way_s = pl.coalesce("arrived_s", pl.col("arrives_s") - pl.col("busy_s")) / 2
+    joined = phones.join(arrived, on=["round", "client"], how="left")
+    return joined.with_columns(download_s=way_s, upload_s=way_s).drop("arrived_s").sort("round", "client")
+
+
+def _events(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return math.fsum(listed) / len(listed) if listed else math.nan

@@ -1,0 +1,104 @@
+"""A pool of processes on this machine, one thread each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import connection
+from typing import Any
+
+import cloudpickle
+
+from fedbalancer.core.contracts import Trainer
+from fedbalancer.core.processes import become_worker, process_context, without_main
+from fedbalancer.core.types import Weights
+from fedbalancer.core.watchdog import LOOK_EVERY_S, Watchdog
+from fedbalancer.simulation.executors.distributed import DistributedExecutor
+from fedbalancer.simulation.executors.shared_memory import SharedValue
+from fedbalancer.simulation.executors.worker import Answer, Worker
+
+
+class PoolExecutor(DistributedExecutor):
+    """`workers` processes, each with a trainer of its own, that live until `close`. Pipes carry questions and answers,
+    shared memory the weights and updates in them."""
+
+    def __init__(
+        self, make_trainer: Callable[[], Trainer], workers: int, sizes: Mapping[str, int] | None = None
+    ) -> None:
+        self._context = process_context(__name__)
+        self._make_trainer = SharedValue(make_trainer)
+        self._processes: dict[int, Any] = {}
+        self._pipes: dict[int, Any] = {}
+        self._watchdog = Watchdog()
+        super().__init__(workers, sizes)
+
+    def close(self) -> None:
+        for worker in list(self._processes):
+            self._end(worker)
+        self._make_trainer.close()
+
+    def _start(self, worker: int) -> None:
+        self._end(worker)
+        self._pipes[worker], theirs = self._context.Pipe()
+        process = self._context.Process(target=serve, args=(theirs, self._make_trainer), daemon=True)
+        with without_main():
+            process.start()
+        theirs.close()
+        self._processes[worker] = process
+
+    def _end(self, worker: int) -> None:
+        if worker in self._processes:
+            self._pipes.pop(worker).close()
+            process = self._processes.pop(worker)
+            process.kill()  # it holds nothing that anyone would miss
+            process.join()
+            process.close()
+
+    @contextmanager
+    def _shared(self, weights: Weights | None) -> Iterator[SharedValue]:
+        shared = SharedValue(weights)
+        try:
+            yield shared
+        finally:
+            shared.close()
+
+    def _ask(self, worker: int, verb: str, items: Sequence[Any], shared: SharedValue) -> None:
+        try:
+            self._pipes[worker].send_bytes(cloudpickle.dumps((verb, items)))
+            shared.send(self._pipes[worker], self._processes[worker].pid)
+        except OSError:
+            pass  # it has died, which `_answers` will tell
+
+    def _answers(self, timeout_s: float | None) -> list[tuple[int, Answer | None]]:
+        ready = connection.wait(list(self._pipes.values()), LOOK_EVERY_S if timeout_s is None else timeout_s)
+        while not ready and timeout_s is None:
+            pids = {worker: process.pid for worker, process in self._processes.items()}
+            self._watchdog.look(pids.values(), [pids[worker] for worker in self._busy])  # who is killed has answered
+            ready = connection.wait(list(self._pipes.values()), LOOK_EVERY_S)
+        return [(worker, _answer(pipe)) for worker, pipe in list(self._pipes.items()) if pipe in ready]
+
+
+def _answer(pipe: Any) -> Answer | None:
+    try:
+        answer: Answer = SharedValue.receive(pipe)
+    except (EOFError, OSError):
+        return None
+    return answer
+
+
+def serve(pipe: Any, make_trainer: SharedValue) -> None:
+    """The life of a worker process: it ends when the driver closes the pipe or is gone."""
+    become_worker()
+    worker = Worker()
+    answer = worker.start(lambda: make_trainer.value)
+    make_trainer.close()
+    try:
+        while True:
+            sent = SharedValue(answer)
+            sent.send(pipe, os.getppid())
+            sent.close()
+            verb, items = cloudpickle.loads(pipe.recv_bytes())
+            answer = worker.answer(verb, items, SharedValue.receive(pipe))
+    except (EOFError, OSError):
+        return

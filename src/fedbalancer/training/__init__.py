@@ -1,0 +1,1 @@
+"""Trainers: PyTorch, compiled kernels, LiteRT and ExecuTorch model files; and the export to such files."""

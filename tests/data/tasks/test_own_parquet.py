@@ -1,0 +1,118 @@
+"""`Task.from_parquet`: columns or lists in, clients out; mistakes are named by file, column, row and user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import fedbalancer as fb
+from fedbalancer.core.errors import BadData, BadSetting, UnknownName
+
+ROWS = 12
+COLUMNS: dict[str, Any] = {
+    "person": ["ann", "bob", "cy"] * 4,
+    "kind": ["run", "walk"] * 6,
+    "a": [float(row) for row in range(ROWS)],
+    "b": list(range(ROWS)),
+    "signal": [[row + step / 10 for step in range(4)] for row in range(ROWS)],
+    "image": [[[row, 1, 2], [3, 4, 5]] for row in range(ROWS)],
+}
+
+
+def load(folder: Path, columns: dict[str, Any] | None = None, schema: Any = None, **changes: Any) -> fb.Task:
+    pl.DataFrame({**COLUMNS, **(columns or {})}, schema_overrides=schema).write_parquet(folder / "d.parquet")
+    options = {"user": "person", "label": "kind", "features": ["a", "b"], "model": "mlp", **changes}
+    return fb.Task.from_parquet(folder / "d.parquet", **options)
+
+
+def everything(task: fb.Task) -> Any:
+    return np.concatenate([task.test[0], *(features for features, _ in task.clients.values())])
+
+
+def test_columns_become_features(tmp_path: Path) -> None:
+    task = load(tmp_path)
+    assert task.name == "d"
+    assert task.notes["labels"] == ["run", "walk"]
+    assert sorted(everything(task).tolist()) == [[row, row] for row in range(ROWS)]
+    assert sorted([*task.clients, *task.notes["held_out"]]) == ["ann", "bob", "cy"]
+    ann = task.clients.get("ann", task.test)[0]
+    np.testing.assert_array_equal(ann[:, 0], [0, 3, 6, 9])
+
+
+@pytest.mark.parametrize("schema", [None, {"signal": pl.Array(pl.Float64, 4)}])
+def test_a_column_of_lists_is_a_sample(tmp_path: Path, schema: Any) -> None:
+    task = load(tmp_path, schema=schema, features="signal")
+    assert everything(task).shape == (ROWS, 4)
+    assert load(tmp_path, features=["signal"], shape=[2, 2]).test[0].shape[1:] == (2, 2)
+
+
+def test_lists_of_lists_keep_their_shape(tmp_path: Path) -> None:
+    task = load(tmp_path, features="image")
+    images = everything(task)
+    assert images.shape == (ROWS, 2, 3)
+    np.testing.assert_array_equal(images[0, 1], [3, 4, 5])
+
+
+def test_users_may_be_numbers_or_categories_and_labels_numbers(tmp_path: Path) -> None:
+    task = load(tmp_path, {"person": [1, 2, 3] * 4, "kind": [0, 1] * 6})
+    assert set(task.clients) < {"1", "2", "3"}
+    assert task.classes == 2
+    assert set(load(tmp_path, schema={"person": pl.Categorical}).clients) < {"ann", "bob", "cy"}
+
+
+def test_a_file_without_users_is_shared_out_and_another_file_may_be_the_test(tmp_path: Path) -> None:
+    assert len(load(tmp_path, user=None, partition="shards", clients=2, shards_per_client=2).clients) == 2
+    pl.DataFrame(COLUMNS).drop("person")[:5].write_parquet(tmp_path / "test.parquet")
+    task = load(tmp_path, test=tmp_path / "test.parquet")
+    assert len(task.clients) == 3
+    assert len(task.test[1]) == 5
+
+
+def broken(name: str, row: int, value: Any) -> dict[str, Any]:
+    values = list(COLUMNS[name])
+    values[row] = value
+    return {name: values}
+
+
+@pytest.mark.parametrize(
+    ("columns", "changes", "words"),
+    [
+        ({}, {"user": "persn"}, "unknown column of .*d.parquet 'persn'; did you mean person"),
+        ({}, {"label": "kinds"}, "did you mean kind"),
+        ({}, {"features": ["a", "c"]}, "unknown column of .*d.parquet 'c'"),
+        ({}, {"features": "kind"}, "feature column 'kind' holds String"),
+        ({}, {"features": []}, "at least one column"),
+        ({}, {"features": ["a", "signal"]}, "'a' and 'signal' are of unlike length"),
+        ({}, {"features": "signal", "shape": [3, 3]}, "is of 9 numbers, but a sample of .*d.parquet has 4"),
+        ({}, {"features": "signal", "shape": [-2, -2]}, "at least 1"),
+        ({}, {"label": "signal"}, "label column 'signal' is of type List"),
+        (broken("person", 4, None), {}, "column 'person' is empty in row 4"),
+        (broken("kind", 4, None), {}, r"column 'kind' is empty in row 4 \(user 'bob'\)"),
+        (broken("a", 3, None), {}, r"column 'a' is empty in row 3 \(user 'ann'\)"),
+        (broken("a", 3, float("nan")), {}, r"column 'a' is NaN or infinite in row 3 \(user 'ann'\)"),
+        (broken("signal", 2, [1.0, 2.0]), {"features": "signal"}, r"2 values in row 2 \(user 'cy'\), but 4 before"),
+        (broken("signal", 2, [1.0, None, 3.0, 4.0]), {"features": "signal"}, r"empty value in row 2 \(user 'cy'\)"),
+        (broken("signal", 0, []), {"features": "signal"}, "all lists must be of one length"),
+        (broken("image", 7, [[1, 2, 3], [4, 5]]), {"features": "image"}, r"2 values in row 7 \(user 'bob'\)"),
+        (broken("image", 7, [[1, 2, 3]]), {"features": "image"}, r"1 values in row 7 \(user 'bob'\)"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, columns: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+    with pytest.raises((BadData, BadSetting, UnknownName), match=words):
+        load(tmp_path, columns, **changes)
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    options: Any = {"user": "person", "label": "kind", "features": "a", "model": "mlp"}
+    with pytest.raises(BadData, match=r"no file .*absent\.parquet"):
+        fb.Task.from_parquet(tmp_path / "absent.parquet", **options)
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 but not really")
+    with pytest.raises(BadData, match=r"broken\.parquet cannot be read as Parquet"):
+        fb.Task.from_parquet(tmp_path / "broken.parquet", **options)
+    pl.DataFrame(COLUMNS)[:0].write_parquet(tmp_path / "empty.parquet")
+    with pytest.raises(BadData, match=r"empty\.parquet has no rows"):
+        fb.Task.from_parquet(tmp_path / "empty.parquet", **options)

@@ -1,0 +1,120 @@
+"""What a notebook shows of tasks and results, and what it is told while a run goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+import pytest
+from experiments import tinytask
+
+import fedbalancer as fb
+from fedbalancer.core.errors import UnknownName
+from fedbalancer.experiments import display
+from fedbalancer.reporting import RunCurve, score
+
+
+@pytest.fixture(scope="module")
+def result() -> fb.RunResult:
+    return fb.run(tinytask.load(), "fedavg+1t", rounds=4, seed=3)
+
+
+@pytest.fixture(scope="module")
+def table() -> fb.Comparison:
+    return fb.compare(tinytask.load(), ["fedavg+1t", "fedavg+wfa"], seeds=2, jobs=1, rounds=3, extend=1.0)
+
+
+def test_reprs_are_short(result: fb.RunResult, table: fb.Comparison) -> None:
+    assert repr(tinytask.load()) == "Task(tiny: 8 clients, 496 samples, 200 to test)"
+    assert repr(result).startswith("RunResult(tiny, fedavg+1t, seed 3, done: 4 rounds, ")
+    assert repr(table).startswith("Comparison(tiny, 2 seeds, fedavg+1t ")
+    assert max(map(len, map(repr, (result, table)))) < 200
+
+
+def test_results_are_tables_in_a_notebook(result: fb.RunResult, table: fb.Comparison) -> None:
+    assert "<th>method</th><td>fedavg+1t</td>" in result._repr_html_()
+    assert "<td>fedavg+wfa</td>" in table._repr_html_()
+
+
+def test_results_are_frames(result: fb.RunResult, table: fb.Comparison) -> None:
+    evals = result.to_polars()
+    assert evals.select("task", "method", "seed").unique().rows() == [("tiny", "fedavg+1t", 3)]
+    assert evals.drop("task", "method", "seed").equals(result.evals)
+    frame = table.to_polars()
+    assert frame["method"].to_list() == ["fedavg+1t", "fedavg+wfa"]
+    assert frame["accuracy"][0] == table["fedavg+1t"].accuracy.mean
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(table.to_pandas(), pandas.DataFrame)
+
+
+def test_without_pandas_it_is_said_what_to_do(table: fb.Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(fb.FedBalancerError, match="pip install pandas"):
+        table.to_pandas()
+
+
+def test_curves_are_there_without_a_folder(table: fb.Comparison) -> None:
+    curves = table.curves
+    assert set(curves.select("method", "seed").unique().rows()) == {
+        (method, seed) for method in ("fedavg+1t", "fedavg+wfa") for seed in (0, 1)
+    }
+    assert {"round", "clock_s", "accuracy", "schedule"} <= set(curves.columns)
+    assert curves.filter(pl.col("accuracy").is_null()).height == 0
+
+
+def test_pictures_are_drawn(result: fb.RunResult, table: fb.Comparison) -> None:
+    for plot in (result.plot(), table.plot(), table.plot("speedup")):
+        assert plot._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(UnknownName, match="did you mean speedup"):
+        table.plot("speedups")
+
+
+def test_every_round_and_evaluation_is_told() -> None:
+    rounds: list[Mapping[str, Any]] = []
+    evals: list[Mapping[str, Any]] = []
+    result = fb.run(tinytask.load(), "fedavg+1t", rounds=4, on_round=rounds.append, on_eval=evals.append)
+    assert rounds == result.rounds.to_dicts()
+    assert evals == result.evals.to_dicts()
+
+
+def test_what_a_callback_raises_ends_the_run() -> None:
+    def enough(row: Mapping[str, Any]) -> None:
+        raise StopIteration(f"round {row['round']}")
+
+    with pytest.raises(StopIteration, match="round 1"):
+        fb.run(tinytask.load(), "fedavg+1t", rounds=4, on_round=enough)
+
+
+def test_progress_is_shown_where_somebody_looks_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fb.run(tinytask.load(), "fedavg+1t", rounds=2)
+    assert capsys.readouterr().err == ""
+    fb.run(tinytask.load(), "fedavg+1t", rounds=2, progress=True)
+    assert "fedavg+1t seed 0: 50%, round 1" in capsys.readouterr().err
+
+    class Notebook:
+        @staticmethod
+        def get_ipython() -> object:
+            return object()
+
+    monkeypatch.setitem(__import__("sys").modules, "IPython", Notebook)
+    assert display.is_wanted(None)
+    assert not display.is_wanted(False)
+
+
+def test_a_bound_has_its_sign_wherever_a_comparison_is_shown() -> None:
+    best = RunCurve("fedavg+1t", 0, curve(0.5, 0.8))
+    never = RunCurve("fedbalancer", 0, curve(0.5, 0.6))
+    table = score([best, never], {0: 20.0}, rule="fair")
+    assert table["fedbalancer"].speedup.bound == "<"
+    assert re.search(r"fedbalancer < 1\.00x\)$", repr(table))
+    assert "fedavg+1t 1.00x" in repr(table)
+    assert "never, &lt; 1.00×" in table._repr_html_()
+
+
+def curve(*accuracies: float) -> pl.DataFrame:
+    times = [10.0 * row for row in range(len(accuracies) + 1)]
+    return pl.DataFrame({"start_s": times[:-1], "clock_s": times[1:], "accuracy": accuracies})

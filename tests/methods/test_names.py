@@ -1,0 +1,112 @@
+"""How methods are spelt: one name for each, whatever the user types, and nothing that could leave its folder."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedbalancer.core.errors import BadSetting, FedBalancerError, UnknownName
+from fedbalancer.methods.names import LONGEST_BYTES, one_name, spelt, split_names
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("fedbalancer", "fedbalancer"),
+        (" fedavg+1t\n", "fedavg+1t"),
+        ("fedbalancer[w=5,p=.75]", "fedbalancer[w=5,p=.75]"),
+        ("fedbalancer[ p = 0.75 , w = 5.0 ]", "fedbalancer[w=5,p=.75]"),
+        ("fedbalancer[p=1.0]", "fedbalancer[p=1]"),
+        ("fedbalancer[lss=1e-2]", "fedbalancer[lss=.01]"),
+        ("prox+1t[clip_norm=none]", "prox+1t[clip_norm=off]"),
+        ("fedbalancer[normalise_utility=False]", "fedbalancer[normalise_utility=false]"),
+        ('fedbalancer[deadline_grid="continuous"]', "fedbalancer[deadline_grid=continuous]"),
+        ("fedavg[deadline=0.50t]", "fedavg[deadline=.5T]"),
+        ("fedavg[deadline=wait]", "fedavg[deadline=inf]"),
+        ("fedbalancer[deadline=my.module:Mine( first = 60 )]", "fedbalancer[deadline=my.module:Mine(first=60)]"),
+        ("fedbalancer[deadline=my.module:Mine()]", "fedbalancer[deadline=my.module:Mine]"),
+        ("fedbalancer[deadline=m:A(b=[1,2],a='x,]')]", "fedbalancer[deadline=m:A(a='x,]',b=[1, 2])]"),
+        ("fedbalancer[aggregate=Median,w=5]", "fedbalancer[w=5,aggregate=Median]"),
+    ],
+)
+def test_a_method_has_one_name(typed: str, name: str) -> None:
+    assert one_name(typed) == name
+    assert one_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("fedbalancer[]", "must look like key=value"),
+        ("fedbalancer[w=5,]", "must look like key=value"),
+        ("fedbalancer[w]", "'w' in brackets must look like key=value"),
+        ("fedbalancer[w=]", "must look like key=value"),
+        ("fedbalancer[w=5", "must end with its settings in brackets"),
+        ("fedbalancer[w=5]+qffl", "must end with its settings in brackets"),
+        ("fedbalancer[w=5][p=1]", "closes nothing"),
+        ("fedbalancer[w=(5]", "not closed"),
+        ("fedbalancer[w=5,w=6]", "w is given twice"),
+        ("fedbalancer[deadline=1T,deadline=2T]", "deadline is given twice"),
+        ("fedbalancer[w=0]", r"setting w = 0: .*allowed: >= 1"),
+        ("fedbalancer[w=many]", "setting w = 'many'"),
+        ("fedbalancer[p=nan]", "setting p = nan"),
+        ("fedbalancer[rounds=3]", r"rounds says how all methods are measured.*--set rounds="),
+        ("fedbalancer[eval_every=3]", "how all methods are measured"),
+        ("fedbalancer[eval_every_s=3]", "how all methods are measured"),
+        ("fedbalancer[checkpoint_s=3]", "how all methods are measured"),
+        ("fedbalancer[latency=har]", "what the devices are"),
+        ("fedbalancer[availability=/etc/passwd]", "no slash"),
+        ("fedbalancer[slots=a:B]", "write the slot itself, as in deadline=package.module:Class"),
+        ("fedavg[deadline=0T]", "over 0"),
+        ("fedavg[deadline=9999T]", "at most 1000 T"),
+        ("fedavg[deadline=m:A(1)]", "plain values"),
+        ("fedavg[deadline=m:A(a=b)]", "plain values"),
+        ("fedavg[deadline=m:A(a=__import__('os').getpid())]", "plain values"),
+        ("fedavg[deadline=m:A(a=9**9**9)]", "plain values"),
+        ("fedavg[deadline=m:A(a=1)(b=2)]", "plain values"),
+        ("fedavg[deadline=m:A(a=1).b]", "plain values"),
+        ("fedavg[deadline=m:A(**{})]", "has no name"),
+        ("fedavg[deadline=m:A(a=1,a=2)]", "given twice"),
+        ("../../etc[w=5]", "no slash"),
+        ("..", "no slash"),
+        ("a\\b", "no slash"),
+        ("fedavg[deadline=m:A(a='../x')]", "no slash"),
+        ("fedbalancer[w=\n5]", "control character"),
+        ("fedbalancer[w=5\x00]", "control character"),
+        (f"fedbalancer[deadline=m:A(a='{'x' * 300}')]", f"at most {LONGEST_BYTES} bytes"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_that_names_the_method(typed: str, message: str) -> None:
+    with pytest.raises(BadSetting, match=message) as caught:
+        one_name(typed)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_key_suggests_the_nearest_setting_or_slot() -> None:
+    with pytest.raises(UnknownName, match=r"unknown setting in method 'fedbalancer.epoch=3..*did you mean epochs"):
+        one_name("fedbalancer[epoch=3]")
+    with pytest.raises(UnknownName, match="did you mean deadline"):
+        one_name("fedbalancer[deadlin=1T]")
+
+
+def test_brackets_are_a_layer_of_settings() -> None:
+    assert spelt("fedbalancer[p=.75,deadline=.5T]").layer == {"p": 0.75, "slots": {"deadline": ".5T"}}
+    assert spelt("fedavg+1t").layer == {}
+
+
+def test_commas_in_brackets_parentheses_and_quotes_divide_no_names() -> None:
+    text = "a[w=5,p=.75], b ,,c[deadline=m:A(x=(1,2),y='],[')]"
+    assert split_names(text) == ["a[w=5,p=.75]", "b", "c[deadline=m:A(x=(1,2),y='],[')]"]
+
+
+@given(st.text("ab[](){}=,.'\"\\/+-1T: \n", max_size=40))
+def test_any_text_is_one_name_that_stays_itself_or_an_error_of_ours(typed: str) -> None:
+    try:
+        name = one_name(typed)
+    except FedBalancerError:
+        return
+    assert one_name(name) == name
+    assert not re.search(r"[/\\\n]", name)
