@@ -1,7 +1,7 @@
-"""What it costs tempo's phones to forecast their upload in place of knowing it: docs/results/tempo/forecast.md, made
+"""What it costs canter's phones to forecast their upload in place of knowing it: docs/results/canter/forecast.md, made
 again.
 
-    python benchmarks/forecast.py [--tasks har] [--seeds 10..12] [--out docs/results/tempo]
+    python benchmarks/forecast.py [--tasks har] [--seeds 10..12] [--out docs/results/canter]
 
 Timing only: who is in time after how many batches is a matter of the clock, and nothing is trained.
 """
@@ -22,7 +22,7 @@ from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.server.loop import rounds
 
-METHODS = ("tempo", "tempo+forecast", "tempo+late", "tempo+forecast+late")
+METHODS = ("canter", "canter+forecast", "canter+late", "canter+forecast+late")
 USERS = {"synthetic": 100}
 ROUNDS = 300
 
@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=lambda text: text.split(","), default=["har", "synthetic", "shakespeare"])
     parser.add_argument("--seeds", default="10..12")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/tempo"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/canter"))
     told = parser.parse_args()
     first, _, last = told.seeds.partition("..")
     found = made_anew(told.tasks, range(int(first), int(last or first) + 1))

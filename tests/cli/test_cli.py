@@ -221,8 +221,8 @@ def test_the_list_of_policies_says_which_name_brings_each(cli: Cli) -> None:
     assert all(row["used by"] for row in rows)
     assert users["samples", "Trimmed"] == ["+trimmed"]
     assert users["work", "ForecastBatches"] == users["work", "ForecastEpochs"] == ["+forecast"]
-    assert users["samples", "OverThreshold"] == ["fedbalancer", "tempo"]
-    assert users["deliver", "AveragedModel"] == ["tempo", "+averaged"]
+    assert users["samples", "OverThreshold"] == ["fedbalancer", "canter"]
+    assert users["deliver", "AveragedModel"] == ["canter", "+averaged"]
 
 
 def test_a_diverging_run_fails_in_words(cli: Cli, tmp_path: Path) -> None:

@@ -95,13 +95,13 @@ def test_only_who_forecasts_remembers_uploads_and_only_the_last() -> None:
 
 
 def test_the_modifier_changes_the_work_alone() -> None:
-    assert method("tempo+forecast").work == ForecastBatches()
+    assert method("canter+forecast").work == ForecastBatches()
     assert method("fedbalancer+forecast").work == ForecastEpochs()
     assert method("fedbalancer+batches+forecast").work == ForecastBatches()
-    assert method("tempo+forecast").server == method("tempo").server
+    assert method("canter+forecast").server == method("canter").server
 
 
-@pytest.mark.parametrize("name", ["fedavg+1t+forecast", "oort+forecast", "tempo+forecast+forecast"])
+@pytest.mark.parametrize("name", ["fedavg+1t+forecast", "oort+forecast", "canter+forecast+forecast"])
 def test_who_does_the_same_whatever_is_forecast_is_refused(name: str) -> None:
     with pytest.raises(BadSetting, match="does the same whatever is forecast"):
         method(name)

@@ -90,20 +90,21 @@ NOT_TYPED = {
     "fedbalancer run har --method 'fedbalancer[forward_pass=every,summary=histogram(noise_multiplier=7.11)]' "
     "--epsilon-budget 8": _DATA + "tests/docs/test_tutorials.py",
     "fedbalancer testbed --method fedavg+1t,fedbalancer": _HOURS + "tests/paper/testbed/test_bed.py",
-    "fedbalancer testbed --clients 21 --scale small --method fedavg+1t,fedbalancer,tempo --rounds 50 --speed 40 "
+    "fedbalancer testbed --clients 21 --scale small --method fedavg+1t,fedbalancer,canter --rounds 50 --speed 40 "
     "--set eval_every=2": "a quarter of an hour: 21 SuperNodes; tests/paper/testbed/test_bed.py",
     "fedbalancer export har --runtime litert --scale small -o har-small.tflite": (
         "needs TensorFlow and data: tests/export/test_export.py"
     ),
     "fedbalancer testbed --clients 21 --scale small --runtime litert --model har-small.tflite "
-    "--method fedavg+1t,fedbalancer,tempo --rounds 50 --speed 40 --set eval_every=2": (
+    "--method fedavg+1t,fedbalancer,canter --rounds 50 --speed 40 --set eval_every=2": (
         "ten minutes: 21 SuperNodes; tests/paper/testbed/test_client.py"
     ),
     "fedbalancer testbed --clients 21 --method fedavg+1t,fedavg+wfa,prox+1t,fedbalancer --out runs/testbed": (
         _HOURS + "tests/paper/testbed/test_bed.py"
     ),
     "fedbalancer testbed --task watch --clients 4 --rounds 5": _NODES + "tests/paper/testbed/test_bed.py, with fewer",
-    "fedbalancer testbed --clients 21 --rounds 10 --speed 20 --set eval_every=2": _HOURS + "tests/paper/testbed/test_bed.py",
+    "fedbalancer testbed --clients 21 --rounds 10 --speed 20 --set eval_every=2": _HOURS
+    + "tests/paper/testbed/test_bed.py",
     "fedbalancer report docs/results/table1": "writes into the checkout; of a folder like it: tests/cli/test_paper.py",
     "fedbalancer report runs/testbed": "reads what the test bed wrote: tests/cli/test_cli.py",
     "fedbalancer flower try my_device --nodes 3": _NODES + "tests/cli/test_flower.py, with two",
@@ -130,14 +131,16 @@ NOT_TYPED = {
     "fedbalancer compare watch --track mlflow:http://localhost:5000 --track wandb:my-project": (
         "needs a server and an account: tests/experiments/tracking/test_tracking.py"
     ),
-    "fedbalancer run watch --track my_package.sinks:Slack": "the reader's own class: tests/experiments/tracking/test_tracking.py",
+    "fedbalancer run watch --track my_package.sinks:Slack": (
+        "the reader's own class: tests/experiments/tracking/test_tracking.py"
+    ),
     "fedbalancer run synthetic --method fedbalancer --config fedbalancer.toml": "typed by tests/test_examples.py",
     'python -c "from fedbalancer.testing import check_policy; from mypolicies.expected_share import ExpectedShare; '
     'print(check_policy(ExpectedShare()))"': "the same calls: tests/test_examples.py",
 }
 
 PATTERNS = {
-    r"python benchmarks/(tempo|scale)\.py .*": "hours, or a quiet machine; start: tests/paper/bench/test_scripts.py",
+    r"python benchmarks/(canter|scale)\.py .*": "hours, or a quiet machine; start: tests/paper/bench/test_scripts.py",
     r"pip install .*": "changes the environment; `make` installs the same extras before the tests",
     r"(python make_keys\.py|flower-superlink|flower-supernode|flwr supernode|flwr run \. --stream|python deadlines\.py"
     r"|fedbalancer report runs/gestures)( .*)?": (

@@ -25,7 +25,7 @@ from fedbalancer.training.fast import provenance
 ALL_NAMES = [
     *BASES,
     *(f"{'prox+1t' if modifier == '+silent' else 'fedbalancer'}{modifier}" for modifier in MODIFIERS),
-    "tempo+learned+robust",
+    "canter+learned+robust",
 ]
 FILES = ("rounds.parquet", "evals.parquet", "clients.parquet", "model.safetensors")
 

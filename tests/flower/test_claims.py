@@ -48,7 +48,7 @@ def completed(world: World) -> list[int]:
 
 
 class TestSize:
-    @pytest.mark.parametrize("name", ["fedavg+wfa", "fedbalancer", "fedbalancer+robust", "tempo"])
+    @pytest.mark.parametrize("name", ["fedavg+wfa", "fedbalancer", "fedbalancer+robust", "canter"])
     @pytest.mark.parametrize("samples", [60, 100, 5])
     def test_a_client_whose_data_grow_or_shrink_stays(self, name: str, samples: int) -> None:
         changing = Phone(2)

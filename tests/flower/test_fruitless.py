@@ -19,7 +19,7 @@ from flwr.app import Message
 from fedbalancer.core.errors import BadSetting, FedBalancerError, NoUsableReports, TrainingDiverged
 from fedbalancer.flower import Strategy
 
-METHODS = ("fedbalancer", "tempo", "fedavg+2t", "fedbalancer+late", "fedbalancer+robust")
+METHODS = ("fedbalancer", "canter", "fedavg+2t", "fedbalancer+late", "fedbalancer+robust")
 
 
 def world_of(change: Callable[[Message], Any], clients: int = 3) -> World:
@@ -63,7 +63,7 @@ def test_what_is_malformed_has_not_diverged() -> None:
         world.start(30)
 
 
-@pytest.mark.parametrize("name", ["fedbalancer", "tempo", "fedavg+1t"])
+@pytest.mark.parametrize("name", ["fedbalancer", "canter", "fedavg+1t"])
 def test_deadlines_grow_where_time_was_the_cause(name: str) -> None:
     world = world_of(lambda reply: None)
     with pytest.raises(NoUsableReports, match="client 'c0': silent"):

@@ -37,7 +37,7 @@ def late_once(round: int, seconds: float) -> Phone:
     return phone
 
 
-@pytest.mark.parametrize("name", ["fedavg+1t+late", "prox+1t+late", "fedbalancer+late", "refl", "tempo+late"])
+@pytest.mark.parametrize("name", ["fedavg+1t+late", "prox+1t+late", "fedbalancer+late", "refl", "canter+late"])
 def test_a_late_report_joins_the_next_round_once(name: str, tmp_path: Path) -> None:
     world = World(Phone(0), Phone(1), late_once(2, 40.0))
     result = world.start(16, name, checkpoint_dir=tmp_path, run_key="mine")

@@ -83,13 +83,13 @@ TABLE: dict[str, tuple[Any, Any, Any, Any]] = {
     "sampleselection": (Uniform(), HighestLoss(), FixedDeadline(1), WholeEpochs()),
     "oort": (Oort(), EverySample(), FirstReports(), AllOrNothing()),
     "fedbalancer": (OverThresholdUtility(), OverThreshold(1.0), PeakDeadline(), WholeEpochs()),
-    "tempo": (ByLoss(), OverThreshold(0.75), UsefulWork(), WholeBatches()),
+    "canter": (ByLoss(), OverThreshold(0.75), UsefulWork(), WholeBatches()),
     "oortbalancer": (OverThresholdUtility(alpha=2.0), OverThresholdBatch(1.0), PeakDeadline(), WholeEpochs()),
     "timelyfl": (Uniform(), EverySample(), KthFastest(0.5, 1.0), WholeBatches()),
     "refl": (LeastSelected(), EverySample(), WaitForShare(0.8), AllOrNothing()),
     "fedbuff": (Uniform(), EverySample(), WaitForShare(1.0), AllOrNothing()),
 }
-BALANCERS = {"fedbalancer", "oortbalancer", "tempo"}
+BALANCERS = {"fedbalancer", "oortbalancer", "canter"}
 LATE: dict[str, Any] = {"fedbuff": Buffered(), "refl": Boosted(0.35)}
 
 
@@ -98,7 +98,7 @@ class TestTable:
     def test_each_method_is_its_row(self, name: str) -> None:
         made = method(name)
         assert (made.clients, made.samples, made.deadline, made.work) == TABLE[name]
-        ours = name == "tempo"
+        ours = name == "canter"
         assert made.aggregate == (ExtrapolatedMomentum() if ours else WeightedMean())
         assert made.deliver == (AveragedModel() if ours else LastModel())
         assert (made.compress, made.late, made.name) == (NoCompression(), LATE.get(name, Lost()), name)
@@ -115,7 +115,7 @@ class TestTable:
             made = method(name)
             adaptive = name in BALANCERS
             assert made.threshold == (InterpolatedThreshold() if adaptive else NoThreshold())
-            window = 5 if name == "tempo" else 20
+            window = 5 if name == "canter" else 20
             assert made.pace == (RatioControl(window, 0.05, 0.05) if adaptive else ConstantPace())
 
     @pytest.mark.parametrize("name", BASES)
@@ -152,7 +152,7 @@ class TestTable:
         mu = {name: method(name, s).mu for name in TABLE}
         assert mu == dict.fromkeys(TABLE, 0.0) | {
             "prox+1t": 0.1, "prox+2t": 0.1, "sampleselection": 0.1, "fedbalancer": 0.2, "oortbalancer": 0.2,
-            "tempo": 0.2,
+            "canter": 0.2,
         }  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def test_the_deadline_hardly_moves_and_honest_clients_finish(lie: str, count: in
 
 
 @soak
-@pytest.mark.parametrize("method", [ROBUST, "tempo+robust"])
+@pytest.mark.parametrize("method", [ROBUST, "canter+robust"])
 @pytest.mark.parametrize("seed", range(3))
 def test_claimed_epochs_do_not_move_the_deadline_in_the_long_run(method: str, seed: int) -> None:
     assert under("epochs-liar:10", method, seed, 100).deadline < 0.05

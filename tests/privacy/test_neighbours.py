@@ -29,7 +29,7 @@ CENTRAL = f"aggregate=fedbalancer.privacy.central:PrivateMean(clip_norm={CLIP},n
 OTHERS = (
     "fedavg+1t+late", "fedavg+1t+groupfloor", "fedavg+1t+fedcs", "fedavg+1t+powerofchoice", "fedavg+1t+robust",
     "oort+robust", "fedbalancer+robust", "fedbalancer-clients", "fedbalancer-samples", "fedbalancer+batches",
-    "tempo+learned", "prox+1t+batches", "fedavg+1t+silent", "fedavg+1t+averaged",
+    "canter+learned", "prox+1t+batches", "fedavg+1t+silent", "fedavg+1t+averaged",
 )  # fmt: skip
 METHODS = (*BASES, *OTHERS)
 FINITE = ("fedavg+1t", "fedavg+spc", "prox+2t", "timelyfl", "fedbuff", "fedavg+1t+late", "fedavg+1t+averaged")
@@ -98,7 +98,7 @@ def test_a_finite_epsilon_of_the_model_means_that_one_clients_data_do_not_move_w
         assert furthest(name) == 0.0
 
 
-@pytest.mark.parametrize("name", ["fedbalancer", "oort", "tempo", "fedavg+1t+powerofchoice"])
+@pytest.mark.parametrize("name", ["fedbalancer", "oort", "canter", "fedavg+1t+powerofchoice"])
 def test_where_selection_threshold_or_deadline_react_the_others_move_and_the_figure_is_infinite(name: str) -> None:
     assert furthest(name) > 0.5
     assert claimed(name) == (math.inf, math.inf)

@@ -1,4 +1,4 @@
-"""A folder of results as `fedbalancer paper` and the benchmark of `tempo` leave it, with names that must stay text."""
+"""A folder of results as `fedbalancer paper` and the benchmark of `canter` leave it, with names that must stay text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write_item(folder: Path, item: str, table: list[dict[str, Any]]) -> None:
 
 
 def ratios(task: str, methods: dict[str, Ratio], **changes: Any) -> list[dict[str, Any]]:
-    """What benchmarks/tempo.py keeps of a comparison: each method over FedBalancer, and over the best FedAvg."""
+    """What benchmarks/canter.py keeps of a comparison: each method over FedBalancer, and over the best FedAvg."""
     return [
         {
             "comparison": task, "task": task, "method": method, "target_share": 1.0, "over": over, "ratio": ratio,
@@ -69,14 +69,14 @@ def write_ratios(file: Path, table: list[dict[str, Any]], page: bool = True) -> 
     return file
 
 
-def write_tempo(folder: Path) -> Path:
+def write_canter(folder: Path) -> Path:
     """Held-out seeds, the same tasks with peers and fewer seeds, and the other half of the seeds."""
-    held_out = {**FEDAVG, "fedbalancer": (1.6, 1.3, 1.9), "tempo": (4.2, 3.6, 4.9)}
-    peers = {**held_out, "tempo": (4.1, 3.3, 5.3), "fedbuff": (1.1, 0.9, 1.4), NASTY: (0.5, 0.4, 0.6)}
+    held_out = {**FEDAVG, "fedbalancer": (1.6, 1.3, 1.9), "canter": (4.2, 3.6, 4.9)}
+    peers = {**held_out, "canter": (4.1, 3.3, 5.3), "fedbuff": (1.1, 0.9, 1.4), NASTY: (0.5, 0.4, 0.6)}
     halved = [*ratios("har", held_out), *ratios("reddit", held_out, seeds=5, reached=4)]
-    write_ratios(folder / "tempo" / "held-out.parquet", halved)
-    write_ratios(folder / "tempo" / "peers.parquet", ratios("har", peers, seeds=5, reached=5))
-    other = {**held_out, "tempo": (3.3, 2.6, 4.1)}
-    place = folder / "tempo" / "seeds-15-to-19" / "held-out.parquet"
+    write_ratios(folder / "canter" / "held-out.parquet", halved)
+    write_ratios(folder / "canter" / "peers.parquet", ratios("har", peers, seeds=5, reached=5))
+    other = {**held_out, "canter": (3.3, 2.6, 4.1)}
+    place = folder / "canter" / "seeds-15-to-19" / "held-out.parquet"
     write_ratios(place, ratios("reddit", other, seeds=5, reached=5))
     return folder

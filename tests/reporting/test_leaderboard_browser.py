@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from reporting.conftest import write_comparison
-from reporting.results_folder import NASTY, write_results, write_tempo
+from reporting.results_folder import NASTY, write_canter, write_results
 from reporting.test_page_browser import BROWSER, DRIVER, browser, complaints, fetched, texts, until
 
 from fedbalancer.reporting.leaderboard import write_leaderboard
@@ -21,7 +21,7 @@ SHOWN = "#all tbody tr:not([hidden]) th"
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("leaderboard")
-    results = write_tempo(write_results(folder / "results"))
+    results = write_canter(write_results(folder / "results"))
     add_comparison(
         write_comparison(folder / "mine", methods=("fedavg+1t", "fedbalancer[w=5]"), seeds=(0, 1)), results, NASTY
     )
@@ -81,14 +81,14 @@ def test_filters_filter(opened: Any) -> None:
 
 def test_the_board_of_other_seeds_is_filtered_by_where_its_cells_come_from(opened: Any) -> None:
     names = ".board:not([hidden]) tbody tr:not([hidden]) th"
-    choose(opened, "item", "tempo/peers")
-    assert texts(opened, ".board:not([hidden]) h2")[0].startswith("Seeds 10 to 19, not used to develop tempo")
+    choose(opened, "item", "canter/peers")
+    assert texts(opened, ".board:not([hidden]) h2")[0].startswith("Seeds 10 to 19, not used to develop canter")
     assert set(texts(opened, names)) == {"fedbuff", NASTY}
-    choose(opened, "item", "tempo/held-out")
-    assert "tempo ours" in texts(opened, names)
+    choose(opened, "item", "canter/held-out")
+    assert "canter ours" in texts(opened, names)
     assert "fedbuff" not in texts(opened, names)
     choose(opened, "item", "table1")
-    assert "tempo ours" not in texts(opened, names)
+    assert "canter ours" not in texts(opened, names)
     assert "fedbalancer" in texts(opened, names)
     choose(opened, "item", "own")
     assert set(texts(opened, names)) == {f"fedbalancer[w=5] {NASTY}", f"fedavg+1t {NASTY}"}

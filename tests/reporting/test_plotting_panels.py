@@ -12,7 +12,7 @@ LONG = "fedbalancer[forward_pass=every,noise_factor=.5]"
 
 
 @pytest.mark.parametrize("tasks", [["har"], ["har", "femnist"], ["har", "femnist", "celeba", "reddit"]])
-@pytest.mark.parametrize("methods", [["tempo"], ["fedavg+1t", "prox+1t", "fedbalancer", LONG, f"{LONG}+robust"]])
+@pytest.mark.parametrize("methods", [["canter"], ["fedavg+1t", "prox+1t", "fedbalancer", LONG, f"{LONG}+robust"]])
 def test_the_legend_lies_within_the_drawing(tasks: list[str], methods: list[str]) -> None:
     curves = pl.DataFrame(
         {"task": task, "method": method, "share": share, "accuracy": 0.5, "low": 0.4, "high": 0.6}

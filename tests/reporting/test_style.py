@@ -21,7 +21,7 @@ def test_no_two_methods_look_alike_and_those_of_the_paper_always_look_the_same(m
 def test_a_variant_has_a_colour_of_its_own_and_that_of_its_base_if_nobody_else_has() -> None:
     methods = ["fedavg+1t", "fedbalancer", "fedbalancer[w=5,p=.75]", "fedavg[deadline=.5T]", "fedbalancer-deadline"]
     assert len({look.colour for look in choose_looks(methods).values()}) == 5
-    variants = choose_looks(["fedavg+1t", "tempo", *(f"fedbalancer[w={w}]" for w in range(6))])
+    variants = choose_looks(["fedavg+1t", "canter", *(f"fedbalancer[w={w}]" for w in range(6))])
     assert variants["fedbalancer[w=0]"].colour == KNOWN["fedbalancer"].colour
     assert len({look.colour for look in variants.values()}) == 8
     assert len({variants[f"fedbalancer[w={w}]"].dash for w in range(4)}) == 4, "curves that coincide show through"

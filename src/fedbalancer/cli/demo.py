@@ -29,5 +29,5 @@ DEMO = Usual(
     rounds=100,
     seeds=8,
     extend=1.0,
-    methods=("fedavg+1t", "fedavg+wfa", "prox+1t", "fedbalancer", "tempo"),
+    methods=("fedavg+1t", "fedavg+wfa", "prox+1t", "fedbalancer", "canter"),
 )

@@ -78,7 +78,7 @@ def _policies() -> Rows:
         for slot in SLOTS:
             policy = type(getattr(method(name), slot)).__name__
             found.setdefault((slot, policy), []).append(name)
-    for modifier, base in product(MODIFIERS, ("fedbalancer", "tempo", "prox+1t")):
+    for modifier, base in product(MODIFIERS, ("fedbalancer", "canter", "prox+1t")):
         with suppress(BadSetting):
             own, made = method(base), method(base + modifier)
             for slot in SLOTS:

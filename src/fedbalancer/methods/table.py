@@ -66,23 +66,23 @@ def _fedbalancer(s: Settings) -> Method:
     )
 
 
-def _tempo(s: Settings) -> Method:
-    """FedBalancer's samples and threshold; all else is ours. What its parts do is in docs/methods/tempo.md."""
+def _canter(s: Settings) -> Method:
+    """FedBalancer's samples and threshold; all else is ours. What its parts do is in docs/methods/canter.md."""
     return _fedbalancer(s).changed(
         clients=ByLoss(),
         deadline=UsefulWork(),
-        samples=OverThreshold(TEMPO_SHARE),
+        samples=OverThreshold(CANTER_SHARE),
         work=WholeBatches(),
-        pace=RatioControl(TEMPO_WINDOW, s.lss, s.dss),
+        pace=RatioControl(CANTER_WINDOW, s.lss, s.dss),
         aggregate=ExtrapolatedMomentum(),
         deliver=AveragedModel(),
     )
 
 
-TEMPO_WINDOW = 5
-"""Rounds between the looks of tempo's threshold control: its rounds are short."""
-TEMPO_SHARE = 0.75
-"""Of the samples that tempo takes, so many are over the threshold (p). With all of them, as on the paper's tasks, a
+CANTER_WINDOW = 5
+"""Rounds between the looks of canter's threshold control: its rounds are short."""
+CANTER_SHARE = 0.75
+"""Of the samples that canter takes, so many are over the threshold (p). With all of them, as on the paper's tasks, a
 model that has come far forgets the others, whose losses nobody looks at any more."""
 
 
@@ -150,7 +150,7 @@ BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
     "sampleselection": ("highest losses, big clients cut at P80", _sample_selection),
     "oort": ("Oort: clients by utility and speed, one batch an epoch", _oort),
     "fedbalancer": ("sample selection and adaptive deadlines", _fedbalancer),
-    "tempo": ("ours: short rounds by useful work, momentum, averaged", _tempo),
+    "canter": ("ours: short rounds by useful work, momentum, averaged", _canter),
     "oortbalancer": ("FedBalancer on Oort's one batch an epoch", _oortbalancer),
     "timelyfl": ("TimelyFL: work that fits the k-th fastest client's epoch", _timelyfl),
     "refl": ("REFL: stale reports count, seldom selected clients first", _refl),

@@ -1,7 +1,7 @@
 """The entries of a leaderboard: one method on one task, read from a folder of results.
 
-Entries come from the tables that `fedbalancer paper` writes, from tables of ratios beside them (those of `tempo`:
-benchmarks/tempo.py), and from comparisons that users added.
+Entries come from the tables that `fedbalancer paper` writes, from tables of ratios beside them (those of `canter`:
+benchmarks/canter.py), and from comparisons that users added.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedbalancer.store import new_manifest
 
 MAIN = "table1"
 """The item whose methods are shown in the tables of tasks and methods; all others are in the list of entries."""
-OURS = "tempo"
+OURS = "canter"
 """The project's own method."""
 METHODS, OWN = "methods.parquet", "own"
 """The table of an item or of an added comparison, and the folder of added comparisons."""
@@ -133,7 +133,7 @@ def is_ours(method: str) -> bool:
     """Return whether a method is the project's own, with any settings and modifiers.
 
     Example:
-        >>> [is_ours(name) for name in ("tempo", "tempo+late", "tempo[clients=Uniform]", "temporal", "fedbalancer")]
+        >>> [is_ours(name) for name in ("canter", "canter+late", "canter[clients=Uniform]", "temporal", "fedbalancer")]
         [True, True, True, False, False]
     """
     return method.replace("[", "+").partition("+")[0] == OURS
@@ -256,12 +256,12 @@ SCALE, RULE = "small", "fair"
 REFERENCES = frozenset({"fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa"})
 """The FedAvg variants of Table 1. Ratios over the best of fewer variants are not comparable."""
 TUNED_SEEDS = 10
-"""Table 1 uses seeds 0 to 9, which include the seeds that `tempo` was developed on."""
+"""Table 1 uses seeds 0 to 9, which include the seeds that `canter` was developed on."""
 SERIES = f"not used to develop {OURS}"
 FIRST_SEED: Mapping[str, int] = MappingProxyType({
-    **{f"tempo/{name}": 10 for name in ("held-out", "peers", "unseen", "trials", "labels", "added", "pace", "power")},
-    **{f"tempo/seeds-15-to-19/{name}": 15 for name in ("held-out", "trials")},
-    **{f"tempo/{name}": 0 for name in ("parts", "gifts")},
+    **{f"canter/{name}": 10 for name in ("held-out", "peers", "unseen", "trials", "labels", "added", "pace", "power")},
+    **{f"canter/seeds-15-to-19/{name}": 15 for name in ("held-out", "trials")},
+    **{f"canter/{name}": 0 for name in ("parts", "gifts")},
 })  # fmt: skip
 """First seed by table: the tables record only the number of seeds. Other tables are in the list of entries only."""
 
@@ -270,7 +270,7 @@ def read_ratios(folder: Path) -> list[Entry]:
     """Read the entries of all tables of ratios in a folder of results, one or two levels deep.
 
     A table of ratios is recognized by its columns. All its ratios over the best FedAvg variant are in the list of
-    entries. A board shows only those that are comparable: seeds that `tempo` was not developed on, an unchanged task,
+    entries. A board shows only those that are comparable: seeds that `canter` was not developed on, an unchanged task,
     and the same FedAvg variants.
 
     Args:

@@ -54,7 +54,7 @@ KNOWN = {
     "oort": Look(ORANGE, "solid"),
     "oortbalancer": Look(ORANGE, "dash"),
     "fedbalancer": Look(RED, "solid", 3.2),
-    "tempo": Look(VIOLET, "solid", 3.2),
+    "canter": Look(VIOLET, "solid", 3.2),
 }
 OUTCOMES = {
     "completed": ("completed", GREEN),

@@ -95,10 +95,10 @@ def test_a_simulated_client_selects_by_its_own_labels() -> None:
 
 
 def test_the_modifier_takes_the_place_of_algorithm_1_and_of_every_sample() -> None:
-    assert method("tempo+classfloor").samples == ClassFloor(0.75)
+    assert method("canter+classfloor").samples == ClassFloor(0.75)
     assert method("fedavg+1t+classfloor").samples == ClassFloor(1.0)
-    assert method("tempo+classfloor").server == method("tempo").server
+    assert method("canter+classfloor").server == method("canter").server
     with pytest.raises(BadSetting, match="HighestLoss selects by a rule of its own"):
         method("sampleselection+classfloor")
     with pytest.raises(BadSetting, match="Trimmed selects by a rule of its own"):
-        method("tempo+trimmed+classfloor")
+        method("canter+trimmed+classfloor")

@@ -107,10 +107,10 @@ def test_the_split_explains_most_of_all_splits(losses: FloatArray) -> None:
 
 
 def test_the_modifier_takes_the_place_of_algorithm_1_and_of_every_sample() -> None:
-    assert method("tempo+trimmed").samples == Trimmed(0.75)
+    assert method("canter+trimmed").samples == Trimmed(0.75)
     assert method("fedbalancer+trimmed[p=.9]").samples == Trimmed(0.9)
     assert method("fedavg+1t+trimmed").samples == Trimmed(1.0)
-    assert method("tempo+trimmed").changed(samples=OverThreshold(0.75)).server == method("tempo").server
+    assert method("canter+trimmed").changed(samples=OverThreshold(0.75)).server == method("canter").server
 
 
 @pytest.mark.parametrize("base", ["sampleselection", "oortbalancer", "fedbalancer+randomsamples"])

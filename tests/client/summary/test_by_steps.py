@@ -50,9 +50,9 @@ def test_what_cannot_be_it_is_told() -> None:
 
 
 def test_it_claims_no_privacy_and_keeps_the_other_numbers_of_the_summary() -> None:
-    made = method("tempo+learned[noise_factor=.5]")
+    made = method("canter+learned[noise_factor=.5]")
     assert made.summary == LossesBySteps(0.5)
     assert release_of(made.client).noise_multiplier == 0
     with pytest.raises(BadSetting, match="no epsilon follows"):
-        method("tempo[deadline=LearnedWork,summary=LossesBySteps(noise_factor=1,loss_clip=5)]")
+        method("canter[deadline=LearnedWork,summary=LossesBySteps(noise_factor=1,loss_clip=5)]")
     assert LossesBySteps(0.5) != LossStatistics(0.5)

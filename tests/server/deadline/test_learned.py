@@ -51,7 +51,7 @@ def test_the_power_is_found_whatever_the_level_of_each_client_and_however_far_it
     assert seen.power == pytest.approx(gamma, abs=0.12)
 
 
-def test_without_evidence_it_is_tempos_own_power_and_weak_evidence_moves_it_little() -> None:
+def test_without_evidence_it_is_canters_own_power_and_weak_evidence_moves_it_little() -> None:
     assert LearnedState().power == after([[(0.0,) * (3 * STEP_BINS)]]).power == 0.5
     clear, drowned = (after([[told(0.1, 40, noise=noise)]]).power for noise in (0.05, 20.0))
     assert clear < 0.3
@@ -100,8 +100,8 @@ def test_the_middles_are_those_of_the_steps_that_a_client_did(steps: int, batch_
 
 def test_it_takes_a_summary_that_tells_of_steps() -> None:
     with pytest.raises(BadSetting, match="summary=LossesBySteps"):
-        method("tempo[deadline=LearnedWork]")
+        method("canter[deadline=LearnedWork]")
     with pytest.raises(BadSetting, match="Silent tells nothing of single steps"):
         method("fedavg+1t+silent+learned")
-    robust = method("tempo+learned+robust")
+    robust = method("canter+learned+robust")
     assert robust.deadline == LimitedDeadline(LearnedWork())

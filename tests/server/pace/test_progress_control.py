@@ -96,7 +96,7 @@ def test_it_keeps_the_contract_of_its_slot() -> None:
 
 def test_losses_of_other_samples_in_every_round_are_refused_by_name() -> None:
     with pytest.raises(BadSetting, match="utility_samples=all"):
-        fb.run("synthetic", method="tempo[pace=ProgressControl]", rounds=1, users=5)
+        fb.run("synthetic", method="canter[pace=ProgressControl]", rounds=1, users=5)
 
 
 def test_it_moves_within_ten_rounds() -> None:
@@ -105,5 +105,5 @@ def test_it_moves_within_ten_rounds() -> None:
     def note(row: dict[str, Any]) -> None:
         ratios.append(row["loss_threshold_ratio"])
 
-    fb.run("synthetic", method="tempo[pace=ProgressControl,utility_samples=all]", rounds=12, users=30, on_round=note)
+    fb.run("synthetic", method="canter[pace=ProgressControl,utility_samples=all]", rounds=12, users=30, on_round=note)
     assert len(set(ratios[:10])) > 1

@@ -33,8 +33,8 @@ WINDOW = 128
 CHANNELS = 6
 EXERCISES = 7
 HELD_OUT = (5, 6)
-"""The people of the test. Neighbours in the numbering keep the same tempo (1 and 2, 3 and 4, 5 and 6, 8 and 9, and also
-7 and 10), as if they had exercised together, so two who belong together are held out together."""
+"""The people in the test set. People with adjacent numbers (1 and 2, 3 and 4, 5 and 6, 8 and 9, and also 7 and 10)
+exercise at the same pace, as if they had trained together, so both of a pair are held out."""
 
 
 def load(scale: str = "small", users: int | None = None) -> Task:

@@ -13,7 +13,7 @@ from fedbalancer.core.types import STEP_BINS, FloatArray, IndexArray, RoundResul
 from fedbalancer.server.deadline.useful import UsefulState, UsefulWork
 
 POWERS = np.arange(1, 20) / 20
-"""The powers that are weighed against each other. Before anything is known their mean is tempo's own, .5."""
+"""The powers that are weighed against each other. Before anything is known their mean is canter's own, .5."""
 FORGETTING = 8.0
 """What is known is of about the last ninth of the rounds, as the averaged model is: worth changes with the model."""
 

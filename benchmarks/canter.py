@@ -1,16 +1,16 @@
-"""tempo against the paper's FedBalancer, FedAvg and their like: what docs/results/tempo has, made again.
+"""canter against the paper's FedBalancer, FedAvg and their like: what docs/results/canter has, made again.
 
-    python benchmarks/tempo.py held-out [--tasks har,femnist] [--seeds 10..19]    # seeds that it was not made with
-    python benchmarks/tempo.py gifts [--tasks har]                                # what it is given, given to others
-    python benchmarks/tempo.py parts [--tasks har]                                # without one part each
-    python benchmarks/tempo.py peers [--tasks har,femnist]                        # methods of other papers
-    python benchmarks/tempo.py unseen                                             # data that it was not made with
-    python benchmarks/tempo.py trials [--tasks synthetic]                         # other phones, cohorts, labels
-    python benchmarks/tempo.py labels [--tasks har]                               # wrong labels: +trimmed
-    python benchmarks/tempo.py added [--tasks synthetic]                          # parts that it does not have
-    python benchmarks/tempo.py trials --only 'come and go' --seeds 15..19 --out docs/results/tempo/seeds-15-to-19
-    python benchmarks/tempo.py pace [--tasks har]                                 # the ratios by the fall of losses
-    python benchmarks/tempo.py power [--tasks har]                                # of the batches: others, or learned
+    python benchmarks/canter.py held-out [--tasks har,femnist] [--seeds 10..19]    # seeds that it was not made with
+    python benchmarks/canter.py gifts [--tasks har]                                # what it is given, given to others
+    python benchmarks/canter.py parts [--tasks har]                                # without one part each
+    python benchmarks/canter.py peers [--tasks har,femnist]                        # methods of other papers
+    python benchmarks/canter.py unseen                                             # data that it was not made with
+    python benchmarks/canter.py trials [--tasks synthetic]                         # other phones, cohorts, labels
+    python benchmarks/canter.py labels [--tasks har]                               # wrong labels: +trimmed
+    python benchmarks/canter.py added [--tasks synthetic]                          # parts that it does not have
+    python benchmarks/canter.py trials --only 'come and go' --seeds 15..19 --out docs/results/canter/seeds-15-to-19
+    python benchmarks/canter.py pace [--tasks har]                                 # the ratios by the fall of losses
+    python benchmarks/canter.py power [--tasks har]                                # of the batches: others, or learned
 
 Every comparison is a folder of `fedbalancer compare` under --runs, which goes on where it was stopped. Ratios are those
 of seconds to the target on the same seed, over FedBalancer (first) and over the best FedAvg, geometric mean and 95 %
@@ -36,21 +36,21 @@ from fedbalancer.reporting.ratio import Arrival, Ratio, paired_ratio
 
 TASKS = ("har", "femnist", "celeba", "shakespeare", "reddit")
 FEDAVG = ("fedavg+1t", "fedavg+2t", "fedavg+spc", "fedavg+wfa")
-USUAL = (*FEDAVG, "prox+1t", "oort", "fedbalancer", "tempo")
+USUAL = (*FEDAVG, "prox+1t", "oort", "fedbalancer", "canter")
 COSTS = ("sample_passes", "device_s", "down_bytes", "up_bytes")
 SHARES = ("1", "0.95", "0.9")
 _GIFTS = "deadline=UsefulWork,aggregate=ExtrapolatedMomentum"
 GIVEN = (
     *FEDAVG, "fedbalancer", f"fedavg+batches+averaged[{_GIFTS}]", f"prox+batches+averaged[{_GIFTS}]",
-    f"fedbalancer+batches+averaged[w=5,p=.75,{_GIFTS}]", "tempo",
+    f"fedbalancer+batches+averaged[w=5,p=.75,{_GIFTS}]", "canter",
 )  # fmt: skip
 PARTS = (
-    *FEDAVG, "fedbalancer", "tempo", "tempo[samples=EverySample]", "tempo[samples=OverThreshold(p=1)]",
-    "tempo[clients=Uniform]", "tempo[deadline=PeakDeadline]", "tempo[work=WholeEpochs]",
-    "tempo[aggregate=ExtrapolatedMomentum(beta=0)]", "tempo[aggregate=ServerMomentum(beta=.5)]",
-    "tempo[aggregate=WeightedMean]", "tempo[deliver=LastModel]",
+    *FEDAVG, "fedbalancer", "canter", "canter[samples=EverySample]", "canter[samples=OverThreshold(p=1)]",
+    "canter[clients=Uniform]", "canter[deadline=PeakDeadline]", "canter[work=WholeEpochs]",
+    "canter[aggregate=ExtrapolatedMomentum(beta=0)]", "canter[aggregate=ServerMomentum(beta=.5)]",
+    "canter[aggregate=WeightedMean]", "canter[deliver=LastModel]",
 )  # fmt: skip
-PEERS = (*FEDAVG, "fedavg+1t+fednova", "oort", "fedbuff", "timelyfl", "refl", "fedbalancer", "tempo", "tempo+late")
+PEERS = (*FEDAVG, "fedavg+1t+fednova", "oort", "fedbuff", "timelyfl", "refl", "fedbalancer", "canter", "canter+late")
 COME_AND_GO = "phones that come and go, 300 users, ten times the rounds"
 """In the first hours that were recorded two to four phones of a hundred are there, after a day twenty: with fewer users
 a round would have nobody to ask, and in fewer rounds only those few would be trained on."""
@@ -66,14 +66,14 @@ TRIALS: Mapping[str, tuple[str, ...]] = {
     COME_AND_GO: ("availability=TRACES", "rounds=1000"),
     "networks without their slowest moments": ("network_floor=.1",),
 }
-ADDED = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed", "tempo+forecast", "tempo+classfloor")
+ADDED = ("fedavg+1t", "fedbalancer", "canter", "canter+trimmed", "canter+forecast", "canter+classfloor")
 _PROGRESS = "utility_samples=all,pace=ProgressControl"
-PACES = ("fedavg+1t", "fedavg+wfa", "fedbalancer", f"fedbalancer[{_PROGRESS}]", "tempo", f"tempo[{_PROGRESS}]")
+PACES = ("fedavg+1t", "fedavg+wfa", "fedbalancer", f"fedbalancer[{_PROGRESS}]", "canter", f"canter[{_PROGRESS}]")
 POWERS = (
-    "fedavg+1t", "fedavg+wfa", "fedbalancer", *(f"tempo[deadline=UsefulWork(gamma={power})]" for power in (0.25, 0.75)),
-    "tempo", "tempo+learned",
+    "fedavg+1t", "fedavg+wfa", "fedbalancer",
+    *(f"canter[deadline=UsefulWork(gamma={power})]" for power in (0.25, 0.75)), "canter", "canter+learned",
 )  # fmt: skip
-LABELS = ("fedavg+1t", "fedbalancer", "tempo", "tempo+trimmed")
+LABELS = ("fedavg+1t", "fedbalancer", "canter", "canter+trimmed")
 USERS = {"synthetic": 100}
 DIGITS = """name = "digits"
 [data]
@@ -191,16 +191,16 @@ def table(name: str, summary: Mapping[str, Any]) -> list[str]:
             "–" if decile is None else f"{decile:.3f}", hours(found["targets"]["1"]["cost"]),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", *over_tempo(summary)]
+    return [*lines, "", *over_canter(summary)]
 
 
-def over_tempo(summary: Mapping[str, Any]) -> list[str]:
-    """Its variants beside `tempo` itself, on the same seeds: two ratios to a third may overlap and yet differ."""
-    variants = [name for name in summary["methods"] if name.startswith("tempo") and name != "tempo"]
-    if "tempo" not in summary["methods"] or not variants:
+def over_canter(summary: Mapping[str, Any]) -> list[str]:
+    """Its variants beside `canter` itself, on the same seeds: two ratios to a third may overlap and yet differ."""
+    variants = [name for name in summary["methods"] if name.startswith("canter") and name != "canter"]
+    if "canter" not in summary["methods"] or not variants:
         return []
-    ratios = {name: [cell(over(summary, name, "tempo", share)) for share in SHARES] for name in variants}
-    said = [f"- `{name}` over `tempo`, 100, 95 and 90 %: {', '.join(found)}" for name, found in ratios.items()]
+    ratios = {name: [cell(over(summary, name, "canter", share)) for share in SHARES] for name in variants}
+    said = [f"- `{name}` over `canter`, 100, 95 and 90 %: {', '.join(found)}" for name, found in ratios.items()]
     return [*said, ""]
 
 
@@ -213,7 +213,7 @@ def chosen(what: str, tasks: Sequence[str] | None, seeds: str | None, runs: Path
     """The comparisons of one kind; a task that is made for it is written to `runs`."""
     if what == "trials":
         cases = [(task, trial) for task in tasks or ("synthetic",) for trial in TRIALS]
-        methods = ("fedavg+1t", "fedavg+wfa", "fedbalancer", "tempo")
+        methods = ("fedavg+1t", "fedavg+wfa", "fedbalancer", "canter")
         users = {COME_AND_GO: 300}
         return [
             Compared(f"{t}, {trial}", t, methods, seeds or "10..14", TRIALS[trial], users=users.get(trial))
@@ -261,8 +261,8 @@ def main() -> None:
     parser.add_argument("--seeds")
     parser.add_argument("--methods", help="in place of all of the table's")
     parser.add_argument("--only", default="", help="comparisons with this in their names")
-    parser.add_argument("--runs", type=Path, default=Path("runs/tempo"))
-    parser.add_argument("--out", type=Path, default=Path("docs/results/tempo"))
+    parser.add_argument("--runs", type=Path, default=Path("runs/canter"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/canter"))
     told = parser.parse_args()
     made: list[dict[str, Any]] = []
     lines = [f"## {told.what}", ""]
