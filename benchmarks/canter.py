@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from fedbalancer.core.files import write_bytes, write_text
-from fedbalancer.methods.names import one_name
+from fedbalancer.methods.names import canonical_name
 from fedbalancer.reporting.ratio import Arrival, Ratio, paired_ratio
 
 TASKS = ("har", "femnist", "celeba", "shakespeare", "reddit")
@@ -124,7 +124,7 @@ class Compared(NamedTuple):
             command = ["compare", self.task, "--methods", methods, "--seeds", self.seeds, "--out", str(out), *told]
         subprocess.run([sys.executable, "-m", "fedbalancer", *command], check=True, stdout=subprocess.DEVNULL)
         found: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-        shown = {one_name(method) for method in self.shown or self.methods}
+        shown = {canonical_name(method) for method in self.shown or self.methods}
         return found | {"methods": {name: found["methods"][name] for name in found["methods"] if name in shown}}
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from fedbalancer.core.types import (
     ClientReport,
+    FailedClient,
     Ledger,
-    Missing,
     Order,
     RoundPlan,
     RoundResult,
@@ -51,7 +51,9 @@ def make_result(
 ) -> RoundResult:
     cohort = tuple(sorted([report.client for report in reports] + list(missing)))
     plan = RoundPlan(make_order(**order), cohort, len(cohort))
-    return RoundResult(plan, tuple(reports), tuple(Missing(client, "train") for client in missing), seconds, window_s)
+    return RoundResult(
+        plan, tuple(reports), tuple(FailedClient(client, "train") for client in missing), seconds, window_s
+    )
 
 
 def names(count: int) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.core.errors import TrainingDiverged
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Plain:
     def initial_weights(self, seed: int) -> Weights:
         return np.random.default_rng(seed).normal(size=3).astype(np.float32)
 
-    def train(self, weights: Weights, work: ClientWork) -> Trained:
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult:
         if work.client == "killer":
             os.kill(os.getpid(), signal.SIGKILL)
         if work.client == "diverging":
             raise TrainingDiverged("client 'diverging': loss is not finite")
         rng = np.random.default_rng([work.seed, work.batches, work.batch_size])
         update = (weights * rng.normal(size=3) * work.learning_rate - work.mu).astype(np.float32)
-        return Trained(work.client, update, work.indices, rng.random(len(work.indices)))
+        return TrainResult(work.client, update, work.indices, rng.random(len(work.indices)))
 
     def losses(self, weights: Weights, client: str) -> FloatArray:
         return np.linspace(0.0, float(weights.sum()), len(client))

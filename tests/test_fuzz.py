@@ -22,7 +22,7 @@ from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.settings import parse_assignments, read_config, resolve
 from fedbalancer.data.archives import unpack
 from fedbalancer.data.own.toml import load_toml
-from fedbalancer.methods.names import one_name
+from fedbalancer.methods.names import canonical_name
 from fedbalancer.reporting.results import load
 from fedbalancer.simulation.attacks import parse_attack
 from fedbalancer.simulation.devices import read_traces
@@ -66,7 +66,7 @@ def test_settings_of_any_file_or_assignment(tmp_path: Path, examples: int) -> No
 def test_names_of_methods_and_attacks(examples: int) -> None:
     parts = st.sampled_from(["fedbalancer", "[", "]", "w=", "5", ",", "(", ")", "'", ":", "1", "update-flip", "a.b:C"])
     texts = st.lists(parts, max_size=8).map("".join) | st.text(max_size=20)
-    tried(examples, texts, one_name)
+    tried(examples, texts, canonical_name)
     tried(examples, texts, parse_attack)
 
 

@@ -56,12 +56,12 @@ def select(policy: Any) -> Any:
 
 
 USES: dict[str, Callable[[Any, ServerState], Any]] = {
-    "clients": lambda policy, state: policy.choose(SETUP, state, np.arange(6)),
+    "clients": lambda policy, state: policy.select_clients(SETUP, state, np.arange(6)),
     "samples": lambda policy, _: select(policy),
     "deadline": lambda policy, state: policy.plan(SETUP, state, np.array([0, 1, 5])),
     "work": lambda policy, _: policy.batches(float, 7.5, 3, 4),
     "aggregate": lambda policy, state: policy.aggregate(SETUP, state, REPORTS),
-    "deliver": lambda policy, state: policy.after(SETUP, state, np.array([3.0, 4.0], dtype=np.float32)),
+    "model_average": lambda policy, state: policy.after(SETUP, state, np.array([3.0, 4.0], dtype=np.float32)),
     "late": lambda policy, state: policy.weighted(SETUP, state, [replace(REPORTS[0], staleness=2), REPORTS[1]]),
     "threshold": lambda policy, state: policy.threshold(SETUP, state),
     "pace": lambda policy, state: policy.observe(SETUP, state, RESULT),
@@ -105,7 +105,7 @@ def test_is_deterministic_and_changes_no_argument(slot: str, policy: Any) -> Non
 
 def observed(slot: str, policy: Any, state: ServerState, result: RoundResult) -> Any:
     """What the policy remembers after the result; an aggregator is only asked where there is something to average."""
-    if slot == "deliver":
+    if slot == "model_average":
         return policy.after(SETUP, state, state.weights)
     if slot != "aggregate":
         return policy.observe(SETUP, state, result)

@@ -222,7 +222,7 @@ def test_the_list_of_policies_says_which_name_brings_each(cli: Cli) -> None:
     assert users["samples", "Trimmed"] == ["+trimmed"]
     assert users["work", "ForecastBatches"] == users["work", "ForecastEpochs"] == ["+forecast"]
     assert users["samples", "OverThreshold"] == ["fedbalancer", "canter"]
-    assert users["deliver", "AveragedModel"] == ["canter", "+averaged"]
+    assert users["model_average", "AveragedModel"] == ["canter", "+averaged"]
 
 
 def test_a_diverging_run_fails_in_words(cli: Cli, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedbalancer.client.work import WholeBatches
 from fedbalancer.core.contracts import WorkPolicy
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.methods.table import method
-from fedbalancer.simulation.attempts import Attempts, RoundClock, attempted
+from fedbalancer.simulation.attempts import Attempts, RoundClock, simulate_attempts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws
 from fedbalancer.testing import check_policy
 
@@ -38,7 +38,7 @@ def client(work: WorkPolicy, uploads_s: tuple[float, ...] = (), samples: int = 6
 
 def attempt(made: ClientRound, upload_s: float, download_s: float = 2.0, batch_s: float = 4.0) -> Attempts:
     draws = DeviceDraws(np.array([batch_s]), np.array([download_s]), np.array([upload_s]))
-    return attempted([made], draws, made.order, RoundClock(AlwaysOn(), 20.0))
+    return simulate_attempts([made], draws, made.order, RoundClock(AlwaysOn(), 20.0))
 
 
 @pytest.mark.parametrize("policy", [ForecastBatches(), ForecastEpochs()])

@@ -21,7 +21,7 @@ from fedbalancer.client.summary import Histogram
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.types import Layout, Trained
+from fedbalancer.core.types import Layout, TrainResult
 
 SIZE, LAYOUT = 95, Layout((("weight", (4, 3)), ("bias", (4,))))
 LOSSES = np.linspace(0.0, 2.0, SIZE)
@@ -47,29 +47,29 @@ class TestLooking:
         ],
     )
     def test_who_must_look_when_first_selected(self, policies: dict[str, Any], threshold: float, looks: bool) -> None:
-        assert round_of(policies=policies, loss_threshold=threshold, sample_cap=50).must_look is looks
+        assert round_of(policies=policies, loss_threshold=threshold, sample_cap=50).needs_forward_pass is looks
 
     def test_a_list_that_is_there_is_not_made_again_unless_every_round_looks(self) -> None:
         known = ClientMemory(LOSSES, 1.0, 1)
         for forward_pass, looks in (("first", False), ("every", True)):
             policies = {"samples": OverThreshold(), "forward_pass": forward_pass}
-            assert round_of(known, policies, loss_threshold=1.0).must_look is looks
+            assert round_of(known, policies, loss_threshold=1.0).needs_forward_pass is looks
 
     def test_a_guarantee_about_samples_asks_for_a_look_in_every_round_and_speaks_of_that(self) -> None:
         """The losses of a training hang on one another: one sample would change more than its own."""
         policies = {"summary": Histogram(0.0), "forward_pass": "every"}
         round = round_of(ClientMemory(LOSSES, 1.0, 1), policies)
-        assert round.must_look
-        looked, fresh = np.full(SIZE, 4.9), Trained("ann", np.zeros(0, np.float32), np.arange(SIZE), LOSSES)
+        assert round.needs_forward_pass
+        looked, fresh = np.full(SIZE, 4.9), TrainResult("ann", np.zeros(0, np.float32), np.arange(SIZE), LOSSES)
         round.look(looked)
         told = round.released(fresh, 1.0, Layout(), np.random.default_rng(0)).summary.released
         assert told[-1] == sum(told) == SIZE
-        assert not round_of(ClientMemory(LOSSES, 1.0, 1), {"summary": Histogram(0.0)}).must_look
+        assert not round_of(ClientMemory(LOSSES, 1.0, 1), {"summary": Histogram(0.0)}).needs_forward_pass
 
     def test_a_look_that_saw_nothing_is_no_ground_for_such_a_guarantee(self) -> None:
         round = round_of(policies={"summary": Histogram(), "forward_pass": "every"})
         round.look(np.full(SIZE, math.nan), keep=False)
-        trained = Trained("ann", np.zeros(0, np.float32), np.arange(SIZE), LOSSES)
+        trained = TrainResult("ann", np.zeros(0, np.float32), np.arange(SIZE), LOSSES)
         with pytest.raises(BadSetting, match="model that was sent"):
             round.released(trained, 1.0, Layout(), np.random.default_rng(0))
 
@@ -81,7 +81,7 @@ class TestLooking:
         self, forward_pass: str, threshold: float, charged: float
     ) -> None:
         made = round_of(policies={"samples": OverThreshold(), "forward_pass": forward_pass}, loss_threshold=threshold)
-        if made.must_look:
+        if made.needs_forward_pass:
             made.look(LOSSES)
         assert made.look_batches == charged
         assert len(made.indices) == (SIZE if threshold == 0 else int((threshold <= LOSSES).sum()))
@@ -102,7 +102,7 @@ class TestLooking:
 
     def test_before_a_look_there_is_nothing_to_train(self) -> None:
         made = round_of(policies={"samples": OverThreshold(), "work": WholeBatches()}, loss_threshold=1.0)
-        assert (len(made.indices), made.goes_on(0, 0.0, 1.0, math.inf)) == (0, False)
+        assert (len(made.indices), made.should_continue(0, 0.0, 1.0, math.inf)) == (0, False)
 
 
 class Guessing:
@@ -142,10 +142,10 @@ def test_what_counts_of_a_client_without_foresight_is_what_one_with_it_would_tra
     wanted = client.batches_in_time(lambda batches: batches * float(batch_s), float(budget_s))
     assert trained == client.done
     if wanted:
-        assert client.counted(client.done) == wanted
+        assert client.countable_batches(client.done) == wanted
     else:
         assert client.elapsed_s() < budget_s + batch_s
-        assert client.counted(client.done) == 0 or client.elapsed_s() > budget_s
+        assert client.countable_batches(client.done) == 0 or client.elapsed_s() > budget_s
 
 
 def test_a_bad_guess_does_not_keep_a_client_from_trying() -> None:
@@ -170,7 +170,7 @@ def test_noise_on_a_device_is_not_drawn_from_the_orders_seed() -> None:
     """Two clients with the same order, data and seed say different things; the simulator's say the same."""
     from fedbalancer.client.summary import LossStatistics
 
-    trained = Trained("ann", np.ones(16, dtype=np.float32), np.arange(5), np.arange(5.0))
+    trained = TrainResult("ann", np.ones(16, dtype=np.float32), np.arange(5), np.arange(5.0))
     said = set()
     for _ in range(3):
         client = live(AllOrNothing(), 5, 1, 1.0, 99.0, 1.0)
@@ -182,7 +182,7 @@ def test_noise_on_a_device_is_not_drawn_from_the_orders_seed() -> None:
 
 
 class TestReport:
-    trained = Trained("ann", np.arange(16, dtype=np.float32), np.array([0, 2]), np.array([7.0, 8.0]))
+    trained = TrainResult("ann", np.arange(16, dtype=np.float32), np.array([0, 2]), np.array([7.0, 8.0]))
 
     def test_the_list_has_the_fresh_losses_and_the_old_memory_is_left_alone(self) -> None:
         made = round_of(ClientMemory(LOSSES, 1.0, 1))

@@ -19,7 +19,7 @@ import fedbalancer as fb
 from fedbalancer.core.contracts import Stateless
 from fedbalancer.core.errors import BadData, BadSetting, FedBalancerError, RunFolderError, UnknownName
 from fedbalancer.core.settings import Settings
-from fedbalancer.experiments.compare import apart, run_comparison
+from fedbalancer.experiments.compare import interleave_by_seed, run_comparison
 from fedbalancer.experiments.jobs import Job, JobEvent, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.spec import RunSpec
@@ -103,7 +103,7 @@ def test_what_runs_have_in_common_is_trained_once_with_the_same_bytes(tmp_path: 
 
 def test_runs_side_by_side_are_of_different_seeds() -> None:
     specs = [RunSpec(task="synthetic", method=m, seed=s) for s in range(3) for m in ("fedavg+1t", "prox+1t")]
-    order = [(spec.seed, spec.method_name) for spec in apart(specs, 2)]
+    order = [(spec.seed, spec.method_name) for spec in interleave_by_seed(specs, 2)]
     assert order[:4] == [(0, "fedavg+1t"), (1, "fedavg+1t"), (0, "prox+1t"), (1, "prox+1t")]
     assert sorted(order) == sorted((spec.seed, spec.method_name) for spec in specs)
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from fedbalancer import method
 from fedbalancer.client.compress import NoCompression, Quantised
-from fedbalancer.client.round import understood
+from fedbalancer.client.round import decode_summaries
 from fedbalancer.client.summary import Histogram, LossStatistics
 from fedbalancer.core.contracts import is_private
 from fedbalancer.flower import hello
@@ -162,7 +162,7 @@ def test_bytes_are_a_report_or_refused(examples: int, compress: Any, summary: An
                 hello.read(message, 5.0, 100)
             report, _ = unpack(message, expected, 100.0)
             if report is not None:
-                (counted,) = understood([report], policies, expected.order, lambda client: SIZE)
+                (counted,) = decode_summaries([report], policies, expected.order, lambda client: SIZE)
                 accepted.append(counted)
                 assert np.isfinite(counted.update).all()
                 assert math.isfinite(counted.summary.loss_sum)

@@ -16,7 +16,7 @@ from builders import make_ledger, make_report, make_setup
 from flower.phones import Phone, World
 from flwr.app import Message
 
-from fedbalancer.core.types import Missing, Order, RoundPlan, RoundResult
+from fedbalancer.core.types import FailedClient, Order, RoundPlan, RoundResult
 from fedbalancer.flower.orders import HELLO
 from fedbalancer.flower.pauses import FOR_TIME, MOST_ROUNDS, PATIENCE, Pauses
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline, UsefulWork
@@ -45,7 +45,7 @@ def mixed() -> World:
 def result(number: int, outcomes: dict[str, str]) -> RoundResult:
     order = Order(round=number, loss_threshold=0.0, deadline_s=20.0, epochs=1, batch_size=10, seed=0)
     reports = tuple(make_report(client) for client, how in outcomes.items() if how == "completed")
-    missing = tuple(Missing(client, how) for client, how in outcomes.items() if how != "completed")
+    missing = tuple(FailedClient(client, how) for client, how in outcomes.items() if how != "completed")
     return RoundResult(RoundPlan(order, tuple(outcomes), len(outcomes)), reports, missing, 20.0)
 
 

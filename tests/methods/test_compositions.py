@@ -73,9 +73,9 @@ from fedbalancer.server.deadline import (
     UsefulWork,
     WaitForShare,
 )
-from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
 from fedbalancer.server.loop import rounds
+from fedbalancer.server.model_average import AveragedModel, LastModel
 from fedbalancer.server.pace import ConstantPace, MedianControl, ProgressControl, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold, RecentThreshold
 
@@ -100,7 +100,7 @@ CHOICES: dict[str, list[Any]] = {
         MajorityVote(), FedExP(), FedNova(), ExtrapolatedMomentum(),
         ClippedAround(ServerMomentum()),
     ],
-    "deliver": [LastModel(), AveragedModel()],
+    "model_average": [LastModel(), AveragedModel()],
     "late": [Lost(), Joins(), Buffered(), Boosted()],
     "threshold": [NoThreshold(), InterpolatedThreshold(), RecentThreshold()],
     "pace": [ConstantPace(), RatioControl(w=1), MedianControl(w=1), ProgressControl(w=1)],
@@ -162,7 +162,7 @@ def _gain(left: set[Any], picked: dict[str, int]) -> int:
 def runs_or_is_refused(slots: dict[str, Any]) -> bool:
     """True if it ran to a finite model, False if it was refused with a sentence."""
     try:
-        made = method("fedavg+1t", **slots)
+        composed = method("fedavg+1t", **slots)
     except BadSetting as refusal:
         sentence = str(refusal)
         if not must_be_refused(slots) or "cannot run: " not in sentence or len(sentence.split()) < 10:
@@ -170,7 +170,7 @@ def runs_or_is_refused(slots: dict[str, Any]) -> bool:
         return False
     assert not must_be_refused(slots)
     spec = RunSpec(
-        task="synthetic", method=made, users=USERS, settings={"clients_per_round": 5, "epochs": 2}, rounds=ROUNDS
+        task="synthetic", method=composed, users=USERS, settings={"clients_per_round": 5, "epochs": 2}, rounds=ROUNDS
     )
     world = build(spec, TASK)
     state = world.server.init(world.executor.initial_weights(0))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadSetting, FedBalancerError, UnknownName
-from fedbalancer.methods.names import LONGEST_BYTES, one_name, spelt, split_names
+from fedbalancer.methods.names import LONGEST_BYTES, canonical_name, parse_method_name, split_names
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ from fedbalancer.methods.names import LONGEST_BYTES, one_name, spelt, split_name
     ],
 )
 def test_a_method_has_one_name(typed: str, name: str) -> None:
-    assert one_name(typed) == name
-    assert one_name(name) == name
+    assert canonical_name(typed) == name
+    assert canonical_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -81,20 +81,20 @@ def test_a_method_has_one_name(typed: str, name: str) -> None:
 )
 def test_what_is_wrong_is_said_in_one_line_that_names_the_method(typed: str, message: str) -> None:
     with pytest.raises(BadSetting, match=message) as caught:
-        one_name(typed)
+        canonical_name(typed)
     assert "\n" not in str(caught.value)
 
 
 def test_an_unknown_key_suggests_the_nearest_setting_or_slot() -> None:
     with pytest.raises(UnknownName, match=r"unknown setting in method 'fedbalancer.epoch=3..*did you mean epochs"):
-        one_name("fedbalancer[epoch=3]")
+        canonical_name("fedbalancer[epoch=3]")
     with pytest.raises(UnknownName, match="did you mean deadline"):
-        one_name("fedbalancer[deadlin=1T]")
+        canonical_name("fedbalancer[deadlin=1T]")
 
 
 def test_brackets_are_a_layer_of_settings() -> None:
-    assert spelt("fedbalancer[p=.75,deadline=.5T]").layer == {"p": 0.75, "slots": {"deadline": ".5T"}}
-    assert spelt("fedavg+1t").layer == {}
+    assert parse_method_name("fedbalancer[p=.75,deadline=.5T]").layer == {"p": 0.75, "slots": {"deadline": ".5T"}}
+    assert parse_method_name("fedavg+1t").layer == {}
 
 
 def test_commas_in_brackets_parentheses_and_quotes_divide_no_names() -> None:
@@ -105,8 +105,8 @@ def test_commas_in_brackets_parentheses_and_quotes_divide_no_names() -> None:
 @given(st.text("ab[](){}=,.'\"\\/+-1T: \n", max_size=40))
 def test_any_text_is_one_name_that_stays_itself_or_an_error_of_ours(typed: str) -> None:
     try:
-        name = one_name(typed)
+        name = canonical_name(typed)
     except FedBalancerError:
         return
-    assert one_name(name) == name
+    assert canonical_name(name) == name
     assert not re.search(r"[/\\\n]", name)

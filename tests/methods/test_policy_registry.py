@@ -44,7 +44,7 @@ def _this() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("slot", "text", "made"),
+    ("slot", "text", "build_policy"),
     [
         ("deadline", ".5T", FixedDeadline(0.5)),
         ("deadline", "2t", FixedDeadline(2)),
@@ -58,8 +58,8 @@ def _this() -> Any:
         ("deadline", "fedbalancer.server.deadline:FixedDeadline(multiple=3)", FixedDeadline(3)),
     ],
 )
-def test_a_text_is_a_policy(slot: str, text: str, made: Any) -> None:
-    assert policy(slot, text) == made
+def test_a_text_is_a_policy(slot: str, text: str, build_policy: Any) -> None:
+    assert policy(slot, text) == build_policy
 
 
 @pytest.mark.parametrize(

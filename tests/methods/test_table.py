@@ -68,8 +68,8 @@ from fedbalancer.server.deadline import (
     UsefulWork,
     WaitForShare,
 )
-from fedbalancer.server.deliver import AveragedModel, LastModel
 from fedbalancer.server.late import Boosted, Buffered, Joins, Lost
+from fedbalancer.server.model_average import AveragedModel, LastModel
 from fedbalancer.server.pace import ConstantPace, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, NoThreshold
 
@@ -96,12 +96,12 @@ LATE: dict[str, Any] = {"fedbuff": Buffered(), "refl": Boosted(0.35)}
 class TestTable:
     @pytest.mark.parametrize("name", TABLE)
     def test_each_method_is_its_row(self, name: str) -> None:
-        made = method(name)
-        assert (made.clients, made.samples, made.deadline, made.work) == TABLE[name]
+        composed = method(name)
+        assert (composed.clients, composed.samples, composed.deadline, composed.work) == TABLE[name]
         ours = name == "canter"
-        assert made.aggregate == (ExtrapolatedMomentum() if ours else WeightedMean())
-        assert made.deliver == (AveragedModel() if ours else LastModel())
-        assert (made.compress, made.late, made.name) == (NoCompression(), LATE.get(name, Lost()), name)
+        assert composed.aggregate == (ExtrapolatedMomentum() if ours else WeightedMean())
+        assert composed.model_average == (AveragedModel() if ours else LastModel())
+        assert (composed.compress, composed.late, composed.name) == (NoCompression(), LATE.get(name, Lost()), name)
 
     def test_every_base_is_in_the_table(self) -> None:
         assert set(TABLE) == set(BASES)
@@ -112,11 +112,11 @@ class TestTable:
 
     def test_the_balancers_alone_move_threshold_and_pace(self) -> None:
         for name in TABLE:
-            made = method(name)
+            composed = method(name)
             adaptive = name in BALANCERS
-            assert made.threshold == (InterpolatedThreshold() if adaptive else NoThreshold())
+            assert composed.threshold == (InterpolatedThreshold() if adaptive else NoThreshold())
             window = 5 if name == "canter" else 20
-            assert made.pace == (RatioControl(window, 0.05, 0.05) if adaptive else ConstantPace())
+            assert composed.pace == (RatioControl(window, 0.05, 0.05) if adaptive else ConstantPace())
 
     @pytest.mark.parametrize("name", BASES)
     def test_each_registered_method_has_a_description_and_takes_every_modifier_that_makes_sense(
@@ -143,9 +143,9 @@ class TestTable:
 
     @pytest.mark.parametrize("name", BASES)
     def test_every_slot_holds_a_policy_of_its_kind(self, name: str) -> None:
-        made = method(name)
+        composed = method(name)
         for slot, protocol in SLOTS.items():
-            assert isinstance(getattr(made, slot), protocol)
+            assert isinstance(getattr(composed, slot), protocol)
 
     def test_the_proximal_term_is_prox_and_sampleselections(self) -> None:
         s = resolve({"prox_mu": 0.1, "fedbalancer_mu": 0.2})
@@ -167,14 +167,14 @@ class TestSettingsReachTheSlots:
                 "utility_clip": 0.6, "utility_cutoff": 0.5, "normalise_utility": False,
             }
         )  # fmt: skip
-        made = method("fedbalancer", s)
-        assert made.samples == OverThreshold(0.7)
-        assert made.pace == RatioControl(7, 0.1, 0.2)
-        assert made.threshold == InterpolatedThreshold("cumulative")
-        assert made.summary == LossStatistics(0.3, "all")
-        assert made.deadline == PeakDeadline("over", "continuous", 0.4, 3, 4.0)
-        assert made.clients == OverThresholdUtility(2.0, 0.8, 0.9, 0.1, 0.6, 0.5, False)
-        assert made.forward_pass == "every"
+        composed = method("fedbalancer", s)
+        assert composed.samples == OverThreshold(0.7)
+        assert composed.pace == RatioControl(7, 0.1, 0.2)
+        assert composed.threshold == InterpolatedThreshold("cumulative")
+        assert composed.summary == LossStatistics(0.3, "all")
+        assert composed.deadline == PeakDeadline("over", "continuous", 0.4, 3, 4.0)
+        assert composed.clients == OverThresholdUtility(2.0, 0.8, 0.9, 0.1, 0.6, 0.5, False)
+        assert composed.forward_pass == "every"
 
     def test_the_others(self) -> None:
         s = resolve({"smartpc_share": 0.5, "sample_selection_deadline": 2, "noise_factor": 0.3})
@@ -203,7 +203,7 @@ class TestSettingsReachTheSlots:
                 "quantised_bits": 4, "drop_keep": 0.05, "vote_step": 0.01, "p": 0.9,
             }
         )  # fmt: skip
-        made: dict[str, dict[str, Any]] = {
+        composed: dict[str, dict[str, Any]] = {
             "+powerofchoice": {"clients": PowerOfChoice(3.0)},
             "+fedcs": {"clients": FedCS(3.0)},
             "+groupfloor": {"clients": GroupFloor(method("fedbalancer", s).clients)},
@@ -216,7 +216,7 @@ class TestSettingsReachTheSlots:
             "+fedadagrad": {"aggregate": FedAdagrad(0.2, 0.1)},
             "+fedexp": {"aggregate": FedExP()},
             "+fednova": {"aggregate": FedNova()},
-            "+averaged": {"deliver": AveragedModel()},
+            "+averaged": {"model_average": AveragedModel()},
             "+median": {"aggregate": Median()},
             "+trimmedmean": {"aggregate": TrimmedMean(0.1)},
             "+krum": {"aggregate": Krum(0.3, 2)},
@@ -236,10 +236,10 @@ class TestSettingsReachTheSlots:
             "+trimmed": {"samples": Trimmed(0.9)},
             "+classfloor": {"samples": ClassFloor(0.9)},
         }
-        assert set(made) == set(MODIFIERS) - {"+silent", "+robust"}, "these two are in tests of their own"
-        for modifier, slots in made.items():
+        assert set(composed) == set(MODIFIERS) - {"+silent", "+robust"}, "these two are in tests of their own"
+        for modifier, slots in composed.items():
             name = f"fedbalancer{modifier}"
-            assert method(name, s) == replace(method("fedbalancer", s).changed(**slots), name=name)
+            assert method(name, s) == replace(method("fedbalancer", s).with_policies(**slots), name=name)
 
 
 class TestModifiers:
@@ -281,7 +281,7 @@ class TestModifiers:
 
     def test_batches_exchanges_the_work(self) -> None:
         assert method("fedbalancer+batches") == replace(
-            method("fedbalancer").changed(work=WholeBatches()), name="fedbalancer+batches"
+            method("fedbalancer").with_policies(work=WholeBatches()), name="fedbalancer+batches"
         )
 
     def test_forwardpass_makes_a_fresh_list_every_round(self) -> None:
@@ -317,9 +317,9 @@ class TestNames:
 
 class TestSlots:
     def test_any_slot_is_replaced(self) -> None:
-        made = method("fedbalancer", deadline=FixedDeadline(3), clients=Uniform(), mu=0.5)
-        assert (made.deadline, made.clients, made.mu) == (FixedDeadline(3), Uniform(), 0.5)
-        assert made.samples == OverThreshold(1.0)
+        composed = method("fedbalancer", deadline=FixedDeadline(3), clients=Uniform(), mu=0.5)
+        assert (composed.deadline, composed.clients, composed.mu) == (FixedDeadline(3), Uniform(), 0.5)
+        assert composed.samples == OverThreshold(1.0)
 
     def test_a_slot_is_named_in_the_settings_and_an_argument_wins(self) -> None:
         s = Settings(slots={"deadline": "fedbalancer.server.deadline:WaitForShare"})
@@ -345,9 +345,9 @@ class TestSlots:
 
     def test_many_choices_make_no_name_that_is_too_long_for_a_folder(self) -> None:
         plain = method("fedbalancer")
-        made = method("fedavg+1t", **{slot: getattr(plain, slot) for slot in SLOTS})
-        assert made.name.startswith("fedavg+1t[clients=own,samples=own,")
-        check_name(made.name)
+        composed = method("fedavg+1t", **{slot: getattr(plain, slot) for slot in SLOTS})
+        assert composed.name.startswith("fedavg+1t[clients=own,samples=own,")
+        check_name(composed.name)
 
     def test_a_name_of_ones_own_is_taken_unless_it_is_another_methods(self) -> None:
         assert method("fedbalancer", deadline=FixedDeadline(2), name="mine").name == "mine"
@@ -415,11 +415,11 @@ class TestLoadPolicy:
 
 class TestBrackets:
     def test_settings_in_brackets_go_over_those_given(self) -> None:
-        made = method("fedbalancer[w=5,p=.75]", resolve({"w": 7, "lss": 0.2}))
-        assert made.pace == RatioControl(5, 0.2, 0.05)
-        assert made.samples == OverThreshold(0.75)
-        assert made.name == "fedbalancer[w=5,p=.75]"
-        assert made.settings == {"w": 5, "p": 0.75}
+        composed = method("fedbalancer[w=5,p=.75]", resolve({"w": 7, "lss": 0.2}))
+        assert composed.pace == RatioControl(5, 0.2, 0.05)
+        assert composed.samples == OverThreshold(0.75)
+        assert composed.name == "fedbalancer[w=5,p=.75]"
+        assert composed.settings == {"w": 5, "p": 0.75}
 
     def test_they_reach_modifiers(self) -> None:
         assert method("fedavg+1t+momentum[server_momentum=.5]").aggregate == ServerMomentum(0.5)
@@ -432,7 +432,7 @@ class TestBrackets:
         fixed = FixedDeadline(float(deadline[:-1]))
         for family in ("fedavg", "prox"):
             name = f"{family}[deadline={deadline}]"
-            like = method(f"{family}+1t").changed(deadline=fixed)
+            like = method(f"{family}+1t").with_policies(deadline=fixed)
             assert method(name) == replace(like, name=name, settings={"slots": {"deadline": deadline}})
 
     def test_without_one_they_are_no_method(self) -> None:

@@ -28,7 +28,7 @@ from fedbalancer.client.summary import (
     release_of,
 )
 from fedbalancer.client.work import WholeBatches
-from fedbalancer.core.types import FloatArray, Layout, Trained
+from fedbalancer.core.types import FloatArray, Layout, TrainResult
 from fedbalancer.privacy import epsilon_of
 
 pytest.importorskip("dp_accounting")
@@ -49,7 +49,7 @@ def report(policy: Any, losses: FloatArray, rng: np.random.Generator, order: Any
     one.look(losses)
     batches = one.batches_in_time(float, order.deadline_s)
     seen = one.indices[: batches * order.batch_size]
-    trained = Trained("c", np.zeros(0, dtype=np.float32), seen, losses[seen])
+    trained = TrainResult("c", np.zeros(0, dtype=np.float32), seen, losses[seen])
     return {**asdict(one.released(trained, 1.0, Layout(), rng).summary), "epochs": one.reported_epochs(batches)}
 
 

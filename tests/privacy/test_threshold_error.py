@@ -11,7 +11,7 @@ import pytest
 from builders import make_order, make_report
 
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import understood
+from fedbalancer.client.round import decode_summaries
 from fedbalancer.client.summary import Histogram, LossStatistics, SecAggHistogram
 from fedbalancer.core.types import FloatArray
 from fedbalancer.privacy import noise_for
@@ -30,7 +30,7 @@ def threshold(policy: Any, clients: list[FloatArray], rng: np.random.Generator) 
     told = [policy.summarize(losses, np.arange(len(losses)), 1.0, order, rng) for losses in clients]
     reports = [replace(make_report(f"c{i}"), summary=each) for i, each in enumerate(told)]
     policies = ClientPolicies(summary=policy)
-    read = [report.summary for report in understood(reports, policies, order, lambda client: 200)]
+    read = [report.summary for report in decode_summaries(reports, policies, order, lambda client: 200)]
     low, high = min(each.loss_low for each in read), float(np.mean([each.loss_high for each in read]))
     return low + (high - low) * RATIO if low < 0 else loss_threshold(low, high, RATIO)
 

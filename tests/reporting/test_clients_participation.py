@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 from builders import make_report, make_result
 
-from fedbalancer.core.types import Missing, RoundResult, Timings
+from fedbalancer.core.types import FailedClient, RoundResult, Timings
 from fedbalancer.reporting.clients import add_selections, average_phase_times, count_outcomes, count_selections
 from fedbalancer.store.effort import device_s, sample_passes
 from fedbalancer.store.rows import ClientRow
@@ -18,7 +18,7 @@ SPENT = Timings(2.0, 0.0, 50.0, 3.0)
 def two_rounds() -> tuple[RoundResult, RoundResult]:
     """c0 makes round 1, c1 comes in round 2."""
     first = make_result([make_report("c0")], round=1)
-    first = replace(first, missing=(Missing("c1", "under way", samples=20),), under_way=("c1",))
+    first = replace(first, missing=(FailedClient("c1", "under way", samples=20),), under_way=("c1",))
     second = make_result([replace(make_report("c1"), staleness=1, timings=SPENT)], round=2)
     return first, replace(second, plan=replace(second.plan, cohort=()))
 

@@ -37,7 +37,7 @@ def test_deadlines_are_cut_to_whole_seconds_above_one(seconds: float, cut: float
 def test_a_look_every_round_is_expected_every_round() -> None:
     """The deadline and the duration penalty know of the forward pass of `+forwardpass`, as the authors' do."""
     ledger = make_ledger([100, 55], network_s=[1.0, 2.0], batch_s=[0.5, 0.25])
-    once, always = make_setup(ledger), make_setup(ledger, looks_every_round=True)
+    once, always = make_setup(ledger), make_setup(ledger, forward_pass_every_round=True)
     rows = np.arange(2)
     for expected in (expected_s, expected_first_s):
         assert (expected(always, ledger, rows) - expected(once, ledger, rows)).tolist() == [

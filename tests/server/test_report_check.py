@@ -13,7 +13,7 @@ from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.types import ClientReport, RoundResult, ServerState, Timings
 from fedbalancer.server import report_check
 from fedbalancer.server.report_check import fault
-from fedbalancer.server.suspensions import Bench
+from fedbalancer.server.suspensions import Suspensions
 
 WEIGHTS = np.zeros(2, dtype=np.float32)
 
@@ -22,34 +22,36 @@ def state_of(*sizes: int) -> ServerState:
     return ServerState(round=4, clock_s=0.0, weights=WEIGHTS, ledger=make_ledger(size=sizes))  # type: ignore[call-arg]
 
 
-def believed(result: RoundResult, state: ServerState, **changes: float) -> RoundResult:
-    return report_check.believed(result, state, make_setup(state.ledger, **changes))
+def drop_invalid_reports(result: RoundResult, state: ServerState, **changes: float) -> RoundResult:
+    return report_check.drop_invalid_reports(result, state, make_setup(state.ledger, **changes))
 
 
 def test_one_bad_report_is_named_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     good, bad = make_report("c0"), make_report("c1", update=[0.0, 1e30])
-    found = believed(make_result([good, bad], ["c2"], round=5), state_of(100, 100, 100))
+    found = drop_invalid_reports(make_result([good, bad], ["c2"], round=5), state_of(100, 100, 100))
     assert found.reports == (good,)
     assert [(each.client, each.why) for each in found.missing] == [("c1", "invalid"), ("c2", "train")]
     assert found.missing[0].problem == "a change of 1e+30 in one parameter, where 1e+06 is the most"
     assert "round 5: the report of client 'c1' is left out: a change of 1e+30 in one parameter" in caplog.text
     sound = make_result([good], ["c2"])
-    assert believed(sound, state_of(100, 100, 100)) is sound
+    assert drop_invalid_reports(sound, state_of(100, 100, 100)) is sound
 
 
 def test_if_nobody_sends_numbers_for_three_rounds_the_training_has_diverged() -> None:
     bad = make_result([make_report("c0", update=[0.0, math.nan])])
-    assert believed(bad, state_of(100)).reports == ()
+    assert drop_invalid_reports(bad, state_of(100)).reports == ()
     with pytest.raises(TrainingDiverged, match="client 'c0' in round 5 sent an update with a value"):
-        believed(bad, replace(state_of(100), bench=Bench(in_vain=2)))
+        drop_invalid_reports(bad, replace(state_of(100), suspensions=Suspensions(fruitless_rounds=2)))
     lies = make_result([make_report("c0", loss_high=1e40)])
-    assert believed(lies, replace(state_of(100), bench=Bench(in_vain=9))).reports == (), "liars end no run"
+    assert (
+        drop_invalid_reports(lies, replace(state_of(100), suspensions=Suspensions(fruitless_rounds=9))).reports == ()
+    ), "liars end no run"
 
 
 def test_of_two_reports_of_a_client_one_counts_and_of_one_that_was_not_asked_none() -> None:
     result = make_result([make_report("c0"), make_report("c1")])
     twice = replace(result, reports=(*result.reports, make_report("c0", weight=3.0), make_report("c2")))
-    found = believed(twice, state_of(100, 100, 100))
+    found = drop_invalid_reports(twice, state_of(100, 100, 100))
     assert [(report.client, report.weight) for report in found.reports] == [("c0", 10.0), ("c1", 10.0)]
     assert found.missing == ()
 
@@ -79,10 +81,10 @@ def test_no_weight_is_over_so_many_times_the_median_where_there_is_a_limit(count
     sizes = [10**6] + [40] * count
     reports = [make_report(f"c{n}", weight=float(size), trained=size) for n, size in enumerate(sizes)]
     state, result = state_of(*sizes), make_result(reports)
-    assert believed(result, state) is result, "the paper's methods in the simulator"
-    assert [r.weight for r in believed(result, state, most_weight=5.0).reports] == [200.0] + [40.0] * count
+    assert drop_invalid_reports(result, state) is result, "the paper's methods in the simulator"
+    assert [r.weight for r in drop_invalid_reports(result, state, most_weight=5.0).reports] == [200.0] + [40.0] * count
     even = make_result(reports[1:])
-    assert believed(even, state, most_weight=5.0) is even
+    assert drop_invalid_reports(even, state, most_weight=5.0) is even
 
 
 @pytest.mark.parametrize("epochs", [0.0, -1.0, 5.01, math.inf, math.nan])
@@ -119,7 +121,7 @@ def test_a_rule_that_compares_clients_has_the_last_word() -> None:
 
     result = make_result([make_report("c0"), make_report("c1"), make_report("c2", trained=2**33)])
     state = state_of(100, 100, 100)
-    found = report_check.believed(result, state, make_setup(state.ledger), faults)  # type: ignore[arg-type]
+    found = report_check.drop_invalid_reports(result, state, make_setup(state.ledger), faults)  # type: ignore[arg-type]
     assert [report.client for report in found.reports] == ["c0"]
     assert {each.client: each.problem for each in found.missing}["c1"] == "a norm"
 

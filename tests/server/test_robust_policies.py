@@ -213,8 +213,11 @@ class TestCappedParticipation:
     def test_a_client_that_was_chosen_too_often_sits_out(self) -> None:
         """30 clients, 3 a round: a fair share is a tenth; after 20 rounds 1 + 1.5 x 2 is the most."""
         setup, state = self.world([1e6, *np.linspace(1, 2, 29)], [4, *[2] * 29], 20)
-        assert 0 not in CappedParticipation().choose(setup, state, np.arange(30))
-        assert OverThresholdUtility().choose(setup, replace(state, clients=state.clients.inner), np.arange(30))[0] == 0
+        assert 0 not in CappedParticipation().select_clients(setup, state, np.arange(30))
+        assert (
+            OverThresholdUtility().select_clients(setup, replace(state, clients=state.clients.inner), np.arange(30))[0]
+            == 0
+        )
 
     def test_for_whom_the_model_has_become_worse_there_are_fewer_places(self) -> None:
         """Chosen three times in twenty rounds, one fewer than anybody may be; twice its first loss leaves it 1.2."""
@@ -222,15 +225,15 @@ class TestCappedParticipation:
         first, now = np.ones(30), np.array([2.0] + [1.0] * 29)
         worse = replace(state, ledger=replace(state.ledger, loss_first=first, loss_mean=now))
         everybody = np.arange(30)
-        assert 0 in CappedParticipation().choose(setup, state, everybody)
-        assert 0 not in CappedParticipation().choose(setup, worse, everybody)
-        assert 0 in CappedParticipation(worse_power=0.0).choose(setup, worse, everybody)
+        assert 0 in CappedParticipation().select_clients(setup, state, everybody)
+        assert 0 not in CappedParticipation().select_clients(setup, worse, everybody)
+        assert 0 in CappedParticipation(worse_power=0.0).select_clients(setup, worse, everybody)
         with pytest.raises(ValueError, match="worse_power"):
             CappedParticipation(worse_power=-1.0)
 
     def test_where_too_few_are_left_the_least_chosen_are_offered(self) -> None:
         setup, state = self.world([1.0] * 8, [9, 9, 9, 9, 9, 9, 9, 30], 5)
-        found = CappedParticipation().choose(setup, state, np.arange(8))
+        found = CappedParticipation().select_clients(setup, state, np.arange(8))
         assert len(found) == 3
         assert 7 not in found
 

@@ -13,7 +13,7 @@ from builders import Unchanged, make_ledger, make_report, make_result, make_setu
 
 from fedbalancer.core.contracts import Stateless
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
-from fedbalancer.core.types import ClientReport, Missing, RoundPlan, RoundResult, ServerState
+from fedbalancer.core.types import ClientReport, FailedClient, RoundPlan, RoundResult, ServerState
 from fedbalancer.methods.table import BASES, method
 from fedbalancer.server.server import STATEFUL_SLOTS, Server
 
@@ -37,7 +37,7 @@ def answer(plan: RoundPlan, lost: int = 1) -> RoundResult:
         make_report(client, [1.0 / number, 0.5 * row], 10.0 + row, loss_sum=10.0 / number, loss_low=0.1 * (row + 1))
         for row, client in enumerate(made)
     )
-    return RoundResult(plan, reports, tuple(Missing(client, "train") for client in missed), 50.0, 20.0)
+    return RoundResult(plan, reports, tuple(FailedClient(client, "train") for client in missed), 50.0, 20.0)
 
 
 def played(server: Server, rounds: int) -> list[ServerState]:

@@ -13,7 +13,16 @@ from builders import make_ledger, make_order
 
 from fedbalancer.client.samples import OverThreshold
 from fedbalancer.client.work import WholeEpochs
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, RoundPlan, RoundResult, Trained, Weights
+from fedbalancer.core.types import (
+    ClientWork,
+    Evaluation,
+    FloatArray,
+    Layout,
+    RoundPlan,
+    RoundResult,
+    TrainResult,
+    Weights,
+)
 from fedbalancer.methods.table import Method
 from fedbalancer.simulation.simulated import SimulatedEngine
 
@@ -59,13 +68,13 @@ class Notes:
     def initial_weights(self, seed: int) -> Weights:
         return WEIGHTS
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[Trained]:
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
         self.trained.extend(works)
         return [self._trained(work) for work in works]
 
-    def _trained(self, work: ClientWork) -> Trained:
+    def _trained(self, work: ClientWork) -> TrainResult:
         seen = np.sort(work.indices[: work.batches * work.batch_size])
-        return Trained(work.client, np.ones(2, dtype=np.float32), seen, seen.astype(np.float64) + 10.0)
+        return TrainResult(work.client, np.ones(2, dtype=np.float32), seen, seen.astype(np.float64) + 10.0)
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
         self.looked.extend(clients)

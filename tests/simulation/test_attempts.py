@@ -17,7 +17,7 @@ from fedbalancer.client.round import ClientRound
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.contracts import Availability, WorkPolicy
 from fedbalancer.core.types import FloatArray, IndexArray, Order, RoundPlan
-from fedbalancer.simulation.attempts import RoundClock, attempted, close_round
+from fedbalancer.simulation.attempts import RoundClock, close_round, simulate_attempts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, Traces
 
 PERIOD = 64.0
@@ -104,7 +104,7 @@ def test_a_cohort_goes_as_its_clients_would_go_one_by_one(
         there = Traces(rows, PERIOD)
     batch_s, download_s, upload_s = np.array([client[3:] for client in cohort], dtype=float).reshape(-1, 3).T
     rounds = [selected(*client[:3], name, order, work) for client, name in zip(cohort, clients, strict=True)]
-    found = attempted(rounds, DeviceDraws(batch_s, download_s, upload_s), order, RoundClock(there, 20.0))
+    found = simulate_attempts(rounds, DeviceDraws(batch_s, download_s, upload_s), order, RoundClock(there, 20.0))
     expected = [one_by_one(client, name, order, work, there) for client, name in zip(cohort, clients, strict=True)]
     columns = (found.makes_it, found.why, found.batches, found.elapsed_s)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == [row[:4] for row in expected]
@@ -121,7 +121,7 @@ def test_closes_with_the_quorum_or_at_the_deadline(
     clients = names(len(arrivals))
     times = np.array([time for time, _ in arrivals], dtype=float)
     rounds = [selected(1, 1, False, name, make_order(), AllOrNothing()) for name in clients]
-    empty = attempted(rounds, DeviceDraws(times, times, times), make_order(), RoundClock(AlwaysOn(), 0.0))
+    empty = simulate_attempts(rounds, DeviceDraws(times, times, times), make_order(), RoundClock(AlwaysOn(), 0.0))
     attempts = replace(empty, elapsed_s=times, makes_it=np.array([comes for _, comes in arrivals], dtype=bool))
     accepted, seconds = close_round(RoundPlan(make_order(deadline_s=deadline_s), clients, quorum), attempts)
     coming = sorted((time, name) for (time, comes), name in zip(arrivals, clients, strict=True) if comes)[:quorum]

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedbalancer as fb
-from fedbalancer.core.types import Trained
+from fedbalancer.core.types import TrainResult
 from fedbalancer.simulation.seen import seen_losses
 
 COLUMNS = ["seen_loss_p10", "seen_loss_p50", "seen_loss_p90"]
 
 
-def trained(*losses: float) -> Trained:
-    return Trained("ann", np.zeros(1, dtype=np.float32), np.arange(len(losses)), np.array(losses))
+def trained(*losses: float) -> TrainResult:
+    return TrainResult("ann", np.zeros(1, dtype=np.float32), np.arange(len(losses)), np.array(losses))
 
 
 @given(st.lists(st.lists(st.floats(0.0, 50.0), max_size=20), max_size=5))

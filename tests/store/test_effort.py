@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from builders import make_report, make_result
 
-from fedbalancer.core.types import Missing, RoundResult, Timings
+from fedbalancer.core.types import FailedClient, RoundResult, Timings
 from fedbalancer.store.effort import device_s, sample_passes
 
 SPENT = Timings(download_s=10.0, forward_s=5.0, train_s=40.0, upload_s=20.0, paused_s=99.0)
 
 
-def round_of(missing: Missing | None = None, **order: float) -> RoundResult:
+def round_of(missing: FailedClient | None = None, **order: float) -> RoundResult:
     report = replace(make_report("ann", trained=30), timings=SPENT, epochs=5.0)
     result = make_result([report], deadline_s=60.0, epochs=5, batch_size=10, **order)
     return replace(result, missing=() if missing is None else (missing,))
@@ -24,9 +24,9 @@ def test_a_device_is_busy_while_it_downloads_looks_trains_and_uploads_but_not_wh
 
 
 def test_who_misses_the_deadline_works_until_then_and_who_is_late_for_the_quorum_to_its_end() -> None:
-    assert device_s(round_of(Missing("bob", "upload", SPENT, 30))) == 75.0 + 60.0
-    assert device_s(round_of(Missing("bob", "late", SPENT, 30))) == 75.0 + 75.0
-    assert device_s(round_of(Missing("bob", "unavailable"))) == 75.0
+    assert device_s(round_of(FailedClient("bob", "upload", SPENT, 30))) == 75.0 + 60.0
+    assert device_s(round_of(FailedClient("bob", "late", SPENT, 30))) == 75.0 + 75.0
+    assert device_s(round_of(FailedClient("bob", "unavailable"))) == 75.0
 
 
 def test_samples_count_once_for_every_epoch() -> None:
@@ -44,7 +44,7 @@ def test_less_than_an_epoch_counts_what_was_seen() -> None:
 )
 def test_work_in_vain_counts_as_far_as_there_was_time_for_it(why: str, train_s: float, passes: float) -> None:
     """Of 60 s until the deadline, 45 are left after download and forward pass."""
-    missing = Missing("bob", why, replace(SPENT, train_s=train_s), 30)
+    missing = FailedClient("bob", why, replace(SPENT, train_s=train_s), 30)
     assert sample_passes(round_of(missing)) == pytest.approx(150.0 + passes)
 
 

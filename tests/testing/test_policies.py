@@ -60,7 +60,7 @@ class NoMethods:
 
 
 class TwoSlots(NoThreshold):
-    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+    def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
         return available[: setup.clients_per_round]
 
 
@@ -353,13 +353,29 @@ class AddsToWhatItKept(NoCompression):
 
 
 BROKEN: list[tuple[str, Any, str]] = [
-    ("clients", bend(Uniform(), choose=lambda rows, *_: rows[:-1]), r"chooses \d clients of \d, not at least \d"),
-    ("clients", bend(Uniform(), choose=lambda rows, s, t, available: np.tile(available, 2)), "chooses a client twice"),
-    ("clients", bend(Uniform(), choose=lambda rows, s, *_: np.arange(len(s.ledger.size))), "which are not available"),
-    ("clients", bend(Uniform(), choose=lambda rows, *_: np.repeat(rows[:1], len(rows))), "chooses a client twice"),
-    ("clients", bend(Uniform(), choose=lambda rows, *_: rows + 1), "which are not available"),
-    ("clients", bend(Uniform(), choose=lambda rows, *_: rows.tolist()), "must be a 1-d array of integers"),
-    ("clients", bend(Uniform(), choose=lambda rows, *_: rows.astype(float)), "must be a 1-d array of integers"),
+    (
+        "clients",
+        bend(Uniform(), select_clients=lambda rows, *_: rows[:-1]),
+        r"chooses \d clients of \d, not at least \d",
+    ),
+    (
+        "clients",
+        bend(Uniform(), select_clients=lambda rows, s, t, available: np.tile(available, 2)),
+        "chooses a client twice",
+    ),
+    (
+        "clients",
+        bend(Uniform(), select_clients=lambda rows, s, *_: np.arange(len(s.ledger.size))),
+        "which are not available",
+    ),
+    (
+        "clients",
+        bend(Uniform(), select_clients=lambda rows, *_: np.repeat(rows[:1], len(rows))),
+        "chooses a client twice",
+    ),
+    ("clients", bend(Uniform(), select_clients=lambda rows, *_: rows + 1), "which are not available"),
+    ("clients", bend(Uniform(), select_clients=lambda rows, *_: rows.tolist()), "must be a 1-d array of integers"),
+    ("clients", bend(Uniform(), select_clients=lambda rows, *_: rows.astype(float)), "must be a 1-d array of integers"),
     ("deadline", bend(WaitForShare(), plan=lambda plan, *_: (0.0, plan[1])), "a deadline of 0.0 s; it must be over 0"),
     ("deadline", bend(WaitForShare(), plan=lambda plan, *_: (math.nan, plan[1])), "a deadline of nan s"),
     ("deadline", bend(WaitForShare(), plan=lambda plan, *_: (5.0, 0)), "plans a quorum of 0 for 7 clients"),
@@ -433,7 +449,7 @@ def test_what_a_slot_promises(slot: str, policy: Any, told: str) -> None:
 
 
 def test_a_selector_may_invite_more_than_k_clients() -> None:
-    assert check_policy(bend(Uniform(), choose=lambda rows, s, t, available: available)) == "clients"
+    assert check_policy(bend(Uniform(), select_clients=lambda rows, s, t, available: available)) == "clients"
 
 
 @pytest.mark.parametrize(
@@ -442,7 +458,10 @@ def test_a_selector_may_invite_more_than_k_clients() -> None:
     ids=["clients", "work", "samples", "aggregate"],
 )
 def test_bending_alone_breaks_nothing(slot: str, good: Any) -> None:
-    assert check_policy(bend(good, **{name: lambda result, *_: result for name in ("choose", "batches")}), slot) == slot
+    assert (
+        check_policy(bend(good, **{name: lambda result, *_: result for name in ("select_clients", "batches")}), slot)
+        == slot
+    )
 
 
 class RandomSubset(EverySample):
@@ -466,14 +485,14 @@ def test_the_given_generator_may_be_drawn_from() -> None:
 class FixedDraw(Stateless):
     """Draws with a generator of its own seed."""
 
-    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+    def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
         return np.random.default_rng(0).choice(available, min(setup.clients_per_round, len(available)), replace=False)
 
 
 class DrawOfTheRound(Stateless):
     """Draws by the round, and not by the seed."""
 
-    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+    def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
         rng = stream(0, "clients", state.round)
         return rng.permutation(available)[: setup.clients_per_round]
 
@@ -481,7 +500,7 @@ class DrawOfTheRound(Stateless):
 class ShuffledByRandom(Stateless):
     """The same with the standard library."""
 
-    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+    def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
         rows = available.tolist()
         random.Random(state.round).shuffle(rows)
         return np.array(rows[: setup.clients_per_round], dtype=int)
@@ -496,7 +515,7 @@ def test_a_selector_that_draws_the_same_clients_for_every_seed_is_told(policy: A
 class Largest(Stateless):
     """Decides by what is known, and draws between equals only."""
 
-    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+    def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
         ties = stream(setup.seed, "ties", state.round).random(len(available))
         return available[np.lexsort((ties, -state.ledger.size[available]))][: setup.clients_per_round]
 
@@ -504,7 +523,7 @@ class Largest(Stateless):
 class InTurn(Stateless):
     """Clients take turns, whatever the seed."""
 
-    def choose(self, setup: Setup, state: ServerState, available: Any) -> Any:
+    def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
         return np.roll(available, -state.round * setup.clients_per_round)[: setup.clients_per_round]
 
 

@@ -82,9 +82,9 @@ def bed(
 
         fedbalancer testbed --runtime litert --model har.tflite --clients 21
     """
-    from fedbalancer.methods.names import one_name, split_names
+    from fedbalancer.methods.names import canonical_name, split_names
 
-    names = tuple(one_name(name) for name in split_names(",".join(method or [METHODS])))
+    names = tuple(canonical_name(name) for name in split_names(",".join(method or [METHODS])))
     folder = out if out is not None else Path("runs") / f"testbed-{task}"
     result = run(
         folder, phones, overwrite, methods=names, clients=clients, speed=speed, rounds=rounds, seed=seed, task=task,

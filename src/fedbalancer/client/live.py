@@ -16,7 +16,7 @@ from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound, Released
 from fedbalancer.client.summary import coarse, system_generator
 from fedbalancer.core.contracts import Training, is_private
-from fedbalancer.core.types import FloatArray, IndexArray, Layout, Order, Trained
+from fedbalancer.core.types import FloatArray, IndexArray, Layout, Order, TrainResult
 
 SHORTEST_S = 1e-9
 
@@ -77,7 +77,7 @@ class LiveRound(ClientRound):
 
     def look_by(self, forward: Callable[[], FloatArray]) -> None:
         """Look if it must and there is time, by a function that gives the loss of every sample in a forward pass."""
-        if not self.must_look or not self._has_time():
+        if not self.needs_forward_pass or not self._has_time():
             return
         from_s = self._clock.now_s()
         self.look(forward())
@@ -88,23 +88,23 @@ class LiveRound(ClientRound):
     def may_train(self) -> bool:
         """Whether there is time, and reason, for one more batch."""
         self._has_time()
-        return self.goes_on(self.done, self.elapsed_s(), self.batch_s(), self.budget_s)
+        return self.should_continue(self.done, self.elapsed_s(), self.batch_s(), self.budget_s)
 
     def _has_time(self) -> bool:
         """Whether the budget is not spent. Where a late report counts, one that is, in vain, grows by deadlines."""
         deadline_s, elapsed_s = self.order.deadline_s, self.elapsed_s()
         while self._late_counts and 0 < deadline_s < math.inf and elapsed_s >= self.budget_s and not self._counts():
             self.budget_s += deadline_s
-        return self.may_start(elapsed_s, self.budget_s)
+        return self.can_finish(elapsed_s, self.budget_s)
 
     def _counts(self) -> bool:
         """Whether anything of what was trained so far makes a report."""
-        return not self.must_look and self.counted(self.done) > 0
+        return not self.needs_forward_pass and self.countable_batches(self.done) > 0
 
     def must_keep(self) -> bool:
         """Whether what was trained so far counts, but not together with one more batch."""
         done = self.done
-        return done > 0 and self.counted(done) == done and self.counted(done + 1) != done + 1
+        return done > 0 and self.countable_batches(done) == done and self.countable_batches(done + 1) != done + 1
 
     def has_trained(self, rows: IndexArray) -> None:
         """One more batch is done."""
@@ -117,7 +117,7 @@ class LiveRound(ClientRound):
     def batches(self) -> Iterator[IndexArray]:
         """The mini-batches to train, one by one, until all epochs are done or the method's policy stops the client for
         its deadline. What is handed out counts as trained when the next one is asked for."""
-        if self.must_look:  # there was no time for it, so there is none to train
+        if self.needs_forward_pass:  # there was no time for it, so there is none to train
             return
         for _, rows in batches(self.work()):
             if not self.may_train():
@@ -136,15 +136,15 @@ class LiveRound(ClientRound):
         self.done = self.all_batches if epochs is None else round(epochs * self.per_epoch)
         self.train_s = self._clock.now_s() - self._train_from_s
 
-    def train_by(self, training: Training) -> Trained | None:
+    def train_by(self, training: Training) -> TrainResult | None:
         """Train until done or out of time; None where nothing of it counts under the policy."""
         for rows in self.batches():
             if self.must_keep():
                 training.keep()
             training.step(rows)
-        if not (counted := self.counted(self.done)):
+        if not (batches := self.countable_batches(self.done)):
             return None
-        return training.result() if counted == self.done else training.kept()
+        return training.result() if batches == self.done else training.kept()
 
     def reported_seconds(self) -> tuple[float, float, float]:
         """How long the client was busy, with the forward pass, and with training; beside a private summary in two
@@ -162,7 +162,7 @@ class LiveRound(ClientRound):
     def _is_private(self) -> bool:
         return is_private(self.policies.summary)
 
-    def finished(self, trained: Trained | None, layout: Layout) -> Released | None:
+    def finished(self, trained: TrainResult | None, layout: Layout) -> Released | None:
         """The report of what was trained, after what it took was remembered. Noise on the statistics is drawn from the
         operating system's generator: whoever knows the order's seed, the server first of all, must not know it."""
         batch_s = self.batch_s()

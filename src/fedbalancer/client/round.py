@@ -18,7 +18,7 @@ from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.forecast import batches_by_forecast
 from fedbalancer.client.memory import ClientMemory, updated_losses
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.summary import looks_every_round, with_estimates, without_counts
+from fedbalancer.client.summary import forward_pass_every_round, with_estimates, without_counts
 from fedbalancer.core.contracts import Compressor, is_private
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import integer_seed, stream
@@ -31,7 +31,7 @@ from fedbalancer.core.types import (
     Layout,
     Order,
     Summary,
-    Trained,
+    TrainResult,
     Weights,
     batches_per_epoch,
 )
@@ -65,20 +65,20 @@ class ClientRound:
         self._expected_batch_s = batch_s
         self._has_looked = False
         self._looked: FloatArray | None = None
-        asked_anyway = looks_every_round(policies)
+        asked_anyway = forward_pass_every_round(policies)
         known = None if policies.forward_pass == "every" else memory.losses
         self._indices = None if asked_anyway else self._selected(known)
 
     # What to train on
 
     @staticmethod
-    def may_start(soonest_s: float, deadline_s: float) -> bool:
+    def can_finish(soonest_s: float, deadline_s: float) -> bool:
         """Whether there is any use in looking or training, if the report of nothing would be done at `soonest_s`. Who
         cannot start sees no loss and no batch, and has nothing to remember of the round."""
         return soonest_s < deadline_s
 
     @property
-    def must_look(self) -> bool:
+    def needs_forward_pass(self) -> bool:
         """Whether the samples cannot be selected before a forward pass over all of them."""
         return self._indices is None
 
@@ -147,9 +147,9 @@ class ClientRound:
     @property
     def _least(self) -> int:
         """The fewest batches that make a report."""
-        return bisect_left(range(1, self.all_batches), 1, key=self.counted) + 1
+        return bisect_left(range(1, self.all_batches), 1, key=self.countable_batches) + 1
 
-    def goes_on(self, done: int, elapsed_s: float, batch_s: float, budget_s: float) -> bool:
+    def should_continue(self, done: int, elapsed_s: float, batch_s: float, budget_s: float) -> bool:
         """Whether a client that cannot know how long it will take trains another batch after `done`, `elapsed_s` after
         its start, at `batch_s` a batch so far, if it has to report after `budget_s`.
 
@@ -157,12 +157,12 @@ class ClientRound:
         the middle of a unit that seems no longer to fit, and before the first, the client goes on in hope until the
         budget is spent: a prediction from too few batches must not lose the round, nor the chance to learn better.
         """
-        if done >= self.all_batches or self.must_look or not self.may_start(elapsed_s, budget_s):
+        if done >= self.all_batches or self.needs_forward_pass or not self.can_finish(elapsed_s, budget_s):
             return False
         wanted = self.batches_in_time(lambda batches: elapsed_s + max(batches - done, 0) * batch_s, budget_s)
         return wanted != done or done == 0
 
-    def counted(self, done: int) -> int:
+    def countable_batches(self, done: int) -> int:
         """How many of the batches done make a report under the policy: whole epochs, all or nothing, or every one."""
         return self.batches_in_time(lambda batches: 0.0 if batches <= done else math.inf, 0.0)
 
@@ -191,11 +191,11 @@ class ClientRound:
         """Remember how long an upload took, if the next one is forecast by it."""
         self.memory = self.memory.uploaded(upload_s) if self.forecasts else self.memory
 
-    def released(self, trained: Trained, batch_s: float, layout: Layout, noise: np.random.Generator) -> Released:
+    def released(self, trained: TrainResult, batch_s: float, layout: Layout, noise: np.random.Generator) -> Released:
         """The report of a training. `noise` is where the noise on the statistics comes from: a device draws it where
         nobody else can."""
         losses = updated_losses(self.memory.losses, self.size, trained.seen, trained.losses)
-        told = self._of_received_model() if looks_every_round(self.policies) else losses
+        told = self._of_received_model() if forward_pass_every_round(self.policies) else losses
         policy = self.policies.summary
         summary = policy.summarize(told, trained.seen, batch_s, self.order, noise)
         if (by_steps := getattr(policy, "by_steps", None)) is not None:
@@ -241,7 +241,7 @@ def received(sent: Weights | bytes, compress: Compressor, layout: Layout, order:
     return compress.decode(sent, layout, compress_seed(order, client)) if isinstance(sent, bytes) else sent
 
 
-def understood(
+def decode_summaries(
     reports: Sequence[ClientReport], policies: ClientPolicies, order: Order, size_of: Callable[[str], int]
 ) -> tuple[ClientReport, ...]:
     """The reports of a round with the statistics that the server's half of the summary reads from them together, and

@@ -27,7 +27,7 @@ from fedbalancer.core.types import (
     ServerState,
     Setup,
     Summary,
-    Trained,
+    TrainResult,
     Weights,
 )
 
@@ -176,7 +176,7 @@ class ServerPolicy(Protocol):
 class ClientSelector(ServerPolicy, Protocol):
     """Who takes part."""
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         """Ledger rows of the cohort: different ones of `available`, min(K, available) of them, or more where the method
         invites more than it will wait for."""
 
@@ -225,7 +225,7 @@ class Aggregator(Protocol):
 
 
 @runtime_checkable
-class DeliveryPolicy(Protocol):
+class ModelAverage(Protocol):
     """Which model is evaluated and handed out; clients always train from the weights of the last round."""
 
     def init(self, setup: Setup) -> Any: ...
@@ -325,10 +325,10 @@ class Training(Protocol):
     def keep(self) -> None:
         """Remember the model as it is now."""
 
-    def kept(self) -> Trained:
+    def kept(self) -> TrainResult:
         """The result at the last `keep`."""
 
-    def result(self) -> Trained:
+    def result(self) -> TrainResult:
         """The result of all steps; the training is over."""
 
 
@@ -338,7 +338,7 @@ class Trainer(Protocol):
     @property
     def layout(self) -> Layout: ...
     def initial_weights(self, seed: int) -> Weights: ...
-    def train(self, weights: Weights, work: ClientWork) -> Trained: ...
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult: ...
     def losses(self, weights: Weights, client: str) -> FloatArray:
         """Loss of every sample of the client, by a forward pass in evaluation mode."""
 
@@ -353,7 +353,7 @@ class Executor(Protocol):
     @property
     def layout(self) -> Layout: ...
     def initial_weights(self, seed: int) -> Weights: ...
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[Trained]: ...
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]: ...
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]: ...
     def evaluate(self, weights: Weights) -> Evaluation: ...
     def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]: ...

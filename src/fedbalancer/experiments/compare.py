@@ -185,7 +185,7 @@ def _run(
         listen(JobEvent(key, "found"))
     first = [
         Job(spec, _place(out, spec), overwrite=overwrite and not resumed)
-        for spec in apart(plan.specs, side_by_side)
+        for spec in interleave_by_seed(plan.specs, side_by_side)
         if spec.key not in there
     ]
     with shared_results(out) as results, JobPool(plan.own_task, side_by_side, replace(each, results=results)) as pool:
@@ -204,7 +204,7 @@ def _run(
     return ComparisonRun(_scored(plan, curves), None, outcomes)
 
 
-def apart(specs: Sequence[RunSpec], side_by_side: int) -> list[RunSpec]:
+def interleave_by_seed(specs: Sequence[RunSpec], side_by_side: int) -> list[RunSpec]:
     """The runs in an order in which those that go side by side are of different seeds, and runs of one seed follow each
     other: what these have in common is then there when the next one asks for it."""
     seeds = sorted({spec.seed for spec in specs})

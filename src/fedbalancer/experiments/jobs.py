@@ -48,15 +48,15 @@ class JobPool:
         no others. If a process dies, the jobs that it took along are done again, from where they had saved; they fail
         if that happens several times in a row and no job comes further."""
         last: dict[tuple[str, int], JobEvent] = {}
-        reached, in_vain = _Reached(listen), 0
-        while in_vain < TRIES:
+        reached, fruitless_rounds = _Reached(listen), 0
+        while fruitless_rounds < TRIES:
             before = (len(last), reached.rounds)
             for event in self._ended([job for job in jobs if job.key not in last], reached, stopped):
                 last[event.key] = event
                 listen(event)
             if len(last) == len(jobs) or stopped():
                 break
-            in_vain = in_vain + 1 if (len(last), reached.rounds) == before else 0
+            fruitless_rounds = fruitless_rounds + 1 if (len(last), reached.rounds) == before else 0
             self._end()
         for job in jobs:
             if job.key not in last:

@@ -13,7 +13,7 @@ from fedbalancer.core.task import Task
 from fedbalancer.experiments.simulation import resolve_spec, timed_clock_s
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.trust import check_trusted, code_of
-from fedbalancer.methods.names import one_name
+from fedbalancer.methods.names import canonical_name
 from fedbalancer.methods.table import Method
 from fedbalancer.reporting.rule import GRID, Rule, check_rule
 from fedbalancer.reporting.scores import check_targets
@@ -50,7 +50,7 @@ class ComparisonPlan:
         (fair or paper) is how the runs are evaluated and scored, `targets` are shares of the reference's final
         accuracy, the main one first."""
         numbers = _numbers(seeds)
-        methods = [one_name(method) if isinstance(method, str) else method for method in methods]
+        methods = [canonical_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
         if not numbers or not names:
             raise BadSetting("a comparison needs at least one method and one seed")

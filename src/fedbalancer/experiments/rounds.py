@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
-from fedbalancer.client.summary import looks_every_round
+from fedbalancer.client.summary import forward_pass_every_round
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.types import Evaluation, RoundResult, ServerState, Weights
 from fedbalancer.experiments.grid import Reached, grid_times, is_at
@@ -54,7 +54,7 @@ class RunLoop:
         if restored is not None:
             self.state, memory, arrays = restored
             simulation.engine.restore(arrays)
-            if not simulation.engine.saves_losses and not looks_every_round(simulation.method.client):
+            if not simulation.engine.saves_losses and not forward_pass_every_round(simulation.method.client):
                 recorder.log(
                     "exact losses were not saved", why="the run is private; clients look at their samples again, so "
                     "its results may differ from those of a run that was not stopped (save_exact_losses=true)",
@@ -140,7 +140,7 @@ class RunLoop:
         """Name in the log whose report was left out, why, and until which round it sits out."""
         for missing in result.missing:
             if missing.problem:
-                until = self.state.bench.until[missing.client]
+                until = self.state.suspensions.until[missing.client]
                 self.recorder.log(
                     "report left out", client=missing.client, round=self.state.round, why=missing.problem, until=until
                 )

@@ -14,7 +14,7 @@ from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.core.task import Task
 from fedbalancer.data.tasks import load_task
 from fedbalancer.data.tasks.label_noise import with_label_noise
-from fedbalancer.methods.names import check_name, one_name, spelt
+from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
 from fedbalancer.methods.table import Method
 from fedbalancer.store import new_manifest
 from fedbalancer.training.fast.provenance import description
@@ -93,7 +93,7 @@ class RunSpec:
         if isinstance(self.task, str) and self.task.endswith(".toml"):  # so that `resume` finds it from anywhere
             object.__setattr__(self, "task", str(Path(self.task).absolute()))
         if isinstance(self.method, str):
-            object.__setattr__(self, "method", one_name(self.method))
+            object.__setattr__(self, "method", canonical_name(self.method))
         elif self.method is not None:
             check_name(self.method.name)
         for name in ("seed", "rounds", "users"):
@@ -130,7 +130,7 @@ class RunSpec:
     @property
     def own_settings(self) -> Mapping[str, Any]:
         """The settings in the brackets of the method's name, which go over all others."""
-        return spelt(self.method).layer if isinstance(self.method, str) else self.method.settings
+        return parse_method_name(self.method).layer if isinstance(self.method, str) else self.method.settings
 
     def load_task(self) -> Task:
         """The task itself."""

@@ -21,7 +21,7 @@ from fedbalancer.core.paths import cache_folder
 from fedbalancer.data.own.toml import model_name
 from fedbalancer.data.registry import TASKS
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.methods.names import spelt
+from fedbalancer.methods.names import parse_method_name
 
 EVERYTHING = None
 """For whom trusts whatever a folder names."""
@@ -30,7 +30,7 @@ EVERYTHING = None
 def code_of(spec: RunSpec, methods: Sequence[object] = ()) -> tuple[str, ...]:
     """The code that is not ours and that a run of this spec, or of these methods, would import: each in a sentence."""
     names = [name for name in (spec.method, *methods) if isinstance(name, str)]
-    slots = [*_slots(spec.overrides), *(slot for name in names for slot in spelt(name).slots.items())]
+    slots = [*_slots(spec.overrides), *(slot for name in names for slot in parse_method_name(name).slots.items())]
     policies = [
         f"policy {text} of slot {slot}, {_origin(text)}" for slot, text in slots if ":" in str(text).partition("(")[0]
     ]

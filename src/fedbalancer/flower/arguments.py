@@ -55,16 +55,16 @@ class Evaluators:
 
     @classmethod
     def of(
-        cls, federated: bool, fraction: float | None, least: int | None, in_vain: Iterable[str]
+        cls, federated: bool, fraction: float | None, least: int | None, fruitless_rounds: Iterable[str]
     ) -> Evaluators:  # fmt: skip
-        """What the arguments say. `in_vain` names what else was given for an evaluation on clients."""
+        """What the arguments say. `fruitless_rounds` names what else was given for an evaluation on clients."""
         if fraction is not None and not 0 <= fraction <= 1:
             raise BadSetting(f"fraction_evaluate = {fraction} must be from 0 to 1")
         if least is not None and least < 0:
             raise BadSetting(f"min_evaluate_nodes = {least} must be at least 0")
         if federated and fraction == 0:
             raise BadSetting("federated_evaluate=True and fraction_evaluate = 0 contradict each other")
-        given = [*in_vain, *([] if least is None else ["min_evaluate_nodes"])]
+        given = [*fruitless_rounds, *([] if least is None else ["min_evaluate_nodes"])]
         if not federated and fraction is None and given:
             raise BadSetting(f"{given[0]} would have no effect: clients evaluate only with federated_evaluate=True")
         share = (1.0 if federated else 0.0) if fraction is None else float(fraction)

@@ -24,7 +24,7 @@ from fedbalancer.client.live import DeviceClock, LiveRound, WallClock
 from fedbalancer.client.policies import ClientPolicies, of_client
 from fedbalancer.core.contracts import is_private
 from fedbalancer.core.errors import BadData, BadSetting
-from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, Trained, Weights
+from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights
 from fedbalancer.flower.compat import Array, ArrayRecord, Context, Message, RecordDict, reply_to
 from fedbalancer.flower.layout import Faulty, ModelLayout
 from fedbalancer.flower.memory import Keeper, SavedMemory
@@ -106,7 +106,7 @@ class LocalRound:
             live.look(self._checked(given, "losses"), keep=False)
         elif forward is not None:
             live.look_by(lambda: self._checked(np.array(forward(), dtype=np.float64), "forward"))
-        elif live.must_look:
+        elif live.needs_forward_pass:
             live.look(np.full(live.size, np.nan), keep=False)
         return live.indices
 
@@ -160,14 +160,14 @@ class LocalRound:
         live, own = self.live, checked_metrics(metrics)
         if not self._asked:
             live.trained_otherwise(epochs)
-        if arrays is None or live.must_look or not live.counted(live.done):
+        if arrays is None or live.needs_forward_pass or not live.countable_batches(live.done):
             return self.report(None)
         rows = np.unique((live.seen if self._asked else live.indices) if seen is None else np.asarray(seen))
         update = np.asarray(self._flat(arrays) - self.weights(), dtype=np.float32)
-        return self.report(Trained(self.client, update, rows, self._fresh(losses, rows)), as_model, own)
+        return self.report(TrainResult(self.client, update, rows, self._fresh(losses, rows)), as_model, own)
 
     def report(
-        self, trained: Trained | None, as_model: bool = False, metrics: Mapping[str, float] | None = None
+        self, trained: TrainResult | None, as_model: bool = False, metrics: Mapping[str, float] | None = None
     ) -> Message:
         """The reply with what was trained, in the order of the model that was sent; None: nothing of it counts."""
         live = self.live

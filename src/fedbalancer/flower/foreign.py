@@ -32,19 +32,19 @@ def with_aggregation(method: Method, policy: Any) -> Method:
     if type(policy).__name__.startswith("SecAgg") and type(policy).__module__.startswith("flwr."):
         raise BadSetting(f"aggregate={type(policy).__name__} {NO_SECURE_AGGREGATION}")
     if not hasattr(policy, "aggregate_train"):
-        return method.changed(aggregate=policy)
+        return method.with_policies(aggregate=policy)
     from fedbalancer.flower.aggregate import FlowerAggregator
 
     name = type(policy).__name__
     aggregator = FlowerAggregator(policy)
     _check_configuration(policy, name)
-    changed = method.changed(aggregate=aggregator)
+    method_with = method.with_policies(aggregate=aggregator)
     if "FedProx" not in _classes(policy):
-        return changed
+        return method_with
     mu = float(policy.proximal_mu)
     if method.client.mu not in (0.0, mu):
         raise BadSetting(f"{name} has mu {mu:g} and the method {method.name} {method.client.mu:g}; choose one of them")
-    return changed.changed(mu=mu)
+    return method_with.with_policies(mu=mu)
 
 
 def sent_with_orders(policy: Any) -> dict[str, float]:

@@ -29,7 +29,7 @@ from fedbalancer.flower.speeds import Speeds
 from fedbalancer.flower.waiting import WAITING, Waiting
 from fedbalancer.methods.table import Method
 from fedbalancer.privacy.spending import RELEASES
-from fedbalancer.server.suspensions import Bench
+from fedbalancer.server.suspensions import Suspensions
 from fedbalancer.store.privacy import spending_for
 
 __all__ = ["WAITING", "GridEngine", "Waiting"]
@@ -78,7 +78,7 @@ class GridEngine:
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.speeds, self.empty_rounds = Speeds(), 0
-        self.bench, self.pauses, self.played = Bench(), Pauses(), 0
+        self.suspensions, self.pauses, self.played = Suspensions(), Pauses(), 0
         self.unanswered: set[str] = set()
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
@@ -121,7 +121,7 @@ class GridEngine:
             self.speeds.met([self.nodes.greetings[client]])
         guard_s = self.empty_rounds * self.settings.guard_s
         expected_s = {client: seconds + guard_s for client, seconds in self.overheads.all_expected_s().items()}
-        self.ledger = self.speeds.taught(with_network(grown, expected_s)) if measure_network else grown
+        self.ledger = self.speeds.update_speeds(with_network(grown, expected_s)) if measure_network else grown
         return self.ledger
 
     def available(self, clock_s: float) -> IndexArray:
@@ -148,20 +148,20 @@ class GridEngine:
             self._sleep(self.waiting.poll_s)
         self._window_s, self._settled = self._clock() - began, True
 
-    def suspended(self, bench: Bench, played: int) -> Bench:
+    def suspended(self, suspensions: Suspensions, played: int) -> Suspensions:
         """Who sits out after `played` rounds: also those that left an order unanswered, until they restart."""
         restarted, self.nodes.returned = self.nodes.returned, set()
         self.pauses.forget(restarted)
         silent, self.unanswered = self.unanswered - restarted, set()
-        bench = bench.answering(restarted).unanswered(sorted(silent), played)
+        suspensions = suspensions.answering(restarted).unanswered(sorted(silent), played)
         for client in sorted(silent):
-            self.say("sits out", client=client, round=played, until=bench.until[client], why="it did not answer")
-        self.bench, self.played = bench, played
-        return bench
+            self.say("sits out", client=client, round=played, until=suspensions.until[client], why="it did not answer")
+        self.suspensions, self.played = suspensions, played
+        return suspensions
 
     def _free(self) -> tuple[list[str], list[str]]:
         present = (client for client in self.nodes.present() if client in self.known.position and self._may(client))
-        there = self.pauses.without(self.bench.without(present, self.played), self.played)
+        there = self.pauses.without(self.suspensions.without(present, self.played), self.played)
         busy = self.mailbox.busy() | self.late.clients
         return [client for client in there if client not in busy], [client for client in there if client in busy]
 

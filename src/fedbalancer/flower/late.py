@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fedbalancer.core.types import ClientReport, Missing, RoundPlan
+from fedbalancer.core.types import ClientReport, FailedClient, RoundPlan
 from fedbalancer.flower.compat import RecordDict
 from fedbalancer.flower.orders import TRAIN
 
@@ -41,7 +41,7 @@ class LateReports:
         self._closed: dict[int, OpenRound] = {}
         self._under_way: set[str] = set()
         self.arrived: list[LateReport] = []
-        self.ended: dict[str, Missing] = {}
+        self.ended: dict[str, FailedClient] = {}
 
     def take(self, arrival: Arrival) -> bool:
         """A reply to a closed round; whether it will count."""
@@ -49,7 +49,7 @@ class LateReports:
         if closed is None:
             return False
         found = closed.read(arrival)
-        if isinstance(found, Missing):
+        if isinstance(found, FailedClient):
             self.ended[found.client] = found
             return False
         self.keep(found, closed, arrival)
@@ -81,7 +81,7 @@ class LateReports:
         self.arrived = [each for each in self.arrived if each not in joins]
         return joins
 
-    def closes(self, round: OpenRound, heard: Iterable[str]) -> tuple[dict[str, Missing], tuple[str, ...]]:
+    def closes(self, round: OpenRound, heard: Iterable[str]) -> tuple[dict[str, FailedClient], tuple[str, ...]]:
         """A round closes in which these clients were heard of: who came to nothing since the last, and who of all is
         still under way."""
         self._closed[round.plan.order.round] = round
@@ -89,6 +89,6 @@ class LateReports:
         self._closed = {number: kept for number, kept in self._closed.items() if number in open_rounds}
         still = {*self.waiting, *(each.report.client for each in self.arrived)}
         gone = self._under_way - still - set(heard) - set(self.ended)
-        ended = self.ended | {client: Missing(client, SILENT) for client in gone}
+        ended = self.ended | {client: FailedClient(client, SILENT) for client in gone}
         self._under_way, self.ended = still, {}
         return ended, tuple(sorted(still))

@@ -14,7 +14,7 @@ import numpy as np
 from fedbalancer.client.live import HeldClock, WallClock
 from fedbalancer.core.contracts import Draw, Training
 from fedbalancer.core.task import Samples, check_samples
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced
 from fedbalancer.flower.compat import (
     ClientApp,
@@ -72,14 +72,14 @@ def model_app(
         draw = hold(context, 0) if hold is not None else None
         if draw is not None:
             return [draw.batch_s] * count
-        samples, made = samples_and_model(context)
-        return made.timed(samples, batch_size, count)
+        samples, model = samples_and_model(context)
+        return model.timed(samples, batch_size, count)
 
     introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(_samples(data, context)))
 
     @app.train(mods=[only_updates(mod) for mod in mods])
     def train(message: Message, context: Context) -> Message:
-        samples, made = samples_and_model(context)  # before the clock starts: to load it is part of getting there
+        samples, model = samples_and_model(context)  # before the clock starts: to load it is part of getting there
         draw = _draw(hold, message, context)
         clock = WallClock() if draw is None else HeldClock(draw.batch_s)
         if draw is not None:
@@ -88,7 +88,7 @@ def model_app(
             message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method, clock=clock,
             labels=lambda: samples[1],
         )  # fmt: skip
-        reply = work.report(_trained(work, made, samples), as_model=bool(mods))
+        reply = work.report(_trained(work, model, samples), as_model=bool(mods))
         if draw is not None:
             time.sleep(draw.upload_s)
         return reply
@@ -96,17 +96,17 @@ def model_app(
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         started = time.monotonic()
-        (_, made), arrays = samples_and_model(context), message.content.array_records[ARRAYS]
+        (_, model), arrays = samples_and_model(context), message.content.array_records[ARRAYS]
         samples = _samples(test if test is not None else data, context)
         layout = ModelLayout.of(arrays)
-        found = made.evaluate(arranged(layout.flat(arrays), layout.layout, made.layout), samples)
+        found = model.evaluate(arranged(layout.flat(arrays), layout.layout, model.layout), samples)
         metrics = MetricRecord({"num-examples": found.samples, "accuracy": found.accuracy, "loss": found.loss})
         return reply_to(message, RecordDict({METRICS: metrics}), time.monotonic() - started)
 
     return app
 
 
-def _trained(work: LocalRound, model: LocalModel, samples: Samples) -> Trained | None:
+def _trained(work: LocalRound, model: LocalModel, samples: Samples) -> TrainResult | None:
     """What the client trained of the order, as far as it counts; the update in the order of the model that was sent."""
     sent = work.layout.layout
     weights = arranged(work.weights(), sent, model.layout)

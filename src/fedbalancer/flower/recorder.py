@@ -123,7 +123,7 @@ def manifest_of(
     task: str, method: str, seed: int, settings: Settings, rounds: int, **more: Any
 ) -> dict[str, Any]:  # fmt: skip
     """The manifest of a run on Flower, with the fields that people look for in a simulated run's, and `more`."""
-    made = new_manifest(
+    content = new_manifest(
         task={"name": task, "variant": "", "scale": "real"},
         method=method,
         seed=seed,
@@ -133,7 +133,7 @@ def manifest_of(
         device="real",
         **more,
     )
-    return made | {"versions": {**made["versions"], "flwr": version("flwr")}}
+    return content | {"versions": {**content["versions"], "flwr": version("flwr")}}
 
 
 def _ledger(clients: tuple[str, ...], columns: Mapping[str, Any]) -> Ledger:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fedbalancer.client.round import understood
+from fedbalancer.client.round import decode_summaries
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.types import UNDER_WAY, ClientReport, Missing, RoundPlan, RoundResult, Weights
+from fedbalancer.core.types import UNDER_WAY, ClientReport, FailedClient, RoundPlan, RoundResult, Weights
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from fedbalancer.flower.events import line
 from fedbalancer.flower.late import SILENT
@@ -28,7 +28,7 @@ class OpenRound:
     def __init__(self, engine: GridEngine, plan: RoundPlan, weights: Weights) -> None:
         self.engine, self.plan, self.weights = engine, plan, weights
         self.reports: dict[str, ClientReport] = {}
-        self.missing: dict[str, Missing] = {}
+        self.missing: dict[str, FailedClient] = {}
         self.metrics: dict[str, RecordDict] = {}
         self.up_bytes = 0
 
@@ -94,7 +94,7 @@ class OpenRound:
     def take(self, arrival: Arrival) -> None:
         """A reply of this round."""
         found = self.read(arrival)
-        if isinstance(found, Missing):
+        if isinstance(found, FailedClient):
             self.missing[found.client] = found
             self.up_bytes += _bytes(arrival.message)
         elif not self._is_full:
@@ -104,11 +104,11 @@ class OpenRound:
         elif self.plan.late != "lost":
             self.engine.late.keep(found, self, arrival)
         else:
-            self.missing[found.client] = Missing(found.client, "late", found.timings, found.summary.trained)
+            self.missing[found.client] = FailedClient(found.client, "late", found.timings, found.summary.trained)
             self.engine.speeds.heard(found.client, found.summary.batch_s)
             self.up_bytes += _bytes(arrival.message)
 
-    def read(self, arrival: Arrival) -> ClientReport | Missing:
+    def read(self, arrival: Arrival) -> ClientReport | FailedClient:
         """The report in a reply, or why there is none, which is also said."""
         client, message, number = arrival.sent.client, arrival.message, self.plan.order.round
         if arrival.problem:
@@ -116,7 +116,7 @@ class OpenRound:
         if message.has_error():
             why = f"error {message.error.code}: {message.error.reason}"
             self.engine.say("error", client=client, round=number, why=why)
-            return Missing(client, "error", problem=line(why))
+            return FailedClient(client, "error", problem=line(why))
         try:
             report, measured = unpack(message, self._expected(client), arrival.seconds)
         except Faulty as problem:
@@ -131,12 +131,12 @@ class OpenRound:
             return report
         self.engine.speeds.heard(client, batch_s_of(message, arrival.seconds))
         self.engine.say("stopped at the deadline", client=client, round=number)
-        return Missing(client, measured.phase or "train", split_timings(measured, arrival.seconds))
+        return FailedClient(client, measured.phase or "train", split_timings(measured, arrival.seconds))
 
-    def _invalid(self, client: str, problem: str) -> Missing:
+    def _invalid(self, client: str, problem: str) -> FailedClient:
         """A reply that breaks the rules. Its text is shortened: some of it comes from the client."""
         self.engine.say("invalid", client=client, round=self.plan.order.round, why=problem)
-        return Missing(client, INVALID, problem=line(problem))
+        return FailedClient(client, INVALID, problem=line(problem))
 
     def beside(self, report: ClientReport, arrival: Arrival) -> tuple[RecordDict, int]:
         """What came with a report: its client's own metrics, and how many bytes all of it had."""
@@ -172,7 +172,7 @@ class OpenRound:
             return self._understood([report for report in reports if self._has_summary(report)])
 
     def _understood(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
-        return understood(reports, self.engine.method.client, self.plan.order, self._size_of)
+        return decode_summaries(reports, self.engine.method.client, self.plan.order, self._size_of)
 
     def _has_summary(self, report: ClientReport) -> bool:
         try:
@@ -189,7 +189,7 @@ class OpenRound:
         ended, under_way = self.engine.late.closes(self, heard)
         self.missing |= ended
         for client in set(self.plan.cohort) & set(under_way):
-            self.missing[client] = Missing(client, UNDER_WAY)
+            self.missing[client] = FailedClient(client, UNDER_WAY)
         return under_way
 
     def _expected(self, client: str) -> Expected:
@@ -205,7 +205,7 @@ class OpenRound:
         return int(known.size[known.position[client]])
 
     def _miss(self, client: str, why: str, text: str) -> None:
-        self.missing[client] = Missing(client, why)
+        self.missing[client] = FailedClient(client, why)
         self.engine.say("missing", client=client, round=self.plan.order.round, why=text)
 
 

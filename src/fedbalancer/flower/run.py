@@ -54,7 +54,7 @@ class Run:
         strategy.run = self
         self.aggregation = OwnAggregation(self) if overrides(strategy, "aggregate_train") else None
         self.method = (
-            strategy.method if self.aggregation is None else strategy.method.changed(aggregate=self.aggregation)
+            strategy.method if self.aggregation is None else strategy.method.with_policies(aggregate=self.aggregation)
         )
         self.evaluate_fn, self.evaluate_config = evaluate_fn, ConfigRecord(dict(evaluate_config or {}))
         self._told: set[str] = set()
@@ -146,7 +146,7 @@ class Run:
     def _ready(self, server: Server) -> Server:
         """Before a round: who is there, and what there is to learn from those who answered the last one too late."""
         engine, assumed = self.engine, set(self.engine.speeds.assumed)
-        self.state = replace(self.state, bench=engine.suspended(self.state.bench, self.state.round))
+        self.state = replace(self.state, suspensions=engine.suspended(self.state.suspensions, self.state.round))
         if self.strategy.measure_network and engine.ledger is not None:
             engine.settle()
         self.state = self._welcomed(self.state)
@@ -160,7 +160,7 @@ class Run:
         engine, measures = self.engine, self.strategy.measure_network
         assumed = set(engine.speeds.assumed)
         for missing in result.missing:
-            if (until := self.state.bench.until.get(missing.client, 0)) > self.state.round and missing.problem:
+            if (until := self.state.suspensions.until.get(missing.client, 0)) > self.state.round and missing.problem:
                 engine.say("sits out", client=missing.client, round=self.state.round, until=until, why=missing.problem)
         seen = result.in_time if result.plan.late == "joins" else result  # what joined did not make this deadline
         self.failed = seen.ran_out_of_time
@@ -169,7 +169,7 @@ class Run:
         if measures:
             for client, until in ({} if engine.late_counts else engine.pauses.note(result)).items():
                 engine.say("paused", client=client, round=self.state.round, until=until, why="misses the deadlines")
-            self.state = replace(self.state, ledger=engine.speeds.taught(self.state.ledger, result.reports))
+            self.state = replace(self.state, ledger=engine.speeds.update_speeds(self.state.ledger, result.reports))
         elif self.failed and not self.state.ledger.explored.any():
             return self._expecting_more()
         return self._expecting_otherwise(server, assumed - engine.speeds.assumed)
@@ -245,7 +245,7 @@ class Run:
 
     def model(self, state: ServerState) -> Weights:
         """The model to evaluate and to hand out."""
-        return self.strategy.method.server.deliver.model(state)
+        return self.strategy.method.server.model_average.model(state)
 
     def _publish(self, state: ServerState) -> None:
         self.result.arrays = self.layout.record(self.model(state))

@@ -35,7 +35,7 @@ class Speeds:
         ones = np.ones(len(ledger.clients), dtype=np.int32)
         return replace(ledger, batch_s_sum=factor * ledger.batch_s, batch_s_count=ones)
 
-    def taught(self, ledger: Ledger, reports: Sequence[ClientReport] = ()) -> Ledger:
+    def update_speeds(self, ledger: Ledger, reports: Sequence[ClientReport] = ()) -> Ledger:
         """The ledger, in which the `reports` of a round are recorded, with all else that was measured: a measurement
         takes the place of an assumption, and those still assumed are as fast as the others."""
         first = {report.client: report.summary.batch_s for report in reports if report.client in self.assumed}

@@ -26,7 +26,7 @@ from fedbalancer.flower.hooks import RoundHooks, overrides
 from fedbalancer.flower.recorder import RunRecorder, ending, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods.modifiers import LAST
-from fedbalancer.methods.names import spelt
+from fedbalancer.methods.names import parse_method_name
 from fedbalancer.methods.robust import robust as robust_of
 from fedbalancer.methods.table import SLOTS, Method
 from fedbalancer.methods.table import method as method_of
@@ -40,7 +40,7 @@ def _robust(method: str | Method) -> str | Method:
     """The liar-proof form of a method."""
     if not isinstance(method, str):
         return replace(robust_of(method), name=f"{method.name}{LAST}")
-    found = spelt(method)
+    found = parse_method_name(method)
     return method if LAST in found.stem else str(replace(found, stem=found.stem + LAST))
 
 
@@ -114,10 +114,10 @@ class Strategy(RoundHooks):
             "learning_rate": learning_rate, "eval_every": eval_every,
         }  # fmt: skip
         method = _robust(method) if robust else method
-        in_brackets = spelt(method).layer if isinstance(method, str) else method.settings
+        in_brackets = parse_method_name(method).layer if isinstance(method, str) else method.settings
         self.settings = resolve(given, settings or {}, in_brackets)
-        made = method_of(method, self.settings) if isinstance(method, str) else method
-        self.method = made if aggregate is None else with_aggregation(made, aggregate)
+        composed = method_of(method, self.settings) if isinstance(method, str) else method
+        self.method = composed if aggregate is None else with_aggregation(composed, aggregate)
         self.named = isinstance(method, str) and not self.settings.slots
         if getattr(self.method.summary, "needs_secure_aggregation", False):
             raise BadSetting(

@@ -45,7 +45,7 @@ def client_app(
     @cache
     def ready() -> TorchModel:
         """The model of the app; made when it is first needed, because an app is imported more often than it trains."""
-        made = TorchModel(
+        built = TorchModel(
             model, loss=loss, metric=metric, engine=engine, device=device, optimizer=optimizer,
             example=lambda: example[0],
         )  # fmt: skip
@@ -53,8 +53,8 @@ def client_app(
             import torch
 
             torch.set_num_threads(threads)
-        _ = made.plan  # so that no round pays for trying the layers
-        return made
+        _ = built.plan  # so that no round pays for trying the layers
+        return built
 
     example: list[Any] = []
 

@@ -30,7 +30,7 @@ class Method:
                 return getattr(getattr(self, side), slot)
         raise AttributeError(f"a method has no {slot!r}")
 
-    def changed(self, **slots: Any) -> Method:
+    def with_policies(self, **slots: Any) -> Method:
         """The same method with other choices in some slots, whichever side runs them.
 
         >>> Method("mine").changed(forward_pass="every", mu=0.1).client.mu
@@ -58,7 +58,7 @@ def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> S
         epoch_batches=method.server.epoch_batches,
         learning_rate=settings.learning_rate,
         clip_norm=settings.clip_norm,
-        looks_every_round=method.client.forward_pass == "every",
+        forward_pass_every_round=method.client.forward_pass == "every",
         loss_noise=getattr(method.client.summary, "loss_noise", None),
         stops_in_epoch=getattr(method.client.work, "stops_in_epoch", False),
     )

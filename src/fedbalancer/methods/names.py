@@ -34,7 +34,7 @@ _PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
 @dataclass(frozen=True)
-class Spelling:
+class MethodName:
     """A method's name in its parts: base and modifiers, settings in brackets (checked), and policies for slots."""
 
     stem: str
@@ -52,22 +52,22 @@ class Spelling:
         return f"{self.stem}[{','.join(inside)}]" if inside else self.stem
 
 
-def one_name(name: str) -> str:
+def canonical_name(name: str) -> str:
     """The one spelling of a method's name.
 
     >>> one_name("fedbalancer[ p = 0.75, w=5 ]"), one_name("fedavg[deadline=0.50t]")
     ('fedbalancer[w=5,p=.75]', 'fedavg[deadline=.5T]')
     """
-    return str(spelt(name))
+    return str(parse_method_name(name))
 
 
-def spelt(name: str) -> Spelling:
+def parse_method_name(name: str) -> MethodName:
     """A name in its parts, with every setting in brackets checked; base and modifiers are left to `method`."""
     name = name.strip()
     check_name(name)
     stem, bracket, rest = name.partition("[")
     if not bracket:
-        return Spelling(stem)
+        return MethodName(stem)
     if not rest.endswith("]"):
         raise BadSetting(f"method {name!r} must end with its settings in brackets, as in {stem}[w=5,p=.75]")
     settings: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def spelt(name: str) -> Spelling:
             slots[key] = _policy(name, key, text)
         else:
             settings[key] = _setting(name, key, text)
-    found = Spelling(stem.strip(), _ordered(settings, Settings.model_fields), _ordered(slots, SLOTS))
+    found = MethodName(stem.strip(), _ordered(settings, Settings.model_fields), _ordered(slots, SLOTS))
     check_name(str(found))
     return found
 
@@ -96,20 +96,20 @@ def with_slots(name: str, slots: Mapping[str, str]) -> str:
     for slot in slots:
         if slot not in SLOTS:
             raise UnknownName("slot", slot, SLOTS)
-    own = spelt(name)
+    own = parse_method_name(name)
     added = {slot: _policy(name, slot, text) for slot, text in slots.items()}
-    found = str(Spelling(own.stem, own.settings, _ordered({**added, **own.slots}, SLOTS)))
+    found = str(MethodName(own.stem, own.settings, _ordered({**added, **own.slots}, SLOTS)))
     check_name(found)
     return found
 
 
-def with_choices(spelling: Spelling, choices: Mapping[str, Any]) -> str:
+def with_choices(spelling: MethodName, choices: Mapping[str, Any]) -> str:
     """The name of a method some of whose choices are objects: they stand in it as they would be written, or by their
     class alone where that is no plain text or too long, or as "own" where even that is."""
     others = {key: value_text(value) for key, value in choices.items() if key not in SLOTS}
     for text_of in (_as_written, lambda policy: type(policy).__name__, lambda policy: "own"):
         slots = {**spelling.slots, **{slot: text_of(choices[slot]) for slot in SLOTS if slot in choices}}
-        name = str(Spelling(spelling.stem, spelling.settings, {**_ordered(slots, SLOTS), **others}))
+        name = str(MethodName(spelling.stem, spelling.settings, {**_ordered(slots, SLOTS), **others}))
         if len(name.encode(errors="replace")) <= LONGEST_BYTES:
             break
     return name

@@ -8,8 +8,8 @@ from typing import Any
 from fedbalancer.client import policies
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.methods.names import WAITS, fixed_multiple
-from fedbalancer.methods.slots import SLOTS, checked, load_policy, made, read_call
-from fedbalancer.server import aggregate, clients, deadline, deliver, late, pace, threshold
+from fedbalancer.methods.slots import SLOTS, build_policy, checked, load_policy, read_call
+from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
 
 
 def _classes(module: Any) -> dict[str, type]:
@@ -24,7 +24,7 @@ KNOWN: Mapping[str, Mapping[str, type]] = {
     "threshold": _classes(threshold),
     "pace": _classes(pace),
     "aggregate": _classes(aggregate),
-    "deliver": _classes(deliver),
+    "model_average": _classes(model_average),
     "late": _classes(late),
     **policies.KNOWN,
 }
@@ -45,7 +45,7 @@ def policy(slot: str, text: str) -> Any:
         return load_policy(slot, text)
     name, arguments = read_call(f"slots.{slot} = {text!r}", text)
     if name in KNOWN[slot]:
-        return checked(slot, text, made(slot, text, KNOWN[slot][name], arguments))
+        return checked(slot, text, build_policy(slot, text, KNOWN[slot][name], arguments))
     if name.isidentifier():
         raise UnknownName(f"policy for slot {slot}:", name, KNOWN[slot])
     return load_policy(slot, text)

@@ -19,7 +19,7 @@ STEERED = (LearnedWork, PeakDeadline, UsefulWork)
 def robust(method: Method) -> Method:
     """The method with every choice that believes its clients made safe: medians for the loss threshold and the pace,
     a floor and a rate limit for the deadline, a cap on participation, clipped updates. What needs nothing stays."""
-    return method.changed(
+    return method.with_policies(
         clients=_clients(method.clients),
         deadline=LimitedDeadline(method.deadline) if isinstance(method.deadline, STEERED) else method.deadline,
         threshold=RecentThreshold() if isinstance(method.threshold, InterpolatedThreshold) else method.threshold,

@@ -14,8 +14,8 @@ from fedbalancer.core.contracts import (
     ClientSelector,
     Compressor,
     DeadlinePolicy,
-    DeliveryPolicy,
     LatePolicy,
+    ModelAverage,
     PacePolicy,
     SampleSelector,
     Stateless,
@@ -33,7 +33,7 @@ SLOTS: dict[str, type] = {
     "deadline": DeadlinePolicy,
     "work": WorkPolicy,
     "aggregate": Aggregator,
-    "deliver": DeliveryPolicy,
+    "model_average": ModelAverage,
     "late": LatePolicy,
     "threshold": ThresholdPolicy,
     "pace": PacePolicy,
@@ -70,7 +70,7 @@ def load_policy(slot: str, text: str) -> Any:
     if slot not in SLOTS:
         raise UnknownName("slot", slot, SLOTS)
     path, arguments = read_call(f"slots.{slot} = {text!r}", text)
-    return checked(slot, text, made(slot, text, load_class(f"slots.{slot} = {text!r}", path), arguments))
+    return checked(slot, text, build_policy(slot, text, load_class(f"slots.{slot} = {text!r}", path), arguments))
 
 
 def load_class(place: str, path: str) -> Any:
@@ -87,7 +87,7 @@ def load_class(place: str, path: str) -> Any:
     return found
 
 
-def made(slot: str, text: str, found: Any, arguments: Mapping[str, Any]) -> Any:
+def build_policy(slot: str, text: str, found: Any, arguments: Mapping[str, Any]) -> Any:
     """A policy from its class; what is no class is one already, and takes no arguments."""
     return make(f"slots.{slot} = {text!r}", found, arguments)
 

@@ -19,14 +19,14 @@ from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.methods.composition import Method, setup_of
 from fedbalancer.methods.modifiers import LAST, MODIFIERS
-from fedbalancer.methods.names import check_name, spelt, with_choices
+from fedbalancer.methods.names import check_name, parse_method_name, with_choices
 from fedbalancer.methods.policy_registry import policy
 from fedbalancer.methods.slots import SLOTS, check_composition, checked, load_policy
 from fedbalancer.server.aggregate import ExtrapolatedMomentum
 from fedbalancer.server.clients import ByLoss, LeastSelected, Oort, OverThresholdUtility
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
-from fedbalancer.server.deliver import AveragedModel
 from fedbalancer.server.late import Boosted, Buffered
+from fedbalancer.server.model_average import AveragedModel
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold
 
@@ -41,19 +41,19 @@ class Undecided(WaitForShare):
 
 
 def _fedavg(name: str, deadline: DeadlinePolicy, s: Settings) -> Method:
-    return Method(name).changed(deadline=deadline, summary=_summary(s))
+    return Method(name).with_policies(deadline=deadline, summary=_summary(s))
 
 
 def _prox(name: str, deadline: DeadlinePolicy, s: Settings) -> Method:
-    return _fedavg(name, deadline, s).changed(work=WholeEpochs(), mu=s.prox_mu)
+    return _fedavg(name, deadline, s).with_policies(work=WholeEpochs(), mu=s.prox_mu)
 
 
 def _sample_selection(s: Settings) -> Method:
-    return _prox("sampleselection", FixedDeadline(s.sample_selection_deadline), s).changed(samples=HighestLoss())
+    return _prox("sampleselection", FixedDeadline(s.sample_selection_deadline), s).with_policies(samples=HighestLoss())
 
 
 def _fedbalancer(s: Settings) -> Method:
-    return Method("fedbalancer").changed(
+    return Method("fedbalancer").with_policies(
         clients=_clients(s),
         samples=OverThreshold(s.p),
         deadline=PeakDeadline(s.deadline_counts, s.deadline_grid, s.deadline_gate, s.deadline_gate_clients, s.guard_s),
@@ -68,14 +68,14 @@ def _fedbalancer(s: Settings) -> Method:
 
 def _canter(s: Settings) -> Method:
     """FedBalancer's samples and threshold; all else is ours. What its parts do is in docs/methods/canter.md."""
-    return _fedbalancer(s).changed(
+    return _fedbalancer(s).with_policies(
         clients=ByLoss(),
         deadline=UsefulWork(),
         samples=OverThreshold(CANTER_SHARE),
         work=WholeBatches(),
         pace=RatioControl(CANTER_WINDOW, s.lss, s.dss),
         aggregate=ExtrapolatedMomentum(),
-        deliver=AveragedModel(),
+        model_average=AveragedModel(),
     )
 
 
@@ -99,7 +99,7 @@ def _clients(s: Settings) -> OverThresholdUtility:
 
 
 def _oort(s: Settings) -> Method:
-    return Method("oort").changed(
+    return Method("oort").with_policies(
         clients=Oort(
             alpha=s.oort_alpha,
             exploration=s.exploration,
@@ -121,19 +121,19 @@ def _oort(s: Settings) -> Method:
 
 def _oortbalancer(s: Settings) -> Method:
     clients = replace(_clients(s), alpha=s.oort_alpha)
-    return _fedbalancer(s).changed(clients=clients, samples=OverThresholdBatch(s.p), epoch_batches=1)
+    return _fedbalancer(s).with_policies(clients=clients, samples=OverThresholdBatch(s.p), epoch_batches=1)
 
 
 def _fedbuff(s: Settings) -> Method:
-    return _fedavg("fedbuff", WaitForShare(), s).changed(late=Buffered())
+    return _fedavg("fedbuff", WaitForShare(), s).with_policies(late=Buffered())
 
 
 def _timelyfl(s: Settings) -> Method:
-    return _fedavg("timelyfl", KthFastest(), s).changed(work=WholeBatches())
+    return _fedavg("timelyfl", KthFastest(), s).with_policies(work=WholeBatches())
 
 
 def _refl(s: Settings) -> Method:
-    return _fedavg("refl", WaitForShare(0.8), s).changed(clients=LeastSelected(), late=Boosted())
+    return _fedavg("refl", WaitForShare(0.8), s).with_policies(clients=LeastSelected(), late=Boosted())
 
 
 def _summary(s: Settings) -> LossStatistics:
@@ -174,15 +174,15 @@ def method(base: str, settings: Settings | None = None, *, name: str | None = No
     >>> method("fedbalancer[p=0.75, w=5]").name, method("fedbalancer", clients=ByLoss(), name="mine").name
     ('fedbalancer[w=5,p=.75]', 'mine')
     """
-    spelling = spelt(base)
+    spelling = parse_method_name(base)
     settings = resolve(settings.model_dump() if settings is not None else {}, spelling.layer)
-    made = _composed(spelling.stem, settings)
+    composed = _composed(spelling.stem, settings)
     named = {slot: policy(slot, text) for slot, text in settings.slots.items()}
     given = {slot: _checked(slot, choice) for slot, choice in slots.items()}
     called = with_choices(spelling, given) if name is None else _free(name)
-    made = replace(made.changed(**{**named, **given}), name=called, settings=spelling.layer)
-    check_composition(made)
-    return made
+    composed = replace(composed.with_policies(**{**named, **given}), name=called, settings=spelling.layer)
+    check_composition(composed)
+    return composed
 
 
 def _checked(slot: str, choice: Any) -> Any:
@@ -201,8 +201,8 @@ def _free(name: str) -> str:
 def _composed(stem: str, settings: Settings) -> Method:
     """A base with its modifiers."""
     base, modifiers = _parted(stem)
-    made = {**FAMILIES, **BASES}[base][1](settings)
-    result = replace(made, name=base)  # by which a modifier that refuses it calls it
+    composed = {**FAMILIES, **BASES}[base][1](settings)
+    result = replace(composed, name=base)  # by which a modifier that refuses it calls it
     for modifier in sorted(modifiers, key=lambda each: each == LAST):
         before, result = result, MODIFIERS[modifier][1](result, settings)
         if modifier.startswith("-") and result == before:
@@ -212,7 +212,7 @@ def _composed(stem: str, settings: Settings) -> Method:
 
 def check_known(name: str) -> None:
     """An error if there is no such base or modifier; policies in brackets may be found only when the task is loaded."""
-    _parted(spelt(name).stem)
+    _parted(parse_method_name(name).stem)
 
 
 def _parted(stem: str) -> tuple[str, list[str]]:

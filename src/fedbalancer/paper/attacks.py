@@ -17,7 +17,7 @@ from fedbalancer.core.types import ClientReport, Order, RoundPlan, RoundResult, 
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.simulation import Simulation, build
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.server.report_check import believed
+from fedbalancer.server.report_check import drop_invalid_reports
 from fedbalancer.simulation.attacks import Attackers, poisons
 
 LAST = 5
@@ -118,7 +118,7 @@ def measure_influence(spec: RunSpec, task: Task, executor: Executor, attacks: Se
         counts.compare(plan, honest_plan.order)
         attackers.truth = []
         raw_result = engine.run(plan, state.weights, state.clock_s)
-        result = believed(raw_result, state, server.setup, server.cohort_faults(state))
+        result = drop_invalid_reports(raw_result, state, server.setup, server.cohort_faults(state))
         true_result = _replace_reports(result, honest_plan, attackers.truth)
         honest_state = server.observe(honest_state, true_result)
         state = server.observe(state, result)

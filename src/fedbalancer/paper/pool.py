@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.experiments.compare import apart, run_folder, shared_results
+from fedbalancer.experiments.compare import interleave_by_seed, run_folder, shared_results
 from fedbalancer.experiments.events import goes_further
 from fedbalancer.experiments.jobs import Job, JobEvent, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
@@ -100,7 +100,7 @@ class TaskPool:
             JobPool(self.plan.own_task, count, replace(resources, results=results)) as pool,
         ):
             jobs = [Job(spec, self._run_folder(spec), changes={"budget_s": spec.budget_s}) for spec in missing]
-            order = {spec.key: place for place, spec in enumerate(apart(missing, count))}
+            order = {spec.key: place for place, spec in enumerate(interleave_by_seed(missing, count))}
             outcomes = self._run(pool, sorted(jobs, key=lambda job: order[job.key]), listen, stopped)
             extensions = self._extensions(unreached())
             for job in extensions:

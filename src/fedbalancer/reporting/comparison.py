@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.sums import total
-from fedbalancer.methods.names import one_name
+from fedbalancer.methods.names import canonical_name
 from fedbalancer.reporting.clients import Fairness, mean_fairness
 from fedbalancer.reporting.ratio import Arrival, Estimate, Ratio, median_s, one_ratio, paired_ratio
 from fedbalancer.reporting.rule import Rule, Stamp
@@ -296,7 +296,7 @@ class Comparison:
 
     def __getitem__(self, method: str) -> MethodScore:
         by_name = {score.method: score for score in self.methods}
-        name = method if method in by_name else one_name(method)
+        name = method if method in by_name else canonical_name(method)
         if name not in by_name:
             raise UnknownName("method", method, list(by_name))
         return by_name[name]

@@ -24,7 +24,7 @@ def completion_s(setup: Setup, ledger: Ledger, per_epoch: NDArray[Any], epochs: 
     mean batch latency, and a forward pass where the method makes one every round."""
     batch_s = ledger.batch_s_sum[rows] / ledger.batch_s_count[rows]
     expected = ledger.network_s[rows] + per_epoch * batch_s * epochs
-    if setup.looks_every_round:
+    if setup.forward_pass_every_round:
         expected = expected + look_batches(setup, ledger.size[rows]) * batch_s
     return np.asarray(expected)
 

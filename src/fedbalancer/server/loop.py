@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from fedbalancer.core.contracts import Engine
 from fedbalancer.core.types import RoundResult, ServerState
-from fedbalancer.server.report_check import believed
+from fedbalancer.server.report_check import drop_invalid_reports
 from fedbalancer.server.server import Server
 
 
@@ -17,6 +17,6 @@ def rounds(
     while not stop(state):
         plan = server.plan(state, engine.available(state.clock_s))
         told = engine.run(plan, state.weights, state.clock_s)
-        result = believed(told, state, server.setup, server.cohort_faults(state))
+        result = drop_invalid_reports(told, state, server.setup, server.cohort_faults(state))
         state = server.observe(state, result)
         yield state, result

@@ -8,16 +8,16 @@ from fedbalancer.core.contracts import (
     Aggregator,
     ClientSelector,
     DeadlinePolicy,
-    DeliveryPolicy,
     LatePolicy,
+    ModelAverage,
     PacePolicy,
     ThresholdPolicy,
 )
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.deadline import WaitForShare
-from fedbalancer.server.deliver import LastModel
 from fedbalancer.server.late import Lost
+from fedbalancer.server.model_average import LastModel
 from fedbalancer.server.pace import ConstantPace
 from fedbalancer.server.threshold import NoThreshold
 
@@ -32,7 +32,7 @@ class ServerPolicies:
     threshold: ThresholdPolicy = field(default_factory=NoThreshold)
     pace: PacePolicy = field(default_factory=ConstantPace)
     aggregate: Aggregator = field(default_factory=WeightedMean)
-    deliver: DeliveryPolicy = field(default_factory=LastModel)
+    model_average: ModelAverage = field(default_factory=LastModel)
     late: LatePolicy = field(default_factory=Lost)
     epoch_batches: int | None = None
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.types import (
     ClientReport,
-    Missing,
+    FailedClient,
     Order,
     RoundResult,
     ServerState,
@@ -20,7 +20,7 @@ from fedbalancer.core.types import (
     Weights,
     batches_per_epoch,
 )
-from fedbalancer.server.suspensions import INVALID, Bench
+from fedbalancer.server.suspensions import INVALID, Suspensions
 
 _log = logging.getLogger("fedbalancer")
 
@@ -78,7 +78,7 @@ def size_fault(now: int, before: int) -> str | None:
     return None if 1 <= now <= most else f"size {now}, which must be from 1 to {most}: it was {before} before"
 
 
-def believed(
+def drop_invalid_reports(
     result: RoundResult, state: ServerState, setup: Setup, cohort_faults: CohortFaults | None = None
 ) -> RoundResult:
     """The result without reports that cannot be true: each is named in the log, and its client is missing as invalid.
@@ -131,9 +131,9 @@ def _problem(report: ClientReport, state: ServerState, setup: Setup, order: Orde
 
 def _check_diverged(problems: Mapping[str, str], reports: Mapping[str, ClientReport], state: ServerState) -> None:
     """Stop if nobody has sent finite numbers for `LOST_ROUNDS` rounds. `problems` includes what an engine rejected."""
-    bench: Bench = state.bench or Bench()
+    suspensions: Suspensions = state.suspensions or Suspensions()
     hopeless = not reports and all(map(_IS_NOT_FINITE.fullmatch, problems.values()))
-    if problems and hopeless and bench.in_vain + 1 >= LOST_ROUNDS:
+    if problems and hopeless and suspensions.fruitless_rounds + 1 >= LOST_ROUNDS:
         client, problem = next(iter(problems.items()))
         raise TrainingDiverged(f"client {client!r} in round {state.round + 1} sent {problem}, and so did all others")
 
@@ -143,7 +143,7 @@ def _without(result: RoundResult, reports: Mapping[str, ClientReport], problems:
     for client, problem in problems.items():
         _log.warning("round %d: the report of client %r is left out: %s", result.plan.order.round, client, problem)
     dropped = [
-        Missing(report.client, INVALID, report.timings, problem=problems[report.client])
+        FailedClient(report.client, INVALID, report.timings, problem=problems[report.client])
         for report in result.reports
         if report.client in problems
     ]

@@ -14,10 +14,10 @@ from fedbalancer.core.errors import BadSetting, TrainingDiverged
 from fedbalancer.core.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
 from fedbalancer.server.policies import ServerPolicies
 from fedbalancer.server.report_check import CohortFaults, fault
-from fedbalancer.server.suspensions import Bench
+from fedbalancer.server.suspensions import Suspensions
 
 OBSERVING_SLOTS = ("clients", "threshold", "pace", "deadline")
-STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate", "deliver", "late")
+STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate", "model_average", "late")
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,13 @@ class Server:
     def init(self, weights: Weights) -> ServerState:
         """The state before the first round."""
         slots = {slot: getattr(self.policies, slot).init(self.setup) for slot in STATEFUL_SLOTS}
-        return ServerState(round=0, clock_s=0.0, weights=weights, ledger=self.setup.ledger, bench=Bench(), **slots)
+        return ServerState(
+            round=0, clock_s=0.0, weights=weights, ledger=self.setup.ledger, suspensions=Suspensions(), **slots
+        )
 
     def plan(self, state: ServerState, available: IndexArray) -> RoundPlan:
         """The next round: its clients, then its threshold, then a deadline for just these clients."""
-        available = _bench(state).rows_without(state.ledger, available, state.round)
+        available = _suspensions(state).rows_without(state.ledger, available, state.round)
         cohort = self._cohort(state, available)
         deadline_s, quorum = self._deadline(state, cohort)
         quorum = self.policies.late.quorum(self.setup, state, quorum)
@@ -71,7 +73,7 @@ class Server:
         if room <= 0:
             return np.zeros(0, dtype=np.int64)
         setup = self.setup if room == self.setup.clients_per_round else replace(self.setup, clients_per_round=room)
-        return self.policies.clients.choose(setup, state, available)
+        return self.policies.clients.select_clients(setup, state, available)
 
     def observe(self, state: ServerState, result: RoundResult) -> ServerState:
         """The state after a round: aggregate, remember, move the ratios. A round without a report keeps the model,
@@ -90,8 +92,15 @@ class Server:
         slots = {slot: getattr(self.policies, slot).observe(self.setup, known, seen) for slot in OBSERVING_SLOTS}
         slots["late"] = self.policies.late.observe(self.setup, known, result)
         clock_s = state.clock_s + result.window_s + result.seconds
-        deliver = self.policies.deliver.after(self.setup, state, weights) if aggregates else state.deliver
-        made = {"weights": weights, "aggregate": aggregate, "deliver": deliver, "bench": _bench(state).after(result)}
+        model_average = (
+            self.policies.model_average.after(self.setup, state, weights) if aggregates else state.model_average
+        )
+        made = {
+            "weights": weights,
+            "aggregate": aggregate,
+            "model_average": model_average,
+            "suspensions": _suspensions(state).after(result),
+        }
         return replace(known, round=state.round + 1, clock_s=clock_s, **made, **slots)
 
     def cohort_faults(self, state: ServerState) -> CohortFaults:
@@ -100,8 +109,8 @@ class Server:
 
     def model(self, state: ServerState) -> Weights:
         """The model to evaluate and to hand out."""
-        return self.policies.deliver.model(state)
+        return self.policies.model_average.model(state)
 
 
-def _bench(state: ServerState) -> Bench:
-    return state.bench or Bench()
+def _suspensions(state: ServerState) -> Suspensions:
+    return state.suspensions or Suspensions()

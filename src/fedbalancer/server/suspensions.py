@@ -15,47 +15,54 @@ INVALID = "invalid"
 
 
 @dataclass(frozen=True)
-class Bench:
-    """Who sits out, and until when: by client the offences in a row, and the last round without it. `in_vain` counts
-    the rounds in a row whose reports were all not believed, `silent` are those whose last offence was not to answer. A
-    part of the server's state, so it outlives a restart."""
+class Suspensions:
+    """Suspended clients; part of the server's state, so it survives a restart.
+
+    Args:
+        offences: Consecutive offences of each client.
+        until: Last round of each client's suspension.
+        fruitless_rounds: Consecutive rounds without a single valid report.
+        silent: Clients whose last offence was not to answer.
+    """
 
     offences: Mapping[str, int] = field(default_factory=dict)
     until: Mapping[str, int] = field(default_factory=dict)
-    in_vain: int = 0
+    fruitless_rounds: int = 0
     silent: tuple[str, ...] = ()
 
-    def after(self, result: RoundResult) -> Bench:
+    def after(self, result: RoundResult) -> Suspensions:
         """The bench after a round. A report that is believed makes good for all that was before."""
         offenders = [missing.client for missing in result.missing if missing.why == INVALID]
-        if not offenders and not self.offences and not self.in_vain:
+        if not offenders and not self.offences and not self.fruitless_rounds:
             return self
         good = {report.client for report in result.reports}
-        bench = self._without(good)._suspended(offenders, result.plan.order.round)
-        silent = tuple(client for client in bench.silent if client not in offenders)
-        return replace(bench, in_vain=self.in_vain + 1 if offenders and not good else 0, silent=silent)
+        suspensions = self._without(good)._suspended(offenders, result.plan.order.round)
+        silent = tuple(client for client in suspensions.silent if client not in offenders)
+        return replace(
+            suspensions, fruitless_rounds=self.fruitless_rounds + 1 if offenders and not good else 0, silent=silent
+        )
 
-    def unanswered(self, clients: Iterable[str], round: int) -> Bench:
+    def unanswered(self, clients: Iterable[str], round: int) -> Suspensions:
         """The bench after `round`, by which these clients have left an order without any answer."""
         quiet = list(clients)
         if not quiet:
             return self
-        bench = self._suspended(quiet, round)
-        return replace(bench, silent=tuple(sorted({*bench.silent, *quiet})))
+        suspensions = self._suspended(quiet, round)
+        return replace(suspensions, silent=tuple(sorted({*suspensions.silent, *quiet})))
 
-    def answering(self, clients: Iterable[str]) -> Bench:
+    def answering(self, clients: Iterable[str]) -> Suspensions:
         """The bench after these clients have restarted: silence before that no longer counts."""
         back = set(clients) & set(self.silent)
         return self._without(back) if back else self
 
-    def _suspended(self, clients: Iterable[str], round: int) -> Bench:
+    def _suspended(self, clients: Iterable[str], round: int) -> Suspensions:
         offences, until = dict(self.offences), dict(self.until)
         for client in clients:
             offences[client] = offences.get(client, 0) + 1
             until[client] = round + min(2 ** (offences[client] - 1), MOST_ROUNDS)
         return replace(self, offences=offences, until=until)
 
-    def _without(self, clients: Set[str]) -> Bench:
+    def _without(self, clients: Set[str]) -> Suspensions:
         kept = {client: count for client, count in self.offences.items() if client not in clients}
         until = {client: last for client, last in self.until.items() if client not in clients}
         return replace(self, offences=kept, until=until, silent=tuple(c for c in self.silent if c not in clients))

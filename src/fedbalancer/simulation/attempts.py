@@ -71,7 +71,7 @@ class Attempts:
         return [Timings(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def attempted(
+def simulate_attempts(
     rounds: Sequence[ClientRound], draws: DeviceDraws, order: Order, clock: RoundClock, late_counts: bool = False
 ) -> Attempts:
     """How the round goes for clients that have selected their samples, or have none to select from. Where a late report
@@ -87,8 +87,8 @@ def attempted(
     start_by_s = math.inf if late_counts else order.deadline_s
     for place, (round, *seconds) in enumerate(zip(rounds, *(column.tolist() for column in columns), strict=True)):
         after_s = clock.after_batches(round.client, *seconds)
-        started[place] = not round.must_look and round.may_start(after_s(0), start_by_s)
-        if not round.must_look:
+        started[place] = not round.needs_forward_pass and round.can_finish(after_s(0), start_by_s)
+        if not round.needs_forward_pass:
             done[place] = _batches(round, after_s, clock, seconds, float(draws.download_s[place]))
             if late_counts and not done[place]:
                 otherwise[place] = round.batches_late(after_s, order.deadline_s)

@@ -84,7 +84,7 @@ def _pending(client: str, saved: Mapping[str, Any]) -> Pending:
     return Pending(report, int(saved["round"]), float(saved["arrives_s"]))
 
 
-def closed(
+def close_reports(
     plan: RoundPlan, attempts: Attempts, pending: Reports, start_s: float
 ) -> tuple[NDArray[np.bool_], list[Pending], float]:
     """Who of the cohort is accepted, which pending reports are, and when the round closes that started at `start_s`."""

@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fedbalancer.core.types import Trained
+from fedbalancer.core.types import TrainResult
 
 SHARES = (0.1, 0.5, 0.9)
 SeenLosses: TypeAlias = tuple[float, float, float]
 """A tenth of the samples had a lower loss than the first, half than the second, nine tenths than the third."""
 
 
-def seen_losses(trained: Sequence[Trained]) -> SeenLosses | None:
+def seen_losses(trained: Sequence[TrainResult]) -> SeenLosses | None:
     """Of all samples of a round, the loss when each was first seen; None where there was no training.
 
     >>> one = Trained("ann", np.zeros(2), np.arange(11), np.linspace(0.0, 1.0, 11))

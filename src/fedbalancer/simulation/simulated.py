@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.policies import ClientPolicies, of_client
-from fedbalancer.client.round import ClientRound, received, understood
+from fedbalancer.client.round import ClientRound, decode_summaries, received
 from fedbalancer.core.contracts import Availability, DeviceModel, Executor
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.randomness import stream
@@ -25,24 +25,24 @@ from fedbalancer.core.types import (
     ClientReport,
     ClientWork,
     Evaluation,
+    FailedClient,
     IndexArray,
     Ledger,
-    Missing,
     Order,
     RoundPlan,
     RoundResult,
     Timings,
-    Trained,
+    TrainResult,
     Weights,
 )
 from fedbalancer.privacy.spending import RELEASES, Spending
 from fedbalancer.server.suspensions import INVALID
 from fedbalancer.simulation.attacks import Attackers
-from fedbalancer.simulation.attempts import Attempts, RoundClock, attempted
+from fedbalancer.simulation.attempts import Attempts, RoundClock, simulate_attempts
 from fedbalancer.simulation.classes import ClassCounts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, many
 from fedbalancer.simulation.memory import Memories
-from fedbalancer.simulation.pending import Pending, Reports, closed
+from fedbalancer.simulation.pending import Pending, Reports, close_reports
 from fedbalancer.simulation.seen import SeenLosses, seen_losses
 
 SENT_NOTHING = ("download", "forward", "train", "unavailable", UNDER_WAY)
@@ -120,8 +120,8 @@ class SimulatedEngine:
         draws = many.draw(self.devices, plan.cohort, order.round, self.down_bytes, self.up_bytes)
         rounds = [self._client(order, client, row) for client, row in zip(plan.cohort, rows.tolist(), strict=True)]
         self._look(order, rounds, draws, weights, clock, math.inf if late_counts else order.deadline_s)
-        attempts = attempted(rounds, draws, order, clock, late_counts)
-        accepted, stale, seconds = closed(plan, attempts, self.pending, clock.start_s)
+        attempts = simulate_attempts(rounds, draws, order, clock, late_counts)
+        accepted, stale, seconds = close_reports(plan, attempts, self.pending, clock.start_s)
         if seconds + self.window_s == 0:
             seconds = LOST_ROUND_S
         for place, (round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
@@ -147,7 +147,7 @@ class SimulatedEngine:
         arrived, unread = self._readable(
             [each.joining(order.round) for each in stale] + [made[p] for p in places if accepted[p]]
         )
-        read = understood(sorted(arrived, key=lambda report: report.client), self.policies, order, self._size_of)
+        read = decode_summaries(sorted(arrived, key=lambda report: report.client), self.policies, order, self._size_of)
         missing = self._missing(plan, rounds, attempts, timings, accepted, coming)
         missing = tuple(sorted((*missing, *unread), key=lambda each: each.client)) if unread else missing
         came = len(arrived) + len(unread)
@@ -167,12 +167,12 @@ class SimulatedEngine:
         timings: list[Timings],
         accepted: NDArray[np.bool_],
         coming: NDArray[np.bool_],
-    ) -> tuple[Missing, ...]:
+    ) -> tuple[FailedClient, ...]:
         """Who has no report in this round. The seconds of one that is under way are told with its report."""
         return tuple(
-            Missing(plan.cohort[place], UNDER_WAY, samples=rounds[place].reported_samples)
+            FailedClient(plan.cohort[place], UNDER_WAY, samples=rounds[place].reported_samples)
             if coming[place]
-            else Missing(
+            else FailedClient(
                 plan.cohort[place], str(attempts.why[place]) or "late", timings[place], rounds[place].reported_samples
             )
             for place in np.flatnonzero(~accepted)
@@ -216,13 +216,13 @@ class SimulatedEngine:
         start_by_s: float,
     ) -> None:
         """The forward passes of those that must look, and may."""
-        asking = np.array([place for place, round in enumerate(rounds) if round.must_look], dtype=np.int64)
+        asking = np.array([place for place, round in enumerate(rounds) if round.needs_forward_pass], dtype=np.int64)
         ways_s = draws.download_s[asking] + draws.upload_s[asking]
         soonest_s = clock.elapsed_s([rounds[place].client for place in asking], ways_s).tolist()
         looking = [
             rounds[place]
             for place, soonest in zip(asking.tolist(), soonest_s, strict=True)
-            if rounds[place].may_start(soonest, start_by_s)
+            if rounds[place].can_finish(soonest, start_by_s)
         ]
         if not looking:
             return
@@ -231,11 +231,11 @@ class SimulatedEngine:
         for round, found in zip(looking, losses, strict=True):
             round.look(found)
 
-    def _train(self, order: Order, weights: Weights, works: list[ClientWork]) -> list[Trained]:
+    def _train(self, order: Order, weights: Weights, works: list[ClientWork]) -> list[TrainResult]:
         with _naming_round(order):
             return self.executor.train(weights, works)
 
-    def _readable(self, reports: list[ClientReport]) -> tuple[list[ClientReport], list[Missing]]:
+    def _readable(self, reports: list[ClientReport]) -> tuple[list[ClientReport], list[FailedClient]]:
         """The reports, and those that attackers made so that their release cannot be read: beside it nobody else's in
         the cohort could be, either."""
         check = getattr(self.policies.summary, "fault", None)
@@ -243,14 +243,14 @@ class SimulatedEngine:
             return reports, []
         problems = {report.client: check(report.summary.released, self._size_of(report.client)) for report in reports}
         unread = [
-            Missing(report.client, INVALID, report.timings, problem=problems[report.client])
+            FailedClient(report.client, INVALID, report.timings, problem=problems[report.client])
             for report in reports
             if problems[report.client]
         ]
         return [report for report in reports if not problems[report.client]], unread
 
     def _report(
-        self, round: ClientRound, row: int, attempts: Attempts, place: int, trained: Trained, timings: Timings
+        self, round: ClientRound, row: int, attempts: Attempts, place: int, trained: TrainResult, timings: Timings
     ) -> ClientReport:
         """What arrives of a client that made it, through the very bytes that travel."""
         order, layout = round.order, self.executor.layout

@@ -6,7 +6,7 @@ A client that misses the deadline works until then; one that is late for the quo
 from __future__ import annotations
 
 from fedbalancer.core.sums import total
-from fedbalancer.core.types import ClientReport, Missing, Order, RoundResult
+from fedbalancer.core.types import ClientReport, FailedClient, Order, RoundResult
 
 LATE = "late"
 """Why a client is missing that finished after the quorum was full."""
@@ -28,7 +28,7 @@ def sample_passes(result: RoundResult) -> float:
     return made_it + total(_wasted(missing, order) for missing in result.missing)
 
 
-def _busy_s(client: ClientReport | Missing) -> float:
+def _busy_s(client: ClientReport | FailedClient) -> float:
     """Without the time in which the device was not available."""
     spent = client.timings
     return spent.download_s + spent.forward_s + spent.train_s + spent.upload_s
@@ -39,7 +39,7 @@ def _an_epoch(samples: int, order: Order) -> int:
     return samples if order.epoch_batches is None else min(samples, order.epoch_batches * order.batch_size)
 
 
-def _wasted(missing: Missing, order: Order) -> float:
+def _wasted(missing: FailedClient, order: Order) -> float:
     """Sample passes of a client that did not make it: those that it had time for."""
     spent = missing.timings
     if spent.train_s <= 0:

@@ -14,9 +14,9 @@ from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import (
     ClientReport,
+    FailedClient,
     Layout,
     Ledger,
-    Missing,
     Order,
     RoundPlan,
     RoundResult,
@@ -57,7 +57,7 @@ def scenes(checked: Checked, slot: str, rounds: int = SHORT) -> Iterator[Scene]:
         for _ in range(length):
             scene = Scene(setup, state, _round(setup, state))
             yield scene
-            if slot not in ("aggregate", "deliver"):  # their next states come with the weights
+            if slot not in ("aggregate", "model_average"):  # their next states come with the weights
                 known = replace(state, ledger=state.ledger.record(scene.result))
                 own = checked.call("observe", setup, known, scene.result)
                 checked.require(
@@ -127,7 +127,7 @@ def _round(setup: Setup, state: ServerState) -> RoundResult:
     arrived = {0: count, 1: max(count - 1, 1), 2: 0, 3: 0}[kind]
     deadline_s = math.inf if number % 5 == 0 else 60.0
     plan = RoundPlan(order(number, deadline_s=deadline_s, loss_threshold=0.0 if number < 3 else 0.4), cohort, count)
-    missing = tuple(Missing(client, "train") for client in cohort[arrived:])
+    missing = tuple(FailedClient(client, "train") for client in cohort[arrived:])
     return RoundResult(plan, reports(setup, cohort[:arrived], number), missing, seconds=45.0, window_s=20.0)
 
 

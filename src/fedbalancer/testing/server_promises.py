@@ -29,7 +29,7 @@ def check_clients(checked: Checked) -> None:
     for scene in scenes(checked, "clients"):
         everybody = np.arange(len(scene.setup.ledger.clients))
         for available in (everybody, everybody[::2], everybody[-1:], everybody[:0]):
-            rows = checked.call("choose", scene.setup, scene.state, available)
+            rows = checked.call("select_clients", scene.setup, scene.state, available)
             checked.require(is_indices(rows), f"chooses {rows!r}; ledger rows must be a 1-d array of integers")
             wanted = min(scene.setup.clients_per_round, len(available))
             checked.require(
@@ -50,7 +50,7 @@ def _check_seeds(checked: Checked) -> None:
     def first_choice(seed: int, reverse: bool = False) -> list[int]:
         setup = make_setup(20, 5, seed, reverse)
         state = first_state(checked, "clients", setup)
-        return sorted(checked.policy.choose(setup, state, np.arange(20)).tolist())
+        return sorted(checked.policy.select_clients(setup, state, np.arange(20)).tolist())
 
     choices = [first_choice(seed) for seed in range(SEEDS)]
     fixed = all(choice == choices[0] for choice in choices) and first_choice(0, reverse=True) == choices[0]
@@ -131,11 +131,11 @@ def check_aggregate(checked: Checked) -> None:
 
 def check_deliver(checked: Checked) -> None:
     """Finite float32 weights of the same shape, before the first round and after any."""
-    for scene in scenes(checked, "deliver"):
+    for scene in scenes(checked, "model_average"):
         own = checked.call("after", scene.setup, scene.state, scene.state.weights + np.float32(1))
-        same_kind = type(own) is type(scene.state.deliver)
+        same_kind = type(own) is type(scene.state.model_average)
         checked.require(
-            same_kind, f"keeps {type(own).__name__} but made {type(scene.state.deliver).__name__} in init()"
+            same_kind, f"keeps {type(own).__name__} but made {type(scene.state.model_average).__name__} in init()"
         )
         model, shape = checked.call("model", scene.state), scene.state.weights.shape
         array = isinstance(model, np.ndarray) and model.dtype == np.float32 and model.shape == shape
@@ -168,6 +168,6 @@ SERVER_PROMISES: dict[str, Callable[[Checked], None]] = {
     "pace": check_pace,
     "deadline": check_deadline,
     "aggregate": check_aggregate,
-    "deliver": check_deliver,
+    "model_average": check_deliver,
     "late": check_late,
 }

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fedbalancer.core.task import Task
-from fedbalancer.core.types import ClientWork, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.training.model_file import ModelFile
 from fedbalancer.training.open_model import open_model
 from fedbalancer.training.tensors import Shelf
@@ -33,7 +33,7 @@ class FileTrainer:
         """Do now what the first training would wait for."""
         _ = self.model
 
-    def train(self, weights: Weights, work: ClientWork) -> Trained:
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult:
         """`work.batches` steps of SGD from `weights`."""
         return self.model.train(weights, self._shelf[work.client], work)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedbalancer.client.batches import batches
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import Samples
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
 from fedbalancer.training.steps import NotedTraining, check_finite
 
 FORMAT = 1
@@ -46,7 +46,7 @@ class ModelFile(ABC):
         self.put(weights)
         yield FileTraining(self, weights, samples, work)
 
-    def train(self, weights: Weights, samples: Samples, work: ClientWork) -> Trained:
+    def train(self, weights: Weights, samples: Samples, work: ClientWork) -> TrainResult:
         """All `work.batches` steps of a training."""
         with self.training(weights, samples, work) as training:
             for _, rows in batches(work):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedbalancer.core.errors import TrainingDiverged
-from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, Trained, Weights, batches_per_epoch
+from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights, batches_per_epoch
 
 
 class NotedTraining:
@@ -41,16 +41,16 @@ class NotedTraining:
         """Remember the model as it is now."""
         self._kept = self._update(), len(self._seen)
 
-    def kept(self) -> Trained:
+    def kept(self) -> TrainResult:
         """The result at the last `keep`."""
         assert self._kept is not None
         return self._result(*self._kept)
 
-    def result(self) -> Trained:
+    def result(self) -> TrainResult:
         """The result of all steps; the training is over."""
         return self._result(self._finish(), len(self._seen))
 
-    def _result(self, update: Weights, pieces: int) -> Trained:
+    def _result(self, update: Weights, pieces: int) -> TrainResult:
         client, advice = self._work.client, _advice(self._work)
         rows, losses = np.concatenate(self._seen[:pieces]), np.concatenate(self._losses[:pieces])
         steps = np.concatenate(self._before[:pieces])
@@ -60,7 +60,7 @@ class NotedTraining:
             finite = math.isfinite(update.sum()) or np.isfinite(update).all()  # the sum is the faster one
         if not finite:
             raise TrainingDiverged(f"client {client!r}: the update is not finite; {advice}")
-        return Trained(client, update, rows[order], losses[order], steps[order])
+        return TrainResult(client, update, rows[order], losses[order], steps[order])
 
 
 def check_finite(client: str, rows: IndexArray, losses: FloatArray, advice: str = "") -> None:

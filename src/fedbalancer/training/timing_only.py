@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from fedbalancer.client.batches import batches
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +32,13 @@ class TimingOnly:
         """The empty vector."""
         return np.empty(0, dtype=np.float32)
 
-    def train(self, weights: Weights, work: ClientWork) -> Trained:
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult:
         """No update; the samples that a real trainer would have seen, with a loss of 1 each."""
         if work.epoch_batches is None and work.batches * work.batch_size >= len(work.indices):
             seen = np.sort(work.indices)
         else:
             seen = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(rows for _, rows in batches(work))]))
-        return Trained(work.client, np.empty(0, dtype=np.float32), seen, _ones(len(seen)))
+        return TrainResult(work.client, np.empty(0, dtype=np.float32), seen, _ones(len(seen)))
 
     def losses(self, weights: Weights, client: str) -> FloatArray:
         """A loss of 1 for every sample of the client."""

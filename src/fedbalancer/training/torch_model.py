@@ -17,7 +17,7 @@ from fedbalancer.core.errors import MissingData, UnknownName
 from fedbalancer.core.randomness import integer_seed
 from fedbalancer.core.sums import total
 from fedbalancer.core.task import Samples
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
 from fedbalancer.training.flat import FlatModule
 from fedbalancer.training.sgd import MakeOptimizer, PlainSteps, Steps
 from fedbalancer.training.steps import NotedTraining, check_finite
@@ -109,7 +109,7 @@ class TorchModel:
             self._steps.begin(weights, work)
             yield TorchTraining(self._steps, self._batch, samples, work)
 
-    def train(self, weights: Weights, samples: Samples, work: ClientWork) -> Trained:
+    def train(self, weights: Weights, samples: Samples, work: ClientWork) -> TrainResult:
         """All `work.batches` steps of a training."""
         with self.training(weights, samples, work) as training:
             for rows in epochs(work):

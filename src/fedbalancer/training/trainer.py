@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedbalancer.core.task import Samples, Task
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.training.flat import build
 from fedbalancer.training.model_check import check_client, check_model
 from fedbalancer.training.tensors import Shelf, stored
@@ -50,7 +50,7 @@ class TorchTrainer:
         """What the model's factory makes under this seed."""
         return self.model.initial_weights(seed)
 
-    def train(self, weights: Weights, work: ClientWork) -> Trained:
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult:
         """`work.batches` steps of SGD from `weights`."""
         return self.model.train(weights, self._shelf[work.client], work)
 

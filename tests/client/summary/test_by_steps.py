@@ -7,7 +7,7 @@ import pytest
 
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, release_of
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.types import STEP_BINS, Trained
+from fedbalancer.core.types import STEP_BINS, TrainResult
 from fedbalancer.methods.table import method
 from fedbalancer.testing import check_policy
 
@@ -20,7 +20,7 @@ def test_keeps_the_contract() -> None:
 
 def test_counts_sums_and_squares_by_the_steps_before() -> None:
     steps, losses = np.array([0, 0, 1, 2, 3, 6, 7]), np.array([4.0, 6.0, 3.0, 5.0, 2.0, 1.0, 0.5])
-    trained = Trained("ann", np.zeros(0, np.float32), np.arange(7), losses, steps)
+    trained = TrainResult("ann", np.zeros(0, np.float32), np.arange(7), losses, steps)
     counts, sums, squares = np.array(LossesBySteps().by_steps(trained, RNG)).reshape(3, STEP_BINS)
     assert counts.tolist() == [2, 2, 2, 1, *[0] * 8]
     assert sums.tolist() == [10, 8, 3, 0.5, *[0] * 8]
@@ -28,12 +28,12 @@ def test_counts_sums_and_squares_by_the_steps_before() -> None:
 
 
 def test_a_training_whose_steps_nobody_counted_tells_nothing() -> None:
-    uncounted = Trained("ann", np.zeros(0, np.float32), np.arange(2), np.ones(2))
+    uncounted = TrainResult("ann", np.zeros(0, np.float32), np.arange(2), np.ones(2))
     assert LossesBySteps().by_steps(uncounted, RNG) == (0.0,) * (3 * STEP_BINS)
 
 
 def test_noise_is_on_every_number() -> None:
-    trained = Trained("ann", np.zeros(0, np.float32), np.arange(2), np.ones(2), np.arange(2))
+    trained = TrainResult("ann", np.zeros(0, np.float32), np.arange(2), np.ones(2), np.arange(2))
     drawn = np.array([LossesBySteps(0.5).by_steps(trained, RNG) for _ in range(2000)])
     assert np.abs(drawn.std(axis=0) - 0.5).max() < 0.05
     assert np.abs(drawn.mean(axis=0) - LossesBySteps().by_steps(trained, RNG)).max() < 0.06

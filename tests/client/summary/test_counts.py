@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import fedbalancer as fb
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import understood
+from fedbalancer.client.round import decode_summaries
 from fedbalancer.client.samples import EverySample, OverThreshold
 from fedbalancer.client.summary import FractionTracker, LossStatistics, Silent, coarse
 from fedbalancer.core.errors import BadSetting
@@ -27,7 +27,7 @@ SIZES = {"a": 40, "b": 80}
 
 def read(policies: ClientPolicies, **told: object) -> dict[str, ClientReport]:
     reports = [make_report(client, **{"trained": 0, "loss_count": 0.0, **told}) for client in SIZES]
-    return {each.client: each for each in understood(reports, policies, make_order(), SIZES.__getitem__)}
+    return {each.client: each for each in decode_summaries(reports, policies, make_order(), SIZES.__getitem__)}
 
 
 def test_the_count_of_selected_samples_is_estimated_from_what_was_released() -> None:
@@ -52,7 +52,7 @@ def test_a_sum_of_all_losses_is_over_the_samples_that_the_client_enrolled_with()
 def test_counts_that_clients_tell_stay_as_they_are() -> None:
     policies = ClientPolicies(samples=OverThreshold(), summary=replace(CLIPPED, noise_factor=0.0))
     report = make_report("a", trained=7)
-    assert understood([report], policies, make_order(), SIZES.__getitem__) == (report,)
+    assert decode_summaries([report], policies, make_order(), SIZES.__getitem__) == (report,)
 
 
 @given(st.floats(1e-8, 1e9))

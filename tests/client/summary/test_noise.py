@@ -15,7 +15,7 @@ from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import Histogram, system_generator
 from fedbalancer.client.summary.noise import with_noise
-from fedbalancer.core.types import Layout, Trained
+from fedbalancer.core.types import Layout, TrainResult
 
 
 @pytest.mark.parametrize(("deviation", "step"), [(7.11, 1.0), (1.0, 1.0), (26.5, 2.0**-20), (1e8, 2.0**-20)])
@@ -40,7 +40,7 @@ def finished(seed: int) -> tuple[float, ...]:
     policies = ClientPolicies(summary=Histogram(7.11))
     one = LiveRound(policies, replace(make_order(), seed=seed), "c", 3, ClientMemory(), 1.0, budget_s=9.0,
                     clock=WallClock(), began_s=0.0)  # fmt: skip
-    found = one.finished(Trained("c", np.zeros(0, dtype=np.float32), np.arange(3), np.ones(3)), Layout())
+    found = one.finished(TrainResult("c", np.zeros(0, dtype=np.float32), np.arange(3), np.ones(3)), Layout())
     assert found is not None
     return found.summary.released
 

@@ -17,7 +17,7 @@ def counts(losses: list[float], sizes: list[int], rounds: int = 2000) -> np.ndar
     setup = replace(make_setup(ledger), clients_per_round=2)
     chosen = np.zeros(len(sizes))
     for number in range(rounds):
-        chosen[ByLoss().choose(setup, make_state(ledger=ledger, round=number), np.arange(len(sizes)))] += 1
+        chosen[ByLoss().select_clients(setup, make_state(ledger=ledger, round=number), np.arange(len(sizes)))] += 1
     return chosen
 
 

@@ -27,7 +27,7 @@ def lasting(seconds: list[float]) -> Ledger:
 def test_no_k_candidates_hold_more_that_meet_a_deadline(seconds: list[float], k: int, deadline_s: float) -> None:
     ledger = lasting(seconds)
     setup, state = make_setup(ledger, clients_per_round=k), make_state(ledger)
-    chosen = FedCS(100.0).choose(setup, state, np.arange(len(seconds)))
+    chosen = FedCS(100.0).select_clients(setup, state, np.arange(len(seconds)))
     in_time = [second + 5 <= deadline_s for second in seconds]
     every = itertools.combinations(range(len(seconds)), min(k, len(seconds)))
     assert sum(in_time[row] for row in chosen) == max(sum(in_time[row] for row in cohort) for cohort in every)
@@ -41,7 +41,7 @@ def test_gives_exactly_k_different_available_clients(
     available = np.array(sorted(data.draw(st.sets(st.integers(0, len(seconds) - 1)))), dtype=np.int64)
     setup, state = make_setup(ledger, clients_per_round=k), make_state(ledger)
     with Unchanged(setup, state, available):
-        chosen = FedCS(candidates).choose(setup, state, available)
+        chosen = FedCS(candidates).select_clients(setup, state, available)
     assert len(chosen) == min(k, len(available))
     assert chosen.tolist() == sorted(set(chosen.tolist()))
     assert set(chosen.tolist()) <= set(available.tolist())
@@ -52,7 +52,7 @@ def test_asks_at_random() -> None:
     setup, state = make_setup(ledger, clients_per_round=1), make_state(ledger)
     seen = np.zeros(4)
     for seed in range(2000):
-        seen[FedCS(2.0).choose(replace(setup, seed=seed), state, np.arange(4))] += 1
+        seen[FedCS(2.0).select_clients(replace(setup, seed=seed), state, np.arange(4))] += 1
     # The fastest of every pair of the four.
     assert seen[3] == 0
     assert stats.chisquare(seen[:3], 2000 * np.array([3, 2, 1]) / 6).pvalue > 0.001
@@ -61,7 +61,7 @@ def test_asks_at_random() -> None:
 def test_expects_the_time_of_the_samples_trained_lately() -> None:
     ledger = heard(make_ledger([100] * 3), [1], recent_trained=10.0)
     setup, state = make_setup(ledger, clients_per_round=1), make_state(ledger)
-    assert FedCS(100.0).choose(setup, state, np.arange(3)).tolist() == [1]
+    assert FedCS(100.0).select_clients(setup, state, np.arange(3)).tolist() == [1]
 
 
 def test_expects_the_batches_that_an_epoch_has() -> None:
@@ -69,12 +69,14 @@ def test_expects_the_batches_that_an_epoch_has() -> None:
     state = make_state(ledger)
     for epoch_batches, fastest in ((None, 1), (1, 0)):
         setup = make_setup(ledger, clients_per_round=1, epoch_batches=epoch_batches)
-        assert FedCS(100.0).choose(setup, state, np.arange(2)).tolist() == [fastest]
+        assert FedCS(100.0).select_clients(setup, state, np.arange(2)).tolist() == [fastest]
 
 
 @pytest.mark.parametrize(("candidates", "k", "worst"), [(1.0, 3, 9), (2.0, 3, 6), (1.5, 2, 8)])
 def test_asks_so_many(candidates: float, k: int, worst: int) -> None:
     ledger = lasting([float(number + 1) for number in range(10)])
     setup, state = make_setup(ledger, clients_per_round=k), make_state(ledger)
-    last = [FedCS(candidates).choose(replace(setup, seed=seed), state, np.arange(10)).max() for seed in range(2000)]
+    last = [
+        FedCS(candidates).select_clients(replace(setup, seed=seed), state, np.arange(10)).max() for seed in range(2000)
+    ]
     assert max(last) == worst  # with d asked, at least d - k of them are slower

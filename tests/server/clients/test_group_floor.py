@@ -21,7 +21,7 @@ from fedbalancer.testing import check_policy
 class Fastest(Stateless):
     """Takes the fastest, always."""
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         order = np.argsort(state.ledger.batch_s[available], kind="stable")
         return np.sort(available[order[: setup.clients_per_round]])
 
@@ -39,7 +39,7 @@ def places(policy: GroupFloor, ledger: Ledger, per_round: int, rounds: int, ther
     counts = np.zeros(len(ledger.clients), dtype=np.int64)
     for round in range(rounds):
         state = replace(state, round=round)
-        rows = policy.choose(setup, state, there)
+        rows = policy.select_clients(setup, state, there)
         assert len(set(rows.tolist())) == len(rows) == min(per_round, len(there))
         assert set(rows.tolist()) <= set(there.tolist())
         counts[rows] += 1

@@ -25,7 +25,7 @@ def test_keeps_the_contract() -> None:
 @given(st.lists(st.integers(0, 3), min_size=10, max_size=10), st.sets(st.integers(0, 9)))
 def test_nobody_is_passed_over_for_one_that_was_selected_more_often(times: list[int], there: set[int]) -> None:
     state = make_state(LEDGER, clients=LeastSelectedState(np.array(times, dtype=np.int32)))
-    rows = LeastSelected().choose(SETUP, state, np.array(sorted(there), dtype=np.int64))
+    rows = LeastSelected().select_clients(SETUP, state, np.array(sorted(there), dtype=np.int64))
     left = there - set(rows.tolist())
     assert len(rows) == min(3, len(there))
     assert max((times[row] for row in rows), default=0) <= min((times[row] for row in left), default=9)
@@ -36,7 +36,7 @@ def test_everybody_takes_a_turn_before_anybody_has_two() -> None:
     state = make_state(LEDGER, clients=policy.init(SETUP))
     seen: Counter[int] = Counter()
     for round in range(1, 21):
-        rows = policy.choose(SETUP, replace(state, round=round), np.arange(10))
+        rows = policy.select_clients(SETUP, replace(state, round=round), np.arange(10))
         seen.update(rows.tolist())
         result = make_result([make_report(LEDGER.clients[row]) for row in rows])
         state = replace(state, clients=policy.observe(SETUP, state, result))
@@ -48,10 +48,10 @@ def test_one_that_is_seldom_there_is_taken_when_it_comes() -> None:
     policy = LeastSelected()
     state = make_state(LEDGER, clients=policy.init(SETUP))
     for round in range(1, 10):
-        rows = policy.choose(SETUP, replace(state, round=round), np.arange(9))
+        rows = policy.select_clients(SETUP, replace(state, round=round), np.arange(9))
         result = make_result([make_report(LEDGER.clients[row]) for row in rows])
         state = replace(state, clients=policy.observe(SETUP, state, result))
-    assert 9 in policy.choose(SETUP, replace(state, round=10), np.arange(10))
+    assert 9 in policy.select_clients(SETUP, replace(state, round=10), np.arange(10))
 
 
 def test_clients_that_join_later_come_first() -> None:

@@ -89,11 +89,11 @@ def test_invites_different_available_clients_and_changes_nothing(
     setup, state = world(ledger, exploration, 20.0, clients_per_round=wanted)
     policy = Oort(blacklist=blacklist)
     with Unchanged(setup, state, available):
-        chosen = policy.choose(setup, state, available)
+        chosen = policy.select_clients(setup, state, available)
     assert len(chosen) == min(math.floor(1.3 * wanted + 1e-9), len(available))
     assert chosen.tolist() == sorted(set(chosen.tolist()))
     assert set(chosen.tolist()) <= set(available.tolist())
-    assert np.array_equal(chosen, policy.choose(setup, state, available))
+    assert np.array_equal(chosen, policy.select_clients(setup, state, available))
 
 
 @given(ledgers(), st.integers(1, 6), st.floats(0.5, 1), st.integers(0, 9))
@@ -101,7 +101,7 @@ def test_exploits_only_over_the_cut_off(ledger: Ledger, wanted: int, cutoff: flo
     known = np.flatnonzero(ledger.participations)
     setup, state = world(ledger, 0.0, 20.0, clients_per_round=wanted, seed=seed)
     policy = Oort(cutoff=cutoff, overcommit=1.0)
-    chosen = policy.choose(setup, state, known)
+    chosen = policy.select_clients(setup, state, known)
     if not len(known):
         return
     scores = literal_scores(policy, setup, state)
@@ -112,7 +112,7 @@ def test_exploits_only_over_the_cut_off(ledger: Ledger, wanted: int, cutoff: flo
 @pytest.mark.parametrize(("k", "invited"), [(1, 1), (3, 3), (4, 5), (5, 6), (10, 13), (100, 130)])
 def test_invites_thirteen_for_every_ten(k: int, invited: int) -> None:
     setup, state = world(make_ledger([100] * 200), clients_per_round=k)
-    assert len(Oort().choose(setup, state, np.arange(200))) == invited
+    assert len(Oort().select_clients(setup, state, np.arange(200))) == invited
 
 
 def test_draws_in_proportion_to_score() -> None:
@@ -133,7 +133,7 @@ def test_explores_in_proportion_to_speed() -> None:
 @pytest.mark.parametrize(("exploration", "explored"), [(1.0, 10), (0.9, 9), (0.5, 5), (0.2, 2), (0.0, 0)])
 def test_explores_its_share(exploration: float, explored: int) -> None:
     setup, state = world(heard(make_ledger([100] * 40), range(20)), exploration, clients_per_round=10)
-    assert (Oort(overcommit=1.0).choose(setup, state, np.arange(40)) >= 20).sum() == explored
+    assert (Oort(overcommit=1.0).select_clients(setup, state, np.arange(40)) >= 20).sum() == explored
 
 
 class TestBlacklist:
@@ -158,7 +158,7 @@ class TestBlacklist:
         ledger = heard(make_ledger([100] * 4), range(4), participations=99)
         setup, state = world(ledger, clients_per_round=3)
         policy = Oort(overcommit=1.0, blacklist=10, blacklist_share=1.0)
-        assert len(policy.choose(setup, state, np.arange(4))) == 3
+        assert len(policy.select_clients(setup, state, np.arange(4))) == 3
 
     def test_does_not_keep_anybody_from_exploring(self) -> None:
         ledger = heard(make_ledger([100] * 6), range(3), participations=99)
@@ -171,7 +171,7 @@ def test_a_million_clients_finish(million: Ledger) -> None:
     rows = np.flatnonzero(rng.random(len(million.clients)) < 0.5)
     setup, state = world(heard(million, rows, over_sumsq=rng.uniform(0, 900, len(rows))), 0.3, 20.0)
     setup = replace(setup, clients_per_round=1000)
-    chosen = Oort().choose(setup, state, np.arange(len(million.clients)))
+    chosen = Oort().select_clients(setup, state, np.arange(len(million.clients)))
     assert len(set(chosen.tolist())) == 1300
 
 
@@ -180,5 +180,5 @@ def times_chosen(ledger: Ledger, policy: Oort, times: int, exploration: float = 
     base, state = world(ledger, exploration, **setup)
     seen = np.zeros(len(ledger.clients))
     for seed in range(times):
-        seen[policy.choose(replace(base, seed=seed), state, np.arange(len(seen)))] += 1
+        seen[policy.select_clients(replace(base, seed=seed), state, np.arange(len(seen)))] += 1
     return seen

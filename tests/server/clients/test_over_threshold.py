@@ -34,18 +34,22 @@ class TestChoose:
             ledger, exploration, 50.0, clients_per_round=wanted, seed=data.draw(st.integers(0, 99))
         )
         with Unchanged(setup, state, available):
-            chosen = OverThresholdUtility().choose(setup, state, available)
+            chosen = OverThresholdUtility().select_clients(setup, state, available)
         assert len(chosen) == min(wanted, len(available))
         assert np.array_equal(chosen, np.unique(chosen))
         assert np.isin(chosen, available).all()
-        assert np.array_equal(chosen, OverThresholdUtility().choose(setup, state, available))
+        assert np.array_equal(chosen, OverThresholdUtility().select_clients(setup, state, available))
 
     def test_differs_from_round_to_round_and_from_seed_to_seed(self) -> None:
         ledger = known_clients([1.0] * 50)
         setup, state = oort_world(ledger)
-        first = OverThresholdUtility().choose(setup, state, np.arange(50))
-        assert not np.array_equal(first, OverThresholdUtility().choose(setup, replace(state, round=11), np.arange(50)))
-        assert not np.array_equal(first, OverThresholdUtility().choose(replace(setup, seed=1), state, np.arange(50)))
+        first = OverThresholdUtility().select_clients(setup, state, np.arange(50))
+        assert not np.array_equal(
+            first, OverThresholdUtility().select_clients(setup, replace(state, round=11), np.arange(50))
+        )
+        assert not np.array_equal(
+            first, OverThresholdUtility().select_clients(replace(setup, seed=1), state, np.arange(50))
+        )
 
     def test_is_uniform_while_nobody_is_known(self) -> None:
         ledger = make_ledger([100] * 5, network_s=[1.0, 2.0, 3.0, 4.0, 5.0])
@@ -84,7 +88,7 @@ class TestChoose:
     def test_explores_the_fastest_first(self) -> None:
         ledger = heard(make_ledger([100] * 8, network_s=[1, 2, 9, 4, 8, 5, 7, 6]), [0, 1])
         setup, state = oort_world(ledger, exploration=0.75, clients_per_round=4)
-        chosen = OverThresholdUtility().choose(setup, state, np.arange(8))
+        chosen = OverThresholdUtility().select_clients(setup, state, np.arange(8))
         assert sorted(set(chosen) - {0, 1}) == [3, 5, 7]
         assert len(set(chosen) & {0, 1}) == 1
 
@@ -105,19 +109,19 @@ class TestChoose:
     def test_exploits_the_share_that_does_not_explore(self, exploration: float, exploited: int) -> None:
         ledger = heard(make_ledger([100] * 40), range(20))
         setup, state = oort_world(ledger, exploration, clients_per_round=10)
-        assert (OverThresholdUtility().choose(setup, state, np.arange(40)) < 20).sum() == exploited
+        assert (OverThresholdUtility().select_clients(setup, state, np.arange(40)) < 20).sum() == exploited
 
     def test_a_shortage_of_known_clients_is_filled_with_unknown_ones(self) -> None:
         ledger = heard(make_ledger([100] * 10), [0])
         setup, state = oort_world(ledger, exploration=0.0, clients_per_round=5)
-        chosen = OverThresholdUtility().choose(setup, state, np.arange(10))
+        chosen = OverThresholdUtility().select_clients(setup, state, np.arange(10))
         assert len(chosen) == 5
         assert 0 in chosen
 
     def test_a_shortage_of_unknown_clients_is_filled_with_known_ones(self) -> None:
         ledger = heard(make_ledger([100] * 10), range(9))
         setup, state = oort_world(ledger, exploration=0.9, clients_per_round=5)
-        chosen = OverThresholdUtility().choose(setup, state, np.arange(10))
+        chosen = OverThresholdUtility().select_clients(setup, state, np.arange(10))
         assert len(chosen) == 5
         assert 9 in chosen
 
@@ -126,15 +130,15 @@ class TestChoose:
     @pytest.mark.parametrize("wanted", [6, 7, 100])
     def test_takes_everybody_when_k_is_no_smaller(self, wanted: int, rows: list[int], exploration: float) -> None:
         setup, state = oort_world(heard(make_ledger(), rows), exploration, clients_per_round=wanted)
-        assert OverThresholdUtility().choose(setup, state, np.arange(6)).tolist() == list(range(6))
+        assert OverThresholdUtility().select_clients(setup, state, np.arange(6)).tolist() == list(range(6))
 
     def test_takes_everybody_of_a_large_federation_too(self) -> None:
         setup, state = oort_world(known_clients([1.0] * 12_000), clients_per_round=12_000)
-        assert len(OverThresholdUtility().choose(setup, state, np.arange(12_000))) == 12_000
+        assert len(OverThresholdUtility().select_clients(setup, state, np.arange(12_000))) == 12_000
 
     def test_nobody_available_gives_nobody(self) -> None:
         setup, state = oort_world(known_clients([1.0] * 3))
-        assert OverThresholdUtility().choose(setup, state, np.zeros(0, dtype=np.int64)).tolist() == []
+        assert OverThresholdUtility().select_clients(setup, state, np.zeros(0, dtype=np.int64)).tolist() == []
 
     @pytest.mark.parametrize("share", [0.01, 1.0])
     def test_a_million_clients_finish(self, million: Ledger, share: float) -> None:
@@ -143,7 +147,7 @@ class TestChoose:
         values = {"over_count": rng.uniform(1, 500, len(rows)), "over_sumsq": rng.uniform(0, 900, len(rows))}
         ledger = heard(million, rows.tolist(), **values)
         setup, state = oort_world(ledger, 0.3 if share < 1 else 0.0, 100.0, clients_per_round=100)
-        chosen = OverThresholdUtility().choose(setup, state, np.arange(len(ledger.clients)))
+        chosen = OverThresholdUtility().select_clients(setup, state, np.arange(len(ledger.clients)))
         assert len(set(chosen.tolist())) == 100
 
 
@@ -178,5 +182,5 @@ def draws(
     everybody = np.arange(len(ledger.clients))
     chosen = np.zeros((times, len(everybody)), dtype=bool)
     for seed in range(times):
-        chosen[seed, policy.choose(replace(base, seed=seed), state, everybody)] = True
+        chosen[seed, policy.select_clients(replace(base, seed=seed), state, everybody)] = True
     return chosen

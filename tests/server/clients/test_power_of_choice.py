@@ -35,7 +35,7 @@ def times_chosen(ledger: Ledger, policy: PowerOfChoice, times: int, k: int, invi
     setup, state = world(ledger, k, invited)
     seen = np.zeros(len(ledger.clients))
     for seed in range(times):
-        seen[policy.choose(replace(setup, seed=seed), state, np.arange(len(seen)))] += 1
+        seen[policy.select_clients(replace(setup, seed=seed), state, np.arange(len(seen)))] += 1
     return seen
 
 
@@ -46,7 +46,7 @@ def test_gives_exactly_k_different_available_clients(losses: list[float], k: int
     policy = PowerOfChoice(data.draw(st.floats(1, 5)))
     setup, state = world(ledger, k)
     with Unchanged(setup, state, available):
-        chosen = policy.choose(setup, state, available)
+        chosen = policy.select_clients(setup, state, available)
     assert len(chosen) == min(k, len(available))
     assert chosen.tolist() == sorted(set(chosen.tolist()))
     assert set(chosen.tolist()) <= set(available.tolist())
@@ -56,7 +56,7 @@ def test_gives_exactly_k_different_available_clients(losses: list[float], k: int
 def test_takes_the_highest_losses_when_everybody_is_a_candidate(losses: list[float], k: int) -> None:
     ledger = with_losses(losses)
     setup, state = world(ledger, k)
-    chosen = PowerOfChoice(100.0).choose(setup, state, np.arange(len(losses)))
+    chosen = PowerOfChoice(100.0).select_clients(setup, state, np.arange(len(losses)))
     known = [math.inf if math.isnan(loss) else loss for loss in losses]
     assert sorted(known[row] for row in chosen) == sorted(known)[-len(chosen) :]
 
@@ -114,12 +114,12 @@ def test_has_d_candidates(candidates: float, k: int, d: int) -> None:
     # All but one of d + 1 clients are candidates, so the lowest loss that can be chosen is that of rank d - K.
     ledger = with_losses([float(number) for number in range(d + 1)])
     (setup, state), policy = world(ledger, k), PowerOfChoice(candidates)
-    lowest = [policy.choose(replace(setup, seed=seed), state, np.arange(d + 1)).min() for seed in range(400)]
+    lowest = [policy.select_clients(replace(setup, seed=seed), state, np.arange(d + 1)).min() for seed in range(400)]
     assert min(lowest) == d - k
 
 
 def test_differs_from_round_to_round() -> None:
     ledger = with_losses([1.0] * 50)
     setup, state = world(ledger, 3)
-    first = PowerOfChoice().choose(setup, state, np.arange(50))
-    assert not np.array_equal(first, PowerOfChoice().choose(setup, replace(state, round=2), np.arange(50)))
+    first = PowerOfChoice().select_clients(setup, state, np.arange(50))
+    assert not np.array_equal(first, PowerOfChoice().select_clients(setup, replace(state, round=2), np.arange(50)))

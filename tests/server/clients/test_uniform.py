@@ -17,7 +17,7 @@ from fedbalancer.server.clients import Uniform
 def test_gives_exactly_k_different_available_clients(wanted: int, available: list[int]) -> None:
     setup, state, rows = make_setup(clients_per_round=wanted), make_state(), np.array(available, dtype=np.int64)
     with Unchanged(setup, state, rows):
-        chosen = Uniform().choose(setup, state, rows)
+        chosen = Uniform().select_clients(setup, state, rows)
     assert len(chosen) == min(wanted, len(available))
     assert chosen.tolist() == sorted(set(chosen.tolist()))
     assert set(chosen.tolist()) <= set(available)
@@ -28,13 +28,13 @@ def test_everybody_is_as_likely_as_any_other() -> None:
     setup, state = make_setup(ledger), make_state(ledger)
     seen = np.zeros(6)
     for round in range(2000):
-        seen[Uniform().choose(setup, replace(state, round=round), np.arange(6))] += 1
+        seen[Uniform().select_clients(setup, replace(state, round=round), np.arange(6))] += 1
     assert stats.chisquare(seen).pvalue > 0.001
 
 
 def test_the_same_round_gives_the_same_clients_and_another_seed_others() -> None:
     ledger = make_ledger([100] * 50)
     setup, state, rows = make_setup(ledger), make_state(ledger), np.arange(50)
-    first = Uniform().choose(setup, state, rows)
-    assert np.array_equal(first, Uniform().choose(setup, replace(state, clock_s=9.0), rows))
-    assert not np.array_equal(first, Uniform().choose(replace(setup, seed=1), state, rows))
+    first = Uniform().select_clients(setup, state, rows)
+    assert np.array_equal(first, Uniform().select_clients(setup, replace(state, clock_s=9.0), rows))
+    assert not np.array_equal(first, Uniform().select_clients(replace(setup, seed=1), state, rows))

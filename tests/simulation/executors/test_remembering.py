@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from plain_trainer import Plain
 
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, TrainResult, Weights
 from fedbalancer.simulation.executors import InlineExecutor, remembering
 from fedbalancer.simulation.executors.remembering import RememberingExecutor, ResultFiles
 
@@ -32,7 +32,7 @@ class Counting:
     def initial_weights(self, seed: int) -> Weights:
         return self.trainer.initial_weights(seed)
 
-    def train(self, weights: Weights, work: ClientWork) -> Trained:
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult:
         self.done.append(work.client)
         return self.trainer.train(weights, work)
 
@@ -54,7 +54,7 @@ def make(tmp_path: Path) -> Callable[..., tuple[RememberingExecutor, list[Any]]]
     return new
 
 
-def same(one: Trained, other: Trained) -> bool:
+def same(one: TrainResult, other: TrainResult) -> bool:
     return (
         one.client == other.client
         and all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in ("update", "seen", "losses"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedbalancer.core.errors import TrainingDiverged
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 MANY = 30_000
 """Weights, enough to travel through shared memory."""
@@ -42,7 +42,7 @@ class Large:
     def initial_weights(self, seed: int) -> Weights:
         return np.random.default_rng(seed).normal(size=self.weights).astype(np.float32)
 
-    def train(self, weights: Weights, work: ClientWork) -> Trained:
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult:
         if work.client.startswith("diverging"):
             raise TrainingDiverged(f"client {work.client!r}: loss is not finite")
         if work.client == "broken":
@@ -53,7 +53,7 @@ class Large:
             self._wait_to_be_killed()
         rng = np.random.default_rng([work.seed, work.batches, work.batch_size])
         update = (weights * rng.normal(size=len(weights)) * work.learning_rate - work.mu).astype(np.float32)
-        return Trained(work.client, update, work.indices, rng.random(len(work.indices)))
+        return TrainResult(work.client, update, work.indices, rng.random(len(work.indices)))
 
     def losses(self, weights: Weights, client: str) -> FloatArray:
         if client == "threads":

@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the torch trainer needs the extra [torch]")
 
 from fedbalancer.core.errors import BadData  # noqa: E402
-from fedbalancer.core.types import ClientWork, Trained  # noqa: E402
+from fedbalancer.core.types import ClientWork, TrainResult  # noqa: E402
 from fedbalancer.data.tasks import Task, celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
 from fedbalancer.training.fast import layers  # noqa: E402
 from fedbalancer.training.losses import masked_loss  # noqa: E402
@@ -67,7 +67,7 @@ BOUND = {"celeba": 5e-3}
 2.6e-3 of its norm."""
 
 
-def far(one: Trained, other: Trained) -> float:
+def far(one: TrainResult, other: TrainResult) -> float:
     return float(np.linalg.norm(one.update - other.update) / np.linalg.norm(other.update))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbalancer.client.summary.gaussian import LossStatistics
 from fedbalancer.client.summary.noise import DEVIATIONS
-from fedbalancer.core.types import STEP_BINS, Trained, step_bin
+from fedbalancer.core.types import STEP_BINS, TrainResult, step_bin
 
 BIGGEST_LOSS = 1e7
 """Of a sample: sums of squares over clients must stay finite."""
@@ -30,7 +30,7 @@ class LossesBySteps(LossStatistics):
         if self.loss_clip is not None:
             raise ValueError(f"loss_clip = {self.loss_clip}: no epsilon follows from losses by steps")
 
-    def by_steps(self, trained: Trained, rng: np.random.Generator) -> tuple[float, ...]:
+    def by_steps(self, trained: TrainResult, rng: np.random.Generator) -> tuple[float, ...]:
         """Counts, sums and sums of squares; zeros of a training whose steps nobody counted."""
         told = np.zeros((3, STEP_BINS))
         if trained.steps is not None:

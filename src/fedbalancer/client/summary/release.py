@@ -31,11 +31,11 @@ def release_of(client: Any) -> Release:
     told = getattr(summary, "release", None)
     if told is None:
         return Release(type(summary).__name__, 0.0)
-    found: Release = told(looks_every_round(client))
+    found: Release = told(forward_pass_every_round(client))
     return found
 
 
-def looks_every_round(client: Any) -> bool:
+def forward_pass_every_round(client: Any) -> bool:
     """Whether the summary is of the losses of the model that was received, taken by a forward pass of its own in every
     round: then each loss hangs on its own sample and on what the server knows already, and on nothing else."""
     return client.forward_pass == "every" and bool(getattr(client.summary, "of_received_model", False))

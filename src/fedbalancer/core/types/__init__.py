@@ -10,9 +10,24 @@ from fedbalancer.core.types.arrays import CountArray, FloatArray, IndexArray, We
 from fedbalancer.core.types.layout import Layout
 from fedbalancer.core.types.ledger import RECENT_COUNTS, Ledger
 from fedbalancer.core.types.plan import LateRule, Order, RoundPlan
-from fedbalancer.core.types.result import UNDER_WAY, ClientReport, Evaluation, Missing, RoundResult, Summary, Timings
+from fedbalancer.core.types.result import (
+    UNDER_WAY,
+    ClientReport,
+    Evaluation,
+    FailedClient,
+    RoundResult,
+    Summary,
+    Timings,
+)
 from fedbalancer.core.types.state import ServerState, Setup
-from fedbalancer.core.types.work import FORWARD_PASS_EPOCHS, STEP_BINS, ClientWork, Trained, batches_per_epoch, step_bin
+from fedbalancer.core.types.work import (
+    FORWARD_PASS_EPOCHS,
+    STEP_BINS,
+    ClientWork,
+    TrainResult,
+    batches_per_epoch,
+    step_bin,
+)
 
 __all__ = [
     "FORWARD_PASS_EPOCHS",
@@ -23,12 +38,12 @@ __all__ = [
     "ClientWork",
     "CountArray",
     "Evaluation",
+    "FailedClient",
     "FloatArray",
     "IndexArray",
     "LateRule",
     "Layout",
     "Ledger",
-    "Missing",
     "Order",
     "RoundPlan",
     "RoundResult",
@@ -36,7 +51,7 @@ __all__ = [
     "Setup",
     "Summary",
     "Timings",
-    "Trained",
+    "TrainResult",
     "Weights",
     "batches_per_epoch",
     "step_bin",

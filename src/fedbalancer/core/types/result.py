@@ -77,7 +77,7 @@ class ClientReport:
 
 
 @dataclass(frozen=True)
-class Missing:
+class FailedClient:
     """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
     passed), late (the quorum was full), unavailable, under way (its report will count in a later round), or invalid
     (what it sent was not believed); of a real client also silent (no reply when the round closed) or error. `problem`
@@ -103,7 +103,7 @@ class RoundResult:
 
     plan: RoundPlan
     reports: tuple[ClientReport, ...]
-    missing: tuple[Missing, ...]
+    missing: tuple[FailedClient, ...]
     seconds: float
     window_s: float = 0.0
     down_bytes: int = 0

@@ -11,11 +11,24 @@ from fedbalancer.core.types.ledger import Ledger
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What the server knows before the first round, and what does not change during a run. With `looks_every_round`
-    every round of a client begins with a forward pass over all its data. `loss_noise` is the deviation of the noise on
-    statistics of losses (None: not known), `clock_slack_s` by how much a client's clock may be off. With
-    `stops_in_epoch` a client whose deadline passes may report a part of an epoch. `most_weight` limits a client's
-    weight to so many times the median of its round (None: no limit)."""
+    """What the server knows before the first round; constant during a run.
+
+    Args:
+        ledger: One row per client, before any round.
+        epochs: Local epochs of a round.
+        batch_size: Samples per local batch.
+        clients_per_round: Clients selected per round.
+        seed: Seed of the run.
+        sample_cap: Largest number of samples a client trains on per epoch. None: no limit.
+        epoch_batches: Batches per epoch where a method fixes them. None: as many as the samples fill.
+        learning_rate: Clients' learning rate.
+        clip_norm: Largest norm of an update. None: not clipped.
+        forward_pass_every_round: Whether each client starts each round with a forward pass over all its data.
+        loss_noise: Standard deviation of the noise on loss statistics. None: unknown.
+        clock_slack_s: Largest error of a client's clock, in seconds.
+        stops_in_epoch: Whether a client may report a partial epoch when its deadline passes.
+        most_weight: Upper bound on a client's weight, as a multiple of the round's median weight. None: no bound.
+    """
 
     ledger: Ledger
     epochs: int
@@ -26,7 +39,7 @@ class Setup:
     epoch_batches: int | None = None
     learning_rate: float = 0.01
     clip_norm: float | None = None
-    looks_every_round: bool = False
+    forward_pass_every_round: bool = False
     loss_noise: float | None = None
     clock_slack_s: float = 0.0
     stops_in_epoch: bool = False
@@ -35,9 +48,9 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """All that the server remembers: saving it is the checkpoint. The seven fields before `bench` belong to the
+    """All that the server remembers: saving it is the checkpoint. The seven fields before `suspensions` belong to the
     policies of those slots: each is a frozen dataclass of plain values and arrays, or None for a policy that remembers
-    nothing. `bench` is who sits out (`server/bench.py`)."""
+    nothing. `suspensions` is who sits out (`server/suspensions.py`)."""
 
     round: int
     clock_s: float
@@ -48,6 +61,6 @@ class ServerState:
     pace: Any = None
     deadline: Any = None
     aggregate: Any = None
-    deliver: Any = None
+    model_average: Any = None
     late: Any = None
-    bench: Any = None
+    suspensions: Any = None

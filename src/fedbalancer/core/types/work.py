@@ -64,7 +64,7 @@ class ClientWork:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainResult:
     """The result of a `ClientWork`: the update, and of the samples really seen, in ascending order, the loss when each
     was first seen, taken in its mini-batch just before that step, and how many steps came before it (None where whoever
     trained did not count)."""

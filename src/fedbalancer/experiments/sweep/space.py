@@ -12,7 +12,7 @@ from typing import Any
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.settings import parse_value
-from fedbalancer.methods.names import one_name, spelt, split_outside, value_text
+from fedbalancer.methods.names import canonical_name, parse_method_name, split_outside, value_text
 
 DIGITS = 4
 """Of a number drawn from a range: more would make no difference but to the length of the method's name."""
@@ -85,7 +85,7 @@ class Space:
             raise BadSetting("a sweep needs a space: --space w=5,20, --space lss=.01..0.1, or --space paper")
         if len(set(keys)) < len(keys):
             raise BadSetting(f"the space has a key twice: {', '.join(keys)}")
-        space = cls(one_name(method), parameters)
+        space = cls(canonical_name(method), parameters)
         for values in space.corners():
             space.name(values)
         return space
@@ -109,9 +109,9 @@ class Space:
         >>> Space("fedbalancer[lss=.1]", (Choice("w", (5, 20)),)).name({"w": 5})
         'fedbalancer[w=5,lss=.1]'
         """
-        inside = [self.method[len(spelt(self.method).stem) + 1 : -1]] if self.method.endswith("]") else []
+        inside = [self.method[len(parse_method_name(self.method).stem) + 1 : -1]] if self.method.endswith("]") else []
         inside += [f"{key}={value_text(value)}" for key, value in values.items()]
-        return one_name(f"{spelt(self.method).stem}[{','.join(inside)}]")
+        return canonical_name(f"{parse_method_name(self.method).stem}[{','.join(inside)}]")
 
     def corners(self) -> Iterator[dict[str, Value]]:
         """Every value of a choice and every end of a range at least once."""

@@ -28,13 +28,13 @@ def check_sinks(sinks: Sequence[Any]) -> None:
 def open_sinks(sinks: Sequence[Any], folder: Path | None, say: Say) -> list[tuple[str, Any]]:
     """The sinks of one run, each with its name: names make one of their own, objects are taken as they are. `folder` is
     the run's; `say` is told of one that cannot be made."""
-    made = []
+    sinks = []
     for sink in sinks:
         try:
-            made.append((_name(sink), _maker(sink)(folder)))
+            sinks.append((_name(sink), _maker(sink)(folder)))
         except Exception as error:
             say(_name(sink), f"{type(error).__name__}: {error}")
-    return made
+    return sinks
 
 
 def _maker(sink: Any) -> Callable[[Path | None], Any]:
@@ -48,8 +48,8 @@ def _maker(sink: Any) -> Callable[[Path | None], Any]:
         return lambda folder: _found(place)(argument or None, folder)
     if not argument:
         raise UnknownName("sink", sink, [*KNOWN, "package.module:Class"])
-    made = _found(sink)
-    return lambda folder: made()
+    sink_class = _found(sink)
+    return lambda folder: sink_class()
 
 
 def _found(place: str) -> Any:

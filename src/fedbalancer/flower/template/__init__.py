@@ -77,16 +77,16 @@ def app_files(name: str, framework: str) -> dict[str, bytes]:
 
 def write_app(folder: Path, framework: str) -> list[Path]:
     """Write a new app into a folder that is not there or empty; the files."""
-    made = app_files(package_name(folder), framework)
+    contents = app_files(package_name(folder), framework)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadSetting(f"{folder} is there already and not an empty folder; choose another one")
-        for path, content in made.items():
+        for path, content in contents.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             write_bytes(folder / path, content)
     except OSError as error:
         raise BadSetting(f"{folder} cannot be written: {error}") from error
-    return [folder / path for path in made]
+    return [folder / path for path in contents]
 
 
 def _name(source: Traversable) -> str:

@@ -187,7 +187,7 @@ class RecordedClients(Stateless):
 
     cohorts: tuple[tuple[str, ...], ...]
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         return state.ledger.rows(self.cohorts[state.round])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from fedbalancer.methods.names import one_name
+from fedbalancer.methods.names import canonical_name
 from fedbalancer.paper.charts import comparison_charts
 from fedbalancer.paper.item import Finding, Frames, Presentation
 from fedbalancer.paper.items.comparisons import (
@@ -55,7 +55,7 @@ def _name_methods() -> dict[tuple[str, float], str]:
         for epsilon in (INFINITE, 1.0, 4.0, 8.0):
             summary = f"{name}(noise_multiplier={MULTIPLIERS[epsilon]:g}{more})"
             methods[name, epsilon] = f"{start},summary={summary}]"
-    return {key: one_name(method) for key, method in methods.items()}
+    return {key: canonical_name(method) for key, method in methods.items()}
 
 
 METHODS = _name_methods()

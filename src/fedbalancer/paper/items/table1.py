@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.experiments.simulation import resolve_spec
-from fedbalancer.methods.names import one_name
+from fedbalancer.methods.names import canonical_name
 from fedbalancer.paper.charts import comparison_charts
 from fedbalancer.paper.item import Finding, Frames, Measured, Presentation, Request, Table, Work, value_text
 from fedbalancer.paper.items.comparisons import (
@@ -139,7 +139,7 @@ def grid_methods() -> dict[str, dict[str, float]]:
 def _method_name(settings: dict[str, float]) -> str:
     if settings == dict(RECOMMENDED):
         return BASE
-    return one_name(f"{BASE}[{','.join(f'{key}={value:g}' for key, value in settings.items())}]")
+    return canonical_name(f"{BASE}[{','.join(f'{key}={value:g}' for key, value in settings.items())}]")
 
 
 def other_sample_selection(work: Work, comparison: Comparison) -> str | None:
@@ -155,7 +155,7 @@ def other_sample_selection(work: Work, comparison: Comparison) -> str | None:
     settings, _ = resolve_spec(spec, spec.load_task())
     if settings.sample_selection_deadline == multiple:
         return None
-    return one_name(f"sampleselection[sample_selection_deadline={multiple}]")
+    return canonical_name(f"sampleselection[sample_selection_deadline={multiple}]")
 
 
 def best_rows(scores: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from numpy.typing import ArrayLike
 
 from fedbalancer.core.contracts import DeviceModel, Draw
-from fedbalancer.core.types import ClientWork, FloatArray, Trained, Weights
+from fedbalancer.core.types import ClientWork, FloatArray, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced
 from fedbalancer.flower.compat import ClientApp, Context, Message
 from fedbalancer.flower.hello import introduce
@@ -59,7 +59,7 @@ class PhoneTrainer(Protocol):
 
     def prepare(self) -> None: ...
     def losses(self, weights: Weights, client: str) -> FloatArray: ...
-    def train(self, weights: Weights, work: ClientWork) -> Trained: ...
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +121,8 @@ class EmulatedPhone:
         work.select(forward=lambda: self.trainer.losses(weights, self.client))
         for _ in work.batches():
             pass
-        counted = work.live.counted(work.done)
-        return work.report(self.trainer.train(weights, work.live.work(counted)) if counted else None)
+        batches = work.live.countable_batches(work.done)
+        return work.report(self.trainer.train(weights, work.live.work(batches)) if batches else None)
 
     def _batch_s(self, context: Context, batch_size: int, count: int) -> Sequence[float]:
         return [float(seconds) for seconds in self.devices.sample_batch_s(self.client, count)]

@@ -191,8 +191,8 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
 
 def manifest(plan: BedPlan, run: BedRun) -> dict[str, Any]:
     """The manifest of a run on Flower, and what is the bed's."""
-    made = run.manifest()
-    made["task"] |= {"variant": plan.loaded.variant, "scale": plan.scale, "users": plan.clients}
+    content = run.manifest()
+    content["task"] |= {"variant": plan.loaded.variant, "scale": plan.scale, "users": plan.clients}
     finite = math.isfinite(run.budget_s)
-    made |= {"rounds": None if finite else run.num_rounds, "budget_s": run.budget_s if finite else None}
-    return made | {"device": "emulated", "speed": plan.speed, "phones": Path(plan.phones).name or "device model"}
+    content |= {"rounds": None if finite else run.num_rounds, "budget_s": run.budget_s if finite else None}
+    return content | {"device": "emulated", "speed": plan.speed, "phones": Path(plan.phones).name or "device model"}

@@ -24,7 +24,7 @@ from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound
 from fedbalancer.core.contracts import WorkPolicy
 from fedbalancer.core.types import Order, RoundPlan
-from fedbalancer.simulation.attempts import RoundClock, attempted, close_round
+from fedbalancer.simulation.attempts import RoundClock, close_round, simulate_attempts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws
 
 FILE = "twin.json"
@@ -108,7 +108,7 @@ def _twin_round(bed: BedRound, work: WorkPolicy) -> TwinRound:
         ClientRound(ClientPolicies(work=work), plan.order, client, samples, ClientMemory())  # of which it trains all
         for client, samples in zip(plan.cohort, bed.phones["samples"].to_list(), strict=True)
     ]
-    attempts = attempted(clients, draws, plan.order, RoundClock(AlwaysOn(), 0.0))
+    attempts = simulate_attempts(clients, draws, plan.order, RoundClock(AlwaysOn(), 0.0))
     accepted, seconds = close_round(plan, attempts)
     predicted = {client for client, taken in zip(plan.cohort, accepted, strict=True) if taken}
     agreed = sum((client in predicted) == (client in bed.completed) for client in bed.plan.cohort)

@@ -11,7 +11,7 @@ import numpy as np
 from fedbalancer.core.contracts import Aggregator, Wrapping
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import WeightedMean, in_order, mean_update
-from fedbalancer.server.worsened import worsened
+from fedbalancer.server.loss_increase_ratio import loss_increase_ratio
 
 REMEMBERED = 5
 """Rounds whose median norms say what an update is like."""
@@ -86,7 +86,7 @@ class ClippedAround(Wrapping):
     def _discounted(self, state: ServerState, reports: list[ClientReport]) -> list[ClientReport]:
         """With less weight for those for whom the model has become worse."""
         first = state.ledger.loss_first[state.ledger.rows(tuple(report.client for report in reports))]
-        shares = worsened(first, [report.summary.loss_mean for report in reports]) ** -self.worse_power
+        shares = loss_increase_ratio(first, [report.summary.loss_mean for report in reports]) ** -self.worse_power
         return [
             replace(report, weight=report.weight * share) if share < 1 else report
             for report, share in zip(reports, shares.tolist(), strict=True)

@@ -26,7 +26,7 @@ class ByLoss(Stateless):
     needs_losses: ClassVar[bool] = True
     reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         rng = stream(setup.seed, "clients", state.round + 1)
         losses = np.maximum(state.ledger.loss_mean[available], 1e-9)
         highest = np.nanmax(losses) if np.isfinite(losses).any() else 1.0

@@ -11,7 +11,7 @@ import numpy as np
 from fedbalancer.core.contracts import LOSSES, Private
 from fedbalancer.core.types import FloatArray, IndexArray, Ledger, ServerState, Setup
 from fedbalancer.server.clients.counted import Counted, CountedState
-from fedbalancer.server.worsened import worsened
+from fedbalancer.server.loss_increase_ratio import loss_increase_ratio
 
 SPARE = 2
 """Clients to choose from, in K, below which the cap is lifted for those that were chosen least."""
@@ -39,15 +39,15 @@ class CappedParticipation(Counted):
         if not (self.times >= 1 and self.most_times >= 1):
             raise ValueError(f"times = {self.times} and most_times = {self.most_times} must be at least 1")
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         own: CountedState = state.clients
         seen = replace(state, clients=own.inner, ledger=tempered(state.ledger, self.most_times))
-        return self.inner.choose(setup, seen, self._offered(setup, state, available))
+        return self.inner.select_clients(setup, seen, self._offered(setup, state, available))
 
     def _offered(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         fair = setup.clients_per_round / max(len(state.ledger.clients), 1)
         chosen = state.clients.counts(state.ledger)[available]
-        worse = worsened(state.ledger.loss_first[available], state.ledger.loss_mean[available])
+        worse = loss_increase_ratio(state.ledger.loss_first[available], state.ledger.loss_mean[available])
         free = chosen < 1 + self.times * worse**-self.worse_power * fair * state.round
         least = min(math.ceil(SPARE * setup.clients_per_round), len(available))
         if free.sum() < least:

@@ -31,7 +31,7 @@ class FedCS(Stateless):
 
     candidates: float = 2.0
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
         asked = min(max(int(self.candidates * setup.clients_per_round + 1e-9), count), len(available))

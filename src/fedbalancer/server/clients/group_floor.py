@@ -32,7 +32,7 @@ class GroupFloor(Counted):
         if not (0 <= self.floor <= 1 and self.groups >= 1):
             raise ValueError(f"floor = {self.floor} must be from 0 to 1, and groups = {self.groups} at least 1")
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         own: CountedState = state.clients
         group_of = speed_groups(state.ledger, self.groups)
         had = np.bincount(group_of, weights=own.counts(state.ledger), minlength=self.groups)
@@ -44,11 +44,11 @@ class GroupFloor(Counted):
             left, there = places - len(chosen), available[group_of[available] == group]
             count = min(math.ceil(owed[group]), left, len(there))
             if count > 0:
-                mine = self.inner.choose(replace(setup, clients_per_round=count), seen, there)
+                mine = self.inner.select_clients(replace(setup, clients_per_round=count), seen, there)
                 chosen = np.concatenate([chosen, mine])
         if len(chosen) < places:
             others, left = np.setdiff1d(available, chosen), places - len(chosen)
-            more = self.inner.choose(replace(setup, clients_per_round=left), seen, others)
+            more = self.inner.select_clients(replace(setup, clients_per_round=left), seen, others)
             chosen = np.concatenate([chosen, more])
         return np.sort(chosen)
 

@@ -44,7 +44,7 @@ class LeastSelected:
         times[state.ledger.rows(result.plan.cohort)] += 1
         return LeastSelectedState(times)
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
         return np.sort(available[smallest(state.clients.times[available].astype(np.float64), count, rng)])

@@ -82,7 +82,7 @@ class Oort:
         percentile = own.percentile + self.pacer_delta
         return OortState(own.exploration, percentile, pacer.duration_s(setup, state.ledger, percentile), utilities)
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         # The guard against 1.3 * 10 = 12.9999... is smaller than any share of a client.
         count = min(int(self.overcommit * setup.clients_per_round + 1e-9), len(available))
         rng = stream(setup.seed, "clients", state.round + 1)

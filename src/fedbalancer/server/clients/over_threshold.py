@@ -59,7 +59,7 @@ class OverThresholdUtility:
             selection.next_exploration(own.exploration, decay, least, state.ledger), own.preferred_s
         )
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
         known, unknown = selection.known_or_not(state.ledger, available)

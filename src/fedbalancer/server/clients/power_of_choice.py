@@ -47,7 +47,7 @@ class PowerOfChoice:
         invited[state.ledger.rows(result.plan.cohort)] = True
         return PowerOfChoiceState(invited)
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
         asked = max(int(self.candidates * setup.clients_per_round + 1e-9), count)

@@ -19,7 +19,7 @@ class Uniform(Stateless):
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    def choose(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
         return np.sort(rng.choice(available, size=count, replace=False))

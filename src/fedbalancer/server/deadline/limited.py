@@ -29,7 +29,7 @@ LEAST_SHARE = 0.1
 UNUSED_SHARE = 0.2
 """Share of the deadline that a client may leave unused if it can stop within an epoch: its last batch or upload."""
 TIMED_OUT = ("download", "forward", "train", "upload")
-"""Phases in which the deadline passed, in `Missing.why`."""
+"""Phases in which the deadline passed, in `FailedClient.why`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ def _epoch_s(setup: Setup, network_s: float, before_s: float, timings: Timings, 
     took_s = timings.total_s - timings.paused_s
     if took_s <= 0 or before_s <= 0:
         return before_s
-    forward = FORWARD_PASS_EPOCHS if setup.looks_every_round else 0.0
+    forward = FORWARD_PASS_EPOCHS if setup.forward_pass_every_round else 0.0
     allowed_s = max(math.ceil(took_s / deadline_s), 1) * deadline_s if 0 < deadline_s < math.inf else math.inf
     worked_s, allowed_s = took_s - network_s, allowed_s - network_s
     epochs = min(max(allowed_s / before_s - forward, LEAST_SHARE), float(setup.epochs))

@@ -67,7 +67,7 @@ class UsefulWork:
             return 1.0, 0
         own, ledger = state.deadline, state.ledger
         network_s, batch_s = ledger.network_s[cohort], ledger.batch_s[cohort]
-        if setup.looks_every_round:
+        if setup.forward_pass_every_round:
             network_s = network_s + look_batches(setup, ledger.size[cohort]) * batch_s
         most = setup.epochs * batches_per_epoch(ledger.size[cohort], setup.batch_size, setup.epoch_batches)
         found = useful_deadline(network_s, batch_s, most.astype(np.float64), own.window_s, self.gamma)

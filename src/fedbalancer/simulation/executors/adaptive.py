@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fedbalancer.core.contracts import Executor, Trainer
 from fedbalancer.core.errors import FedBalancerError
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.simulation.executors.inline import InlineExecutor
 from fedbalancer.simulation.executors.pool import PoolExecutor
 
@@ -33,7 +33,7 @@ class AdaptiveExecutor:
     def initial_weights(self, seed: int) -> Weights:
         return self._executor.initial_weights(seed)
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[Trained]:
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
         return self._timed(lambda executor: executor.train(weights, works))
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:

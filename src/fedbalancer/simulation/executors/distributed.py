@@ -14,7 +14,7 @@ from typing import Any
 
 from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.processes import DIED, TRIES
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.simulation.executors.chunks import Chunk, cut, training_cost
 from fedbalancer.simulation.executors.worker import Answer
 
@@ -81,7 +81,7 @@ class DistributedExecutor(ABC):
         weights: Weights = self._one("initial_weights", None, seed)
         return weights
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[Trained]:
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
         return self._all("train", weights, works, [training_cost(work) for work in works])
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedbalancer.core.contracts import Trainer
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 
 class InlineExecutor:
@@ -21,7 +21,7 @@ class InlineExecutor:
     def initial_weights(self, seed: int) -> Weights:
         return self.trainer.initial_weights(seed)
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[Trained]:
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
         return [self.trainer.train(weights, work) for work in works]
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:

@@ -14,7 +14,7 @@ import numpy as np
 from fedbalancer.core.contracts import Trainer
 from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.processes import usable_cores
-from fedbalancer.core.types import Trained, Weights
+from fedbalancer.core.types import TrainResult, Weights
 from fedbalancer.simulation.executors.distributed import DistributedExecutor
 from fedbalancer.simulation.executors.ray_session import RaySession, warn_of_unlike_nodes
 from fedbalancer.simulation.executors.worker import Answer, Worker
@@ -119,6 +119,6 @@ def _same(one: Weights, other: Weights) -> bool:
 
 def _own(value: Any) -> Any:
     """The value in memory of this process: what Ray gives is read-only and keeps its place in Ray's store."""
-    if isinstance(value, Trained):
+    if isinstance(value, TrainResult):
         return replace(value, update=_own(value.update), seen=_own(value.seen), losses=_own(value.losses))
     return value.copy() if isinstance(value, np.ndarray) else value

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedbalancer.core.contracts import Executor
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Trained, Weights
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 MOST_BYTES = 4 * 2**30
 """What a folder of results may take; beyond it those that were not asked for longest go."""
@@ -33,7 +33,7 @@ MOST_ALONE = 5000
 """Results in a row that nobody had before: a run that has gone its own way for so long (500 rounds of ten clients)
 leaves no more of them. A long run would fill the folder with files that nobody asks for, minutes of work to remove."""
 
-_TRAINED = tuple(field.name for field in fields(Trained) if field.name != "client")
+_TRAINED = tuple(field.name for field in fields(TrainResult) if field.name != "client")
 """What is kept of a training."""
 
 Arrays = dict[str, NDArray[Any]]
@@ -59,14 +59,14 @@ class RememberingExecutor:
         self._alone = 0  # another run begins
         return self._executor.initial_weights(seed)
 
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[Trained]:
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
         if weights.nbytes * len(works) > self._most_round_bytes:
             return self._executor.train(weights, works)
         return self._each(
             [self._key("train", weights, _TRAINED, *_values(work)) for work in works],
             lambda places: self._executor.train(weights, [works[place] for place in places]),
             lambda trained: {name: found for name in _TRAINED if (found := getattr(trained, name)) is not None},
-            lambda place, arrays: Trained(works[place].client, **arrays),
+            lambda place, arrays: TrainResult(works[place].client, **arrays),
         )
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:

@@ -31,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"loss": float(losses(model, *data(99)).mean())})
 
     strategy = Strategy(
-        METHOD.changed(deadline=Seconds(deadline_s)), clients_per_round=20, epochs=3, batch_size=10,
+        METHOD.with_policies(deadline=Seconds(deadline_s)), clients_per_round=20, epochs=3, batch_size=10,
         learning_rate=0.02, min_clients=int(str(config["least"])), checkpoint_dir=folder, run_key=str(config["key"]),
         task="faulty",
     )  # fmt: skip

@@ -12,7 +12,7 @@ ROUNDING = 1e-6
 """First losses are kept in four bytes."""
 
 
-def worsened(first: Any, now: Any) -> FloatArray:
+def loss_increase_ratio(first: Any, now: Any) -> FloatArray:
     """How many times its first loss a client's loss is, at least 1; and 1 where either is not known, or was carried
     under 0 by noise.
 

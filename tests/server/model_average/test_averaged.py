@@ -11,22 +11,22 @@ from builders import make_report, make_result, make_setup, make_state
 import fedbalancer as fb
 from fedbalancer.core.types import ServerState
 from fedbalancer.methods.table import method
-from fedbalancer.server.deliver import AveragedModel, LastModel
+from fedbalancer.server.model_average import AveragedModel, LastModel
 from fedbalancer.server.server import Server
 from fedbalancer.testing import check_policy
 
 
 def after(policy: AveragedModel, models: list[float]) -> ServerState:
-    state = make_state(weights=np.zeros(1, dtype=np.float32), deliver=policy.init(make_setup()))
+    state = make_state(weights=np.zeros(1, dtype=np.float32), model_average=policy.init(make_setup()))
     for value in models:
         weights = np.array([value], dtype=np.float32)
-        state = replace(state, deliver=policy.after(make_setup(), state, weights), weights=weights)
+        state = replace(state, model_average=policy.after(make_setup(), state, weights), weights=weights)
     return state
 
 
 @pytest.mark.parametrize("policy", [LastModel(), AveragedModel()], ids=str)
 def test_keeps_the_contract(policy: LastModel | AveragedModel) -> None:
-    assert check_policy(policy) == "deliver"
+    assert check_policy(policy) == "model_average"
 
 
 def test_before_the_first_round_it_is_the_model_as_it_is() -> None:
@@ -55,7 +55,7 @@ def test_clients_go_on_from_the_last_weights_and_a_round_without_a_report_change
         state = server.observe(state, make_result([make_report("c0", [1.0, 1.0], 1.0)]))
         assert state.weights.tolist() == [number + 1.0] * 2
     assert 2.0 < server.model(state)[0] < 3.0
-    assert server.observe(state, make_result(missing=["c0"])).deliver is state.deliver
+    assert server.observe(state, make_result(missing=["c0"])).model_average is state.model_average
 
 
 def test_a_run_evaluates_and_hands_out_the_average() -> None:

@@ -33,12 +33,12 @@ class AveragedModel:
         return Average(np.zeros(0))
 
     def after(self, setup: Setup, state: ServerState, weights: Weights) -> Average:
-        old: Average = state.deliver
+        old: Average = state.model_average
         models = old.models + 1
         share = (self.eta + 1) / (self.eta + models)
         fresh = weights.astype(np.float64)
         return Average(fresh if models == 1 else old.value + share * (fresh - old.value), models)
 
     def model(self, state: ServerState) -> Weights:
-        own: Average = state.deliver
+        own: Average = state.model_average
         return own.value.astype(np.float32) if own.models else state.weights
