@@ -1,4 +1,4 @@
-"""The influence of attackers on the paper's rules and on the robust ones: the table of docs/benchmarks/reliability.md.
+"""The influence of attackers on the paper's rules and on the robust ones: the table of docs/benchmarks/attacks.md.
 
     python benchmarks/attacks.py [--rounds 30] [--seeds 0 [1 ...]] [--methods fedbalancer fedbalancer+robust]
 
