@@ -96,7 +96,7 @@ class GridEngine:
         self.accepted: dict[str, int] = {}
         self.speeds, self.empty_rounds = Speeds(), 0
         self.suspensions, self.pauses, self.played = Suspensions(), Pauses(), 0
-        self.unanswered: set[str] = set()
+        self.suspend_silent: set[str] = set()
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[Arrival] = []
@@ -169,8 +169,8 @@ class GridEngine:
         """Who sits out after `played` rounds: also those that left an order unanswered, until they restart."""
         restarted, self.nodes.returned = self.nodes.returned, set()
         self.pauses.forget(restarted)
-        silent, self.unanswered = self.unanswered - restarted, set()
-        suspensions = suspensions.answering(restarted).unanswered(sorted(silent), played)
+        silent, self.suspend_silent = self.suspend_silent - restarted, set()
+        suspensions = suspensions.clear_silent(restarted).suspend_silent(sorted(silent), played)
         for client in sorted(silent):
             self.say("sits out", client=client, round=played, until=suspensions.until[client], why="it did not answer")
         self.suspensions, self.played = suspensions, played
@@ -178,7 +178,7 @@ class GridEngine:
 
     def _free(self) -> tuple[list[str], list[str]]:
         present = (client for client in self.nodes.present() if client in self.known.position and self._may(client))
-        there = self.pauses.without(self.suspensions.without(present, self.played), self.played)
+        there = self.pauses.without(self.suspensions.eligible(present, self.played), self.played)
         busy = self.mailbox.busy() | self.late.clients
         return [client for client in there if client not in busy], [client for client in there if client in busy]
 
@@ -284,7 +284,7 @@ class GridEngine:
                     self.overheads.at_least(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
                 self.nodes.silent.add(sent.node)
-                self.unanswered.add(sent.client)
+                self.suspend_silent.add(sent.client)
         self.mailbox.expired.clear()
 
     def _too_late(self, arrival: Arrival) -> None:
