@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from fedbalancer.paper.testbed.phone_logs import PHONES, SCHEMA, gather, lag_of, latencies
+from fedbalancer.paper.testbed.phone_logs import PHONES, SCHEMA, lag_of, latencies, wait_for_clients
 from fedbalancer.reporting.plotting import plot_latencies, write_figure
 
 
@@ -27,7 +27,7 @@ def test_logs_become_a_table_and_a_torn_line_is_left_out(tmp_path: Path) -> None
     run.mkdir()
     (logs / "b.jsonl").write_text(json.dumps(row(1, "b", 3.0)) + "\n" + '{"round": 2, "cli')
     (logs / "a.jsonl").write_text(json.dumps(row(2, "a", 3.0)) + "\n" + json.dumps(row(1, "a", 3.0)) + "\n")
-    frame = gather(logs, run)
+    frame = wait_for_clients(logs, run)
     assert frame.select("round", "client").rows() == [(1, "a"), (1, "b"), (2, "a")]
     assert pl.read_parquet(run / PHONES).equals(frame)
     assert not logs.exists()

@@ -26,7 +26,7 @@ BEARABLE = 0.05
 """Share of a phone's time by which this machine may be late, in nine of ten cases."""
 
 
-def gather(logs: Path, run: Path) -> pl.DataFrame:
+def wait_for_clients(logs: Path, run: Path) -> pl.DataFrame:
     """The phones' logs of a run as one table in its folder."""
     rows = [row for file in sorted(logs.glob("*.jsonl")) for row in _rows(file)]
     frame = pl.DataFrame(rows, schema=SCHEMA).sort("round", "client")

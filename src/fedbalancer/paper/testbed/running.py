@@ -21,7 +21,7 @@ from fedbalancer.experiments.rounds import Progress
 from fedbalancer.flower.federation import Federation, free_port
 from fedbalancer.paper.testbed.app import write_app
 from fedbalancer.paper.testbed.netns import HOST, Networks
-from fedbalancer.paper.testbed.phone_logs import Lag, gather, lag_of
+from fedbalancer.paper.testbed.phone_logs import Lag, lag_of, wait_for_clients
 from fedbalancer.paper.testbed.plan import FILE, BedPlan
 from fedbalancer.paper.testbed.twin import FILE as TWIN
 from fedbalancer.paper.testbed.twin import Twin, read_rounds, twin
@@ -152,7 +152,7 @@ class RunningBed:
         if is_reference:
             reached = final_accuracy(select_evaluations(load_run(run).curve, self.budget_s, "paper"), self.budget_s)
             self.target = max(self.target, reached or 0.0)
-        phones = gather(self.plan.phone_logs(method), run)
+        phones = wait_for_clients(self.plan.phone_logs(method), run)
         chosen = self.plan.method(method)
         order = Order(0, 0.0, 0.0, settings.epochs, settings.batch_size, self.plan.seed,
                       epoch_batches=chosen.server.epoch_batches)  # fmt: skip
