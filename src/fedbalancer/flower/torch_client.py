@@ -26,7 +26,7 @@ def client_app(
     loss: str | Callable[[Any, Any], Any] = "cross_entropy",
     metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
     optimizer: MakeOptimizer | None = None,
-    engine: str = "fast",
+    backend: str = "fast",
     device: str = "cpu",
     threads: int | None = None,
     mods: Sequence[Mod] = (),
@@ -36,7 +36,7 @@ def client_app(
 
     Epochs, batch size, learning rate and method are the server's, sent with every order (`method` only for an object of
     your own, given on both sides). The client stops itself at the deadline. `optimizer` is a class of torch.optim, or a
-    partial of one, in place of plain SGD; the learning rate is the server's. `engine` is fast or plain, as in `run`.
+    partial of one, in place of plain SGD; the learning rate is the server's. `backend` is fast or plain, as in `run`.
     `test(context)` is what evaluate messages look at, by default the training data. `mods` are Flower's (`LocalDpMod`),
     around training; the model is then sent under its names, for them to see. `hold` makes this machine behave
     like a slower device: every batch is held to its seconds, and its download and upload are slept.
@@ -46,7 +46,7 @@ def client_app(
     def ready() -> TorchModel:
         """The model of the app; made when it is first needed, because an app is imported more often than it trains."""
         built = TorchModel(
-            model, loss=loss, metric=metric, engine=engine, device=device, optimizer=optimizer,
+            model, loss=loss, metric=metric, backend=backend, device=device, optimizer=optimizer,
             example=lambda: example[0],
         )  # fmt: skip
         if threads is not None:

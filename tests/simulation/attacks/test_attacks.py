@@ -167,7 +167,7 @@ class TestRuns:
     def test_who_flips_labels_changes_with_the_seed_though_executors_are_shared(self, tmp_path: Path) -> None:
         """Runs of one process, and a pool of workers, which make their own trainers."""
         settings = {"attacks": ["label-flip:3"]}
-        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=3, engine="plain")
+        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=3, backend="plain")
         specs = [replace(spec, seed=seed) for seed in (0, 1)]
         alone = [execute(each) for each in specs]
         with ExecutorCache() as cache:
@@ -181,7 +181,7 @@ class TestRuns:
 
     def test_attackers_are_in_the_manifest_and_a_resumed_run_gives_the_same_bytes(self, tmp_path: Path) -> None:
         settings = {"checkpoint_s": 0.0, "attacks": ["update-flip:2", "utility-liar:1"]}
-        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=6, engine="plain")
+        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=6, backend="plain")
         whole = execute(spec, tmp_path / "whole")
         manifest = json.loads((tmp_path / "whole" / "manifest.json").read_text())
         assert manifest["settings"]["attacks"] == settings["attacks"]
