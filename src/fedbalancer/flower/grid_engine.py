@@ -79,7 +79,7 @@ class GridEngine:
         self.accepted: dict[str, int] = {}
         self.speeds, self.empty_rounds = Speeds(), 0
         self.suspensions, self.pauses, self.played = Suspensions(), Pauses(), 0
-        self.suspend_silent: set[str] = set()
+        self.unanswered: set[str] = set()
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[Arrival] = []
@@ -152,7 +152,7 @@ class GridEngine:
         """Who sits out after `played` rounds: also those that left an order unanswered, until they restart."""
         restarted, self.nodes.returned = self.nodes.returned, set()
         self.pauses.forget(restarted)
-        silent, self.suspend_silent = self.suspend_silent - restarted, set()
+        silent, self.unanswered = self.unanswered - restarted, set()
         suspensions = suspensions.clear_silent(restarted).suspend_silent(sorted(silent), played)
         for client in sorted(silent):
             self.say("sits out", client=client, round=played, until=suspensions.until[client], why="it did not answer")
@@ -267,7 +267,7 @@ class GridEngine:
                     self.overheads.at_least(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
                 self.nodes.silent.add(sent.node)
-                self.suspend_silent.add(sent.client)
+                self.unanswered.add(sent.client)
         self.mailbox.expired.clear()
 
     def _too_late(self, arrival: Arrival) -> None:
