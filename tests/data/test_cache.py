@@ -125,7 +125,8 @@ os.fsync, Path.rename = dying(os.fsync), dying(Path.rename)
 for step in range(1, 12):
     left, child = step, os.fork()
     if child == 0:
-        load_or_prepare("t", {"step": step}, lambda: Prepared({"x": np.full((4, 2), 1), "y": np.arange(4)}, {"value": 1}))
+        arrays = {"x": np.full((4, 2), 1), "y": np.arange(4)}
+        load_or_prepare("t", {"step": step}, lambda: Prepared(arrays, {"value": 1}))
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

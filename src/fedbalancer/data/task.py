@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Task(BaseTask):
     """A learning problem: the clients' data, the test data, the model and the settings of the training.
 
-    Only `clients`, `test` and `model` are required. `BaseTask` documents all fields. The class methods build a task from
-    arrays, from a folder of files or from a Parquet file.
+    Only `clients`, `test` and `model` are required. `BaseTask` documents all fields. The class methods build a task
+    from arrays, from a folder of files or from a Parquet file.
 
     >>> import numpy as np
     >>> x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])

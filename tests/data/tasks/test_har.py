@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, UnknownName
-from fedbalancer.data.readers import har as har_uci
 from fedbalancer.data.readers.har import ACTIVITIES, SIGNALS
 from fedbalancer.data.registry import load_task
 from fedbalancer.data.task import Task

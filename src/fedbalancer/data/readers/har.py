@@ -73,7 +73,7 @@ def client_name(subject: int) -> str:
 def cut_windows(signal: NDArray[np.float32]) -> NDArray[np.float32]:
     """Windows of (reading, channel) as (window, channel, reading), half overlapping; a rest at the end is left out.
 
-    >>> windows(np.zeros((200, 9), dtype=np.float32)).shape
+    >>> cut_windows(np.zeros((200, 9), dtype=np.float32)).shape
     (2, 9, 128)
     """
     if len(signal) < WINDOW:

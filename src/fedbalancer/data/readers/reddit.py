@@ -44,7 +44,7 @@ class Tokens(NamedTuple):
 def cut_sequences(words: Sequence[str]) -> list[Tokens]:
     """The sequences of one comment. A last one may hold only `<EOS>`: LEAF has those as well.
 
-    >>> [first] = sequences(["hi", "there"])
+    >>> [first] = cut_sequences(["hi", "there"])
     >>> first.inputs[:4], first.targets[:4]
     (['<BOS>', 'hi', 'there', '<EOS>'], ['hi', 'there', '<EOS>', '<PAD>'])
     """
@@ -70,7 +70,8 @@ def drop_unknown_words(samples: Iterable[Tokens], words: Collection[str]) -> lis
     """The sequences without the words that are not among `words`: what follows a word is the next known one. Filled up
     at the end; a sequence of which nothing is left is left out.
 
-    >>> known_only([Tokens(["<BOS>", "hi", "zyx", "<EOS>"], ["hi", "zyx", "<EOS>", "<PAD>"])], ["<BOS>", "hi", "<EOS>"])
+    >>> tokens = Tokens(["<BOS>", "hi", "zyx", "<EOS>"], ["hi", "zyx", "<EOS>", "<PAD>"])
+    >>> drop_unknown_words([tokens], ["<BOS>", "hi", "<EOS>"])
     [Tokens(inputs=['<BOS>', 'hi', '<EOS>', '<PAD>'], targets=['hi', '<EOS>', '<PAD>', '<PAD>'])]
     """
     known = {*words, PAD_WORD}
@@ -159,7 +160,7 @@ def split_words(text: str) -> list[str]:
     """Lower-case words, and runs of other signs, without what is not ASCII. Links, and the name of whom a message is
     for, become one word each, as LEAF has it for links and user names.
 
-    >>> words("ann: You don't need https://example.org !")
+    >>> split_words("ann: You don't need https://example.org !")
     ['<user>', 'you', "don't", 'need', '<url>', '!']
     """
     plain = _ADDRESSED.sub("<user> ", text.encode("ascii", "ignore").decode().strip())

@@ -105,7 +105,7 @@ class Span(NamedTuple):
     def thin(self, most: int | None) -> Span:
         """At most `most` of the windows, spread evenly: neighbours have nearly all their characters in common.
 
-        >>> Span("a", 0, 100).thinned(40)
+        >>> Span("a", 0, 100).thin(40)
         Span(name='a', start=0, samples=40, step=2)
         """
         if most is None or self.samples <= most:

@@ -29,7 +29,7 @@ def init_glorot(module: Module, embedding_range: float = EMBEDDING_RANGE) -> Mod
     their own. The numbers come from torch's generator, so that a seed gives the same model.
 
     >>> from torch import nn
-    >>> float(glorot(nn.Linear(4, 2)).bias.detach().abs().sum())
+    >>> float(init_glorot(nn.Linear(4, 2)).bias.detach().abs().sum())
     0.0
     """
     from torch import nn
@@ -59,7 +59,7 @@ def make_text_model(
 
     Weights start Glorot-uniform, or uniformly within ±`uniform`, the bias of the dense layer included.
 
-    >>> sum(p.numel() for p in text_model(symbols=80, embedding=8, hidden=256).parameters())
+    >>> sum(p.numel() for p in make_text_model(symbols=80, embedding=8, hidden=256).parameters())
     817872
     """
     from torch import nn
