@@ -22,7 +22,7 @@ from fedbalancer.paper.testbed.running import Listen, RunningBed
 from fedbalancer.paper.testbed.twin import Twin
 from fedbalancer.reporting import Comparison, write_report
 from fedbalancer.reporting.plotting import plot_latencies, write_figure
-from fedbalancer.store import RunFolder, check_free, status_of
+from fedbalancer.store import RunFolder, check_free, read_status
 from fedbalancer.training.open_model import SUFFIXES, open_model
 from fedbalancer.training.trainer import TorchTrainer
 
@@ -141,7 +141,7 @@ def _mark_stopped(plan: BedPlan) -> None:
     """Mark runs as stopped whose server was killed."""
     for method in plan.methods:
         run = plan.run_folder(method)
-        if status_of(run) == "running":
+        if read_status(run) == "running":
             with RunFolder.open(run, GONE_S) as folder:
                 folder.update_manifest(status="stopped", why="interrupted")
 

@@ -13,8 +13,7 @@ from fedbalancer.core.contracts import DeviceModel
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.files import write_json
 from fedbalancer.core.settings import Settings
-from fedbalancer.core.task import Task
-from fedbalancer.data.tasks import load_task
+from fedbalancer.data import Task, load_task
 from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import Method

@@ -28,7 +28,7 @@ from fedbalancer.paper.testbed.twin import FILE as TWIN
 from fedbalancer.paper.testbed.twin import Twin, read_rounds, twin
 from fedbalancer.reporting.results import load_run
 from fedbalancer.reporting.rule import final_accuracy, is_fedavg, select_evaluations
-from fedbalancer.store import ComparisonFile, read_manifest, status_of
+from fedbalancer.store import ComparisonFile, read_manifest, read_status
 
 LOOK_S, SILENCE_S = 0.5, 600.0
 """Seconds between two checks of a run, and without any progress until the run fails."""
@@ -116,7 +116,7 @@ class RunningBed:
         run, news_s, said = self.plan.run_folder(method), time.monotonic(), ""
         while not self.stopped():
             self._check_alive(method)
-            status = status_of(run)
+            status = read_status(run)
             if status in ("done", "failed"):
                 break
             if (progress := self._progress(run)) is not None and repr(progress) != said:
