@@ -96,7 +96,7 @@ class GridEngine:
         self.accepted: dict[str, int] = {}
         self.speeds, self.missed_rounds = ClientSpeeds(), 0
         self.suspensions, self.pauses, self.played = Suspensions(), Pauses(), 0
-        self.suspend_silent: set[str] = set()
+        self.unanswered: set[str] = set()
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[ReceivedReply] = []
@@ -169,7 +169,7 @@ class GridEngine:
         """Who sits out after `played` rounds: also those that left an order unanswered, until they restart."""
         restarted, self.nodes.restarted = self.nodes.restarted, set()
         self.pauses.forget(restarted)
-        silent, self.suspend_silent = self.suspend_silent - restarted, set()
+        silent, self.unanswered = self.unanswered - restarted, set()
         suspensions = suspensions.clear_silent(restarted).suspend_silent(sorted(silent), played)
         for client in sorted(silent):
             self.log_event(
@@ -288,7 +288,7 @@ class GridEngine:
                     self.transport.add_lower_bound(sent.client, sent.ttl_s - sent.budget_s)
                 self.log_event("no reply", client=sent.client, round=sent.round)
                 self.nodes.unresponsive.add(sent.node)
-                self.suspend_silent.add(sent.client)
+                self.unanswered.add(sent.client)
         self.mailbox.expired.clear()
 
     def _too_late(self, received: ReceivedReply) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from fedbalancer.paper.testbed.phone_logs import PHONES, SCHEMA, lag_of, latencies, wait_for_clients
+from fedbalancer.paper.testbed.phone_logs import PHONES, SCHEMA, gather, lag_of, latencies
 from fedbalancer.reporting.plotting import plot_latencies, write_figure
 
 
@@ -27,7 +27,7 @@ def test_logs_become_a_table_and_a_torn_line_is_left_out(tmp_path: Path) -> None
     run.mkdir()
     (logs / "b.jsonl").write_text(json.dumps(row(1, "b", 3.0)) + "\n" + '{"round": 2, "cli')
     (logs / "a.jsonl").write_text(json.dumps(row(2, "a", 3.0)) + "\n" + json.dumps(row(1, "a", 3.0)) + "\n")
-    frame = wait_for_clients(logs, run)
+    frame = gather(logs, run)
     assert frame.select("round", "client").rows() == [(1, "a"), (1, "b"), (2, "a")]
     assert pl.read_parquet(run / PHONES).equals(frame)
     assert not logs.exists()
@@ -37,7 +37,7 @@ def test_a_machine_that_keeps_up_has_no_lag() -> None:
     frame = pl.DataFrame([row(n, "a", 5.0) for n in range(20)], schema=SCHEMA)
     lag = lag_of(frame, 5.0)
     assert (lag.late, lag.p90_s, lag.suggested_speed) == (0.0, 0.0, None)
-    assert lag.words() == "quick enough for the phones but in 0% of their rounds"
+    assert lag.words() == "fast enough in 100% of the phones' rounds"
 
 
 def test_a_machine_that_takes_twice_as_long_is_told_half_the_speed() -> None:
