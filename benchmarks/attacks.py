@@ -17,7 +17,7 @@ from fedbalancer.paper.attacks import Influence, measure_influence
 
 ATTACKS = (
     "none",
-    "metadata-liar:1", "metadata-liar:10", "metadata-liar(factor=.1):10", "metadata-liar(factor=1e40,told='high'):10",
+    "metadata-liar:1", "metadata-liar:10", "metadata-liar(factor=.1):10", "metadata-liar(factor=1e40,part='high'):10",
     "utility-liar:1", "utility-liar:10",
     "latency-liar:10", "latency-liar(factor=1.5):10", "latency-liar(factor=.01):10",
     "epochs-liar:10", "epochs-liar(factor=1,samples=.05):10", "epochs-liar(factor=5):10",

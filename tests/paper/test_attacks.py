@@ -36,7 +36,7 @@ def under(attack: str, method: str = ROBUST, seed: int = 0, rounds: int = 30) ->
 
 
 SEEDS = [0, pytest.param(1, marks=soak), pytest.param(2, marks=soak)]
-LIES = ["metadata-liar", "metadata-liar(factor=.1)", "metadata-liar(factor=1e40,told='high')"]
+LIES = ["metadata-liar", "metadata-liar(factor=.1)", "metadata-liar(factor=1e40,part='high')"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
