@@ -41,7 +41,7 @@ def model(file: Path) -> ModelFile:
 
 @pytest.fixture(scope="module")
 def torch_model() -> TorchModel:
-    return TorchModel(make, engine="plain", example=lambda: samples()[0])
+    return TorchModel(make, backend="plain", example=lambda: samples()[0])
 
 
 def work(**changes: Any) -> ClientWork:

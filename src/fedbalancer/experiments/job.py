@@ -127,7 +127,7 @@ def _run_or_resume(job: Job, here: _Here, progress: Callable[[Progress], None]) 
         return execute(
             spec, job.place, overwrite=job.overwrite, executors=executors, progress=progress, stopped=stopped
         )
-    changes = {"engine": spec.engine, "device": spec.device, **job.changes}
+    changes = {"backend": spec.backend, "device": spec.device, **job.changes}
     method = spec.method if not isinstance(spec.method, str) else None
     return carry_on(
         job.place, executors, changes, task=here.task, method=method, trusted=code_of(spec), progress=progress,

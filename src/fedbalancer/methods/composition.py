@@ -33,7 +33,7 @@ class Method:
     def with_policies(self, **slots: Any) -> Method:
         """The same method with other choices in some slots, whichever side runs them.
 
-        >>> Method("mine").changed(forward_pass="every", mu=0.1).client.mu
+        >>> Method("mine").with_policies(forward_pass="every", mu=0.1).client.mu
         0.1
         """
         for slot in slots:

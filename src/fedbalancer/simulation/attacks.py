@@ -141,7 +141,7 @@ class LatencyLiar:
         return replace(report, summary=replace(summary, batch_s=summary.batch_s * self.factor))
 
 
-Part = Literal["all", "high", "low", "sum"]
+Field = Literal["all", "high", "low", "sum"]
 
 
 @dataclass(frozen=True)
@@ -153,16 +153,16 @@ class MetadataLiar:
 
     Args:
         factor: Claimed losses, as a multiple of the true ones.
-        part: The falsified statistic: "high", "low", "sum", or "all" for a consistent lie.
+        field: The falsified statistic: "high", "low", "sum", or "all" for a consistent lie.
     """
 
     factor: float = 10.0
-    part: Part = "all"
+    field: Field = "all"
 
     def __post_init__(self) -> None:
-        if not (0 <= self.factor < math.inf and self.part in get_args(Part)):
+        if not (0 <= self.factor < math.inf and self.field in get_args(Field)):
             raise ValueError(
-                f"factor = {self.factor} must be >= 0, and part = {self.part!r} one of {', '.join(get_args(Part))}"
+                f"factor = {self.factor} must be >= 0, and field = {self.field!r} one of {', '.join(get_args(Field))}"
             )
 
     def falsify(self, report: ClientReport, order: Order) -> ClientReport:
@@ -173,9 +173,9 @@ class MetadataLiar:
         return replace(report, summary=lie)
 
     def _falsify_statistics(self, summary: Summary) -> Summary:
-        names = ("low", "high", "sum") if self.part == "all" else (self.part,)
+        names = ("low", "high", "sum") if self.field == "all" else (self.field,)
         lies = {f"loss_{name}": getattr(summary, f"loss_{name}") * self.factor for name in names}
-        if self.part == "all":
+        if self.field == "all":
             lies["over_sumsq"] = summary.over_sumsq * self.factor * self.factor
         return replace(summary, **lies)
 
@@ -248,7 +248,7 @@ class UtilityLiar:
 
 
 ATTACKS: dict[str, tuple[str, type[Attack]]] = {
-    "metadata-liar": ("claims 10 times its losses (factor, part=all|high|low|sum)", MetadataLiar),
+    "metadata-liar": ("claims 10 times its losses (factor, field=all|high|low|sum)", MetadataLiar),
     "utility-liar": ("claims 100 times its squared losses (factor)", UtilityLiar),
     "latency-liar": ("claims 1e9 times its seconds per batch (factor)", LatencyLiar),
     "epochs-liar": ("claims a hundredth of its trained epochs (factor, samples)", EpochsLiar),

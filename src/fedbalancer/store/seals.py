@@ -17,7 +17,7 @@ from fedbalancer.core.files import readable
 
 SEAL, FILES = "sha256", "files"
 """The fields of a manifest: the checksum of all the others, and checksums by the name of a file."""
-MAY_CHANGE = ("rounds", "budget_s", "target", "engine", "device")
+MAY_CHANGE = ("rounds", "budget_s", "target", "backend", "device")
 """What of a spec another may be given to a run that goes on."""
 
 

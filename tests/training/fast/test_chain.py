@@ -25,8 +25,8 @@ needs_kernels = pytest.mark.skipif(kernels.load("conv") is None, reason="no C co
 
 
 def updates(task: Task, work: ClientWork) -> tuple[Weights, Weights, Weights]:
-    """By the chain, by autograd on the same layers, and by the plain engine."""
-    by_chain, by_autograd, plain = (TorchTrainer(task, engine) for engine in ("fast", "fast", "plain"))
+    """By the chain, by autograd on the same layers, and by the plain backend."""
+    by_chain, by_autograd, plain = (TorchTrainer(task, backend) for backend in ("fast", "fast", "plain"))
     assert by_chain.plan is not None
     assert by_autograd.plan is not None
     assert by_chain.plan.chain is not None

@@ -88,7 +88,7 @@ def fuse_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_the_models_of_all_tasks_train_as_the_plain_ones(name: str) -> None:
     make, rate, clip = TASKS[name]
-    fast, plain = (TorchTrainer(make(), engine) for engine in ("fast", "plain"))
+    fast, plain = (TorchTrainer(make(), backend) for backend in ("fast", "plain"))
     weights = plain.initial_weights(0)
     for options in ({"mu": 0.0, "clip_norm": clip}, {"mu": 0.5, "clip_norm": clip}, {"mu": 0.1, "clip_norm": 0.01}):
         job = work(learning_rate=rate, **options)
@@ -126,7 +126,7 @@ def test_a_training_that_an_error_ended_leaves_nothing_behind() -> None:
                 raise ValueError("not three, please")
             return self.dense(x)
 
-    trainer, plain = (TorchTrainer(task(Picky, (4,), 3), engine) for engine in ("fast", "plain"))
+    trainer, plain = (TorchTrainer(task(Picky, (4,), 3), backend) for backend in ("fast", "plain"))
     weights = trainer.initial_weights(0)
     expected = trainer.evaluate(weights), trainer.train(weights, work(batches=2)), trainer.losses(weights, "bob")
     assert trainer.plan is not None

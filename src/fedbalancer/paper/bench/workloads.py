@@ -149,19 +149,19 @@ class TimedRounds:
     weights: Weights
 
 
-def path_name(engine: str, workers: int) -> str:
+def path_name(backend: str, workers: int) -> str:
     """Return the name of a path.
 
     Example:
         >>> path_name("fast", 1), path_name("plain", 2)
         ('fast inline', 'plain pool of 2')
     """
-    return f"{engine} inline" if workers == 1 else f"{engine} pool of {workers}"
+    return f"{backend} inline" if workers == 1 else f"{backend} pool of {workers}"
 
 
-def make_executor(task: Task, engine: str, workers: int) -> Executor:
-    """Create an executor with this training engine: in this process, or in a pool for several workers."""
-    return Resources(workers=workers).make_executor(partial(trainer_for, task, engine), task.sizes)
+def make_executor(task: Task, backend: str, workers: int) -> Executor:
+    """Create an executor with this training backend: in this process, or in a pool for several workers."""
+    return Resources(workers=workers).make_executor(partial(trainer_for, task, backend), task.sizes)
 
 
 def time_rounds(task: Task, executor: Executor, weights: Weights, count: int) -> TimedRounds:
