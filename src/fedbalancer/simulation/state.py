@@ -1,4 +1,4 @@
-"""What the simulated engine keeps between rounds, and saves in checkpoints as arrays.
+"""The state of the simulated engine between rounds, saved in checkpoints as arrays.
 
 `Memories` holds what every client stores on its device, `PendingReports` the reports of clients that are still working
 when their round closes, and `ClassCounts` how many samples of each class were trained.

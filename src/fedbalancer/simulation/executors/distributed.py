@@ -108,7 +108,7 @@ def _process(trainer: Any, verb: str, items: Sequence[Any], weights: Weights | N
 
 
 def make_portable(error: Exception) -> Exception:
-    """Return an error that can be pickled, with its traceback as a note unless it is one of ours."""
+    """Return an error that can be pickled, with its traceback as a note unless it is a `FedBalancerError`."""
     if not isinstance(error, FedBalancerError):
         error.add_note(f"in a worker:\n{''.join(traceback.format_exception(error))}")
     try:
