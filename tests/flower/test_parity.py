@@ -25,8 +25,8 @@ from fedbalancer.client.summary import coarse
 from fedbalancer.core.contracts import is_private
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import resolve
-from fedbalancer.core.task import Task
 from fedbalancer.core.types import Ledger, RoundResult
+from fedbalancer.data import Task
 from fedbalancer.flower import client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
 from fedbalancer.flower.ledger import Overheads, ledger_of

@@ -10,7 +10,7 @@ from fedbalancer.core.contracts import Executor, Trainer
 from fedbalancer.core.errors import MissingData
 from fedbalancer.core.processes import check_memory_limit
 from fedbalancer.core.settings import resolve
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.tracking import check_sinks
 from fedbalancer.simulation.attacks import poison_task, poisons_data

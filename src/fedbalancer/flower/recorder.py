@@ -142,8 +142,8 @@ class RunRecorder:
         metrics: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Keep the rows of a round, and its metrics in Flower's `Result`."""
-        found = [] if evaluation is None else [EvalRow.of(after, before.clock_s, evaluation)]
-        self.folder.record(RoundRow.of(before, after, result), found, ClientRow.all_of(result), metrics)
+        found = [] if evaluation is None else [EvalRow.from_evaluation(after, before.clock_s, evaluation)]
+        self.folder.record(RoundRow.from_round(before, after, result), found, ClientRow.from_round(result), metrics)
 
     def start(self, evaluation: Evaluation, metrics: Mapping[str, Any]) -> None:
         """Keep the evaluation before the first round."""

@@ -25,7 +25,7 @@ from fedbalancer.flower.recorder import RunRecorder, manifest_of, spoken
 from fedbalancer.methods.table import setup_of
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
-from fedbalancer.store.privacy import described_privacy, privacy_rows
+from fedbalancer.store.privacy import describe_privacy, privacy_rows
 
 if TYPE_CHECKING:
     from fedbalancer.flower.strategy import Strategy
@@ -112,7 +112,7 @@ class Run:
             s.task, s.method.name, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
             aggregate=spoken(s.method.aggregate),
         )  # fmt: skip
-        return known | {"privacy": described_privacy(self.method, s.settings)}
+        return known | {"privacy": describe_privacy(self.method, s.settings)}
 
     def go(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.task import MadeOnDemand, Samples, Task
+from fedbalancer.core.task import BaseTask, MadeOnDemand, Samples
 from fedbalancer.core.types import ClientReport, Order, Summary, batches_per_epoch
 from fedbalancer.methods.slots import load_class, make, read_call
 
@@ -36,6 +36,8 @@ __all__ = [
     "poison_task",
     "poisons_data",
 ]
+
+AnyTask = TypeVar("AnyTask", bound=BaseTask)
 
 
 @runtime_checkable
@@ -339,7 +341,7 @@ def poisons_data(attacks: tuple[str, ...]) -> bool:
     return any(isinstance(parse_attack(text)[0], DataAttack) for text in attacks)
 
 
-def poison_task(task: Task, attacks: tuple[str, ...], seed: int) -> Task:
+def poison_task(task: AnyTask, attacks: tuple[str, ...], seed: int) -> AnyTask:
     """Return the task with the poisoned data of its attackers; the test data stay clean.
 
     Args:
