@@ -35,9 +35,9 @@ from fedbalancer.methods.table import BASES, MODIFIERS, Method, method, setup_of
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw
-from fedbalancer.simulation.devices.replay import Replay
+from fedbalancer.simulation.devices.models import Replay
+from fedbalancer.simulation.engine import SimulatedEngine
 from fedbalancer.simulation.executors import InlineExecutor
-from fedbalancer.simulation.simulated import SimulatedEngine
 from fedbalancer.training.trainer import TorchTrainer
 
 ROUNDS, CLIENTS, TICK, SEED = 16, 12, 1 / 1024, 5
