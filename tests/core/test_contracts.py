@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -53,8 +52,7 @@ def wrapped(kind: Any) -> Any:
     """The wrapper around `Answering`; that of a Flower run is made from the run."""
     if is_dataclass(kind):
         return kind(inner=Answering())
-    server = SimpleNamespace(aggregate=Answering())
-    return kind(SimpleNamespace(strategy=SimpleNamespace(method=SimpleNamespace(server=server))))
+    return kind(Answering(), *[None] * 5)
 
 
 def arguments(question: str, wrapper: Any) -> tuple[Any, ...]:
