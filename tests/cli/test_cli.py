@@ -13,7 +13,7 @@ import commands
 import polars as pl
 import pytest
 
-from fedbalancer.cli.demo import DEMO
+from fedbalancer.cli.compare import DEMO
 
 Cli = Callable[..., "CompletedProcess[str]"]
 SMALL = ("synthetic", "--users", "8", "--rounds", "3", "--set", "clients_per_round=3", "--set", "eval_every=1")
@@ -61,7 +61,7 @@ def refused(done: CompletedProcess[str]) -> str:
         (("compare", "synthetic", "--backend", "fats"), "did you mean fast"),
         (("compare", "synthetic", "--jobs", "0"), "jobs = 0"),
         (("compare", "synthetic", "--executor", "rya"), "did you mean ray"),
-        (("compare", "synthetic", "--methods", "fedavg+1t,fedavg+1t"), "named twice"),
+        (("compare", "synthetic", "--methods", "fedavg+1t,fedavg+1t"), "appears twice"),
         (("compare", "synthetic", "--extend", "0.5"), "extend = 0.5"),
         (("resume", "nowhere"), "nowhere"),
         (("report", "nowhere"), "nowhere"),

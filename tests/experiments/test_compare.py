@@ -20,8 +20,9 @@ from fedbalancer.core.contracts import Stateless
 from fedbalancer.core.errors import BadData, BadSetting, FedBalancerError, RunFolderError, UnknownName
 from fedbalancer.core.settings import Settings
 from fedbalancer.experiments.compare import interleave_by_seed, run_comparison
-from fedbalancer.experiments.jobs import Job, JobEvent, JobPool
+from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
+from fedbalancer.experiments.progress import JobEvent
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.reporting import score_folder
 from fedbalancer.reporting.summary import write_headline

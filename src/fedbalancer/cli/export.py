@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedbalancer.cli.options import Json, Scale, Variant
-from fedbalancer.cli.tasks import folder_name
+from fedbalancer.cli.output import folder_name
 from fedbalancer.core.errors import BadSetting
 
 Shape = Annotated[

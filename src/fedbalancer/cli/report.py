@@ -9,7 +9,7 @@ import typer
 
 from fedbalancer.cli import options
 from fedbalancer.cli.errors import EXIT_USER_ERROR
-from fedbalancer.cli.shown import show, show_item
+from fedbalancer.cli.output import show, show_item
 
 
 def report(
@@ -43,7 +43,7 @@ def report(
 
     if stamp not in ("end", "start"):
         raise UnknownName("stamp", stamp, ("end", "start"))
-    shares = options.targets(target)
+    shares = options.parse_targets(target)
     if (folder / "item.json").is_file():
         _renew_item(folder, rescored=rule is not None or shares is not None, as_json=as_json)
         return

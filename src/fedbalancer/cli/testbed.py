@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, overrides
-from fedbalancer.cli.shown import show
+from fedbalancer.cli.output import show
 from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def bed(
 
 def run(folder: Path, phones: Path | None, overwrite: bool, **options: Any) -> BedResult:
     """Check everything (`options` are those of `BedPlan`), then run the bed with its progress on stderr."""
-    from fedbalancer.experiments.display import comparison_display
+    from fedbalancer.experiments.progress import comparison_display
     from fedbalancer.paper.testbed.bed import run_bed
     from fedbalancer.paper.testbed.netns import check, has_netem
     from fedbalancer.paper.testbed.plan import BedPlan

@@ -1,32 +1,40 @@
-"""Methods x seeds on one task.
+"""Comparisons of methods on one task, over seeds.
 
-Every method gets, per seed, the simulated seconds that FedAvg+1T needs for the task's rounds, and by the fair rule is
-evaluated on one grid of them. The target is the final accuracy of the best FedAvg variant. A method that has not
-reached it within the budget runs on, up to `extend` times the budget, because its time-to-accuracy is wanted; its
-final accuracy is the one within the budget all the same.
+The budget of every method is, per seed, the simulated time that FedAvg+1T needs for the task's rounds. By the fair rule
+all methods are evaluated on one grid of simulated seconds. The target is the final accuracy of the best FedAvg variant.
+A method that does not reach the target within the budget continues, up to `extend` times the budget, to measure its
+time-to-accuracy. Its final accuracy is the one at the end of the budget.
 """
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import polars as pl
 
-from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.lock import LOCK, FolderLock
 from fedbalancer.core.task import Task
-from fedbalancer.experiments.display import comparison_display, is_wanted
-from fedbalancer.experiments.events import goes_further
 from fedbalancer.experiments.executor_cache import ExecutorCache
-from fedbalancer.experiments.jobs import Job, JobEvent, JobPool, Listen
+from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
-from fedbalancer.experiments.spec import RunOptions, RunSpec, check_options
-from fedbalancer.experiments.surprises import absent_kernels, surprises_of_plan, warn
+from fedbalancer.experiments.progress import (
+    ComparisonRun,
+    JobEvent,
+    Key,
+    Listen,
+    Observer,
+    comparison_display,
+    extension_event,
+    shows_progress,
+)
+from fedbalancer.experiments.run_warnings import missing_kernels, warnings_for_comparison
+from fedbalancer.experiments.spec import RunOptions, RunSpec, split_options
 from fedbalancer.experiments.trust import code_of, remember
 from fedbalancer.experiments.variants import named_in_full
 from fedbalancer.methods.names import split_names
@@ -44,32 +52,6 @@ DEFAULT_METHODS = (
 )  # fmt: skip
 
 SHARED_RESULTS = ".shared-results"
-Key = tuple[str, int]
-"""The method's name and the seed of a run."""
-
-
-@dataclass(frozen=True)
-class ComparisonRun:
-    """A comparison that was run: its scores, its folder, and the last event of every run."""
-
-    comparison: Comparison
-    folder: Path | None
-    outcomes: Mapping[Key, JobEvent]
-
-    @property
-    def failed(self) -> list[JobEvent]:
-        return [event for event in self.outcomes.values() if event.kind == "failed"]
-
-    @property
-    def stopped(self) -> bool:
-        return any(event.kind == "stopped" for event in self.outcomes.values())
-
-    def scored(self) -> Comparison:
-        """The scores; if there are none, an error that says why."""
-        if not self.comparison.seeds:
-            failures = [f"{event.key[0]} seed {event.key[1]} failed: {event.why}" for event in self.failed]
-            raise FedBalancerError(f"nothing can be scored: {'; '.join(failures or self.comparison.notes)}")
-        return self.comparison
 
 
 def compare(
@@ -83,37 +65,61 @@ def compare(
     out: Path | str | None = None,
     overwrite: bool = False,
     jobs: int | None = None,
-    workers: int | None = None,
-    executor: str | None = None,
-    address: str | None = None,
-    track: Sequence[Any] = (),
     progress: bool | None = None,
+    observer: Observer | None = None,
+    stopped: Callable[[], bool] = lambda: False,
     **options: Unpack[RunOptions],
 ) -> Comparison:
-    """Compare methods on a task and return the scores. Runs that fail are left out of them, and named in their `notes`;
-    if nothing is left it is an error.
+    """Compare methods on a task by time-to-accuracy and final accuracy.
 
-    `methods` are names, as a list or with commas between them, and methods of your own (`fedbalancer.method`). `seeds`
-    are numbers, or how many of them to take from 0 on. A method may take `extend` budgets to reach the target.
-    By the rule `fair` all methods are evaluated on one grid of simulated seconds and a target must be held; `paper` is
-    the published rule, by rounds. `targets` are shares of the reference's final accuracy, the main one first.
-    The folder `out` keeps every run and the report; without it nothing is written to disk. `jobs` runs go side by side,
-    each with `workers` that train its clients on the `executor` (inline, pool, or ray at `address`); unless told, they
-    share the cores. `track` names the sinks of every run, as for `run`. `progress` says on stderr how far all runs are
-    and what time is left; unless told, in notebooks only. The further options are those of all runs, as
-    `RunOptions` explains them.
+    Runs that fail are left out of the scores and listed in their `notes`.
+
+    Args:
+        task: A task's name, a TOML file, `package.module:function`, or a `Task`.
+        methods: Method names, as a list or separated by commas, and `Method` objects.
+        seeds: Number of seeds, starting at 0, or the seeds themselves.
+        extend: Maximum number of budgets that a method may take to reach the target.
+        rule: fair (all methods are evaluated on one grid of simulated seconds and must hold a target) or paper (the
+            published rule: a target counts when an evaluation after a round first reaches it).
+        targets: Targets as shares of the reference's final accuracy, the main one first.
+        out: Folder for all runs and the report. Default: nothing is written to disk.
+        overwrite: Replace a comparison that exists in the folder.
+        jobs: Number of runs in parallel. Default: as many as the cores and `workers` allow.
+        progress: Show progress and the remaining time on stderr. Default: in notebooks only.
+        observer: Receives the loaded task, warnings and how each run ended. Default: Python warnings.
+        stopped: Checked several times per second; if it returns True, all runs save their state and stop.
+        **options: Options of all runs, see `RunOptions` and `ExecutionOptions`.
+
+    Returns:
+        The scores of all methods.
+
+    Raises:
+        FedBalancerError: If an option, the task or the folder is invalid, or nothing can be scored.
+
+    >>> import fedbalancer as fb
+    >>> table = fb.compare("synthetic", ["fedavg+1t", "prox+1t"], seeds=1, users=8, rounds=2, extend=1, jobs=1)
+    >>> table.methods
+    ('fedavg+1t', 'prox+1t')
     """
-    check_options(options)
+    observer = observer if observer is not None else Observer()
+    spec_options, execution = split_options(options)
     names = split_names(methods) if isinstance(methods, str) else methods
-    base, named = named_in_full(RunSpec(task=task, **options), names)
+    base, named = named_in_full(RunSpec(task=task, **spec_options), names)
+    begun_s = time.perf_counter()
     plan = ComparisonPlan.make(base, named, seeds, extend, rule, targets)
-    resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
-    folder = Path(out) if out is not None else None
-    warn(surprises_of_plan(plan))
-    with comparison_display(plan.method_names, plan.seeds, is_wanted(progress)) as listen:
-        done = run_comparison(plan, folder, overwrite=overwrite, jobs=jobs, resources=resources, listen=listen)
-    warn(absent_kernels(plan.base))
-    return done.scored()
+    seconds = time.perf_counter() - begun_s
+    resources = Resources(**{"workers": None, **execution, "track": tuple(execution.get("track", ()))})
+    warnings = warnings_for_comparison(plan)
+    observer.on_task(plan.task, seconds)
+    observer.on_warnings(warnings)
+    with comparison_display(plan.method_names, plan.seeds, shows_progress(progress)) as listen:
+        outcome = run_comparison(
+            plan, Path(out) if out is not None else None, overwrite=overwrite, jobs=jobs, resources=resources,
+            listen=listen, stopped=stopped,
+        )  # fmt: skip
+    observer.on_warnings(missing_kernels(plan.base))
+    observer.on_comparison(outcome)
+    return outcome.scored()
 
 
 def run_comparison(
@@ -127,25 +133,35 @@ def run_comparison(
     listen: Listen = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> ComparisonRun:
-    """Run or go on with a comparison in the folder `out`, or run it in memory."""
+    """Run or continue a planned comparison.
+
+    Args:
+        plan: The comparison.
+        out: Its folder; None keeps it in memory.
+        overwrite: Replace a comparison that exists in the folder.
+        resumed: Continue the comparison in the folder.
+        jobs: Number of runs in parallel. Default: as many as the cores and workers allow.
+        resources: What the runs may use.
+        listen: Called for every event of a run.
+        stopped: Checked several times per second; if it returns True, all runs save their state and stop.
+    """
     if out is not None and not resumed:
         check_free(out, overwrite, COMPARISON)
-    side_by_side, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
+    parallel, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
     check_accuracy(plan.task)
-    with _alone_in(out, plan):
+    with _locked(out, plan):
         if out is not None:
             if not resumed:
-                check_free(out, overwrite, COMPARISON)  # again, now that we are alone
+                check_free(out, overwrite, COMPARISON)  # again, under the lock
                 remember(code_of(plan.base, plan.methods))
                 _clear(out)
             plan.file.write(out)
-        return _run(plan, out, side_by_side, each, overwrite, resumed, listen, stopped)
+        return _run(plan, out, parallel, each, overwrite, resumed, listen, stopped)
 
 
 def _clear(out: Path) -> None:
-    """Take the runs of an earlier comparison away: a table of all runs in the folder must not have those of methods
-    that are not in it any more."""
+    """Delete the runs of an earlier comparison, so that no table of the folder includes methods of that one."""
     for manifest in out.glob(f"*/seed-*/{MANIFEST}"):
         seed = manifest.parent
         refuse_links(out, seed.parent.name)
@@ -155,8 +171,8 @@ def _clear(out: Path) -> None:
 
 
 @contextmanager
-def _alone_in(out: Path | None, plan: ComparisonPlan) -> Iterator[None]:
-    """The folder of a comparison, made if need be, for this process alone; None is in memory."""
+def _locked(out: Path | None, plan: ComparisonPlan) -> Iterator[None]:
+    """Create the folder of a comparison, if needed, and lock it for this process."""
     if out is None:
         yield
         return
@@ -172,55 +188,61 @@ def _alone_in(out: Path | None, plan: ComparisonPlan) -> Iterator[None]:
 def _run(
     plan: ComparisonPlan,
     out: Path | None,
-    side_by_side: int,
+    parallel: int,
     each: Resources,
     overwrite: bool,
     resumed: bool,
     listen: Listen,
     stopped: Callable[[], bool],
 ) -> ComparisonRun:
-    """The comparison itself: all runs to their budget, then those further that have not reached the target."""
-    there = {spec.key for spec in plan.specs if resumed and out and status_of(run_folder(out, spec)) == "done"}
-    for key in there:
+    """Run all methods to their budget, then extend the runs that have not reached the target."""
+    finished = {spec.key for spec in plan.specs if resumed and out and status_of(run_folder(out, spec)) == "done"}
+    for key in finished:
         listen(JobEvent(key, "found"))
     first = [
         Job(spec, _place(out, spec), overwrite=overwrite and not resumed)
-        for spec in interleave_by_seed(plan.specs, side_by_side)
-        if spec.key not in there
+        for spec in interleave_by_seed(plan.specs, parallel)
+        if spec.key not in finished
     ]
-    with shared_results(out) as results, JobPool(plan.own_task, side_by_side, replace(each, results=results)) as pool:
+    with shared_results(out) as results, JobPool(plan.own_task, parallel, replace(each, results=results)) as pool:
         outcomes = pool.run(first, listen, stopped)
         curves = {spec.key: _curve(out, spec, outcomes.get(spec.key)) for spec in plan.specs}
         further = [] if stopped() else _extensions(plan, out, curves, outcomes)
         for job in further:
-            listen(goes_further(job.key, curves[job.key], plan.extend * plan.budgets_s[job.spec.seed]))
+            listen(extension_event(job.key, curves[job.key], plan.extend * plan.budgets_s[job.spec.seed]))
         outcomes |= pool.run(further, listen, stopped)
-    outcomes = {spec.key: outcomes[spec.key] for spec in plan.specs if spec.key in outcomes}  # not as they finished
+    outcomes = {spec.key: outcomes[spec.key] for spec in plan.specs if spec.key in outcomes}  # in the order of the plan
     if out is not None:
         comparison = write_report(out).comparison
         assert comparison is not None  # only a single run has no scores
         return ComparisonRun(comparison, out, outcomes)
     curves |= {key: event.curve for key, event in outcomes.items() if event.curve is not None}
-    return ComparisonRun(_scored(plan, curves), None, outcomes)
+    return ComparisonRun(_score(plan, curves), None, outcomes)
 
 
-def interleave_by_seed(specs: Sequence[RunSpec], side_by_side: int) -> list[RunSpec]:
-    """The runs in an order in which those that go side by side are of different seeds, and runs of one seed follow each
-    other: what these have in common is then there when the next one asks for it."""
+def interleave_by_seed(specs: Sequence[RunSpec], parallel: int) -> list[RunSpec]:
+    """Order runs so that parallel runs have different seeds and runs of one seed follow each other.
+
+    Runs of one seed share intermediate results, which then exist when the next run needs them.
+
+    Args:
+        specs: The runs.
+        parallel: Number of runs in parallel.
+    """
     seeds = sorted({spec.seed for spec in specs})
-    block = {seed: place // side_by_side for place, seed in enumerate(seeds)}
-    methods = {name: place for place, name in enumerate(dict.fromkeys(spec.method_name for spec in specs))}
+    block = {seed: index // parallel for index, seed in enumerate(seeds)}
+    methods = {name: index for index, name in enumerate(dict.fromkeys(spec.method_name for spec in specs))}
     return sorted(specs, key=lambda spec: (block[spec.seed], methods[spec.method_name], spec.seed))
 
 
 @contextmanager
 def shared_results(out: Path | None) -> Iterator[Path | None]:
-    """A folder for what runs have in common, for as long as they go on; none where nothing is to touch the disk."""
+    """Provide a temporary folder for results that runs share; None for a comparison in memory."""
     if out is None:
         yield None
         return
     folder = out / SHARED_RESULTS
-    shutil.rmtree(folder, ignore_errors=True)  # what a killed one left may be of another version
+    shutil.rmtree(folder, ignore_errors=True)  # a killed comparison may have left results of another version
     folder.mkdir()
     try:
         yield folder
@@ -229,7 +251,7 @@ def shared_results(out: Path | None) -> Iterator[Path | None]:
 
 
 def run_folder(out: Path, spec: RunSpec) -> Path:
-    """Where a comparison keeps one of its runs."""
+    """Return the folder of one of a comparison's runs."""
     return out / spec.method_name / f"seed-{spec.seed}"
 
 
@@ -238,7 +260,7 @@ def _place(out: Path | None, spec: RunSpec) -> Path | MemoryRecorder:
 
 
 def _curve(out: Path | None, spec: RunSpec, event: JobEvent | None) -> RunCurve:
-    """What is known of a run: by its last event, or else by its folder."""
+    """Return the evaluations of a run, from its last event or from its folder."""
     if event is not None and event.curve is not None:
         return event.curve
     if out is not None:
@@ -249,10 +271,10 @@ def _curve(out: Path | None, spec: RunSpec, event: JobEvent | None) -> RunCurve:
 def _extensions(
     plan: ComparisonPlan, out: Path | None, curves: Mapping[Key, RunCurve], outcomes: Mapping[Key, JobEvent]
 ) -> list[Job]:
-    """Finished runs that did not reach the highest of their seed's targets within the budget, to be carried on."""
+    """Return jobs that extend the finished runs which did not reach their seed's highest target within the budget."""
     if plan.extend <= 1:
         return []
-    seeds = _scored(plan, curves).seeds
+    seeds = _score(plan, curves).seeds
     highest = [(s, s.reaches[max(plan.targets)]) for seed in seeds for s in seed.scores]
     waiting = {(s.method, s.seed): reach.target for s, reach in highest if not reach.arrival.reached}
     jobs = []
@@ -260,13 +282,13 @@ def _extensions(
         target = waiting.get(spec.key)
         if target is not None and curves[spec.key].status == "done":
             place = run_folder(out, spec) if out is not None else outcomes[spec.key].memory
-            assert place is not None  # whoever ended in memory brought it along
+            assert place is not None  # a run that ended in memory returns its record
             longer_s = plan.extend * plan.budgets_s[spec.seed]
             jobs.append(Job(spec, place, changes={"budget_s": longer_s, "target": target}))
     return jobs
 
 
-def _scored(plan: ComparisonPlan, curves: Mapping[Key, RunCurve]) -> Comparison:
+def _score(plan: ComparisonPlan, curves: Mapping[Key, RunCurve]) -> Comparison:
     return score(
         curves.values(), plan.budgets_s, methods=plan.method_names, task=plan.task.name, variant=plan.task.variant,
         rounds=plan.rounds, rule=plan.rule, targets=plan.targets,

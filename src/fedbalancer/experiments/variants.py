@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import resolve
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.methods.names import with_slots
+from fedbalancer.methods.names import canonical_name, with_slots
 from fedbalancer.methods.table import Method, check_known
 
 
@@ -29,3 +30,9 @@ def named_in_full(base: RunSpec, methods: Sequence[str | Method]) -> tuple[RunSp
     settings = {key: value for key, value in base.overrides.items() if key != "slots"}
     named: list[str | Method] = [with_slots(method, slots) for method in methods if isinstance(method, str)]
     return replace(base, method=named[0], settings=settings), named
+
+
+def full_method_name(method: str, settings: Mapping[str, Any]) -> str:
+    """Return the canonical name of a method, including policies that the settings put into its slots."""
+    slots = resolve(dict(settings)).slots
+    return with_slots(method, slots) if slots else canonical_name(method)

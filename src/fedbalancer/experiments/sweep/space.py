@@ -39,7 +39,7 @@ class Choice:
     def __str__(self) -> str:
         return f"{self.key}={','.join(map(value_text, self.values))}"
 
-    def drawn(self, trial: Any) -> Value:
+    def draw(self, trial: Any) -> Value:
         value: Value = trial.suggest_categorical(self.key, self.values)
         return value
 
@@ -60,7 +60,7 @@ class Range:
     def __str__(self) -> str:
         return f"{self.key}={self.low:g}..{self.high:g}{':log' if self.log else ''}"
 
-    def drawn(self, trial: Any) -> Value:
+    def draw(self, trial: Any) -> Value:
         if isinstance(self.low, int) and isinstance(self.high, int):
             return int(trial.suggest_int(self.key, self.low, self.high, log=self.log))
         return float(f"{trial.suggest_float(self.key, self.low, self.high, log=self.log):.{DIGITS}g}")
@@ -99,9 +99,9 @@ class Space:
         keys, values = [each.key for each in self.parameters], [each.ends for each in self.parameters]
         return [dict(zip(keys, each, strict=True)) for each in itertools.product(*values)]
 
-    def drawn(self, trial: Any) -> dict[str, Value]:
+    def draw(self, trial: Any) -> dict[str, Value]:
         """The values of a trial, as optuna suggests them."""
-        return {each.key: each.drawn(trial) for each in self.parameters}
+        return {each.key: each.draw(trial) for each in self.parameters}
 
     def name(self, values: Mapping[str, Value]) -> str:
         """The method with these values, ready to be run.
