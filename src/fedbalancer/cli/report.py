@@ -26,9 +26,10 @@ def report(
     ] = "end",
     as_json: options.Json = False,
 ) -> None:
-    """Write summary.json, table.md, figures and report.html of a run or a comparison, and show its table. Damaged runs
-    are listed, and the exit code is then 2. For an item of `fedbalancer paper`, page, text and figures are rewritten
-    from its tables and its why.md; nothing is measured.
+    """Write summary.json, table.md, figures and report.html of a run or a comparison, and print its table.
+
+    Damaged runs are listed, and the exit code is then 2. For an item of `fedbalancer paper`, the page, text and figures
+    are rewritten from its tables and its why.md; nothing is measured.
 
     Examples:
 
