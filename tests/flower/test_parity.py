@@ -19,27 +19,25 @@ from flower.fakegrid import Clock, FakeGrid, make_context
 from flwr.app import Message
 
 import fedbalancer.client.live
-import fedbalancer.flower.hello
-import fedbalancer.flower.model_app
+import fedbalancer.flower.client
+import fedbalancer.flower.client_apps
 from fedbalancer.client.summary import coarse
 from fedbalancer.core.contracts import is_private
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import resolve
-from fedbalancer.core.task import Task
 from fedbalancer.core.types import Ledger, RoundResult
+from fedbalancer.data import Task
 from fedbalancer.flower import client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
-from fedbalancer.flower.layout import ModelLayout
-from fedbalancer.flower.ledger import ledger_of
-from fedbalancer.flower.orders import HELLO
-from fedbalancer.flower.overhead import Overheads
+from fedbalancer.flower.ledger import TransportTimes, make_ledger
+from fedbalancer.flower.messages import HELLO, ModelLayout
 from fedbalancer.methods.table import BASES, MODIFIERS, Method, method, setup_of
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw
-from fedbalancer.simulation.devices.replay import Replay
+from fedbalancer.simulation.devices.models import Replay
+from fedbalancer.simulation.engine import SimulatedEngine
 from fedbalancer.simulation.executors import InlineExecutor
-from fedbalancer.simulation.simulated import SimulatedEngine
 from fedbalancer.training.trainer import TorchTrainer
 
 ROUNDS, CLIENTS, TICK, SEED = 16, 12, 1 / 1024, 5
@@ -84,7 +82,7 @@ class Devices:
         return [self.draws[0, client].batch_s] * SETTINGS.latency_samples
 
 
-class KnownWays(Overheads):
+class KnownWays(TransportTimes):
     """A server that knows how long the ways of this round take, as the simulated clients do."""
 
     def __init__(self, devices: Devices) -> None:
@@ -147,7 +145,7 @@ def on_flower(
 
     # The clients' clock stands still while they compute; they are held to what their devices take.
     time = SimpleNamespace(monotonic=lambda: phone.now_s, sleep=sleep)
-    for module in (fedbalancer.client.live, fedbalancer.flower.model_app, fedbalancer.flower.hello):
+    for module in (fedbalancer.client.live, fedbalancer.flower.client_apps, fedbalancer.flower.client):
         monkeypatch.setattr(module, "time", time)
     app = client_app(
         net, lambda context: devices.data[context.node_config["client-id"]],
@@ -169,10 +167,12 @@ def on_flower(
     layout = ModelLayout(trainer.layout, {name: np.dtype(np.float32) for name, _ in trainer.layout}, {})
     waiting = Waiting(settle_s=1e6, timeout_s=1e6, everybody=True, background=False, clock=clock, sleep=clock.sleep)
     engine = GridEngine(
-        FakeGrid(clock, nodes), own, layout, SETTINGS, run_key=own.name, waiting=waiting, overheads=KnownWays(devices)
+        FakeGrid(clock, nodes), own, layout, SETTINGS, run_key=own.name, waiting=waiting, transport=KnownWays(devices)
     )  # type: ignore[arg-type]
-    engine.gather(CLIENTS)
-    ledger = engine.welcome(ledger_of([g for _, g in sorted(engine.nodes.greetings.items())]), measure_network=False)
+    engine.wait_for_clients(CLIENTS)
+    ledger = engine.update_ledger(
+        make_ledger([g for _, g in sorted(engine.nodes.greetings.items())]), measure_network=False
+    )
     return played(Server(own.server, setup_of(own, ledger, SETTINGS, SEED)), engine, trainer)
 
 

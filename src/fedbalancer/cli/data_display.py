@@ -17,10 +17,8 @@ from rich.table import Table
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.paths import data_folder
 from fedbalancer.core.types import IndexArray
-from fedbalancer.data.catalogue.catalog import Row
-from fedbalancer.data.catalogue.checking import Check
-from fedbalancer.data.catalogue.facts import Facts
-from fedbalancer.data.catalogue.holdings import Holdings
+from fedbalancer.data.catalogue.catalog import Check, Facts, Row
+from fedbalancer.data.catalogue.summary import LabelCounts
 from fedbalancer.data.source import Source
 from fedbalancer.reporting.style import size_text
 
@@ -129,7 +127,7 @@ def picture_path(task: str, variant: str, out: Path | None) -> Path:
     return Path(f"data-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.png")
 
 
-def summary(held: Holdings) -> dict[str, Any]:
+def summary(held: LabelCounts) -> dict[str, Any]:
     """Return the shown figures as plain values."""
     return {
         "task": held.title,
@@ -143,7 +141,7 @@ def summary(held: Holdings) -> dict[str, Any]:
     }
 
 
-def print_holdings(held: Holdings) -> None:
+def print_holdings(held: LabelCounts) -> None:
     """Print totals, sizes, the frequency of each label, and the labels of some clients."""
     totals = summary(held)
     typer.echo(
@@ -157,7 +155,7 @@ def print_holdings(held: Holdings) -> None:
     _print_clients(held)
 
 
-def _print_labels(held: Holdings) -> None:
+def _print_labels(held: LabelCounts) -> None:
     counts = held.counts.sum(axis=0)
     table = Table("label", "count", "share", "", "clients with it", box=None)
     for name, count, having in zip(held.labels, counts.tolist(), (held.counts > 0).sum(axis=0).tolist(), strict=True):
@@ -166,7 +164,7 @@ def _print_labels(held: Holdings) -> None:
     Console(markup=False, emoji=False, highlight=False).print(table)
 
 
-def _print_clients(held: Holdings) -> None:
+def _print_clients(held: LabelCounts) -> None:
     """Print a row per client, at most `MOST_CLIENTS`, with one character per label for its frequency in that client."""
     console = Console(markup=False, emoji=False, highlight=False)
     ramp = BLOCKS if "utf" in console.encoding.lower() else PLAIN

@@ -19,7 +19,7 @@ from fedbalancer.cli.errors import Commands, with_clear_errors
 from fedbalancer.core.errors import BadSetting, MissingData
 
 if TYPE_CHECKING:
-    from fedbalancer.flower.local import Federation
+    from fedbalancer.flower.federation import Federation
 
 flower = typer.Typer(
     cls=Commands,
@@ -73,7 +73,7 @@ def try_(
     _check_app(folder)
     if find_spec("flwr") is None:
         raise MissingData("this needs flwr: pip install 'fedbalancer[flower]'")
-    from fedbalancer.flower.local import Federation
+    from fedbalancer.flower.federation import Federation
 
     # Exit as on Ctrl-C, so that the processes below end with this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -139,10 +139,10 @@ def forget(
     """
     if find_spec("flwr") is None:
         raise MissingData("this needs flwr: pip install 'fedbalancer[flower]'")
-    from fedbalancer.flower.memory import kept_files, memory_folder
+    from fedbalancer.flower.memory import list_memory_files, memory_folder
 
     memory = folder if folder is not None else memory_folder()
-    files = kept_files(memory) if memory is not None else []
+    files = list_memory_files(memory) if memory is not None else []
     try:
         for file in files:
             file.unlink()

@@ -13,7 +13,7 @@ import typer
 from fedbalancer.cli.errors import EXIT_USER_ERROR
 from fedbalancer.cli.output import describe_task_file, is_file, print_task, print_warnings, show
 from fedbalancer.core.processes import EXIT_INTERRUPTED
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.progress import ComparisonRun, Observer
 
 

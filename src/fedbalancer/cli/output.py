@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from fedbalancer.core.task import Task
+    from fedbalancer.data import Task
     from fedbalancer.paper.folder import WrittenItem
     from fedbalancer.reporting import Comparison
 
@@ -51,13 +51,13 @@ def describe_task_file(task: Task, settings: Mapping[str, Any], *, trained: bool
         settings: The settings that the command overrides.
         trained: Whether the run trains; without training the model is not checked.
     """
-    from fedbalancer.data.catalogue.summary import describe
+    from fedbalancer.data.catalogue.summary import describe_task
 
     if trained:
         from fedbalancer.training.trainer import TorchTrainer
 
         TorchTrainer(task)
-    typer.echo(describe(task, settings), err=True)
+    typer.echo(describe_task(task, settings), err=True)
 
 
 def show(comparison: Comparison | None, table: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Unpack
 import polars as pl
 
 from fedbalancer.core.lock import LOCK, FolderLock
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
@@ -42,7 +42,7 @@ from fedbalancer.methods.table import Method
 from fedbalancer.reporting import Comparison, RunCurve, score, write_report
 from fedbalancer.reporting.results import load_run
 from fedbalancer.simulation.executors import Resources
-from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, schema_of, status_of
+from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, read_status, schema_of
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.contents import MANIFEST, make_folder, refuse_links
 from fedbalancer.training.model_check import check_accuracy
@@ -147,7 +147,7 @@ def run_comparison(
     """
     if out is not None and not resumed:
         check_free(out, overwrite, COMPARISON)
-    parallel, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
+    parallel, each = (resources or Resources(workers=None)).divide(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
     check_accuracy(plan.task)
     with _locked(out, plan):
@@ -196,7 +196,7 @@ def _run(
     stopped: Callable[[], bool],
 ) -> ComparisonRun:
     """Run all methods to their budget, then extend the runs that have not reached the target."""
-    finished = {spec.key for spec in plan.specs if resumed and out and status_of(run_folder(out, spec)) == "done"}
+    finished = {spec.key for spec in plan.specs if resumed and out and read_status(run_folder(out, spec)) == "done"}
     for key in finished:
         listen(JobEvent(key, "found"))
     first = [

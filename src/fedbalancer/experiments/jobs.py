@@ -18,8 +18,8 @@ import cloudpickle
 
 from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.processes import DIED, TRIES, become_worker, process_context, without_main
-from fedbalancer.core.task import Task
 from fedbalancer.core.watchdog import Watchdog
+from fedbalancer.data import Task
 from fedbalancer.experiments.execute import continue_run, execute, run_to_end
 from fedbalancer.experiments.executor_cache import ExecutorCache, kernels_for
 from fedbalancer.experiments.progress import JobEvent, Key, Listen, Progress
@@ -31,7 +31,7 @@ from fedbalancer.reporting.clients import add_selections
 from fedbalancer.reporting.results import split_by_schedule
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.simulation.executors.shared_memory import SharedValue
-from fedbalancer.store import MemoryRecorder, status_of
+from fedbalancer.store import MemoryRecorder, read_status
 from fedbalancer.training.fast import kernels
 
 POLL_S = 0.2
@@ -295,7 +295,7 @@ def _run_or_resume(
     if isinstance(job.place, MemoryRecorder):
         spec = replace(spec, **job.changes)
         return run_to_end(spec, executors.load_task(spec), job.place, executors, progress, stopped)
-    if job.overwrite or status_of(job.place) == "absent":
+    if job.overwrite or read_status(job.place) == "absent":
         return execute(
             spec, job.place, overwrite=job.overwrite, executors=executors, progress=progress, stopped=stopped
         )

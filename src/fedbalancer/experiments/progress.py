@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbalancer.core.errors import FedBalancerError
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.reporting import Comparison, RunCurve
 from fedbalancer.store import MemoryRecorder
 

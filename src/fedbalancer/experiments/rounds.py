@@ -84,8 +84,8 @@ class RunLoop:
         for state, result in run_rounds(self.simulation.server, self.simulation.engine, self.state, self.is_over):
             self.state = state
             evals = [] if self.spec.timing_only else self._evals(before)
-            row = RoundRow.of(before, state, result, self.simulation.engine.seen_losses)
-            self._record(row, evals, ClientRow.all_of(result))
+            row = RoundRow.from_round(before, state, result, self.simulation.engine.seen_losses)
+            self._record(row, evals, ClientRow.from_round(result))
             self._log_rejected_reports(result)
             before = state
             self.progress(self._progress())
@@ -117,7 +117,7 @@ class RunLoop:
     def _first_evals(self) -> list[EvalRow]:
         """Return the evaluations before the first round."""
         at_s = [None] if self.simulation.settings.eval_every_s is None else [None, 0.0]
-        return [EvalRow.of(self.state, 0.0, self._evaluation(self.state), each) for each in at_s]
+        return [EvalRow.from_evaluation(self.state, 0.0, self._evaluation(self.state), each) for each in at_s]
 
     def _evals(self, before: ServerState) -> list[EvalRow]:
         """Return the evaluations of the round that starts from `before`.
@@ -128,12 +128,12 @@ class RunLoop:
         step_s = settings.eval_every_s
         times_s = [] if step_s is None else grid_times(step_s, before.clock_s, now.clock_s)
         within = [at_s for at_s in times_s if not is_at(at_s, now.clock_s)]
-        rows = [EvalRow.of(before, self.start_s, self._evaluation(before), at_s) for at_s in within]
+        rows = [EvalRow.from_evaluation(before, self.start_s, self._evaluation(before), at_s) for at_s in within]
         self.start_s = before.clock_s
         at_end: list[float | None] = [*times_s[len(within) :]]
         if now.round % settings.eval_every == 0 or self.is_over(now, with_target=False):
             at_end.insert(0, None)
-        return rows + [EvalRow.of(now, self.start_s, self._evaluation(now), at_s) for at_s in at_end]
+        return rows + [EvalRow.from_evaluation(now, self.start_s, self._evaluation(now), at_s) for at_s in at_end]
 
     def _evaluation(self, state: ServerState) -> Evaluation:
         """Evaluate the model of a state. A model that did not change, as after a lost round, is evaluated once."""
@@ -286,9 +286,9 @@ def population_rows(simulation: Simulation, state: ServerState) -> list[Populati
 
 
 def class_rows(simulation: Simulation, state: ServerState) -> list[ClassRow]:
-    """Return a row per class with its trained samples; no rows if the classes were not counted in all rounds."""
+    """Return a row per class with its trained samples; no rows if the classes were not counted."""
     counts = simulation.engine.classes
-    if counts is None or not counts.is_whole:
+    if counts is None:
         return []
     pairs = zip(counts.held.tolist(), counts.trained.tolist(), strict=True)
     return [ClassRow(label, held, trained, state.clock_s) for label, (held, trained) in enumerate(pairs)]

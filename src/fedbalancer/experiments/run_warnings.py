@@ -8,15 +8,16 @@ from dataclasses import replace
 import numpy as np
 
 from fedbalancer.core.settings import Settings
-from fedbalancer.core.task import MadeOnDemand, Task
+from fedbalancer.core.task import MadeOnDemand
 from fedbalancer.core.types import IndexArray
+from fedbalancer.data import Task
 from fedbalancer.data.registry import TASKS
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.simulation import availability_of, resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import Method
 from fedbalancer.server.pace import RatioControl
-from fedbalancer.simulation.devices import LATENCY_MS, many
+from fedbalancer.simulation.devices import LATENCY_MS, are_available
 from fedbalancer.store.privacy import model_claim
 
 
@@ -108,7 +109,7 @@ def _availability_warnings(spec: RunSpec, task: Task, settings: Settings) -> Ite
     if settings.availability is None:
         return
     clients = tuple(sorted(task.sizes))
-    available = int(many.are_available(availability_of(settings, clients, spec.seed), clients, settings.window_s).sum())
+    available = int(are_available(availability_of(settings, clients, spec.seed), clients, settings.window_s).sum())
     if available < settings.clients_per_round:
         yield (
             f"{available} of {len(clients)} clients are available when seed {spec.seed} starts, fewer than the "

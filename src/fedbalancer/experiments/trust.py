@@ -58,8 +58,8 @@ def check_trusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> 
     unknown = untrusted(code, trusted)
     if unknown:
         raise UntrustedCode(
-            f"the folder names code that is not trusted: {'; '.join(unknown)}; if you trust it, add --trust (in Python: "
-            "trust=True)"
+            f"the folder names code that is not trusted: {'; '.join(unknown)}; if you trust it, use --trust (in "
+            "Python: trust=True)"
         )
 
 

@@ -4,21 +4,78 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedbalancer.core.contracts import Wrapping, trait
 from fedbalancer.core.errors import BadSetting, FedBalancerError, RunFolderError
 from fedbalancer.core.name_index import Positions
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
-from fedbalancer.flower.changes import CHANGEABLE, Change, check_same
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST
+
+FIXED = ("engine", "method", "seed", "aggregate")
+"""Fields of the manifest that are the run: with another one it is another run."""
+CHANGEABLE = ("settings", "train_config")
+WITHOUT_EFFECT = ("rounds", "checkpoint_s", "save_exact_losses")
+"""Settings that do not say how anything is trained."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting that is not what it was."""
+
+    setting: str
+    before: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.setting} {self.before!r}, now {self.now!r}"
+
+
+def find_changes(before: Mapping[str, Any], now: Mapping[str, Any], accept: bool) -> list[Change]:
+    """What has changed since the run was begun; an error that names it where it may not change."""
+    for field in FIXED:
+        if field in before and before[field] != now.get(field):
+            raise RunFolderError(
+                f"the run to go on with has {field} {before[field]!r}, this one {now.get(field)!r}; "
+                "choose another run_key"
+            )
+    found = [change for field in CHANGEABLE if field in before for change in _differences(field, before, now)]
+    if found and not accept:
+        raise RunFolderError(
+            f"the run to go on with has {'; '.join(map(str, found))}: take back the change, choose another run_key, or "
+            "say Strategy(accept_changes=True) to go on with it, which is written down in manifest.json"
+        )
+    return found
+
+
+def _differences(field: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+    old, new = before[field], now.get(field) or {}
+    # A setting that a newer version has added was at its default.
+    default = Settings().model_dump(mode="json") if field == "settings" else {}
+    names = [name for name in sorted({*old, *new}) if field != "settings" or name not in WITHOUT_EFFECT]
+    pairs = {name: (old.get(name, default.get(name)), new.get(name, default.get(name))) for name in names}
+    shown = "" if field == "settings" else f"{field}."
+    return [Change(f"{shown}{name}", *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
+
+
+def describe_aggregator(policy: Any) -> str:
+    """The name of what aggregates; of one of Flower's strategies its class and its numbers."""
+    if isinstance(policy, Wrapping):
+        return f"{type(policy).__name__} of {describe_aggregator(policy.inner)}"
+    strategy = trait(policy, "strategy")
+    if strategy is None:
+        return type(policy).__name__
+    numbers = {name: value for name, value in sorted(vars(strategy).items()) if isinstance(value, float)}
+    return f"{type(strategy).__name__}({', '.join(f'{name}={value:g}' for name, value in numbers.items())})"
+
 
 _SETUP = ("size", "network_s", "batch_s_sum", "batch_s_count")
 """Columns of the ledger that a run began with; the rest of it was the same for everybody."""
@@ -26,7 +83,7 @@ PREVIOUS_S = 60.0
 """How long an earlier server of the same run may take to end: one that has lost its SuperLink notices it late."""
 
 
-def folder_of(base: Path | str, run_key: str) -> Path:
+def run_folder_path(base: Path | str, run_key: str) -> Path:
     """Where the run of a key lies."""
     if not re.fullmatch(r"[\w.-]{1,100}", run_key) or run_key.startswith("."):
         raise BadSetting(f"run_key = {run_key!r} must be a file name of letters, digits, '.', '-' and '_'")
@@ -43,7 +100,7 @@ class RunRecorder:
         if self.resumed:
             self.folder = RunFolder.open(path, PREVIOUS_S)
             try:
-                self.changes = check_same(self.folder.manifest, manifest, accept_changes)
+                self.changes = find_changes(self.folder.manifest, manifest, accept_changes)
             except RunFolderError:
                 self.folder.close()
                 raise
@@ -85,8 +142,8 @@ class RunRecorder:
         metrics: Mapping[str, Any],
     ) -> None:  # fmt: skip
         """Keep the rows of a round, and its metrics in Flower's `Result`."""
-        found = [] if evaluation is None else [EvalRow.of(after, before.clock_s, evaluation)]
-        self.folder.record(RoundRow.of(before, after, result), found, ClientRow.all_of(result), metrics)
+        found = [] if evaluation is None else [EvalRow.from_evaluation(after, before.clock_s, evaluation)]
+        self.folder.record(RoundRow.from_round(before, after, result), found, ClientRow.from_round(result), metrics)
 
     def start(self, evaluation: Evaluation, metrics: Mapping[str, Any]) -> None:
         """Keep the evaluation before the first round."""
@@ -104,7 +161,7 @@ class RunRecorder:
         self.folder.close()
 
 
-def ending(error: BaseException) -> tuple[str, str]:
+def ending_status(error: BaseException) -> tuple[str, str]:
     """The status of a run that this error ended, and why. `flwr stop` ends the process with exit code 0."""
     match error:
         case FedBalancerError():
@@ -119,7 +176,7 @@ def ending(error: BaseException) -> tuple[str, str]:
             return "failed", repr(error)
 
 
-def manifest_of(
+def make_manifest(
     task: str, method: str, seed: int, settings: Settings, rounds: int, **more: Any
 ) -> dict[str, Any]:  # fmt: skip
     """The manifest of a run on Flower, with the fields that people look for in a simulated run's, and `more`."""

@@ -15,15 +15,14 @@ from fedbalancer.core.contracts import trait
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.paths import cache_folder
 from fedbalancer.core.settings import resolve
-from fedbalancer.flower.arguments import Evaluators, check_others, least_clients
+from fedbalancer.flower.aggregation import with_aggregator
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
-from fedbalancer.flower.evaluation import Pool
-from fedbalancer.flower.foreign import with_aggregation
-from fedbalancer.flower.fruitless import checked_limit
+from fedbalancer.flower.evaluation import CombineMetrics, Evaluators
+from fedbalancer.flower.failures import check_max_failed_rounds
 from fedbalancer.flower.grid_engine import WAITING, Waiting
-from fedbalancer.flower.hello import MOST_SAMPLES
 from fedbalancer.flower.hooks import RoundHooks, overrides
-from fedbalancer.flower.recorder import RunRecorder, ending, folder_of
+from fedbalancer.flower.reading import MOST_SAMPLES
+from fedbalancer.flower.recorder import RunRecorder, ending_status, run_folder_path
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods.modifiers import LAST
 from fedbalancer.methods.names import parse_method_name
@@ -32,6 +31,43 @@ from fedbalancer.methods.table import SLOTS, Method
 from fedbalancer.methods.table import method as method_of
 from fedbalancer.server.report_check import MOST_WEIGHT
 from fedbalancer.store.privacy import model_claim
+
+ELSEWHERE = {
+    "fraction_train": "a method plans with a fixed number of clients a round, clients_per_round",
+    "min_train_nodes": "a method plans with a fixed number of clients a round, clients_per_round",
+}
+"""Arguments of Flower's strategies that are said in another way here."""
+FIXED = {
+    "weighted_by_key": ("num-examples", "updates weigh by the samples trained, which the server checks"),
+    "arrayrecord_key": ("arrays", "clients of fedbalancer look for the model there"),
+    "configrecord_key": ("config", "clients of fedbalancer look for the configuration there"),
+}
+"""Arguments with one value that is true here, and why."""
+DEFAULT_CLIENTS = 2
+
+
+def check_others(given: Mapping[str, Any]) -> None:
+    """Refuse what would have no effect, by name."""
+    for name, value in given.items():
+        if name in ELSEWHERE:
+            raise BadSetting(f"{name} = {value!r} would have no effect: {ELSEWHERE[name]}")
+        if name not in FIXED:
+            raise TypeError(f"Strategy got an unexpected keyword argument {name!r}")
+        only, why = FIXED[name]
+        if value != only:
+            raise BadSetting(f"{name} = {value!r} must be {only!r}: {why}")
+
+
+def least_clients(min_clients: int | None, min_available_nodes: int | None) -> int:
+    """How many clients the first round waits for, by our name for it or by Flower's."""
+    said = {number for number in (min_clients, min_available_nodes) if number is not None}
+    if len(said) > 1:
+        raise BadSetting(f"min_clients = {min_clients} and min_available_nodes = {min_available_nodes} say the same")
+    least = said.pop() if said else DEFAULT_CLIENTS
+    if least < 1:
+        raise BadSetting(f"min_clients = {least} must be at least 1")
+    return least
+
 
 _log = logging.getLogger("flwr.fedbalancer")
 
@@ -93,8 +129,8 @@ class Strategy(RoundHooks):
         federated_evaluate: bool = False,
         fraction_evaluate: float | None = None,
         min_evaluate_nodes: int | None = None,
-        train_metrics_aggr_fn: Pool | None = None,
-        evaluate_metrics_aggr_fn: Pool | None = None,
+        train_metrics_aggr_fn: CombineMetrics | None = None,
+        evaluate_metrics_aggr_fn: CombineMetrics | None = None,
         checkpoint_dir: Path | str | None = None,
         run_key: str | None = None,
         accept_changes: bool = False,
@@ -117,7 +153,7 @@ class Strategy(RoundHooks):
         in_brackets = parse_method_name(method).layer if isinstance(method, str) else method.settings
         self.settings = resolve(given, settings or {}, in_brackets)
         composed = method_of(method, self.settings) if isinstance(method, str) else method
-        self.method = composed if aggregate is None else with_aggregation(composed, aggregate)
+        self.method = composed if aggregate is None else with_aggregator(composed, aggregate)
         self.named = isinstance(method, str) and not self.settings.slots
         if getattr(self.method.summary, "needs_secure_aggregation", False):
             raise BadSetting(
@@ -137,7 +173,7 @@ class Strategy(RoundHooks):
         self.evaluators = Evaluators.of(federated_evaluate, fraction_evaluate, min_evaluate_nodes, asked)
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
         self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
-        self.accept_changes, self.max_failed_rounds = accept_changes, checked_limit(max_failed_rounds)
+        self.accept_changes, self.max_failed_rounds = accept_changes, check_max_failed_rounds(max_failed_rounds)
         if not most_weight >= 1:
             raise BadSetting(f"most_weight = {most_weight} must be at least 1")
         self.authenticated_nodes, self.most_weight = authenticated_nodes, most_weight
@@ -172,9 +208,9 @@ class Strategy(RoundHooks):
                 )
             record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
             try:
-                run.go(record)
+                run.run_rounds(record)
             except BaseException as error:
-                record.close(*ending(error), run.saved, run.layout.layout)
+                record.close(*ending_status(error), run.saved, run.layout.layout)
                 raise
             finally:
                 self.run = None
@@ -189,4 +225,4 @@ class Strategy(RoundHooks):
         if self.run_key is None and self.checkpoint_dir is None:
             return Path(stack.enter_context(TemporaryDirectory(prefix="fedbalancer-"))) / "run"
         base = self.checkpoint_dir if self.checkpoint_dir is not None else cache_folder() / "flower-runs"
-        return folder_of(base, run.key)
+        return run_folder_path(base, run.key)

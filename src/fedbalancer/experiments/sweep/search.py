@@ -89,7 +89,7 @@ def run_sweep(
         RunFolderError: If the folder holds something else.
     """
     import_optuna()
-    parallel, each = Resources(workers=1).shared_out(max(plan.trials, len(plan.seeds)), jobs)
+    parallel, each = Resources(workers=1).divide(max(plan.trials, len(plan.seeds)), jobs)
     make_folder(out)
     refuse_links(out, LOCK, STORAGE, SHARED_RESULTS, "runs", "figures")
     lock = FolderLock(out)

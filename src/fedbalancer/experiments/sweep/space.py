@@ -160,8 +160,8 @@ def _parse_text(text: str) -> list[Parameter]:
 def parse_parameter(key: str, text: str) -> Parameter:
     """Parse the values of one setting.
 
-    >>> str(parse_parameter("lss", "0.01..0.1")), str(parse_parameter("alpha", "0.1..10:log")), str(parse_parameter("w", "5,20"))
-    ('lss=0.01..0.1', 'alpha=0.1..10:log', 'w=5,20')
+    >>> parse_parameter("lss", "0.01..0.1"), parse_parameter("w", "5,20")
+    (Range(key='lss', low=0.01, high=0.1, log=False), Choice(key='w', values=(5, 20)))
     """
     if match := _RANGE.fullmatch(text):
         return _range(key, match["low"], match["high"], bool(match["log"]))
