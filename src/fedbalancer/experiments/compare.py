@@ -98,8 +98,8 @@ def compare(
 
     >>> import fedbalancer as fb
     >>> table = fb.compare("synthetic", ["fedavg+1t", "prox+1t"], seeds=1, users=8, rounds=2, extend=1, jobs=1)
-    >>> table.methods
-    ('fedavg+1t', 'prox+1t')
+    >>> [score.method for score in table.methods]
+    ['fedavg+1t', 'prox+1t']
     """
     observer = observer if observer is not None else Observer()
     spec_options, execution = split_options(options)

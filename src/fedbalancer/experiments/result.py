@@ -38,7 +38,7 @@ class RunResult:
         seed: The seed.
 
     >>> import fedbalancer as fb
-    >>> fb.run("synthetic", "fedavg+1t", users=8, rounds=2, timing_only=True).rounds["completed"].to_list()
+    >>> fb.run("synthetic", "fedavg+1t", users=8, rounds=2, timing_only=True).rounds["selected"].to_list()
     [8, 8]
     """
 
