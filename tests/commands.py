@@ -30,7 +30,7 @@ from typing import Any
 
 LOADED = (
     "torch", "polars", "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg", "jinja2", "rich.table",
-    "rich.progress", "fedbalancer.cli.app", "fedbalancer.cli.compare", "fedbalancer.experiments.compare",
+    "rich.progress", "fedbalancer.cli.app", "fedbalancer.cli.compare", "fedbalancer.experiments.comparison",
     "fedbalancer.experiments.progress", "fedbalancer.experiments.execute", "fedbalancer.experiments.run_warnings",
     "fedbalancer.reporting",
     "fedbalancer.reporting.figures", "fedbalancer.data.tasks.synthetic", "fedbalancer.training.fast",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import RunFolderError, UntrustedCode
-from fedbalancer.experiments.compare import compare
+from fedbalancer.experiments.comparison import compare
 from fedbalancer.experiments.execute import resume, run
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.spec import RunSpec

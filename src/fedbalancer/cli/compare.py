@@ -90,7 +90,7 @@ def compare(
     """
     import fedbalancer as fb
     from fedbalancer.cli.observer import CommandLine
-    from fedbalancer.experiments.compare import DEFAULT_METHODS
+    from fedbalancer.experiments.comparison import DEFAULT_METHODS
     from fedbalancer.store.comparison import TARGETS
 
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task or 'demo')}"

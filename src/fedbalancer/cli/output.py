@@ -1,4 +1,4 @@
-"""What commands print: task descriptions and warnings on stderr, tables and results on stdout."""
+"""Output of commands: task descriptions and warnings on stderr, tables and results on stdout."""
 
 from __future__ import annotations
 

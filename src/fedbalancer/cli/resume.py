@@ -31,7 +31,7 @@ def resume(
     """
     import fedbalancer as fb
     from fedbalancer.cli.observer import print_comparison
-    from fedbalancer.experiments.compare import run_comparison
+    from fedbalancer.experiments.comparison import run_comparison
     from fedbalancer.experiments.plan import ComparisonPlan
     from fedbalancer.experiments.progress import comparison_display, run_display
     from fedbalancer.experiments.trust import EVERYTHING, leave_out_working_folder

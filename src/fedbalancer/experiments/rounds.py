@@ -235,8 +235,8 @@ class ReachedAccuracy:
     """The highest accuracy a run has reached.
 
     Args:
-        on_grid: Whether an accuracy counts only if it is held on the grid of seconds. Otherwise the evaluations by
-            rounds count, each by itself.
+        on_grid: Whether an accuracy counts only if it is held on the grid of seconds. Otherwise every single evaluation
+            by rounds counts.
     """
 
     def __init__(self, on_grid: bool) -> None:

@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.experiments.compare import interleave_by_seed, run_folder, shared_results
+from fedbalancer.experiments.comparison import interleave_by_seed, run_folder, shared_results
 from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.progress import JobEvent, extension_event

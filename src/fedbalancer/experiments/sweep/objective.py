@@ -71,7 +71,7 @@ def time_ratio(curve: RunCurve, budget_s: float, against: Reference) -> float:
     """Return a run's time to the target, divided by the reference's.
 
     A run that misses the target counts as the budget, increased by the share of the target that it missed. So a search
-    can tell a near miss from a far one.
+    can distinguish a near miss from a far one.
     """
     held = held_accuracies(curve, budget_s)
     time_s = time_to_target(held, against.target)

@@ -114,7 +114,7 @@ def write_results(plan: SweepPlan, study: optuna.Study, out: Path, stopped: bool
 
 
 def plot_trials(plan: SweepPlan, trials: Sequence[Trial]) -> Figure:
-    """Plot the value of every trial with the best value so far, and the value over each setting."""
+    """Plot the value of every trial with the running best value, and the value over each setting."""
     parameters = plan.space.parameters
     figure = new_figure(3.4 * (1 + len(parameters)), 3.4)
     panels = figure.subplots(1, 1 + len(parameters), sharey=True, squeeze=False)[0]
@@ -131,7 +131,7 @@ def _draw_progress(axes: Axes, plan: SweepPlan, trials: Sequence[Trial], valued:
     better = min if plan.minimised else max
     best = [better(t.value for t in valued[: index + 1] if t.value is not None) for index in range(len(valued))]
     axes.plot([t.number for t in valued], [t.value or 0.0 for t in valued], "o", color=SKY, label="trial")
-    axes.step([t.number for t in valued], best, where="post", color=RED, label="best so far")
+    axes.step([t.number for t in valued], best, where="post", color=RED, label="best until then")
     for number in (trial.number for trial in trials if trial.state == "given up"):
         axes.axvline(number, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
     axes.set(xlabel="Trial (dotted: given up)", ylabel="Time, FedAvg+1T = 1" if plan.minimised else "Accuracy")

@@ -14,7 +14,7 @@ from fedbalancer.core.errors import FedBalancerError, MissingData, RunFolderErro
 from fedbalancer.core.files import readable, write_json
 from fedbalancer.core.lock import LOCK, FolderLock
 from fedbalancer.core.processes import DIED
-from fedbalancer.experiments.compare import SHARED_RESULTS, shared_results
+from fedbalancer.experiments.comparison import SHARED_RESULTS, shared_results
 from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import BUDGET_METHOD
 from fedbalancer.experiments.progress import JobEvent, Progress
@@ -83,7 +83,7 @@ def run_sweep(
         stopped: Checked several times per second; if it returns True, the sweep saves its state and stops.
 
     Returns:
-        The trials so far.
+        All trials that were started.
 
     Raises:
         RunFolderError: If the folder holds something else.

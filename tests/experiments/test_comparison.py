@@ -19,7 +19,7 @@ import fedbalancer as fb
 from fedbalancer.core.contracts import Stateless
 from fedbalancer.core.errors import BadData, BadSetting, FedBalancerError, RunFolderError, UnknownName
 from fedbalancer.core.settings import Settings
-from fedbalancer.experiments.compare import interleave_by_seed, run_comparison
+from fedbalancer.experiments.comparison import interleave_by_seed, run_comparison
 from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.progress import JobEvent
