@@ -286,7 +286,7 @@ def test_seeds_that_are_no_whole_numbers_are_refused(seeds: Any) -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ({"w": 5}, r"w is a setting of the task or the method: settings=\{'w': 5\}"),
+        ({"w": 5}, r"w is a setting, not an option; pass settings=\{'w': 5\}"),
         ({"round": 5}, "unknown option 'round'; did you mean rounds"),
         ({"on_round": print}, "unknown option 'on_round'"),
     ],
