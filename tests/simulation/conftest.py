@@ -172,4 +172,4 @@ def away() -> type[Away]:
 @pytest.fixture
 def needy() -> Method:
     """A method whose sample selection needs the loss list once there is a threshold."""
-    return Method("needy").changed(samples=OverThreshold(), work=WholeEpochs())
+    return Method("needy").with_policies(samples=OverThreshold(), work=WholeEpochs())

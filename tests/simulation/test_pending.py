@@ -25,7 +25,7 @@ from fedbalancer.server.loop import rounds
 from fedbalancer.simulation.pending import Reports
 
 # As in test_simulated: an epoch has two batches of 1 s, download takes 2 s and upload 3 s, so five epochs end at 15 s.
-FEDAVG = Method("fedavg").changed(work=AllOrNothing())
+FEDAVG = Method("fedavg").with_policies(work=AllOrNothing())
 WEIGHTS = np.array([1.0, 2.0], dtype=np.float32)
 WINDOW_S = 20.0
 
@@ -102,7 +102,7 @@ class TestJoins:
     def test_who_cannot_make_it_does_what_fits_by_a_multiple_of_the_deadline(
         self, make_world: Any, work: Any, deadline_s: float, batches: int
     ) -> None:
-        world = make_world(Method("mine").changed(work=work))
+        world = make_world(Method("mine").with_policies(work=work))
         play(world, 1, 0.0, "c0", deadline_s=deadline_s)
         assert [done.batches for done in world.executor.trained] == [batches]
 

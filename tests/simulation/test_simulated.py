@@ -17,9 +17,9 @@ from fedbalancer.simulation.devices import Phones as Devices
 
 # Phones train a batch in 1 s, download in 2 s and upload in 3 s; clients have 20 samples. An epoch has two batches, so
 # five epochs end after 2 + 10 + 3 = 15 s.
-FEDAVG = Method("fedavg").changed(work=AllOrNothing())
-PROX = Method("prox").changed(work=WholeEpochs(), mu=0.1)
-BATCHES = Method("batches").changed(work=WholeBatches())
+FEDAVG = Method("fedavg").with_policies(work=AllOrNothing())
+PROX = Method("prox").with_policies(work=WholeEpochs(), mu=0.1)
+BATCHES = Method("batches").with_policies(work=WholeBatches())
 
 
 class OneByOne:
@@ -185,7 +185,7 @@ class TestMemory:
         assert same(ours, theirs)
 
     def test_the_same_round_gives_the_same_bytes(self, make_world: Any) -> None:
-        ours, theirs = (make_world(BATCHES.changed(mu=0.5)).run("c0", "c1", deadline_s=8.5) for _ in range(2))
+        ours, theirs = (make_world(BATCHES.with_policies(mu=0.5)).run("c0", "c1", deadline_s=8.5) for _ in range(2))
         assert same(ours, theirs)
 
 

@@ -10,8 +10,8 @@ import pytest
 from fedbalancer.client.work import AllOrNothing, WholeEpochs
 from fedbalancer.methods.table import Method
 
-FEDAVG = Method("fedavg").changed(work=AllOrNothing())
-PROX = Method("prox").changed(work=WholeEpochs())
+FEDAVG = Method("fedavg").with_policies(work=AllOrNothing())
+PROX = Method("prox").with_policies(work=WholeEpochs())
 
 
 def test_who_is_there_is_asked_at_the_end_of_the_selection_window(make_world: Any, away: Any) -> None:

@@ -39,7 +39,7 @@ def test_made_and_charged_at_the_first_selection_that_needs_the_list(world: Any)
 
 
 def test_made_and_charged_every_round_when_the_method_says_so(make_world: Any, needy: Method) -> None:
-    world = make_world(needy.changed(forward_pass="every"), size=SIZE)
+    world = make_world(needy.with_policies(forward_pass="every"), size=SIZE)
     results = [world.run("c0", deadline_s=15.0, loss_threshold=35.0, round=number) for number in (1, 2, 3)]
     assert world.executor.looked == ["c0"] * 3
     assert [forward_s(result) for result in results] == [[2.0]] * 3

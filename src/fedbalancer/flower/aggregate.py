@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.flower.compat import Array, ArrayRecord, MetricRecord, RecordDict, made_reply, set_current
 from fedbalancer.flower.foreign import check_strategy
@@ -24,7 +25,7 @@ class FlowerMemory:
 
 
 @dataclass(frozen=True)
-class FlowerAggregator:
+class FlowerAggregator(Aggregator):
     """`strategy.aggregate_train` on what the clients sent: FedAdam, FedYogi, Krum and the others, as Flower has them.
 
     The strategy sees the model as one array. What it keeps in the attributes `remembers` is put back before every round
@@ -36,6 +37,10 @@ class FlowerAggregator:
 
     def __post_init__(self) -> None:
         check_strategy(self.strategy)
+
+    @property
+    def flower_strategy(self) -> Any:
+        return self.strategy
 
     def init(self, setup: Setup) -> FlowerMemory:
         return FlowerMemory()

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedbalancer.core.contracts import Wrapping, trait
 from fedbalancer.core.errors import RunFolderError
 from fedbalancer.core.settings import Settings
+from fedbalancer.core.wrapping import Wrapping
 
 FIXED = ("engine", "method", "seed", "aggregate")
 """Fields of the manifest that are the run: with another one it is another run."""
@@ -60,7 +60,7 @@ def spoken(policy: Any) -> str:
     """The name of what aggregates; of one of Flower's strategies its class and its numbers."""
     if isinstance(policy, Wrapping):
         return f"{type(policy).__name__} of {spoken(policy.inner)}"
-    strategy = trait(policy, "strategy")
+    strategy = policy.flower_strategy
     if strategy is None:
         return type(policy).__name__
     numbers = {name: value for name, value in sorted(vars(strategy).items()) if isinstance(value, float)}

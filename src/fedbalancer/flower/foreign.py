@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedbalancer.core.contracts import trait
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower.mods import NO_SECURE_AGGREGATION
 from fedbalancer.methods.composition import Method
@@ -49,7 +48,7 @@ def with_aggregation(method: Method, policy: Any) -> Method:
 
 def sent_with_orders(policy: Any) -> dict[str, float]:
     """What a strategy of Flower tells its clients beside the model."""
-    strategy = trait(policy, "strategy")
+    strategy = policy.flower_strategy
     return {MU_KEY: float(strategy.proximal_mu)} if "FedProx" in _classes(strategy) else {}
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbalancer.core.contracts import Wrapping
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.flower.aggregate import count_of
 from fedbalancer.flower.compat import ArrayRecord, Message, MetricRecord, RecordDict, made_reply
 from fedbalancer.flower.evaluation import weighted_mean
@@ -24,12 +25,10 @@ if TYPE_CHECKING:
 Round = tuple[Setup, ServerState, dict[int, ClientReport]]
 
 
-class OwnAggregation(Wrapping):
+class OwnAggregation(Wrapping, Aggregator):
     """Calls the strategy's `aggregate_train` with the reports of a round as Flower's messages. What that gives to ours
     (`super().aggregate_train`) goes to the policy of the method: as it came where it was not touched, otherwise as the
     difference of its model to that of the server."""
-
-    slot: ClassVar[str] = "aggregate"
 
     def __init__(self, run: Run) -> None:
         self._run, self.inner = run, run.strategy.method.server.aggregate

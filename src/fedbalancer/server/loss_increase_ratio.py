@@ -19,7 +19,7 @@ def loss_increase_ratio(first: Any, now: Any) -> FloatArray:
     A client that pushes the model away from its own data says so itself: its losses rise where those of others fall.
     One that lies about that is chosen less where clients are chosen by their losses; and nobody can say it of another.
 
-    >>> worsened([2.0, 2.0, np.nan, -1.0], [3.0, 1.0, 3.0, 3.0]).tolist()
+    >>> loss_increase_ratio([2.0, 2.0, np.nan, -1.0], [3.0, 1.0, 3.0, 3.0]).tolist()
     [1.5, 1.0, 1.0, 1.0]
     """
     first, now = np.asarray(first, dtype=np.float64), np.asarray(now, dtype=np.float64)

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.policies import ClientPolicies, of_client
 from fedbalancer.client.round import ClientRound, decode_summaries, received
-from fedbalancer.core.contracts import Availability, DeviceModel, Executor
 from fedbalancer.core.errors import TrainingDiverged
+from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import (
     UNDER_WAY,
@@ -238,14 +238,14 @@ class SimulatedEngine:
     def _readable(self, reports: list[ClientReport]) -> tuple[list[ClientReport], list[FailedClient]]:
         """The reports, and those that attackers made so that their release cannot be read: beside it nobody else's in
         the cohort could be, either."""
-        check = getattr(self.policies.summary, "fault", None)
-        if self.attackers is None or check is None:
+        if self.attackers is None:
             return reports, []
+        check = self.policies.summary.fault
         problems = {report.client: check(report.summary.released, self._size_of(report.client)) for report in reports}
         unread = [
-            FailedClient(report.client, INVALID, report.timings, problem=problems[report.client])
+            FailedClient(report.client, INVALID, report.timings, problem=problem)
             for report in reports
-            if problems[report.client]
+            if (problem := problems[report.client])
         ]
         return [report for report in reports if not problems[report.client]], unread
 

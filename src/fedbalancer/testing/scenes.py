@@ -74,7 +74,7 @@ def first_state(checked: Checked, slot: str, setup: Setup) -> ServerState:
 
 
 def _server(checked: Checked, slot: str, setup: Setup) -> Server:
-    played: Method = method("fedbalancer").changed(**{slot: checked.policy})
+    played: Method = method("fedbalancer").with_policies(**{slot: checked.policy})
     return Server(played.server, setup)
 
 

@@ -110,7 +110,7 @@ def test_the_modifier_takes_the_place_of_algorithm_1_and_of_every_sample() -> No
     assert method("canter+trimmed").samples == Trimmed(0.75)
     assert method("fedbalancer+trimmed[p=.9]").samples == Trimmed(0.9)
     assert method("fedavg+1t+trimmed").samples == Trimmed(1.0)
-    assert method("canter+trimmed").changed(samples=OverThreshold(0.75)).server == method("canter").server
+    assert method("canter+trimmed").with_policies(samples=OverThreshold(0.75)).server == method("canter").server
 
 
 @pytest.mark.parametrize("base", ["sampleselection", "oortbalancer", "fedbalancer+randomsamples"])

@@ -83,7 +83,7 @@ class Spy(WeightedMean):
 )
 def test_all_updates_of_a_private_run_weigh_the_same(name: str, weights: set[float] | None) -> None:
     spy = Spy()
-    fb.run("synthetic", method(name).changed(aggregate=spy), rounds=6, users=8)
+    fb.run("synthetic", method(name).with_policies(aggregate=spy), rounds=6, users=8)
     found, epochs = (set(column) for column in zip(*spy.seen, strict=True))
     assert found == weights if weights else len(found) > 1
     assert epochs == {5.0} if weights else epochs

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.core.contracts import Availability, DeviceModel
+from fedbalancer.core.interfaces import Availability, DeviceModel
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw, Network, Phones, Replay, Traces, many, resolve_latency
 
 some_clients = st.lists(st.text(max_size=5), max_size=6)

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedbalancer.core.contracts import DeviceModel
 from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.interfaces import DeviceModel
 from fedbalancer.core.randomness import client_keys
 from fedbalancer.simulation.devices import CLASS_WEIGHTS, LATENCY_MS, DeviceDraw, Network, Phones, resolve_latency
 

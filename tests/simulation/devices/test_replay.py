@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedbalancer.core.contracts import DeviceModel
 from fedbalancer.core.errors import BadData
+from fedbalancer.core.interfaces import DeviceModel
 from fedbalancer.simulation.devices import DeviceDraw, Network, Replay
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "reference" / "har_golden_seed0.json"

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.contracts import Availability, DeviceModel
+from fedbalancer.core.interfaces import Availability, DeviceModel
 from fedbalancer.core.types import FloatArray
 
 

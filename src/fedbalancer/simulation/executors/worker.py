@@ -9,8 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import cloudpickle
 
-from fedbalancer.core.contracts import Trainer
 from fedbalancer.core.errors import FedBalancerError
+from fedbalancer.core.interfaces import Trainer
 from fedbalancer.core.processes import one_thread_here
 from fedbalancer.core.types import Evaluation, Weights
 
