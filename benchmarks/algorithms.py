@@ -79,7 +79,7 @@ def main() -> None:
             seconds(lambda: PeakDeadline().plan(setup, state, everybody)) for _ in range(REPEATS)
         ),
         "client_selection_million_clients_s": statistics.median(
-            seconds(lambda: OverThresholdUtility().choose(setup, state, everybody)) for _ in range(REPEATS)
+            seconds(lambda: OverThresholdUtility().select_clients(setup, state, everybody)) for _ in range(REPEATS)
         ),
         "timing_only_1000_rounds_100_of_10000_s": {
             method: seconds(

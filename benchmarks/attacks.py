@@ -1,4 +1,4 @@
-"""The influence of attackers on the paper's rules and on the robust ones: the table of docs/benchmarks/reliability.md.
+"""The influence of attackers on the paper's rules and on the robust ones: the table of docs/benchmarks/attacks.md.
 
     python benchmarks/attacks.py [--rounds 30] [--seeds 0 [1 ...]] [--methods fedbalancer fedbalancer+robust]
 
@@ -17,7 +17,7 @@ from fedbalancer.paper.attacks import Influence, measure_influence
 
 ATTACKS = (
     "none",
-    "metadata-liar:1", "metadata-liar:10", "metadata-liar(factor=.1):10", "metadata-liar(factor=1e40,told='high'):10",
+    "metadata-liar:1", "metadata-liar:10", "metadata-liar(factor=.1):10", "metadata-liar(factor=1e40,field='high'):10",
     "utility-liar:1", "utility-liar:10",
     "latency-liar:10", "latency-liar(factor=1.5):10", "latency-liar(factor=.01):10",
     "epochs-liar:10", "epochs-liar(factor=1,samples=.05):10", "epochs-liar(factor=5):10",

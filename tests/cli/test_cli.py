@@ -49,7 +49,7 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--budget", "-5"), "budget = -5"),
         (("run", "synthetic", "--seed", "-1"), "seed = -1"),
         (("run", "synthetic", "--config", "missing.toml"), "missing.toml"),
-        (("run", "synthetic", "--engine", "fats"), "did you mean fast"),
+        (("run", "synthetic", "--backend", "fats"), "did you mean fast"),
         (("run", "synthetic", "--device", "tpu"), "device = 'tpu' must be cpu"),
         (("run", "synthetic", "--executor", "rya"), "did you mean ray"),
         (("run", "synthetic", "--workers", "0"), "workers = 0"),
@@ -58,7 +58,7 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--attack", "update-flop:1"), "did you mean update-flip"),
         (("run", "synthetic", "--attack", "update-flip"), "how many clients"),
         (("compare", "synthetic", "--users", "8", "--attack", "update-flip:9"), "9 attackers are asked for"),
-        (("compare", "synthetic", "--engine", "fats"), "did you mean fast"),
+        (("compare", "synthetic", "--backend", "fats"), "did you mean fast"),
         (("compare", "synthetic", "--jobs", "0"), "jobs = 0"),
         (("compare", "synthetic", "--executor", "rya"), "did you mean ray"),
         (("compare", "synthetic", "--methods", "fedavg+1t,fedavg+1t"), "named twice"),
@@ -84,16 +84,16 @@ def test_run_then_refuse_then_overwrite_then_report(cli: Cli, tmp_path: Path) ->
     assert (tmp_path / "r" / "report.html").is_file()
 
 
-def test_an_engine_is_kept_by_resume_and_executors_leave_no_trace(cli: Cli, tmp_path: Path) -> None:
-    begun = cli("run", *SMALL, "--method", "fedavg+1t", "--engine", "plain", "--executor", "pool", "--workers", "2",
+def test_a_backend_is_kept_by_resume_and_executors_leave_no_trace(cli: Cli, tmp_path: Path) -> None:
+    begun = cli("run", *SMALL, "--method", "fedavg+1t", "--backend", "plain", "--executor", "pool", "--workers", "2",
                 "--out", "r")  # fmt: skip
     assert begun.returncode == 0, begun.stderr
     manifest = json.loads((tmp_path / "r" / "manifest.json").read_text())
-    assert (manifest["engine"], manifest["device"]) == ("plain", "cpu")
+    assert (manifest["backend"], manifest["device"]) == ("plain", "cpu")
     assert not {"executor", "workers", "address"} & set(manifest)
     assert cli("resume", "r", "--executor", "inline").returncode == 0
-    assert json.loads((tmp_path / "r" / "manifest.json").read_text())["engine"] == "plain"
-    assert "did you mean plain" in refused(cli("resume", "r", "--engine", "plane"))
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text())["backend"] == "plain"
+    assert "did you mean plain" in refused(cli("resume", "r", "--backend", "plane"))
 
 
 def test_compare_prints_the_table_and_json_has_its_shape(

@@ -23,7 +23,7 @@ from fedbalancer.server.clients import CappedParticipation, GroupFloor, Oort, Un
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline
 
 if find_spec("flwr"):
-    import fedbalancer.flower.own_aggregation  # noqa: F401 - a wrapper, too
+    import fedbalancer.flower.aggregation  # noqa: F401 - a wrapper, too
 
 
 def subclasses(kind: type) -> Iterator[type]:

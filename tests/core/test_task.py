@@ -16,11 +16,11 @@ import fedbalancer as fb
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import Samples, check_alike
 from fedbalancer.core.types import ClientWork
-from fedbalancer.data.catalogue.facts import count
+from fedbalancer.data import Task
+from fedbalancer.data.catalogue.catalog import count
 from fedbalancer.data.clients import SlicedClients
-from fedbalancer.data.tasks import Task
 from fedbalancer.training.tensors import to_tensors
-from fedbalancer.training.trainer import ENGINES, TorchTrainer
+from fedbalancer.training.trainer import BACKENDS, TorchTrainer
 
 torch = pytest.importorskip("torch", reason="models need the extra [torch]")
 nn = torch.nn
@@ -80,12 +80,12 @@ def test_a_client_or_a_test_of_another_kind_is_refused_when_the_task_is_made(nam
         Task({"ann": images(32)}, odd, model)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ODD)
-def test_one_made_on_demand_is_refused_when_it_is_fetched(name: str, engine: str) -> None:
+def test_one_made_on_demand_is_refused_when_it_is_fetched(name: str, backend: str) -> None:
     odd, message = ODD[name]
     task = Task(Later({"ann": images(32), "bob": odd}), images(32), model)
-    trainer = TorchTrainer(task, engine)
+    trainer = TorchTrainer(task, backend)
     weights, work = trainer.initial_weights(0), ClientWork("bob", np.arange(12), 2, 6, 0.1, 0.0, None, seed=0)
     for ask in (lambda: trainer.train(weights, work), lambda: trainer.losses(weights, "bob")):
         with pytest.raises(BadData, match="^client 'bob' " + message.format("the test data")):
@@ -93,7 +93,7 @@ def test_one_made_on_demand_is_refused_when_it_is_fetched(name: str, engine: str
     with pytest.raises(BadData, match="client 'bob' "):
         count(task, "odd", "small")
     with pytest.raises(BadData, match="the test data " + message.format("client 'ann'")):
-        TorchTrainer(Task(Later({"ann": images(32)}), odd, model), engine)
+        TorchTrainer(Task(Later({"ann": images(32)}), odd, model), backend)
 
 
 @pytest.mark.parametrize("method", ["prox+2t", "fedbalancer"])

@@ -11,7 +11,7 @@ import pytest
 from experiments import tinytask
 
 import fedbalancer as fb
-from fedbalancer.data.tasks import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.execute import execute
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.simulation.classes import ClassCounts

@@ -45,7 +45,7 @@ def contents(folder: Path) -> list[bytes]:
 
 def go(out: Path) -> Any:
     settings = {"checkpoint_s": 0.0}
-    return fb.run(tinytask.load(), "fedavg+1t", rounds=3, out=out, settings=settings, engine="plain")
+    return fb.run(tinytask.load(), "fedavg+1t", rounds=3, out=out, settings=settings, backend="plain")
 
 
 def test_a_disk_that_fails_at_any_write_costs_a_sentence_and_nothing_else(
@@ -86,7 +86,7 @@ def test_a_folder_that_was_removed_is_not_to_be_resumed(tmp_path: Path) -> None:
         return tinytask.plain_loss(scores, labels)
 
     with pytest.raises(RunFolderError, match="is gone, so it has to start again"):
-        fb.run(tinytask.load(loss=loss), "fedavg+1t", rounds=2, out=tmp_path / "run", engine="plain")
+        fb.run(tinytask.load(loss=loss), "fedavg+1t", rounds=2, out=tmp_path / "run", backend="plain")
 
 
 def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

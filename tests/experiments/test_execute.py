@@ -51,9 +51,9 @@ def test_one_and_two_workers_give_the_same_bytes(method: str, two_workers: Execu
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-@pytest.mark.parametrize("engine", ["fast", "plain"])
-def test_any_number_of_workers_gives_the_same_bytes(engine: str, tmp_path: Path) -> None:
-    options = {"settings": {"w": 2}, "rounds": 4, "engine": engine}
+@pytest.mark.parametrize("backend", ["fast", "plain"])
+def test_any_number_of_workers_gives_the_same_bytes(backend: str, tmp_path: Path) -> None:
+    options = {"settings": {"w": 2}, "rounds": 4, "backend": backend}
     fb.run(tinytask.load_wide(), out=tmp_path / "inline", **options)  # type: ignore[arg-type]
     for workers in (1, 2, 3):
         out = tmp_path / str(workers)
@@ -61,18 +61,18 @@ def test_any_number_of_workers_gives_the_same_bytes(engine: str, tmp_path: Path)
         assert contents(out) == contents(tmp_path / "inline")
 
 
-def test_a_run_goes_on_with_the_engine_that_it_began_with_unless_told(tmp_path: Path) -> None:
-    def engine() -> str:
-        return str(json.loads((tmp_path / "run" / "manifest.json").read_text())["engine"])
+def test_a_run_goes_on_with_the_backend_that_it_began_with_unless_told(tmp_path: Path) -> None:
+    def backend() -> str:
+        return str(json.loads((tmp_path / "run" / "manifest.json").read_text())["backend"])
 
-    begun = RunSpec(task=tinytask.load(), method="fedavg+1t", engine="plain")
+    begun = RunSpec(task=tinytask.load(), method="fedavg+1t", backend="plain")
     execute(begun, tmp_path / "run", stopped=lambda: True)
-    assert engine() == "plain"
+    assert backend() == "plain"
     resume(tmp_path / "run", task=tinytask.load(), stopped=lambda: True)
-    assert engine() == "plain"
-    assert resume(tmp_path / "run", task=tinytask.load(), engine="fast").status == "done"
-    assert engine() == "fast"
-    fb.run(tinytask.load(), "fedavg+1t", engine="fast", out=tmp_path / "fast")
+    assert backend() == "plain"
+    assert resume(tmp_path / "run", task=tinytask.load(), backend="fast").status == "done"
+    assert backend() == "fast"
+    fb.run(tinytask.load(), "fedavg+1t", backend="fast", out=tmp_path / "fast")
     assert contents(tmp_path / "run") == contents(tmp_path / "fast")
 
 
@@ -85,7 +85,7 @@ def test_the_manifest_says_which_kernels_and_for_which_processor(tmp_path: Path)
     fast = kernels("fast")
     assert set(fast) == {"processor", "conv", "dense", "lstm", "row", "words"}
     assert fast["processor"] == provenance.processor()
-    for options in ({"engine": "plain"}, {"timing_only": True}):
+    for options in ({"backend": "plain"}, {"timing_only": True}):
         assert kernels("-".join(options), **options) == {"processor": fast["processor"]}
 
 
@@ -201,7 +201,7 @@ def test_bad_data_is_refused_with_the_client(clients: dict[str, object], words: 
         ({"executor": "inline", "workers": 2}, BadSetting),
         ({"address": "auto"}, BadSetting),
         ({"executor": "ray", "address": "127.0.0.1:1"}, BadSetting),
-        ({"engine": "fats"}, UnknownName),
+        ({"backend": "fats"}, UnknownName),
         ({"device": "tpu"}, BadSetting),
     ],
 )

@@ -19,7 +19,7 @@ def test_runs_of_the_same_task_share_an_executor_and_others_get_a_new_one() -> N
     with ExecutorCache() as executors:
         first = executors.executor(SPEC, TASK)
         assert executors.executor(RunSpec(task=TASK, method="fedbalancer", seed=3), TASK) is first
-        assert executors.executor(RunSpec(task=TASK, method="fedavg+1t", engine="plain"), TASK) is not first
+        assert executors.executor(RunSpec(task=TASK, method="fedavg+1t", backend="plain"), TASK) is not first
         other = tinytask.load()
         assert executors.executor(RunSpec(task=other, method="fedavg+1t"), other) is not first
 

@@ -29,7 +29,7 @@ def contents(folder: Path) -> list[bytes]:
 def make(tmp_path: Path) -> tuple[Path, list[bytes]]:
     """A run that was stopped after a few rounds with two checkpoints, and the files of one that was left alone."""
     settings, rounds = {"checkpoint_s": 0.0}, 6
-    given: dict[str, Any] = {"settings": settings, "rounds": rounds, "engine": "plain"}
+    given: dict[str, Any] = {"settings": settings, "rounds": rounds, "backend": "plain"}
     fb.run(tinytask.load(), "fedbalancer", out=tmp_path / "whole", **given)
     calls = 0
 

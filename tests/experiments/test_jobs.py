@@ -80,13 +80,13 @@ def test_a_process_may_die_as_often_as_it_likes_while_its_run_comes_further(tmp_
         return tinytask.plain_loss(scores, labels)
 
     settings = {"checkpoint_s": 0.0}
-    spec = RunSpec(task=tinytask.load(loss=count), method="fedavg+1t", rounds=12, settings=settings, engine="plain")
+    spec = RunSpec(task=tinytask.load(loss=count), method="fedavg+1t", rounds=12, settings=settings, backend="plain")
     job = Job(spec, tmp_path / "run")
     with JobPool(spec.load_task(), 1, Resources()) as pool:
         last = pool.run([job], lambda event: None, lambda: False)
     assert last[job.key].kind == "done"
     assert len(deaths.read_text().split()) > 3
-    fb.run(tinytask.load(loss=tinytask.plain_loss), "fedavg+1t", rounds=12, settings=settings, engine="plain",
+    fb.run(tinytask.load(loss=tinytask.plain_loss), "fedavg+1t", rounds=12, settings=settings, backend="plain",
            out=tmp_path / "alone")  # fmt: skip
     assert contents(tmp_path / "run") == contents(tmp_path / "alone")
 

@@ -24,7 +24,7 @@ OLD: dict[str, Any] = {
         "source": "synthetic",
     },
     "method": "prox+1t", "method_is_named": True, "seed": 3, "overrides": {"w": 2}, "settings": {"w": 2, "p": 0.8},
-    "rounds": 7, "budget_s": 20.5, "target": 0.5, "timing_only": True, "engine": "fast", "device": "cpu",
+    "rounds": 7, "budget_s": 20.5, "target": 0.5, "timing_only": True, "backend": "fast", "device": "cpu",
     "versions": {}, "started": "2026-01-01T00:00:00+00:00", "status": "stopped", "why": None,
 }  # fmt: skip
 """A manifest from before the spec was in it."""
@@ -64,10 +64,10 @@ def test_what_run_and_compare_take_is_what_the_spec_has() -> None:
     st.dictionaries(st.sampled_from(["w", "p"]), st.floats(0.5, 1)), st.sampled_from(["fast", "plain"]), st.booleans(),
 )  # fmt: skip
 def test_what_is_written_down_is_read_back(
-    seed: int, users: int | None, budget_s: float | None, settings: dict[str, float], engine: str, timing_only: bool
+    seed: int, users: int | None, budget_s: float | None, settings: dict[str, float], backend: str, timing_only: bool
 ) -> None:
     spec = RunSpec(
-        task="watch", method="oort", seed=seed, users=users, budget_s=budget_s, settings=settings, engine=engine,
+        task="watch", method="oort", seed=seed, users=users, budget_s=budget_s, settings=settings, backend=backend,
         timing_only=timing_only, variant="v", rounds=users, target=0.25, device="cuda:1", scale="paper",
     )  # fmt: skip
     assert RunSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
@@ -90,7 +90,7 @@ def test_a_manifest_from_before_the_spec_was_in_it_means_the_same() -> None:
         budget_s=20.5, target=0.5, timing_only=True,
     )  # fmt: skip
     assert from_manifest(OLD) == expected
-    without = {name: value for name, value in OLD.items() if name not in ("engine", "device")}
-    assert from_manifest(without) == replace(expected, engine="plain")
+    without = {name: value for name, value in OLD.items() if name not in ("backend", "device")}
+    assert from_manifest(without) == replace(expected, backend="plain")
     with pytest.raises(RunFolderError, match=r"fedbalancer\.resume"):
         from_manifest({**OLD, "method_is_named": False})

@@ -112,7 +112,7 @@ def test_what_makes_other_runs_makes_another_folder(request_: Request) -> None:
         TaskPool.make(replace(request_, seeds=tuple(range(5)), rule="paper", extend=3.0), TASK, METHODS).folder
         == folder
     )
-    for changed in ({"settings": {"epochs": 2}}, {"rounds": 3}, {"engine": "plain"}):
+    for changed in ({"settings": {"epochs": 2}}, {"rounds": 3}, {"backend": "plain"}):
         other = replace(request_, **changed)  # type: ignore[arg-type]
         assert TaskPool.make(other, TASK, METHODS).folder != folder
     wide = TaskPool.make(request_, "experiments.tinytask:load_wide", METHODS[:1]).folder

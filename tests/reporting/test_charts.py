@@ -122,7 +122,7 @@ def test_time_to_accuracy_grows_with_the_target_and_ends_where_nobody_came(full:
 @pytest.mark.parametrize(
     ("manifest", "name"),
     [
-        ({"engine": "fast", "device": "cpu"}, "simulated time"),
+        ({"backend": "fast", "device": "cpu"}, "simulated time"),
         ({"engine": "flower", "device": "emulated"}, "time on the phones' clock"),
         ({"engine": "flower", "device": "real"}, "time on the server's clock"),
     ],

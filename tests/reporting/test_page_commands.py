@@ -14,7 +14,7 @@ from fedbalancer.reporting.results import load
 
 SPEC = {
     "task": "har", "method": "fedbalancer[w=5,p=.75]", "seed": 3, "scale": "paper", "users": None, "variant": None,
-    "settings": {"w": 5}, "rounds": None, "budget_s": 1200.0, "engine": "plain", "device": "cpu",
+    "settings": {"w": 5}, "rounds": None, "budget_s": 1200.0, "backend": "plain", "device": "cpu",
 }  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def test_a_run_says_how_to_run_it_again(run_folder: Path) -> None:
     first, second = list_commands(load(run_folder))
     assert shlex.split(first) == [
         "fedbalancer", "run", "har", "--method", "fedbalancer[w=5,p=.75]", "--seed", "3", "--budget", "1200",
-        "--scale", "paper", "--engine", "plain", "--set", "w=5", "--out", str(run_folder),
+        "--scale", "paper", "--backend", "plain", "--set", "w=5", "--out", str(run_folder),
     ]  # fmt: skip
     assert shlex.split(second) == ["fedbalancer", "report", str(run_folder)]
 
@@ -36,7 +36,7 @@ def test_a_run_says_how_to_run_it_again(run_folder: Path) -> None:
 def test_a_comparison_says_how_to_run_it_again(tmp_path: Path, make_comparison: Callable[..., Path]) -> None:
     folder = make_comparison(tmp_path / "c", methods=("fedavg+1t", "fedbalancer[w=5,p=.75]"), seeds=(0, 1))
     path = folder / "comparison.json"
-    spec = {**SPEC, "settings": {"rounds": 50}, "scale": "small", "engine": "fast"}
+    spec = {**SPEC, "settings": {"rounds": 50}, "scale": "small", "backend": "fast"}
     path.write_text(json.dumps({**json.loads(path.read_text()), "spec": spec, "rule": "paper"}))
     first, _ = list_commands(load(folder))
     expected = "fedbalancer compare har --methods 'fedavg+1t,fedbalancer[w=5,p=.75]' --seeds 2 --rule paper --rounds 50"

@@ -11,13 +11,13 @@ import pytest
 
 from fedbalancer.client.batches import batches
 from fedbalancer.core.errors import BadData, BadSetting, TrainingDiverged, UnknownName
-from fedbalancer.core.task import Task
+from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork
 
 torch = pytest.importorskip("torch", reason="the torch trainer needs the extra [torch]")
 
 from fedbalancer.training.flat import FlatModule  # noqa: E402
-from fedbalancer.training.trainer import ENGINES, TorchTrainer  # noqa: E402
+from fedbalancer.training.trainer import BACKENDS, TorchTrainer  # noqa: E402
 
 F = torch.nn.functional
 SIZE, FEATURES, CLASSES = 23, 5, 3
@@ -32,8 +32,8 @@ def data(seed: int = 0) -> tuple[Any, Any]:
     return rng.normal(size=(SIZE, FEATURES)), rng.integers(CLASSES, size=SIZE)
 
 
-def task(model: Callable[[], Any] = mlp, **options: Any) -> Task:
-    return Task(**{"clients": {"ann": data(0), "bob": data(1)}, "test": data(2), "model": model} | options)
+def task(model: Callable[[], Any] = mlp, **options: Any) -> BaseTask:
+    return BaseTask(**{"clients": {"ann": data(0), "bob": data(1)}, "test": data(2), "model": model} | options)
 
 
 def work(**options: Any) -> ClientWork:
@@ -67,7 +67,7 @@ def textbook(weights: Any, job: ClientWork, penalty: float = 0.0) -> tuple[Any, 
     return torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy(), first
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "options",
     [
@@ -76,8 +76,8 @@ def textbook(weights: Any, job: ClientWork, penalty: float = 0.0) -> tuple[Any, 
     ],
     ids=["sgd", "proximal", "clipped", "proximal and clipped", "full batches", "short epochs"],
 )  # fmt: skip
-def test_training_equals_textbook_sgd_on_the_same_batches(options: dict[str, Any], engine: str) -> None:
-    trainer, job = TorchTrainer(task(), engine), work(**options)
+def test_training_equals_textbook_sgd_on_the_same_batches(options: dict[str, Any], backend: str) -> None:
+    trainer, job = TorchTrainer(task(), backend), work(**options)
     weights = trainer.initial_weights(0)
     expected, first = textbook(weights, job, job.mu)
     trained = trainer.train(weights, job)
@@ -136,9 +136,9 @@ def test_steps_are_counted_alike_batch_by_batch_and_epoch_by_epoch() -> None:
     assert whole.steps.max() > 0
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_no_batches_change_nothing(engine: str) -> None:
-    trainer = TorchTrainer(task(), engine)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_batches_change_nothing(backend: str) -> None:
+    trainer = TorchTrainer(task(), backend)
     trained = trainer.train(trainer.initial_weights(0), work(batches=0))
     assert not trained.update.any()
     assert trained.seen.shape == trained.losses.shape == (0,)
@@ -157,10 +157,10 @@ class Noisy(torch.nn.Module):  # type: ignore[misc]
         return self.b(F.dropout(self.norm(self.a(x)), 0.5, self.training))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("model", [mlp, Noisy])
-def test_same_work_same_bytes_whatever_was_done_before(model: Callable[[], Any], engine: str) -> None:
-    trainer, other = TorchTrainer(task(model), engine), TorchTrainer(task(model), engine)
+def test_same_work_same_bytes_whatever_was_done_before(model: Callable[[], Any], backend: str) -> None:
+    trainer, other = TorchTrainer(task(model), backend), TorchTrainer(task(model), backend)
     weights = trainer.initial_weights(4)
     kept = weights.copy()
     first = trainer.train(weights, work())
@@ -229,14 +229,14 @@ def test_an_evaluation_of_half_of_the_pieces_does_not_depend_on_the_rest() -> No
     assert trainer.combine([piece, piece]).loss == trainer.evaluate(weights).loss
 
 
-def test_engines_and_devices_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(UnknownName, match=r"unknown engine 'quick'.*fast, plain"):
-        TorchTrainer(task(), engine="quick")
+def test_backends_and_devices_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(UnknownName, match=r"unknown backend 'quick'.*fast, plain"):
+        TorchTrainer(task(), backend="quick")
     with pytest.raises(BadSetting, match="device is 'abacus', but torch has only cpu"):
         TorchTrainer(task(), device="abacus")
 
 
-def test_the_plain_engine_has_no_plan_and_the_fast_one_tells_how_layers_run() -> None:
+def test_the_plain_backend_has_no_plan_and_the_fast_one_tells_how_layers_run() -> None:
     assert TorchTrainer(task(), "plain").plan is None
     plan = TorchTrainer(task()).plan
     assert plan is not None
@@ -325,10 +325,10 @@ class Normed(torch.nn.Module):  # type: ignore[misc]
         return self.last(self.narrow(self.wide(x[:, None])[:, 0]))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("count", [1, 2, 11, 21])
-def test_a_last_batch_of_one_uses_the_running_statistics_of_a_batch_norm(count: int, engine: str) -> None:
-    trainer, job = TorchTrainer(task(Normed), engine), work(indices=np.arange(count), batches=2 * (count // 10 + 1))
+def test_a_last_batch_of_one_uses_the_running_statistics_of_a_batch_norm(count: int, backend: str) -> None:
+    trainer, job = TorchTrainer(task(Normed), backend), work(indices=np.arange(count), batches=2 * (count // 10 + 1))
     weights = trainer.initial_weights(3)
     flat = FlatModule(Normed)
     flat.load(weights)

@@ -61,7 +61,7 @@ def compare(
     workers: options.Workers = None,
     executor: options.Executor = None,
     address: options.Address = None,
-    engine: options.Engine = "fast",
+    backend: options.Backend = "fast",
     device: options.Device = "cpu",
     track: options.Track = None,
     attack: options.Attacks = None,
@@ -101,7 +101,7 @@ def compare(
     base = RunSpec(
         task=task, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_, attack),
         rounds=rounds,
-        engine=engine, device=device,
+        backend=backend, device=device,
     )  # fmt: skip
     base, named = named_in_full(base, names)
     shares = options.targets(target) or TARGETS

@@ -64,9 +64,9 @@ Executor = Annotated[
 Address = Annotated[
     str | None, typer.Option(help="Ray cluster: auto or HOST:PORT (without it, --executor ray starts one here).")
 ]
-Engine = Annotated[str, typer.Option(help="How: fast, or plain (torch's own operations only).")]
+Backend = Annotated[str, typer.Option(help="How: fast, or plain (torch's own operations only).")]
 Device = Annotated[str, typer.Option(help="Where torch computes: cpu, cuda or mps.")]
-SameEngine = Annotated[str | None, typer.Option(help="fast or plain (default: as it began).")]
+SameBackend = Annotated[str | None, typer.Option(help="fast or plain (default: as it began).")]
 SameDevice = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: as it began).")]
 Jobs = Annotated[
     int | None, typer.Option(help="Runs at the same time (default: as many as the cores and --workers allow).")

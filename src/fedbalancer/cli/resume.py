@@ -19,7 +19,7 @@ def resume(
     workers: options.Workers = None,
     executor: options.Executor = None,
     address: options.Address = None,
-    engine: options.SameEngine = None,
+    backend: options.SameBackend = None,
     device: options.SameDevice = None,
     jobs: options.Jobs = None,
     track: options.Track = None,
@@ -43,7 +43,7 @@ def resume(
     leave_out_working_folder()
     trust = trust or _asked(folder)
     if (folder / COMPARISON).is_file():
-        plan = ComparisonPlan.read(folder, EVERYTHING if trust else (), engine=engine, device=device)
+        plan = ComparisonPlan.read(folder, EVERYTHING if trust else (), backend=backend, device=device)
         resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track or ()))
         with StopFlag() as stop, comparison_display(plan.method_names, plan.seeds) as listen:
             result = run_comparison(
@@ -53,7 +53,7 @@ def resume(
         return
     with StopFlag() as stop, run_display(str(folder)) as progress:
         single = resume_run(
-            folder, workers=workers, executor=executor, address=address, engine=engine, device=device,
+            folder, workers=workers, executor=executor, address=address, backend=backend, device=device,
             track=track or (), trust=trust, progress=progress, stopped=stop,
         )  # fmt: skip
     run_command.finish(single, folder, as_json)

@@ -50,7 +50,7 @@ def run(
     workers: options.Workers = None,
     executor: options.Executor = None,
     address: options.Address = None,
-    engine: options.Engine = "fast",
+    backend: options.Backend = "fast",
     device: options.Device = "cpu",
     timing_only: Annotated[bool, typer.Option("--timing-only", help="Run the clock without training.")] = False,
     track: options.Track = None,
@@ -91,7 +91,7 @@ def run(
     (name,) = options.methods_of(config, method, "method", ["fedbalancer"])
     spec = RunSpec(
         task=task, method=name, seed=seed, scale=scale, users=users, variant=variant, settings=settings,
-        rounds=rounds, budget_s=budget, timing_only=timing_only, engine=engine, device=device,
+        rounds=rounds, budget_s=budget, timing_only=timing_only, backend=backend, device=device,
     )  # fmt: skip
     spec, _ = named_in_full(spec, [spec.method])
     executors = ExecutorCache(Resources(workers=workers, executor=executor, address=address, track=tuple(track or ())))

@@ -47,7 +47,7 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Folder (default: runs/sweep-TASK).")] = None,
     overwrite: options.Overwrite = False,
     jobs: options.Jobs = None,
-    engine: options.Engine = "fast",
+    backend: options.Backend = "fast",
     device: options.Device = "cpu",
     set_: options.Assignments = None,
     config: options.Config = None,
@@ -74,7 +74,7 @@ def sweep(
     (name,) = options.methods_of(config, method, "method", ["fedbalancer"])
     base = RunSpec(
         task=task, method=name, scale=scale, users=users, variant=variant, settings=options.overrides(config, set_),
-        rounds=rounds, engine=engine, device=device,
+        rounds=rounds, backend=backend, device=device,
     )  # fmt: skip
     plan, seconds = timed(
         lambda: SweepPlan.make(

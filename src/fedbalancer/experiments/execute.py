@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fedbalancer.core.errors import FedBalancerError, RunFolderError
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.display import is_wanted, run_display
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.result import RunResult
@@ -25,7 +25,7 @@ from fedbalancer.experiments.variants import named_in_full
 from fedbalancer.methods.table import Method
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.store import MemoryRecorder, RunFolder
-from fedbalancer.store.privacy import described_privacy, privacy_rows
+from fedbalancer.store.privacy import describe_privacy, privacy_rows
 
 __all__ = ["RunResult", "carry_on", "execute", "go", "resume", "run"]
 
@@ -59,7 +59,7 @@ def run(
 
     `task` and `method` are names, or a `Task` and a `Method` of your own. The run stops after `rounds` rounds or when
     the simulated clock passes `budget_s`; if it is `timing_only`, nothing is trained. The further options are
-    explained by `RunOptions`: `settings`, `rounds`, `scale`, `users`, `variant`, `engine`, `device`.
+    explained by `RunOptions`: `settings`, `rounds`, `scale`, `users`, `variant`, `backend`, `device`.
 
     The folder `out` keeps everything and can be resumed; `overwrite` replaces the run that is there. Without it nothing
     is written to disk.
@@ -108,7 +108,7 @@ def execute(
     executors.check(spec)
     if out is None:
         return go(spec, task, MemoryRecorder(), executors, progress, stopped)
-    manifest = {**spec.manifest(task, settings), "privacy": described_privacy(method, settings)}
+    manifest = {**spec.manifest(task, settings), "privacy": describe_privacy(method, settings)}
     with RunFolder.create(out, manifest, overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
         result = go(spec, task, folder, executors, progress, stopped)
@@ -124,7 +124,7 @@ def resume(
     workers: int | None = 1,
     executor: str | None = None,
     address: str | None = None,
-    engine: str | None = None,
+    backend: str | None = None,
     device: str | None = None,
     budget_s: float | None = None,
     target: float | None = None,
@@ -134,12 +134,12 @@ def resume(
     stopped: Stop = lambda: False,
 ) -> RunResult:
     """Go on with a run from its last checkpoint; a run that is done is returned as it is, unless a new `budget_s`
-    (with a `target` accuracy to stop at) carries it further. `engine` and `device` are the run's own, unless told. A
+    (with a `target` accuracy to stop at) carries it further. `backend` and `device` are the run's own, unless told. A
     `task` or `method` of your own has to be given again. Code that the folder names is run only if you started a run
     with it before, or `trust` the folder."""
     resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
     with ExecutorCache(resources) as executors:
-        asked = {"engine": engine, "device": device, "budget_s": budget_s, "target": target}
+        asked = {"backend": backend, "device": device, "budget_s": budget_s, "target": target}
         changes = {name: value for name, value in asked.items() if value is not None}
         return carry_on(
             Path(out), executors, changes, task=task, method=method, trusted=EVERYTHING if trust else (),

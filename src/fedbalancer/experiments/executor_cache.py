@@ -10,7 +10,7 @@ from fedbalancer.core.errors import MissingData
 from fedbalancer.core.interfaces import Executor, Trainer
 from fedbalancer.core.processes import check_memory_limit
 from fedbalancer.core.settings import resolve
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.tracking import check_sinks
 from fedbalancer.simulation.attacks import poisons, with_poison
@@ -90,7 +90,7 @@ class TrainerMaker:
             kernels.hold_to(self._decided)
         task = self._task if self._task is not None else self._spec.load_task()
         poisoned = with_poison(task, _attacks(self._spec), self._spec.seed)
-        return trainer_for(poisoned, self._spec.engine, self._spec.device)
+        return trainer_for(poisoned, self._spec.backend, self._spec.device)
 
     def __reduce__(self) -> tuple[type[TrainerMaker], tuple[RunSpec, None, dict[str, str | None] | None]]:
         return TrainerMaker, (self._spec, None, kernels_for(self._spec))
@@ -113,15 +113,15 @@ def _attacks(spec: RunSpec) -> tuple[str, ...]:
 
 def kernels_for(spec: RunSpec) -> dict[str, str | None] | None:
     """Which kernels all processes that carry out a run are to use; None if it uses none."""
-    return kernels.decision() if spec.engine == "fast" and spec.device == "cpu" and not spec.timing_only else None
+    return kernels.decision() if spec.backend == "fast" and spec.device == "cpu" and not spec.timing_only else None
 
 
-def trainer_for(task: Task, engine: str = "fast", device: str = "cpu") -> Trainer:
+def trainer_for(task: Task, backend: str = "fast", device: str = "cpu") -> Trainer:
     """The torch trainer of a task."""
     with_torch()
     from fedbalancer.training.trainer import TorchTrainer
 
-    return TorchTrainer(task, engine, device)
+    return TorchTrainer(task, backend, device)
 
 
 def with_torch() -> None:

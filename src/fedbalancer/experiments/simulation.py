@@ -14,8 +14,8 @@ from fedbalancer.client.policies import of_client
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import Availability, Executor
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.core.task import Task
 from fedbalancer.core.types import Layout, Ledger
+from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import Method, method, setup_of

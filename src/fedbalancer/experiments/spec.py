@@ -11,17 +11,16 @@ from typing import Any, TypedDict
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.core.task import Task
-from fedbalancer.data.tasks import load_task
-from fedbalancer.data.tasks.label_noise import with_label_noise
+from fedbalancer.data import Task, load_task
+from fedbalancer.data.clients import add_label_noise
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
 from fedbalancer.methods.table import Method
 from fedbalancer.store import new_manifest
 from fedbalancer.training.fast.provenance import description
-from fedbalancer.training.trainer import ENGINES
+from fedbalancer.training.trainer import BACKENDS
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
-OLD_ENGINE = "plain"
+OLD_BACKEND = "plain"
 """Of runs from before there was a choice."""
 _SCATTERED = {"overrides", "versions"}
 """What stands beside a spec that is not in one place, as older versions wrote it."""
@@ -34,7 +33,7 @@ class RunOptions(TypedDict, total=False):
     `fedbalancer list settings` to values. A named task comes in the size `scale` (small, or paper as published), with
     so many `users` and from the data set `variant` where it offers a choice. `rounds` are the task's unless told; in a
     comparison they are those of FedAvg+1T, whose clock is the budget of all. The numbers depend in their last digits on
-    the `engine` (fast or plain) and the `device` (cpu, cuda or mps) that train.
+    the `backend` (fast or plain) and the `device` (cpu, cuda or mps) that train.
 
     >>> import fedbalancer as fb
     >>> few = {"w": 1, "clients_per_round": 5}
@@ -48,7 +47,7 @@ class RunOptions(TypedDict, total=False):
     variant: str | None
     settings: Mapping[str, Any] | None
     rounds: int | None
-    engine: str
+    backend: str
     device: str
 
 
@@ -71,7 +70,7 @@ class RunSpec:
     The run stops after `rounds` rounds (default: the task's) or, if `budget_s` is given, when the simulated clock
     passes that. With a `target` accuracy it also stops when that was reached: by an evaluation by rounds and, if the
     settings ask for a grid of seconds (`eval_every_s`), by the mean of three in a row on that. If it is `timing_only`
-    nothing is trained. The numbers depend in their last digits on the `engine` (fast or plain) and the `device` (cpu,
+    nothing is trained. The numbers depend in their last digits on the `backend` (fast or plain) and the `device` (cpu,
     cuda or mps) that train.
     """
 
@@ -86,7 +85,7 @@ class RunSpec:
     budget_s: float | None = None
     target: float | None = None
     timing_only: bool = False
-    engine: str = "fast"
+    backend: str = "fast"
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -108,8 +107,8 @@ class RunSpec:
             raise BadSetting(f"budget = {self.budget_s} must be a finite number of seconds over 0")
         if self.users is not None and self.users < 1:
             raise BadSetting(f"users = {self.users} must be at least 1")
-        if self.engine not in ENGINES:
-            raise UnknownName("engine", self.engine, ENGINES)
+        if self.backend not in BACKENDS:
+            raise UnknownName("backend", self.backend, BACKENDS)
         if not DEVICE.fullmatch(self.device):
             raise BadSetting(f"device = {self.device!r} must be cpu, cuda, cuda:NUMBER or mps")
 
@@ -138,7 +137,7 @@ class RunSpec:
         if not isinstance(task, Task):
             task = load_task(task, scale=self.scale, users=self.users, variant=self.variant)
         share = resolve({key: value for key, value in self.overrides.items() if key == "label_noise"}).label_noise
-        return with_label_noise(task, share)
+        return add_label_noise(task, share)
 
     def to_json(self) -> dict[str, Any]:
         """All fields, for `from_json`. A task or method of the user's own cannot be written down, and is null."""
@@ -177,7 +176,7 @@ class RunSpec:
 
     def kernels(self) -> dict[str, str]:
         """The processor and, by its name, what does the work of every kernel, as far as it is known by now."""
-        return description(self.engine if self.device == "cpu" and not self.timing_only else "none")
+        return description(self.backend if self.device == "cpu" and not self.timing_only else "none")
 
     def described(self) -> dict[str, Any]:
         """The fields of the manifest that are the spec's: the whole of it, and what people look for first."""
@@ -185,7 +184,7 @@ class RunSpec:
             "method": self.method_name,
             "seed": self.seed,
             "budget_s": self.budget_s,
-            "engine": self.engine,
+            "backend": self.backend,
             "device": self.device,
             "spec": self.to_json(),
         }
@@ -219,4 +218,4 @@ def _renewed(old: Mapping[str, Any]) -> dict[str, Any]:
     elif "methods" in old:
         found["method"] = old["methods"][0]
     given = {name: value for name, value in found.items() if value is not None}
-    return {"engine": OLD_ENGINE, **given}
+    return {"backend": OLD_BACKEND, **given}

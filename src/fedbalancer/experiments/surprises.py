@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from fedbalancer.core.settings import Settings
-from fedbalancer.core.task import MadeOnDemand, Task
+from fedbalancer.core.task import MadeOnDemand
 from fedbalancer.core.types import IndexArray
+from fedbalancer.data import Task
 from fedbalancer.data.registry import TASKS
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.simulation import availability_of, resolve_spec

@@ -10,7 +10,8 @@ from typing import Any
 
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.files import write_bytes
-from fedbalancer.core.task import Samples, Task
+from fedbalancer.core.task import Samples
+from fedbalancer.data import Task
 from fedbalancer.export.check import Agreement, check_file
 from fedbalancer.export.executorch import executorch, to_executorch
 from fedbalancer.export.litert import check_tensorflow, write_litert

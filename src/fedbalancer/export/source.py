@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.core.errors import BadData, BadSetting
-from fedbalancer.core.task import Task
-from fedbalancer.data.registry import imported
-from fedbalancer.data.tasks import load_task
+from fedbalancer.data import Task, load_task
+from fedbalancer.data.registry import import_attribute
 
 EXAMPLES = 16
 
@@ -24,7 +23,7 @@ def task_of(name: str, *, scale: str = "small", variant: str | None = None, shap
         raise BadSetting(f"--shape is for a model of your own, package.module:function; {name!r} knows its samples")
     if not shape or min(shape) < 1:
         raise BadSetting(f"shape = {','.join(map(str, shape))} must be whole numbers over 0, as in 1,28,28")
-    return _of_model(imported(name, "model"), name, tuple(shape))
+    return _of_model(import_attribute(name, "model"), name, tuple(shape))
 
 
 def _of_model(make: Any, name: str, shape: tuple[int, ...]) -> Task:

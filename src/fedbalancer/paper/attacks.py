@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedbalancer.core.interfaces import Executor
-from fedbalancer.core.task import Task
 from fedbalancer.core.types import ClientReport, Order, RoundPlan, RoundResult, ServerState
+from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.simulation import Simulation, build
 from fedbalancer.experiments.spec import RunSpec

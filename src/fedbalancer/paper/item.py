@@ -53,7 +53,7 @@ class Request:
         runs: Folder of the pool of runs, which all items share.
         jobs: Number of runs at the same time. Default: by the number of cores.
         resources: Resources for training.
-        engine: Training engine.
+        backend: Training backend.
         device: Device for training.
 
     Raises:
@@ -73,7 +73,7 @@ class Request:
     runs: Path = Path("runs") / "paper"
     jobs: int | None = None
     resources: Resources = field(default_factory=lambda: Resources(workers=None))
-    engine: str = "fast"
+    backend: str = "fast"
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class Request:
         """Return the specification that all runs on a task share."""
         return RunSpec(
             task=task, scale=self.scale, users=self.users, variant=self.variant, settings=dict(self.settings),
-            rounds=self.rounds, engine=self.engine, device=self.device,
+            rounds=self.rounds, backend=self.backend, device=self.device,
         )  # fmt: skip
 
 

@@ -188,7 +188,7 @@ def folder_name(plan: ComparisonPlan) -> str:
     spec, task = plan.base, plan.task
     settings, _ = resolve_spec(spec, task)
     common: dict[str, Any] = {
-        "task": _task_name(spec), "scale": spec.scale, "variant": task.variant, "engine": spec.engine,
+        "task": _task_name(spec), "scale": spec.scale, "variant": task.variant, "backend": spec.backend,
         "device": spec.device, "settings": settings.model_dump(mode="json", exclude_defaults=True),
         "clients": sorted(task.sizes.items()),
         "parameters": sum(tensor.numel() for tensor in build(task.model).parameters()),

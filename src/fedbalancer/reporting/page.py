@@ -30,7 +30,7 @@ from fedbalancer.reporting.tables import HEADER, caption_lines, make_rows, make_
 from fedbalancer.store import ComparisonFile
 
 Facts = list[tuple[str, str]]
-_OPTIONS = {"scale": "small", "users": None, "variant": None, "engine": "fast", "device": "cpu"}
+_OPTIONS = {"scale": "small", "users": None, "variant": None, "backend": "fast", "device": "cpu"}
 """Options that all runs of a command share, with their defaults."""
 
 

@@ -1,4 +1,4 @@
-"""Losses of tasks; the fast engine knows them."""
+"""Losses of tasks; the fast backend knows them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from fedbalancer.training.fast.plan import FastPlan
 
-ENGINES = ("fast", "plain")
+BACKENDS = ("fast", "plain")
 FORWARD_BATCH = 256
 """Samples per forward pass where no gradient is needed: a piece of an evaluation."""
 
@@ -40,7 +40,7 @@ Piece = tuple[float, float, float, int]
 class TorchModel:
     """A `torch.nn.Module` with its loss and metric: pure functions of weights and samples, as `stored` gives them.
 
-    One module is reused for all calls; every call first writes the given weights into it. The engine `plain` is the
+    One module is reused for all calls; every call first writes the given weights into it. The backend `plain` is the
     reference, by torch's own operations; `fast` gives the same within float error. One of them repeats itself to the
     byte on the same machine; on a `device` other than the CPU that is not promised.
     """
@@ -51,21 +51,21 @@ class TorchModel:
         *,
         loss: str | Callable[[Any, Any], Any] = "cross_entropy",
         metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
-        engine: str = "fast",
+        backend: str = "fast",
         device: str = "cpu",
         optimizer: MakeOptimizer | None = None,
         example: Callable[[], NDArray[Any]],
     ) -> None:
-        """`example` gives the features of a few samples, on which the fast engine tries the model's layers. An
-        `optimizer` in place of plain SGD is made as `optimizer(parameters, lr=...)`, and runs on the plain engine."""
+        """`example` gives the features of a few samples, on which the fast backend tries the model's layers. An
+        `optimizer` in place of plain SGD is made as `optimizer(parameters, lr=...)`, and runs on the plain backend."""
         try:
             import torch  # noqa: F401
         except ImportError as error:
             raise MissingData("training needs torch; install it with: pip install 'fedbalancer[torch]'") from error
-        if engine not in ENGINES:
-            raise UnknownName("engine", engine, ENGINES)
+        if backend not in BACKENDS:
+            raise UnknownName("backend", backend, BACKENDS)
         self._device = checked_device(device)
-        self._engine = engine if device == "cpu" and optimizer is None else "plain"
+        self._backend = backend if device == "cpu" and optimizer is None else "plain"
         self._optimizer = optimizer
         self._example = example
         self._given_loss, self.loss = loss, per_sample_loss(loss)
@@ -75,7 +75,7 @@ class TorchModel:
     @cached_property
     def plan(self) -> FastPlan | None:
         """How the layers run: made when it is first needed, by trying the example; None if plain."""
-        if self._engine == "plain":
+        if self._backend == "plain":
             return None
         from fedbalancer.training.fast.plan import fast_module
 

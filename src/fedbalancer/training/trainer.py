@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedbalancer.core.task import Samples, Task
+from fedbalancer.core.task import BaseTask, Samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.training.flat import build
 from fedbalancer.training.model_check import check_client, check_model
 from fedbalancer.training.tensors import Shelf, stored
-from fedbalancer.training.torch_model import ENGINES, Piece, TorchModel, combined, pieces_of
+from fedbalancer.training.torch_model import BACKENDS, Piece, TorchModel, combined, pieces_of
 
 if TYPE_CHECKING:
     from fedbalancer.training.fast.plan import FastPlan
 
-__all__ = ["ENGINES", "TorchTrainer"]
+__all__ = ["BACKENDS", "TorchTrainer"]
 
 
 class TorchTrainer:
     """A `Trainer` of any task whose model is a `torch.nn.Module`: pure functions of their arguments."""
 
-    def __init__(self, task: Task, engine: str = "fast", device: str = "cpu") -> None:
+    def __init__(self, task: BaseTask, backend: str = "fast", device: str = "cpu") -> None:
         self._task = task
         self.model = TorchModel(
-            task.model, loss=task.loss, metric=task.metric, engine=engine, device=device,
+            task.model, loss=task.loss, metric=task.metric, backend=backend, device=device,
             example=lambda: self._shelf[next(iter(task.clients))][0][: task.batch_size],
         )  # fmt: skip
         on_cpu = self.model.flat.module if device == "cpu" else build(task.model)

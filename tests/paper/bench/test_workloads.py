@@ -11,7 +11,7 @@ PUBLISHED = {"femnist": 6_603_710, "har": 1_602_502, "celeba": 31_202, "shakespe
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_task_trains_at_its_published_size(name: str) -> None:
     trainer = TorchTrainer(
-        bench_task(name, clients=1), engine="plain"
+        bench_task(name, clients=1), backend="plain"
     )  # checks model, loss and data against each other
     count = len(trainer.initial_weights(0))
     assert count == PUBLISHED.get(name, count)

@@ -20,8 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.types import Order
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord
-from fedbalancer.flower.layout import ModelLayout
-from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, Instruction
+from fedbalancer.flower.messages import ARRAYS, CONFIG, METRICS, OURS, Instruction, ModelLayout
 from fedbalancer.paper.testbed.client import EmulatedPhone, order_name
 from fedbalancer.paper.testbed.phones import Phone, RecordedPhones
 from fedbalancer.paper.testbed.plan import BedPlan
@@ -149,7 +148,7 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
 def test_a_phone_with_litert_does_what_one_with_torch_does(tmp_path: Path) -> None:
     """The same samples selected by the same threshold, the same update, on the phone's own clock."""
     pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
-    file = Path(__file__).parent.parent / "client" / "small.tflite"
+    file = Path(__file__).parents[2] / "client" / "small.tflite"
     found = []
     for runtime in ("torch", "litert"):
         plan = BedPlan.make(

@@ -65,7 +65,7 @@ class TestNames:
         assert fault(lied, lied.update, 100, make_order()) is None, "it could be true"
 
     def test_arguments_are_given_in_parentheses(self) -> None:
-        assert parse_attack("metadata-liar(factor=1e40, told='high'):10") == (MetadataLiar(1e40, "high"), 10)
+        assert parse_attack("metadata-liar(factor=1e40, field='high'):10") == (MetadataLiar(1e40, "high"), 10)
 
     def test_an_attack_of_ones_own_is_named_as_any_policy(self) -> None:
         assert parse_attack("fedbalancer.simulation.attacks.update_flip:UpdateFlip(factor=2):4") == (UpdateFlip(2), 4)
@@ -75,7 +75,7 @@ class TestNames:
         [
             ("update-flip", "how many clients"), ("update-flip:0", "how many"), ("update-flip:x", "how many"),
             ("update-flip(factor=0):1", "factor = 0"), ("update-flip(size=1):1", "size"), ("a.b:C:1", "No module"),
-            ("fedbalancer.core.types:Order:1", "cannot be made"), ("metadata-liar(told='no'):1", "told one of all"),
+            ("fedbalancer.core.types:Order:1", "cannot be made"), ("metadata-liar(field='no'):1", "field one of all"),
         ],
     )  # fmt: skip
     def test_what_is_wrong_is_said(self, text: str, words: str) -> None:
@@ -117,7 +117,7 @@ class TestWhat:
         assert (told.loss_count, told.over_count, told.trained, told.batch_s) == (10.0, 5.0, 10, 1.0)
 
     def test_one_statistic_can_be_chosen(self) -> None:
-        told = sent("metadata-liar(factor=1e40, told='high')").summary  # type: ignore[attr-defined]
+        told = sent("metadata-liar(factor=1e40, field='high')").summary  # type: ignore[attr-defined]
         assert (told.loss_low, told.loss_high) == (0.1, 2e40)
 
     def test_a_histogram_is_pushed_to_one_end_with_its_total(self) -> None:
@@ -167,7 +167,7 @@ class TestRuns:
     def test_who_flips_labels_changes_with_the_seed_though_executors_are_shared(self, tmp_path: Path) -> None:
         """Runs of one process, and a pool of workers, which make their own trainers."""
         settings = {"attacks": ["label-flip:3"]}
-        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=3, engine="plain")
+        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=3, backend="plain")
         specs = [replace(spec, seed=seed) for seed in (0, 1)]
         alone = [execute(each) for each in specs]
         with ExecutorCache() as cache:
@@ -181,7 +181,7 @@ class TestRuns:
 
     def test_attackers_are_in_the_manifest_and_a_resumed_run_gives_the_same_bytes(self, tmp_path: Path) -> None:
         settings = {"checkpoint_s": 0.0, "attacks": ["update-flip:2", "utility-liar:1"]}
-        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=6, engine="plain")
+        spec = RunSpec(task=tinytask.load(), settings=settings, rounds=6, backend="plain")
         whole = execute(spec, tmp_path / "whole")
         manifest = json.loads((tmp_path / "whole" / "manifest.json").read_text())
         assert manifest["settings"]["attacks"] == settings["attacks"]
@@ -194,7 +194,10 @@ class TestRuns:
         assert not np.array_equal(whole.weights, honest.weights)
 
     def test_a_histogram_that_cannot_be_read_is_left_out_before_it_spoils_the_others(self) -> None:
-        settings = {"attacks": ["attacks.test_attacks:Unreadable:2"], "slots": {"summary": "Histogram(bins=8)"}}
+        settings = {
+            "attacks": ["simulation.attacks.test_attacks:Unreadable:2"],
+            "slots": {"summary": "Histogram(bins=8)"},
+        }
         found = fb.run(tinytask.load(), "fedbalancer", rounds=4, settings=settings)
         wrong = found.clients.filter(found.clients["why"] != "")
         assert wrong.height > 0

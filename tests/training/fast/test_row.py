@@ -15,7 +15,8 @@ from torch import nn  # noqa: E402
 
 from fedbalancer.core.errors import TrainingDiverged  # noqa: E402
 from fedbalancer.core.types import ClientWork  # noqa: E402
-from fedbalancer.data.tasks import Task, femnist, har  # noqa: E402
+from fedbalancer.data import Task  # noqa: E402
+from fedbalancer.data.tasks import femnist, har  # noqa: E402
 from fedbalancer.training.fast import row  # noqa: E402
 from fedbalancer.training.fast.agree import row_disagreement  # noqa: E402
 from fedbalancer.training.fast.plan import fast_module  # noqa: E402
@@ -30,9 +31,9 @@ def task_of(model: Any, shape: tuple[int, ...], classes: int, size: int = 37, **
     return Task(clients={"ann": data, "bob": data}, test=data, model=model, batch_size=10, **options)
 
 
-def trained(task: Task, engine: str, batches: int = 9, batch_size: int = 10, mu: float = 0.0) -> Any:
-    trainer = TorchTrainer(task, engine)
-    if engine == "fast":
+def trained(task: Task, backend: str, batches: int = 9, batch_size: int = 10, mu: float = 0.0) -> Any:
+    trainer = TorchTrainer(task, backend)
+    if backend == "fast":
         assert trainer.plan is not None
         assert trainer.plan.row is not None
     work = ClientWork("ann", np.arange(task.sizes["ann"]), batches, batch_size, 0.05, mu=mu, clip_norm=None, seed=3)
@@ -77,7 +78,7 @@ def test_rows_of_any_size_train_as_plain(
         return nn.Sequential(*layers, nn.Linear(width, 4, bias=bias))
 
     task = task_of(model, (2, 16) if flat else (2, 12, 12), 4)
-    fast, plain = (trained(task, engine, 5, batch_size, mu) for engine in ("fast", "plain"))
+    fast, plain = (trained(task, backend, 5, batch_size, mu) for backend in ("fast", "plain"))
     far = np.linalg.norm(fast.update - plain.update)
     assert far <= 1e-2 * np.linalg.norm(plain.update) + 1e-6  # poolings that float error decides
 
@@ -105,7 +106,7 @@ def test_clipping_and_other_losses_and_large_layers_are_left_to_others() -> None
     assert fast_module(nn.Linear(5, 3), torch.rand(4, 2, 5), "cross_entropy").row is None
     task = task_of(lambda: nn.Linear(5, 3), (5,), 3)
     clipped = ClientWork("ann", np.arange(37), 8, 10, 1.0, mu=0.0, clip_norm=1e-3, seed=3)
-    fast, plain = (TorchTrainer(task, engine) for engine in ("fast", "plain"))
+    fast, plain = (TorchTrainer(task, backend) for backend in ("fast", "plain"))
     weights = plain.initial_weights(0)
     assert np.allclose(fast.train(weights, clipped).update, plain.train(weights, clipped).update, atol=1e-7)
 
@@ -154,10 +155,10 @@ def test_parameters_that_moved_in_memory_are_found_again() -> None:
     assert not torch.equal(module.weight, kept)
 
 
-@pytest.mark.parametrize("engine", ["fast", "plain"])
-def test_what_diverges_is_told(engine: str) -> None:
+@pytest.mark.parametrize("backend", ["fast", "plain"])
+def test_what_diverges_is_told(backend: str) -> None:
     task = task_of(lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)), (5,), 3)
-    trainer = TorchTrainer(task, engine)
+    trainer = TorchTrainer(task, backend)
     work = ClientWork("ann", np.arange(37), 40, 10, 1e30, mu=0.0, clip_norm=None, seed=3)
     with pytest.raises(TrainingDiverged, match="lower the learning rate"):
         trainer.train(trainer.initial_weights(0), work)

@@ -18,7 +18,8 @@ torch = pytest.importorskip("torch", reason="the torch trainer needs the extra [
 
 from fedbalancer.core.errors import BadData  # noqa: E402
 from fedbalancer.core.types import ClientWork, TrainResult  # noqa: E402
-from fedbalancer.data.tasks import Task, celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
+from fedbalancer.data import Task  # noqa: E402
+from fedbalancer.data.tasks import celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
 from fedbalancer.training.fast import layers  # noqa: E402
 from fedbalancer.training.losses import masked_loss  # noqa: E402
 from fedbalancer.training.trainer import TorchTrainer  # noqa: E402
@@ -46,7 +47,7 @@ TASKS: dict[str, tuple[Callable[[], Task], float, float | None]] = {
     "celeba": (lambda: task(celeba.make_model, (3, 84, 84), 2, "u"), 0.01, None),
     "shakespeare": (lambda: task(partial(shakespeare.make_model, 48), (80,), 80, "i"), 0.8, None),
     "reddit": (
-        lambda: task(partial(reddit.make_model, 300, 32), (10,), 300, "i", loss=masked_loss, metric=reddit.masked_hits),
+        lambda: task(partial(reddit.make_model, 300, 32), (10,), 300, "i", loss=masked_loss, metric=reddit.count_hits),
         5.0,
         5.0,
     ),
@@ -88,7 +89,7 @@ def fuse_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_the_models_of_all_tasks_train_as_the_plain_ones(name: str) -> None:
     make, rate, clip = TASKS[name]
-    fast, plain = (TorchTrainer(make(), engine) for engine in ("fast", "plain"))
+    fast, plain = (TorchTrainer(make(), backend) for backend in ("fast", "plain"))
     weights = plain.initial_weights(0)
     for options in ({"mu": 0.0, "clip_norm": clip}, {"mu": 0.5, "clip_norm": clip}, {"mu": 0.1, "clip_norm": 0.01}):
         job = work(learning_rate=rate, **options)
@@ -126,7 +127,7 @@ def test_a_training_that_an_error_ended_leaves_nothing_behind() -> None:
                 raise ValueError("not three, please")
             return self.dense(x)
 
-    trainer, plain = (TorchTrainer(task(Picky, (4,), 3), engine) for engine in ("fast", "plain"))
+    trainer, plain = (TorchTrainer(task(Picky, (4,), 3), backend) for backend in ("fast", "plain"))
     weights = trainer.initial_weights(0)
     expected = trainer.evaluate(weights), trainer.train(weights, work(batches=2)), trainer.losses(weights, "bob")
     assert trainer.plan is not None

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 from torch import nn  # noqa: E402
 
 from fedbalancer.core.types import ClientWork  # noqa: E402
-from fedbalancer.data.tasks import Task  # noqa: E402
+from fedbalancer.data import Task  # noqa: E402
 from fedbalancer.training.fast import layers  # noqa: E402
 from fedbalancer.training.fast.held import FewRows  # noqa: E402
 from fedbalancer.training.fast.layers import EMBEDDING, WORDS  # noqa: E402
@@ -81,12 +81,12 @@ def labels_with(share: float, count: int, rng: np.random.Generator) -> Any:
 
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("clip_norm", [None, 0.05, 1000.0])
-def test_steps_are_those_of_the_plain_engine(share: float, clip_norm: float | None) -> None:
+def test_steps_are_those_of_the_plain_backend(share: float, clip_norm: float | None) -> None:
     rng = np.random.default_rng(0)
     data = rng.integers(WORD_COUNT, size=(11, STEPS)), labels_with(share, 11, rng)
     task = Task({"ann": data}, data, Net, loss=masked_loss, metric=lambda outputs, labels: (0.0, 1.0))
     work = ClientWork("ann", np.arange(11), 6, 4, 0.5, 0.0, clip_norm, 3)
-    fast, plain = (TorchTrainer(task, engine) for engine in ("fast", "plain"))
+    fast, plain = (TorchTrainer(task, backend) for backend in ("fast", "plain"))
     assert fast.plan is not None
     assert len(fast.plan.held) == 2
     weights = plain.initial_weights(0)

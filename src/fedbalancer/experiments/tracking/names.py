@@ -28,13 +28,13 @@ def check_sinks(sinks: Sequence[Any]) -> None:
 def open_sinks(sinks: Sequence[Any], folder: Path | None, say: Say) -> list[tuple[str, Any]]:
     """The sinks of one run, each with its name: names make one of their own, objects are taken as they are. `folder` is
     the run's; `say` is told of one that cannot be made."""
-    sinks = []
+    opened = []
     for sink in sinks:
         try:
-            sinks.append((_name(sink), _maker(sink)(folder)))
+            opened.append((_name(sink), _maker(sink)(folder)))
         except Exception as error:
             say(_name(sink), f"{type(error).__name__}: {error}")
-    return sinks
+    return opened
 
 
 def _maker(sink: Any) -> Callable[[Path | None], Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.data.tasks.synthetic import CLASSES, FEATURES, load, make_model
 from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
@@ -111,26 +111,26 @@ def measure_task(
 @contextmanager
 def _open_paths(task: Task, workers: int, threads: int) -> Iterator[tuple[dict[str, RoundSeconds], int]]:
     """Provide every path as a function that returns the seconds of one round, and the number of weights."""
-    from fedbalancer.training.trainer import ENGINES
+    from fedbalancer.training.trainer import BACKENDS
 
     with ExitStack() as stack:
         naive = NaiveLoop(task, threads)
         paths: dict[str, RoundSeconds] = {NAIVE: naive.round_s}
         for count in dict.fromkeys((1, workers)):
-            for engine in reversed(ENGINES):
-                executor = make_executor(task, engine, count)
+            for backend in reversed(BACKENDS):
+                executor = make_executor(task, backend, count)
                 stack.callback(executor.close)
                 weights = executor.initial_weights(0)
 
                 def round_s(executor: Any = executor, weights: Any = weights) -> float:
                     return sum(time_rounds(task, executor, weights, 1).seconds)
 
-                paths[path_name(engine, count)] = round_s
+                paths[path_name(backend, count)] = round_s
         yield paths, len(weights)
 
 
 def describe_layers(task: Task) -> tuple[str, ...]:
-    """Describe how the engine `fast` runs every layer with parameters."""
+    """Describe how the backend `fast` runs every layer with parameters."""
     from fedbalancer.training.trainer import TorchTrainer
 
     plan = TorchTrainer(task, "fast").plan

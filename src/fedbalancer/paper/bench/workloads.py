@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.interfaces import Executor
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.task import Samples, Task
+from fedbalancer.core.task import Samples
 from fedbalancer.core.types import Weights
+from fedbalancer.data import Task
 from fedbalancer.data.tasks import celeba, femnist, har, reddit, shakespeare, watch
 from fedbalancer.experiments.executor_cache import trainer_for
 from fedbalancer.experiments.simulation import build
@@ -83,7 +84,7 @@ def _settings(published: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
     return {"batch_size": published["batch_size"], **more}
 
 
-_REDDIT_LOSS = {"loss": masked_loss, "metric": reddit.masked_hits, "clip_norm": 5.0}
+_REDDIT_LOSS = {"loss": masked_loss, "metric": reddit.count_hits, "clip_norm": 5.0}
 SHAPES: Mapping[str, Shape] = MappingProxyType(
     {
         "femnist": Shape(femnist.make_model, 180, (1, 28, 28), 62, settings=_settings(femnist.PAPER)),
@@ -149,19 +150,19 @@ class TimedRounds:
     weights: Weights
 
 
-def path_name(engine: str, workers: int) -> str:
+def path_name(backend: str, workers: int) -> str:
     """Return the name of a path.
 
     Example:
         >>> path_name("fast", 1), path_name("plain", 2)
         ('fast inline', 'plain pool of 2')
     """
-    return f"{engine} inline" if workers == 1 else f"{engine} pool of {workers}"
+    return f"{backend} inline" if workers == 1 else f"{backend} pool of {workers}"
 
 
-def make_executor(task: Task, engine: str, workers: int) -> Executor:
-    """Create an executor with this training engine: in this process, or in a pool for several workers."""
-    return Resources(workers=workers).make_executor(partial(trainer_for, task, engine), task.sizes)
+def make_executor(task: Task, backend: str, workers: int) -> Executor:
+    """Create an executor with this training backend: in this process, or in a pool for several workers."""
+    return Resources(workers=workers).make_executor(partial(trainer_for, task, backend), task.sizes)
 
 
 def time_rounds(task: Task, executor: Executor, weights: Weights, count: int) -> TimedRounds:

@@ -1,4 +1,4 @@
-"""The server of a bed: `Strategy` on the clock of the bed, woken by its phones."""
+"""The server of the test bed: `Strategy` on the test bed's clock, woken by the phones."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ from fedbalancer.core.files import write_text
 from fedbalancer.core.processes import one_thread_here
 from fedbalancer.core.types import Ledger, RoundResult, ServerState
 from fedbalancer.flower.compat import ArrayRecord, Context, Grid, MetricRecord
-from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.grid_engine import Waiting
-from fedbalancer.flower.hello import question
-from fedbalancer.flower.layout import ModelLayout
+from fedbalancer.flower.ledger import LEAST_SHARE, Overheads
 from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox, Sent
+from fedbalancer.flower.messages import TRAIN, ModelLayout
 from fedbalancer.flower.nodes import Nodes
-from fedbalancer.flower.orders import TRAIN
-from fedbalancer.flower.overhead import LEAST_SHARE, Overheads
+from fedbalancer.flower.reading import question
 from fedbalancer.flower.recorder import RunRecorder, ending
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
+from fedbalancer.flower.wire import ReplyLimit
 from fedbalancer.paper.testbed.client import order_name
+from fedbalancer.paper.testbed.clock import SERVER, WakeupPipe, wake
 from fedbalancer.paper.testbed.plan import BedPlan
-from fedbalancer.paper.testbed.wakeups import SERVER, WakeupPipe, wake
 from fedbalancer.training.trainer import TorchTrainer
 
 POLL_S, PATIENCE_S, HELLO_S, AGAIN_S, LOST_S = 1.0, 600.0, 300.0, 5.0, 5.0
-"""Seconds of this machine: how often replies are asked for if nobody wakes us, how long anything is waited for, how
-long a greeting, and when one that was lost is asked for again; and when to look although the clock stands still. A
-phone that is late stays busy until it answers."""
+"""Seconds of this machine: between two polls for replies without a wake-up, until a wait times out, until a greeting
+times out, until a lost greeting is repeated, and until the server checks although the clock is stopped. A late phone
+stays busy until it replies."""
 
 
 class BedOverheads(Overheads):
-    """What a phone may take: the deadline less the mean of its last ways. Where only whole trainings count, a phone
-    tries until the deadline, as the paper's did: to give up early cannot win it the round. One that trains as many
-    batches as fit has no slack of its own, so that by the mean half of its reports would be late: it expects the worst
-    of its last ways and some more, as on Flower everywhere. There is nothing to add for Flower's slow polling, which
-    the bed does not have."""
+    """A phone's time budget: the deadline minus the mean of its last transfers.
+
+    If only complete trainings count, a phone tries until the deadline, as in the paper. A phone that trains as many
+    batches as fit has no slack: with the mean, half of its reports would be late. It expects the worst of its last
+    transfers plus a margin, as everywhere on Flower. The test bed needs no margin for Flower's slow polling.
+
+    Args:
+        work: The method's work policy.
+    """
 
     jitter_s = 0.0
 
@@ -63,8 +66,11 @@ class BedOverheads(Overheads):
 
 
 class BedMailbox(Mailbox):
-    """A mailbox that wakes the phones that it has sent something to. The clock of the bed waits for a phone from its
-    order until it has promised when its report comes, and from then until the report is here."""
+    """A mailbox that wakes the phones to which it sends.
+
+    The test bed's clock waits for a phone from its order until the phone has promised the time of its report, and from
+    that time until the report has arrived.
+    """
 
     def __init__(self, plan: BedPlan, grid: Grid, limit: ReplyLimit, clock: Callable[[], float]) -> None:
         super().__init__(grid, limit, clock)
@@ -75,7 +81,7 @@ class BedMailbox(Mailbox):
             self.bed.hold(*(order_name(round, letter.client) for letter in letters))
         went = super().send(kind, letters, round, ttl_s)
         for client in {sent.client for sent in went}:
-            for phone in (client,) if client else self.plan.names:  # of a greeting we do not know yet whom it finds
+            for phone in (client,) if client else self.plan.names:  # a greeting's recipient is not known yet
                 wake(self.plan.wakeups / phone)
         return went
 
@@ -86,8 +92,10 @@ class BedMailbox(Mailbox):
 
 
 class BedWaiting:
-    """How the server waits: until the phone time that it has promised to be back at, or until a phone wakes it. While
-    it does not wait it works, and the clock stands still."""
+    """The server's sleep: until a promised phone time, or until a phone wakes it.
+
+    While the server works, the clock is stopped.
+    """
 
     def __init__(self, plan: BedPlan) -> None:
         self.bed, self.pipe = plan.clock(), WakeupPipe(plan.wakeups / SERVER)
@@ -100,8 +108,10 @@ class BedWaiting:
 
 
 class BedNodes(Nodes):
-    """Nodes whose network was measured before: the paper sampled its phones ten times before the experiments. What a
-    greeting takes among 21 at once says nothing."""
+    """Nodes with a known network time: the paper sampled its phones ten times before the experiments.
+
+    The time of a greeting means nothing when 21 phones greet at once.
+    """
 
     def __init__(self, network_s: Callable[[str], float], *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
@@ -114,8 +124,10 @@ class BedNodes(Nodes):
 
 
 class BedRun(Run):
-    """A run that ends after its rounds or, where the bed has a budget, when the clock has passed that. One that is not
-    yet at the `target` accuracy by then goes on until it is, for at most `extend` budgets."""
+    """A run that ends after its rounds or, with a budget, when the clock has passed the budget.
+
+    A run below the `target` accuracy continues until it reaches it, for at most `extend` budgets.
+    """
 
     budget_s, target, extend = math.inf, math.nan, 1.0
     accuracy = best = 0.0
@@ -129,19 +141,19 @@ class BedRun(Run):
 
 
 def main(grid: Grid, context: Context) -> None:
-    """One method on the bed, from the app's `ServerApp`. Whoever started the bed is told why it failed by a file."""
+    """Run one method from the app's `ServerApp`; a failure is written to a file for the parent process."""
     config = context.run_config
     plan, method = BedPlan.read(Path(str(config["plan"]))), str(config["method"])
     try:
         one_thread_here()
         run = prepared(plan, method, grid, float(config["budget"]), float(config["target"]))
-        _recorded(run, RunRecorder(plan.run_folder(method), manifest(plan, run)))
+        _run_recorded(run, RunRecorder(plan.run_folder(method), manifest(plan, run)))
     except BaseException as error:
         write_text(plan.failure(method), str(error) if isinstance(error, FedBalancerError) else repr(error))
         raise
 
 
-def _recorded(run: BedRun, record: RunRecorder) -> None:
+def _run_recorded(run: BedRun, record: RunRecorder) -> None:
     try:
         run.go(record)
     except BaseException as error:
@@ -151,7 +163,7 @@ def _recorded(run: BedRun, record: RunRecorder) -> None:
 
 
 def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: float) -> BedRun:
-    """The run of a method; a budget or target of 0 is none."""
+    """Prepare the run of a method; a budget or target of 0 means none."""
     settings, trainer = plan.settings(method), TorchTrainer(plan.loaded)
     weights = trainer.initial_weights(plan.seed)
     layout = ModelLayout(trainer.layout, {name: weights.dtype for name, _ in trainer.layout}, {})
@@ -169,9 +181,9 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
     )  # fmt: skip
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
-        found = trainer.evaluate(layout.flat(arrays))
-        run.accuracy = found.accuracy
-        return MetricRecord({"accuracy": found.accuracy, "loss": found.loss})
+        result = trainer.evaluate(layout.flat(arrays))
+        run.accuracy = result.accuracy
+        return MetricRecord({"accuracy": result.accuracy, "loss": result.loss})
 
     arrays = layout.record(weights)
     rounds = settings.rounds if not budget_s else 10**6
@@ -190,7 +202,7 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
 
 
 def manifest(plan: BedPlan, run: BedRun) -> dict[str, Any]:
-    """The manifest of a run on Flower, and what is the bed's."""
+    """Return the manifest of a Flower run with the fields of the test bed."""
     content = run.manifest()
     content["task"] |= {"variant": plan.loaded.variant, "scale": plan.scale, "users": plan.clients}
     finite = math.isfinite(run.budget_s)

@@ -8,25 +8,25 @@ from typing import Literal, get_args
 
 from fedbalancer.core.types import ClientReport, Order, Summary
 
-Told = Literal["all", "high", "low", "sum"]
+Field = Literal["all", "high", "low", "sum"]
 
 
 @dataclass(frozen=True)
 class MetadataLiar:
     """Says that its losses are `factor` times what they are, to move the loss threshold and the pace.
 
-    `told` is what it lies about: "all", which stays consistent in itself, or only the "high" or the "low" loss or the
+    `field` is what it lies about: "all", which stays consistent in itself, or only the "high" or the "low" loss or the
     "sum". A factor below 1 makes losses small. Of a histogram it tells that all samples are in the last bin, or in the
     first one; of a share that it is 1, or 0.
     """
 
     factor: float = 10.0
-    told: Told = "all"
+    field: Field = "all"
 
     def __post_init__(self) -> None:
-        if not (0 <= self.factor < math.inf and self.told in get_args(Told)):
+        if not (0 <= self.factor < math.inf and self.field in get_args(Field)):
             raise ValueError(
-                f"factor = {self.factor} from 0 on, and told one of {', '.join(get_args(Told))}, not {self.told!r}"
+                f"factor = {self.factor} from 0 on, and field one of {', '.join(get_args(Field))}, not {self.field!r}"
             )
 
     def falsified(self, report: ClientReport, order: Order) -> ClientReport:
@@ -36,9 +36,9 @@ class MetadataLiar:
         return replace(report, summary=lie)
 
     def _of_statistics(self, summary: Summary) -> Summary:
-        names = ("low", "high", "sum") if self.told == "all" else (self.told,)
+        names = ("low", "high", "sum") if self.field == "all" else (self.field,)
         lies = {f"loss_{name}": getattr(summary, f"loss_{name}") * self.factor for name in names}
-        if self.told == "all":
+        if self.field == "all":
             lies["over_sumsq"] = summary.over_sumsq * self.factor * self.factor
         return replace(summary, **lies)
 

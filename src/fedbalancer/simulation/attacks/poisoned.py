@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.task import MadeOnDemand, Samples, Task
+from fedbalancer.core.task import BaseTask, MadeOnDemand, Samples
 from fedbalancer.simulation.attacks.named import attackers_of, parse_attack
+
+AnyTask = TypeVar("AnyTask", bound=BaseTask)
 
 
 @runtime_checkable
@@ -27,7 +29,7 @@ def poisons(attacks: tuple[str, ...]) -> bool:
     return any(isinstance(parse_attack(text)[0], DataAttack) for text in attacks)
 
 
-def with_poison(task: Task, attacks: tuple[str, ...], seed: int) -> Task:
+def with_poison(task: AnyTask, attacks: tuple[str, ...], seed: int) -> AnyTask:
     """The task as its attackers train on it; the test data stay as they are."""
     if not poisons(attacks):
         return task

@@ -31,11 +31,11 @@ def processor() -> str:
     return ", ".join([name, *(word for word in INSTRUCTIONS if word in defined)])
 
 
-def description(engine: str) -> dict[str, str]:
-    """For the manifest of a run: the processor and, for the engine `fast`, by the name of each kernel the file in the
+def description(backend: str) -> dict[str, str]:
+    """For the manifest of a run: the processor and, for the backend `fast`, by the name of each kernel the file in the
     cache that is its library, or why torch does its work. Nothing is compiled for the answer."""
     found = {"processor": processor()}
-    for source in sorted(Path(__file__).parent.glob("*.c")) if engine == "fast" else ():
+    for source in sorted(Path(__file__).parent.glob("*.c")) if backend == "fast" else ():
         try:
             why = kernels.known(source.stem)
             found[source.stem] = kernels.place(source).name if why is None else f"torch ({why})"

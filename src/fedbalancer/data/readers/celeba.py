@@ -1,5 +1,10 @@
-"""CelebA as its users have it: LEAF's JSON, where x are names of image files and y is 1 for a smile, and the aligned
-images themselves, 178 x 218, in `raw/img_align_celeba`."""
+"""Readers for CelebA and its stand-in.
+
+- LEAF's JSON: x has the names of image files, y is 1 for a smile. The aligned images, 178 x 218 pixels, are in
+  `raw/img_align_celeba`.
+- Grey faces of 20 people, with and without sunglasses, in four poses and four expressions (T. Mitchell, CMU face
+  images, 1997). The `.npz` file has x (uint8, n x 60 x 64), person, and eyes (`open` or `sunglasses`).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData, MissingData
+from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import Samples
-from fedbalancer.data.readers.femnist_json import class_labels
-from fedbalancer.data.readers.leaf import LeafUser, leaf_checksums, leaf_files, leaf_users
+from fedbalancer.data.readers.files import read_npz
+from fedbalancer.data.readers.leaf import LeafUser, class_labels, leaf_checksums, leaf_files, leaf_users
 from fedbalancer.data.readers.user_split import UserSplit, from_leaf
 
 ALIGNED = (178, 218)
@@ -82,3 +88,35 @@ def _image(user: LeafUser, index: int, images: Path) -> NDArray[np.uint8]:
     except (UnidentifiedImageError, OSError) as error:
         raise BadData(f"{user.where}, sample {index}: {path} is damaged or no image ({error})") from error
     return np.ascontiguousarray(small.transpose(2, 0, 1))
+
+
+TRAIN_SHARE = 0.5
+"""Of everybody's images, drawn once; the others are the test. By person, as in CelebA, too few would be on either side:
+models that learned ten of these people do not know the other ten, and five people are 157 images."""
+
+
+def read_faces(path: Path) -> UserSplit:
+    """Images (n, 3, 84, 84) of 0 to 255, all three colours the same, and 1 for sunglasses, by person; everybody trains
+    and is tested, on other images."""
+    arrays = read_npz(path, {"x": (60, 64), "person": (), "eyes": ()})
+    odd = np.flatnonzero(~np.isin(arrays["eyes"], ("open", "sunglasses")))
+    if len(odd):
+        person, eyes = arrays["person"][odd[0]], arrays["eyes"][odd[0]]
+        raise BadData(f"{path}: person {person}, sample {odd[0]}: eyes {str(eyes)!r}; must be open or sunglasses")
+    train: dict[str, Samples] = {}
+    test: dict[str, Samples] = {}
+    for person in np.unique(arrays["person"]):
+        name = f"person{person:02d}"
+        mine = stream(0, "split of images", 0, name).permutation(np.flatnonzero(arrays["person"] == person))
+        first = max(1, int(TRAIN_SHARE * len(mine)))
+        for users, rows in ((train, mine[:first]), (test, mine[first:])):
+            labels = (arrays["eyes"][rows] == "sunglasses").astype(np.int64)
+            users[name] = (np.stack([_enlarged(image) for image in arrays["x"][rows]]), labels)
+    return UserSplit(train, test)
+
+
+def _enlarged(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    large = np.asarray(Image.fromarray(image).resize((PIXELS, PIXELS)))
+    return np.broadcast_to(large, (3, PIXELS, PIXELS))

@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedbalancer.core.task import Task as PlainTask
+from fedbalancer.core.task import BaseTask
 
 if TYPE_CHECKING:
     from fedbalancer.data.own.models import Model
     from fedbalancer.data.own.options import OwnOptions
 
 
-class Task(PlainTask):
-    __doc__ = PlainTask.__doc__
+class Task(BaseTask):
+    """A learning problem: the clients' data, the test data, the model and the settings of the training.
+
+    Only `clients`, `test` and `model` are required. `BaseTask` documents all fields. The class methods build a task
+    from arrays, from a folder of files or from a Parquet file.
+
+    >>> import numpy as np
+    >>> x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])
+    >>> task = Task(clients={"ann": (x, y), "bob": (x, y)}, test=(x, y), model=lambda: None)
+    >>> task.sizes
+    {'ann': 4, 'bob': 4}
+    """
 
     @classmethod
     def from_arrays(
@@ -46,13 +56,13 @@ class Task(PlainTask):
         >>> Task.from_arrays(x, y, model="mlp", partition="iid", clients=3, rounds=5).sizes
         {'client-0': 12, 'client-1': 12, 'client-2': 12}
         """
-        from fedbalancer.data.own.arrays import from_table, pair
-        from fedbalancer.data.own.options import divided
+        from fedbalancer.data.own.build import as_samples, from_table
+        from fedbalancer.data.own.options import split_options
 
-        split, settings = divided(options)
-        held = pair(test, "test") if test is not None else None
+        split, settings = split_options(options)
+        held = as_samples(test, "test") if test is not None else None
         ids = np.asarray(users) if users is not None else None
-        return from_table(pair((x, y), "the data"), ids, held, model, classes, split, settings, "the data")
+        return from_table(as_samples((x, y), "the data"), ids, held, model, classes, split, settings, "the data")
 
     @classmethod
     def from_folder(
@@ -71,7 +81,7 @@ class Task(PlainTask):
         >>> task.sizes, task.notes["labels"]
         ({'ann': 4, 'bob': 4}, ['run', 'walk'])
         """
-        from fedbalancer.data.own.folder import from_folder
+        from fedbalancer.data.own.build import from_folder
 
         return from_folder(path, model=model, classes=classes, **options)
 
@@ -105,12 +115,11 @@ class Task(PlainTask):
         >>> task.name, len(task.clients), len(task.test[1])
         ('people', 2, 4)
         """
-        from fedbalancer.data.own.arrays import from_table
-        from fedbalancer.data.own.options import divided
+        from fedbalancer.data.own.build import from_table
+        from fedbalancer.data.own.options import check_options, split_options
         from fedbalancer.data.own.parquet import read_table
-        from fedbalancer.data.own.split import check_options
 
-        split, settings = divided(options)
+        split, settings = split_options(options)
         check_options(split, user is not None, test is not None)
         samples, users = read_table(Path(path), features, label, shape, user)
         held = read_table(Path(test), features, label, shape, None)[0] if test is not None else None

@@ -1,22 +1,50 @@
-"""The language models of the paper: an embedding, layers of LSTM and a dense layer, with TensorFlow's parameters.
+"""Layers of the paper's models, with TensorFlow's initial values, which differ from PyTorch's.
 
-An LSTM of TensorFlow has one bias per layer, one of torch has two that are only ever added. Here the second is no
-parameter but a constant: 0, and at the forget gate what TensorFlow calls the forget bias and adds inside the cell. So
-the number of parameters is the published one, and the trained bias starts at 0 as there.
+An LSTM layer of TensorFlow has one bias, and one of PyTorch has two, which are only ever added. Here the second bias is
+a constant instead of a parameter: 0, and at the forget gate the value that TensorFlow calls the forget bias and adds
+inside the cell. The number of parameters is therefore the published one, and the trained bias starts at 0.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-from fedbalancer.data.tasks.init import glorot
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import torch
 
 
-def text_model(
+Module = TypeVar("Module", bound="torch.nn.Module")
+
+EMBEDDING_RANGE = 0.05
+"""Keras draws embeddings uniformly from minus to plus this."""
+
+
+def init_glorot(module: Module, embedding_range: float = EMBEDDING_RANGE) -> Module:
+    """The same module with Glorot-uniform weights and zero biases in its dense and convolutional layers.
+
+    Weights are uniform within ±sqrt(6 / (fan_in + fan_out)) (X. Glorot and Y. Bengio, AISTATS 2010), where the fans of
+    a convolution count its window; embeddings are uniform within ±`embedding_range`. All other layers keep what they
+    were made with: a batch norm starts at scale 1 and shift 0 in both libraries, and recurrent layers need a rule of
+    their own. The numbers come from torch's generator, so that a seed gives the same model.
+
+    >>> from torch import nn
+    >>> float(init_glorot(nn.Linear(4, 2)).bias.detach().abs().sum())
+    0.0
+    """
+    from torch import nn
+
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.Embedding):
+            nn.init.uniform_(layer.weight, -embedding_range, embedding_range)
+    return module
+
+
+def make_text_model(
     *,
     symbols: int,
     embedding: int,
@@ -31,7 +59,7 @@ def text_model(
 
     Weights start Glorot-uniform, or uniformly within ±`uniform`, the bias of the dense layer included.
 
-    >>> sum(p.numel() for p in text_model(symbols=80, embedding=8, hidden=256).parameters())
+    >>> sum(p.numel() for p in make_text_model(symbols=80, embedding=8, hidden=256).parameters())
     817872
     """
     from torch import nn
@@ -40,7 +68,7 @@ def text_model(
         def __init__(self) -> None:
             super().__init__()
             self.embedding = nn.Embedding(symbols, embedding)
-            self.lstm = one_bias_lstm(embedding, hidden, layers, forget_bias)
+            self.lstm = make_one_bias_lstm(embedding, hidden, layers, forget_bias)
             self.dense = nn.Linear(hidden, symbols)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -50,13 +78,13 @@ def text_model(
 
     net = TextNet()
     if uniform is None:
-        return glorot(net, embedding_range=math.sqrt(6 / (symbols + embedding)))
+        return init_glorot(net, embedding_range=math.sqrt(6 / (symbols + embedding)))
     for tensor in (net.embedding.weight, net.dense.weight, net.dense.bias, *_kernels(net.lstm)):
         nn.init.uniform_(tensor, -uniform, uniform)
     return net
 
 
-def one_bias_lstm(inputs: int, hidden: int, layers: int, forget_bias: float) -> torch.nn.LSTM:
+def make_one_bias_lstm(inputs: int, hidden: int, layers: int, forget_bias: float) -> torch.nn.LSTM:
     """Layers of LSTM with one trained bias each, at 0, and TensorFlow's Glorot rule: the weights of inputs and state
     are one kernel there, with (inputs + hidden) rows and 4 x hidden columns."""
     import torch

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +40,19 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDA
     if not rows:
         raise BadData(f"{path} has no samples")
     return arrays
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of an xz-compressed file with one JSON object per line."""
+    number = 1
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                record = json.loads(line)
+                if not isinstance(record, dict):
+                    raise ValueError(f"a {type(record).__name__} instead of an object")
+                yield record
+                number += 1
+    except (ValueError, EOFError, lzma.LZMAError) as error:
+        reason = " ".join(str(error).split())
+        raise BadData(f"{path}, line {number}: not whole JSON ({reason}); fetch the file again") from error
