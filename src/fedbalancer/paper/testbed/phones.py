@@ -20,7 +20,7 @@ from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.core.paths import data_folder
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray
-from fedbalancer.simulation.devices.many import DeviceDraw
+from fedbalancer.simulation.devices.models import DeviceDraw
 
 FILE, ARCHIVE = "fedbalancer_testbed_21phones.json", "devices.zip"
 SITTINGS = ("experiments_batch1", "experiments_batch2", "experiments_batch3")
