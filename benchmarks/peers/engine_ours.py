@@ -12,7 +12,7 @@ from prepare import client_name
 from work import Work, orders
 
 from fedbalancer.core.contracts import Executor
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.paper.bench.workloads import make_executor, time_rounds
 
 

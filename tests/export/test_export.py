@@ -22,8 +22,8 @@ from torch import nn
 
 from fedbalancer.cli.app import app
 from fedbalancer.core.errors import BadData
-from fedbalancer.core.task import Task
-from fedbalancer.data.tasks.lstm import text_model
+from fedbalancer.data import Task
+from fedbalancer.data.tasks.layers import make_text_model
 from fedbalancer.export import operators, torch_operators
 from fedbalancer.export.litert import to_litert
 from fedbalancer.export.run import RUNTIMES, export
@@ -86,7 +86,9 @@ MODELS = {
     "average pooling": task(layers(*AVERAGED), 2, 9, 8),
     "strided, dilated, overlapping": task(layers(*CONVOLUTIONS), 2, 17, 15),
     "batch norm, ceil": task(layers(*NORMED), 1, 7, 7),
-    "recurrent": Task(clients={"ann": TEXT}, test=TEXT, model=partial(text_model, symbols=5, embedding=3, hidden=4)),
+    "recurrent": Task(
+        clients={"ann": TEXT}, test=TEXT, model=partial(make_text_model, symbols=5, embedding=3, hidden=4)
+    ),
 }
 
 

@@ -25,19 +25,19 @@ from fedbalancer.client.summary import coarse
 from fedbalancer.core.contracts import is_private
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import resolve
-from fedbalancer.core.task import Task
 from fedbalancer.core.types import Ledger, RoundResult
+from fedbalancer.data import Task
 from fedbalancer.flower import client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
-from fedbalancer.flower.ledger import Overheads, ledger_of
+from fedbalancer.flower.ledger import TransportTimes, make_ledger
 from fedbalancer.flower.messages import HELLO, ModelLayout
 from fedbalancer.methods.table import BASES, MODIFIERS, Method, method, setup_of
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw
-from fedbalancer.simulation.devices.replay import Replay
+from fedbalancer.simulation.devices.models import Replay
+from fedbalancer.simulation.engine import SimulatedEngine
 from fedbalancer.simulation.executors import InlineExecutor
-from fedbalancer.simulation.simulated import SimulatedEngine
 from fedbalancer.training.trainer import TorchTrainer
 
 ROUNDS, CLIENTS, TICK, SEED = 16, 12, 1 / 1024, 5
@@ -82,7 +82,7 @@ class Devices:
         return [self.draws[0, client].batch_s] * SETTINGS.latency_samples
 
 
-class KnownWays(Overheads):
+class KnownWays(TransportTimes):
     """A server that knows how long the ways of this round take, as the simulated clients do."""
 
     def __init__(self, devices: Devices) -> None:
@@ -167,10 +167,12 @@ def on_flower(
     layout = ModelLayout(trainer.layout, {name: np.dtype(np.float32) for name, _ in trainer.layout}, {})
     waiting = Waiting(settle_s=1e6, timeout_s=1e6, everybody=True, background=False, clock=clock, sleep=clock.sleep)
     engine = GridEngine(
-        FakeGrid(clock, nodes), own, layout, SETTINGS, run_key=own.name, waiting=waiting, overheads=KnownWays(devices)
+        FakeGrid(clock, nodes), own, layout, SETTINGS, run_key=own.name, waiting=waiting, transport=KnownWays(devices)
     )  # type: ignore[arg-type]
-    engine.gather(CLIENTS)
-    ledger = engine.welcome(ledger_of([g for _, g in sorted(engine.nodes.greetings.items())]), measure_network=False)
+    engine.wait_for_clients(CLIENTS)
+    ledger = engine.update_ledger(
+        make_ledger([g for _, g in sorted(engine.nodes.greetings.items())]), measure_network=False
+    )
     return played(Server(own.server, setup_of(own, ledger, SETTINGS, SEED)), engine, trainer)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
 from fedbalancer.core.files import write_bytes
-from fedbalancer.core.task import Samples, Task
-from fedbalancer.data.registry import imported
-from fedbalancer.data.tasks import load_task
+from fedbalancer.core.task import Samples
+from fedbalancer.data import Task, load_task
+from fedbalancer.data.registry import import_attribute
 from fedbalancer.export.check import Agreement, check_file
 from fedbalancer.export.executorch import load_exir, to_executorch
 from fedbalancer.export.litert import check_tensorflow, write_litert
@@ -144,7 +144,7 @@ def load_source(
         raise BadSetting(f"--shape is only for a custom model, package.module:function; {name!r} has its own samples")
     if not shape or min(shape) < 1:
         raise BadSetting(f"shape = {','.join(map(str, shape))} must be positive integers, such as 1,28,28")
-    return _model_task(imported(name, "model"), name, tuple(shape))
+    return _model_task(import_attribute(name, "model"), name, tuple(shape))
 
 
 def _model_task(make: Any, name: str, shape: tuple[int, ...]) -> Task:

@@ -106,7 +106,7 @@ def is_private(method: Method) -> bool:
     return release_of(method.client).noise_multiplier > 0 or model_noise(method) is not None
 
 
-def described_privacy(method: Method, settings: Settings) -> dict[str, Any]:
+def describe_privacy(method: Method, settings: Settings) -> dict[str, Any]:
     """The field "privacy" of a manifest."""
     release = release_of(method.client)
     return {

@@ -40,9 +40,9 @@ from fedbalancer.server.pace import PaceState, RatioControl
 from fedbalancer.server.server import Server
 from fedbalancer.server.threshold.interpolated import LossRange
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw, Replay
-from fedbalancer.simulation.devices.network import DOWNLOAD_KB_BYTES
+from fedbalancer.simulation.devices.models import DOWNLOAD_KB_BYTES
+from fedbalancer.simulation.engine import SimulatedEngine
 from fedbalancer.simulation.executors import InlineExecutor
-from fedbalancer.simulation.simulated import SimulatedEngine
 from fedbalancer.training.timing_only import TimingOnly
 
 UPLOAD_KB_BYTES = 1000
