@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbalancer.core.contracts import Wrapping, trait
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.flower.compat import (
     Array,
     ArrayRecord,
@@ -67,7 +68,7 @@ def with_aggregator(method: Method, policy: Any) -> Method:
 
 def strategy_config(policy: Any) -> dict[str, float]:
     """What a strategy of Flower tells its clients beside the model."""
-    strategy = trait(policy, "strategy")
+    strategy = policy.flower_strategy
     return {MU_KEY: float(strategy.proximal_mu)} if "FedProx" in _classes(strategy) else {}
 
 
@@ -123,7 +124,7 @@ class FlowerMemory:
 
 
 @dataclass(frozen=True)
-class FlowerAggregator:
+class FlowerAggregator(Aggregator):
     """`strategy.aggregate_train` on what the clients sent: FedAdam, FedYogi, Krum and the others, as Flower has them.
 
     The strategy sees the model as one array. What it keeps in the attributes `remembers` is put back before every round
@@ -135,6 +136,10 @@ class FlowerAggregator:
 
     def __post_init__(self) -> None:
         check_strategy(self.strategy)
+
+    @property
+    def flower_strategy(self) -> Any:
+        return self.strategy
 
     def init(self, setup: Setup) -> FlowerMemory:
         return FlowerMemory()
@@ -184,12 +189,10 @@ def _record(weights: Weights) -> ArrayRecord:
 Round = tuple[Setup, ServerState, dict[int, ClientReport]]
 
 
-class OwnAggregation(Wrapping):
+class OwnAggregation(Wrapping, Aggregator):
     """Calls the strategy's `aggregate_train` with the reports of a round as Flower's messages. What that gives to ours
     (`super().aggregate_train`) goes to the policy of the method: as it came where it was not touched, otherwise as the
     difference of its model to that of the server."""
-
-    slot: ClassVar[str] = "aggregate"
 
     def __init__(self, run: Run) -> None:
         self._run, self.inner = run, run.strategy.method.server.aggregate

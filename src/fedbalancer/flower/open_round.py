@@ -249,7 +249,9 @@ class OpenRound:
         reports = self._summarised(arrived)
         missing = tuple(self.missing[client] for client in sorted(self.missing))
         down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)
-        return RoundResult(self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes, under_way)
+        return RoundResult(
+            self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes, under_way, validated=True
+        )
 
     def _summarised(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
         """The reports with the statistics that the server reads from their summaries. Where that fails, those whose

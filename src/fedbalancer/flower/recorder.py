@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.core.contracts import Wrapping, trait
 from fedbalancer.core.errors import BadSetting, FedBalancerError, RunFolderError
 from fedbalancer.core.name_index import Positions
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST
@@ -70,7 +70,7 @@ def describe_aggregator(policy: Any) -> str:
     """The name of what aggregates; of one of Flower's strategies its class and its numbers."""
     if isinstance(policy, Wrapping):
         return f"{type(policy).__name__} of {describe_aggregator(policy.inner)}"
-    strategy = trait(policy, "strategy")
+    strategy = policy.flower_strategy
     if strategy is None:
         return type(policy).__name__
     numbers = {name: value for name, value in sorted(vars(strategy).items()) if isinstance(value, float)}

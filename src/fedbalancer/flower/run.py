@@ -20,7 +20,6 @@ from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.hooks import overrides
 from fedbalancer.flower.ledger import make_ledger, with_network_times
 from fedbalancer.flower.messages import WEIGHT, ModelLayout
-from fedbalancer.flower.reading import CLOCK_SLACK_S
 from fedbalancer.flower.recorder import RunRecorder, describe_aggregator, make_manifest
 from fedbalancer.methods.table import setup_of
 from fedbalancer.server.loop import rounds
@@ -231,15 +230,14 @@ class Run:
         total_s, count = first.batch_s_sum.copy(), np.array(first.batch_s_count)
         total_s[rows], count[rows] = ledger.batch_s_sum[rows], ledger.batch_s_count[rows]
         renewed = self._server(replace(with_network_times(first, network_s), batch_s_sum=total_s, batch_s_count=count))
-        retime = getattr(renewed.policies.deadline, "retime", None)  # only policies that use T have it
-        if retime is not None:
-            self.state = replace(self.state, deadline=retime(renewed.setup, self.state.deadline))
+        deadline = renewed.policies.deadline.retime(renewed.setup, self.state.deadline)
+        self.state = replace(self.state, deadline=deadline)
         return renewed
 
     def _server(self, ledger: Ledger) -> Server:
         strategy = self.strategy
         setup = setup_of(strategy.method, ledger, strategy.settings, strategy.seed)
-        return Server(self.method.server, replace(setup, clock_slack_s=CLOCK_SLACK_S, most_weight=strategy.most_weight))
+        return Server(self.method.server, replace(setup, most_weight=strategy.most_weight))
 
     def _welcomed(self, state: ServerState) -> ServerState:
         return replace(state, ledger=self.engine.update_ledger(state.ledger, self.strategy.measure_network))
