@@ -187,7 +187,7 @@ class RunSpec:
 
 def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
     """The spec that a manifest describes; objects of the user's own have to be given again."""
-    return RunSpec.from_json(manifest.get("spec", manifest), task, method)
+    return RunSpec.from_json(manifest.get("spec", {}), task, method)
 
 
 def _if_named(value: Any) -> str | None:
