@@ -130,7 +130,7 @@ def run_comparison(
     """Run or go on with a comparison in the folder `out`, or run it in memory."""
     if out is not None and not resumed:
         check_free(out, overwrite, COMPARISON)
-    side_by_side, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
+    side_by_side, each = (resources or Resources(workers=None)).divide(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
     check_accuracy(plan.task)
     with _alone_in(out, plan):

@@ -1,11 +1,12 @@
-"""Phones: the published latencies and class shares, one draw per client and round, never a batch without duration."""
+"""Device models: phones, recorded draws, and many devices at once."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedbalancer.core.contracts import DeviceModel
-from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.errors import BadData, BadSetting, UnknownName
+from fedbalancer.core.interfaces import Availability, DeviceModel
 from fedbalancer.core.randomness import client_keys
-from fedbalancer.simulation.devices import CLASS_WEIGHTS, LATENCY_MS, DeviceDraw, Network, Phones, resolve_latency
+from fedbalancer.simulation.devices import (
+    CLASS_WEIGHTS,
+    LATENCY_MS,
+    AlwaysOn,
+    DeviceDraw,
+    Network,
+    Phones,
+    Replay,
+    Traces,
+    are_available,
+    draw_devices,
+    estimate_network_s,
+    resolve_latency,
+    sample_batch_s,
+)
+from fedbalancer.simulation.devices.models import ManyDevices
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "reference" / "har_golden_seed0.json"
 SIZE = 6410008
@@ -168,3 +184,136 @@ def test_malformed_latencies_are_refused(latency: Any, message: str) -> None:
         resolve_latency(latency)
     with pytest.raises(BadSetting, match=message):
         Phones(0, latency, Network(0))
+
+
+@pytest.fixture
+def replay() -> Replay:
+    draws = {(1, "ann"): DeviceDraw(0.5, 2.0, 3.0), (2, "ann"): DeviceDraw(0.6, 2.5, 3.5)}
+    return Replay(draws, {"ann": [0.5, 0.6, 0.7]}, {"ann": 4.0})
+
+
+def test_it_repeats_the_recording_whatever_the_bytes(replay: Replay) -> None:
+    assert replay.draw("ann", 2, 10, 10) == replay.draw("ann", 2, 10**9, 0) == DeviceDraw(0.6, 2.5, 3.5)
+    assert replay.expected_network_s("ann", 10, 10) == 4.0
+    assert replay.sample_batch_s("ann", 2).tolist() == [0.5, 0.6]
+    assert replay.sample_batch_s("ann", 2).dtype == np.float64
+
+
+def test_a_sample_is_the_callers_own(replay: Replay) -> None:
+    replay.sample_batch_s("ann", 3)[0] = 99
+    assert replay.sample_batch_s("ann", 1).tolist() == [0.5]
+
+
+def test_what_was_not_recorded_is_an_error(replay: Replay) -> None:
+    with pytest.raises(BadData, match="no draw of client 'ann' in round 3"):
+        replay.draw("ann", 3, 0, 0)
+    with pytest.raises(BadData, match="no draw of client 'bob' in round 1"):
+        replay.draw("bob", 1, 0, 0)
+    with pytest.raises(BadData, match="no expected network seconds of client 'bob'"):
+        replay.expected_network_s("bob", 0, 0)
+    with pytest.raises(BadData, match="no sampled batch latencies of client 'bob'"):
+        replay.sample_batch_s("bob", 1)
+    with pytest.raises(BadData, match="'ann' has 3 recorded batch latencies, fewer than 10"):
+        replay.sample_batch_s("ann", 10)
+
+
+def test_a_draw_is_frozen() -> None:
+    drawn = DeviceDraw(0.5, 2.0, 3.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        drawn.batch_s = 1.0  # type: ignore[misc]
+
+
+def test_the_authors_rounds_come_back_as_logged() -> None:
+    """The first FedAvg+1T rounds of UCI-HAR, seed 0: who is in time follows from the injected draws."""
+    if not GOLDEN.is_file():
+        pytest.skip(f"the golden UCI-HAR rounds are not at {GOLDEN}")
+    golden = json.loads(GOLDEN.read_text())
+    clients = {str(client["subject"]): client for client in golden["seeds"]["0"]["clients"]}
+    run, size, network = golden["seeds"]["0"]["runs"]["fedavg_1T"], golden["model_bytes"], Network(0, None, 1000)
+    draws = {
+        (number, str(draw[0])): DeviceDraw(*draw[1:4])
+        for number, logged in enumerate(run["rounds"], start=1)
+        for draw in logged["draws"]
+    }
+    network_s = {name: network.profile_expected_s(client["net"], size, size) for name, client in clients.items()}
+    model: DeviceModel = Replay(draws, {name: client["batch_s_10"] for name, client in clients.items()}, network_s)
+    for number, logged in enumerate(run["rounds"], start=1):
+        in_time = 0
+        for name in (str(draw[0]) for draw in logged["draws"]):
+            drawn = model.draw(name, number, size, size)
+            train_s = golden["E"] * ((clients[name]["n"] - 1) // golden["B"] + 1) * drawn.batch_s
+            in_time += drawn.download_s + train_s + drawn.upload_s <= run["deadline"]
+        assert in_time == logged["ok"]
+
+
+some_clients = st.lists(st.text(max_size=5), max_size=6)
+MB = 1024 * 1024
+
+
+def celeba_phones(seed: int = 0, floor: float | None = None) -> Phones:
+    return Phones(seed, resolve_latency("celeba"), Network(seed, floor))
+
+
+def check_draws(devices: DeviceModel, clients: Sequence[str], round: int) -> None:
+    each = [devices.draw(client, round, 3 * MB, 2 * MB) for client in clients]
+    found = draw_devices(devices, clients, round, 3 * MB, 2 * MB)
+    assert found.batch_s.tolist() == [one.batch_s for one in each]
+    assert found.download_s.tolist() == [one.download_s for one in each]
+    assert found.upload_s.tolist() == [one.upload_s for one in each]
+
+
+def check_before_training(devices: DeviceModel, clients: Sequence[str], count: int) -> None:
+    expected_s = estimate_network_s(devices, clients, 3 * MB, 2 * MB)
+    assert expected_s.tolist() == [devices.expected_network_s(client, 3 * MB, 2 * MB) for client in clients]
+    sampled_s = sample_batch_s(devices, clients, count)
+    assert sampled_s.shape == (len(clients), count)
+    assert [row.tolist() for row in sampled_s] == [devices.sample_batch_s(client, count).tolist() for client in clients]
+
+
+@given(st.integers(0, 2**40), st.none() | st.floats(0, 1), some_clients, st.integers(0, 10**6))
+def test_phones_draw_the_same_together_and_alone(
+    seed: int, floor: float | None, clients: list[str], round: int
+) -> None:
+    check_draws(celeba_phones(seed, floor), clients, round)
+    check_before_training(celeba_phones(seed, floor), clients, 3)
+
+
+def test_a_client_may_be_asked_for_twice() -> None:
+    check_draws(celeba_phones(), ["ann", "bob", "ann"], 4)
+
+
+def test_a_population_larger_than_a_block_is_sampled_as_its_clients_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = [str(number) for number in range(30)]
+    whole = celeba_phones().sample_batch_s_many(clients, 4)
+    monkeypatch.setattr("fedbalancer.simulation.devices.models._BLOCK", 7)
+    assert celeba_phones().sample_batch_s_many(clients, 4).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("clients", [[], ["ann"], ["bob", "ann"]])
+def test_a_model_that_knows_one_client_at_a_time_is_asked_one_by_one(clients: list[str]) -> None:
+    draws = {(1, "ann"): DeviceDraw(0.5, 2.0, 3.0), (1, "bob"): DeviceDraw(0.7, 2.5, 3.5)}
+    replay = Replay(draws, {"ann": [0.5, 0.6], "bob": [0.7, 0.8]}, {"ann": 4.0, "bob": 5.0})
+    assert not isinstance(replay, ManyDevices)
+    check_draws(replay, clients, 1)
+    check_before_training(replay, clients, 2)
+
+
+class Odd:
+    """An availability of one's own: clients whose name has an odd length are away."""
+
+    def is_available(self, client: str, at_s: float) -> bool:
+        return len(client) % 2 == 0
+
+    def elapsed_s(self, client: str, start_s: float, busy_s: float) -> float:
+        return busy_s
+
+
+NIGHTS = Traces({"ann": np.array([[0.0, 6.0], [22.0, 24.0]]), "bo": np.array([[5.0, 9.0]])}, period_s=24.0)
+
+
+@pytest.mark.parametrize("model", [AlwaysOn(), NIGHTS, Odd()], ids=["always", "traces", "own"])
+@pytest.mark.parametrize("clients", [(), ("ann", "bo"), ["bo", "ann", "bo"]], ids=["nobody", "all", "some"])
+@pytest.mark.parametrize("at_s", [0.0, 5.0, 6.0, 8.9, 9.0, 23.0, 24 * 365.0 + 7])
+def test_availability_is_the_same_together_and_alone(model: Availability, clients: Sequence[str], at_s: float) -> None:
+    alone = [model.is_available(client, at_s) for client in clients]
+    assert are_available(model, clients, at_s).tolist() == alone

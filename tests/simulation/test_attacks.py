@@ -26,9 +26,9 @@ from fedbalancer.simulation.attacks import (
     MetadataLiar,
     UpdateFlip,
     UtilityLiar,
-    attackers_of,
+    make_attackers,
     parse_attack,
-    with_poison,
+    poison_task,
 )
 from fedbalancer.simulation.executors import Resources
 
@@ -38,13 +38,13 @@ CLIENTS = tuple(f"c{number}" for number in range(20))
 class Unreadable:
     """A histogram that is none."""
 
-    def falsified(self, report: ClientReport, order: Order) -> ClientReport:
+    def falsify(self, report: ClientReport, order: Order) -> ClientReport:
         return replace(report, summary=replace(report.summary, released=(math.nan,)))
 
 
 def sent(text: str, **report: object) -> object:
     attack, _ = parse_attack(f"{text}:1")
-    return attack.falsified(make_report(update=[1.0, -2.0], **report), make_order())  # type: ignore[arg-type]
+    return attack.falsify(make_report(update=[1.0, -2.0], **report), make_order())  # type: ignore[arg-type]
 
 
 class TestNames:
@@ -52,15 +52,15 @@ class TestNames:
     def test_every_attack_has_a_name_and_changes_a_report_or_its_data(self, name: str) -> None:
         before, attack = make_report(update=[1.0, -2.0]), parse_attack(f"{name}:3")[0]
         if isinstance(attack, DataAttack):
-            assert attack.poisoned((np.zeros(2), np.array([0, 2])), 3)[1].tolist() == [2, 0]
+            assert attack.poison((np.zeros(2), np.array([0, 2])), 3)[1].tolist() == [2, 0]
             return
-        after = attack.falsified(before, make_order())
+        after = attack.falsify(before, make_order())
         assert after.client == before.client
         assert after.summary != before.summary or after.update.tolist() != before.update.tolist()
 
     def test_a_liar_about_its_epochs_claims_batches_that_fill_the_time(self) -> None:
         honest = replace(make_report(trained=100, weight=100.0), timings=Timings(train_s=60.0))
-        lied = parse_attack("epochs-liar(factor=.2,samples=.5):1")[0].falsified(honest, make_order())
+        lied = parse_attack("epochs-liar(factor=.2,samples=.5):1")[0].falsify(honest, make_order())
         assert (lied.epochs, lied.weight, lied.summary.trained, lied.summary.batch_s) == (1.0, 50.0, 50, 12.0)
         assert fault(lied, lied.update, 100, make_order()) is None, "it could be true"
 
@@ -68,14 +68,14 @@ class TestNames:
         assert parse_attack("metadata-liar(factor=1e40, field='high'):10") == (MetadataLiar(1e40, "high"), 10)
 
     def test_an_attack_of_ones_own_is_named_as_any_policy(self) -> None:
-        assert parse_attack("fedbalancer.simulation.attacks.update_flip:UpdateFlip(factor=2):4") == (UpdateFlip(2), 4)
+        assert parse_attack("fedbalancer.simulation.attacks:UpdateFlip(factor=2):4") == (UpdateFlip(2), 4)
 
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("update-flip", "how many clients"), ("update-flip:0", "how many"), ("update-flip:x", "how many"),
+            ("update-flip", "a number of clients"), ("update-flip:0", "a number"), ("update-flip:x", "a number"),
             ("update-flip(factor=0):1", "factor = 0"), ("update-flip(size=1):1", "size"), ("a.b:C:1", "No module"),
-            ("fedbalancer.core.types:Order:1", "cannot be made"), ("metadata-liar(field='no'):1", "field one of all"),
+            ("fedbalancer.core.types:Order:1", "cannot be made"), ("metadata-liar(field='no'):1", "one of all"),
         ],
     )  # fmt: skip
     def test_what_is_wrong_is_said(self, text: str, words: str) -> None:
@@ -89,25 +89,25 @@ class TestNames:
 
 class TestWho:
     def test_the_seed_decides_and_more_of_them_are_the_same_and_others(self) -> None:
-        one, ten = (attackers_of([f"update-flip:{n}"], CLIENTS, 3) for n in (1, 10))
+        one, ten = (make_attackers([f"update-flip:{n}"], CLIENTS, 3) for n in (1, 10))
         assert one is not None
         assert ten is not None
         assert set(one.attack_of) < set(ten.attack_of)
         assert len(ten.attack_of) == 10
-        other = attackers_of(["update-flip:10"], CLIENTS, 4)
+        other = make_attackers(["update-flip:10"], CLIENTS, 4)
         assert other is not None
         assert set(other.attack_of) != set(ten.attack_of)
 
     def test_no_client_makes_two_attacks(self) -> None:
-        found = Attackers.drawn([(UpdateFlip(), 12), (UtilityLiar(), 8)], CLIENTS, 0)
+        found = Attackers.draw([(UpdateFlip(), 12), (UtilityLiar(), 8)], CLIENTS, 0)
         assert set(found.attack_of) == set(CLIENTS)
 
     def test_more_attackers_than_clients_are_refused(self) -> None:
-        with pytest.raises(BadSetting, match="21 attackers are asked for, but there are 20 clients"):
-            attackers_of(["update-flip:21"], CLIENTS, 0)
+        with pytest.raises(BadSetting, match="21 attackers are more than the 20 clients"):
+            make_attackers(["update-flip:21"], CLIENTS, 0)
 
     def test_without_attacks_there_is_nobody(self) -> None:
-        assert attackers_of([], CLIENTS, 0) is None
+        assert make_attackers([], CLIENTS, 0) is None
 
 
 class TestWhat:
@@ -144,7 +144,7 @@ class TestWhat:
 
     def test_flipped_labels_are_the_attackers_alone_and_never_those_of_the_test(self) -> None:
         task = tinytask.load()
-        poisoned, who = with_poison(task, ("label-flip:2",), 3), attackers_of(["label-flip:2"], tuple(task.sizes), 3)
+        poisoned, who = poison_task(task, ("label-flip:2",), 3), make_attackers(["label-flip:2"], tuple(task.sizes), 3)
         assert who is not None
         classes = int(np.max(task.test[1])) + 1
         for client, (features, labels) in task.clients.items():
@@ -153,13 +153,13 @@ class TestWhat:
             assert np.array_equal(poisoned.clients[client][0], features)
         assert poisoned.test is task.test
         assert poisoned.sizes == task.sizes
-        assert with_poison(task, ("update-flip:2",), 3) is task
+        assert poison_task(task, ("update-flip:2",), 3) is task
 
     def test_labels_that_are_no_classes_cannot_be_flipped(self) -> None:
         task = tinytask.load()
         floats = {client: (x, y.astype(np.float32)) for client, (x, y) in task.clients.items()}
         other = replace(task, clients=floats, test=(task.test[0], task.test[1].astype(np.float32)))
-        with pytest.raises(BadSetting, match="one class a sample"):
+        with pytest.raises(BadSetting, match="one class per sample"):
             fb.run(other, settings={"attacks": ["label-flip:1"]})
 
 
@@ -194,10 +194,7 @@ class TestRuns:
         assert not np.array_equal(whole.weights, honest.weights)
 
     def test_a_histogram_that_cannot_be_read_is_left_out_before_it_spoils_the_others(self) -> None:
-        settings = {
-            "attacks": ["simulation.attacks.test_attacks:Unreadable:2"],
-            "slots": {"summary": "Histogram(bins=8)"},
-        }
+        settings = {"attacks": ["simulation.test_attacks:Unreadable:2"], "slots": {"summary": "Histogram(bins=8)"}}
         found = fb.run(tinytask.load(), "fedbalancer", rounds=4, settings=settings)
         wrong = found.clients.filter(found.clients["why"] != "")
         assert wrong.height > 0

@@ -12,8 +12,8 @@ import pytest
 from plain_trainer import Plain
 
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, TrainResult, Weights
-from fedbalancer.simulation.executors import InlineExecutor, remembering
-from fedbalancer.simulation.executors.remembering import RememberingExecutor, ResultFiles
+from fedbalancer.simulation.executors import InlineExecutor, result_cache
+from fedbalancer.simulation.executors.result_cache import CachingExecutor, ResultFiles
 
 WORK = ClientWork(
     client="a", indices=np.array([1, 4, 5]), batches=3, batch_size=2, learning_rate=0.1, mu=0.0, clip_norm=None, seed=7
@@ -46,10 +46,10 @@ class Counting:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., tuple[RememberingExecutor, list[Any]]]:
-    def new(about: str = "task", most_bytes: int = 2**20) -> tuple[RememberingExecutor, list[Any]]:
+def make(tmp_path: Path) -> Callable[..., tuple[CachingExecutor, list[Any]]]:
+    def new(about: str = "task", max_bytes: int = 2**20) -> tuple[CachingExecutor, list[Any]]:
         trainer = Counting()
-        return RememberingExecutor(InlineExecutor(trainer), tmp_path, about, most_bytes), trainer.done
+        return CachingExecutor(InlineExecutor(trainer), tmp_path, about, max_bytes), trainer.done
 
     return new
 
@@ -133,12 +133,12 @@ def test_one_flipped_bit_is_seen(make: Any, tmp_path: Path) -> None:
 
 def test_without_its_folder_it_works_all_the_same(tmp_path: Path) -> None:
     trainer = Counting()
-    executor = RememberingExecutor(InlineExecutor(trainer), tmp_path / "gone", "task")
+    executor = CachingExecutor(InlineExecutor(trainer), tmp_path / "gone", "task")
     assert same(executor.train(WEIGHTS, [WORK])[0], Plain().train(WEIGHTS, WORK))
 
 
 def test_the_folder_stays_small_and_what_was_used_last_stays(tmp_path: Path) -> None:
-    files = ResultFiles(tmp_path, most_bytes=20_000)
+    files = ResultFiles(tmp_path, max_bytes=20_000)
     block = np.zeros(250, dtype=np.float32)  # a thousand bytes, and a name
     for number in range(100):
         files.put(f"{number}", {"x": block})
@@ -149,7 +149,7 @@ def test_the_folder_stays_small_and_what_was_used_last_stays(tmp_path: Path) -> 
 
 
 def test_a_round_too_large_to_keep_is_not_kept(make: Any, tmp_path: Path) -> None:
-    executor, did = make(most_bytes=100)
+    executor, did = make(max_bytes=100)
     for _ in range(2):
         executor.train(WEIGHTS, [WORK])
     assert did == ["a", "a"]
@@ -157,9 +157,9 @@ def test_a_round_too_large_to_keep_is_not_kept(make: Any, tmp_path: Path) -> Non
 
 
 def test_a_run_that_has_gone_its_own_way_for_long_leaves_no_more_files(
-    make: Callable[..., tuple[RememberingExecutor, list[Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., tuple[CachingExecutor, list[Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembering, "MOST_ALONE", 4)
+    monkeypatch.setattr(result_cache, "MAX_MISSES", 4)
     executor, _ = make()
     for number in range(10):
         executor.train(WEIGHTS + np.float32(number), [WORK])

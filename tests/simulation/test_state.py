@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.memory import ClientMemory
-from fedbalancer.simulation.memory import Memories
+from fedbalancer.simulation.state import Memories
 
 COUNT = 5
 losses = st.lists(st.floats(0, 9) | st.just(math.nan), max_size=6).map(lambda values: np.array(values, dtype=float))

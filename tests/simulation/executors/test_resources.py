@@ -63,7 +63,7 @@ def test_what_is_not_given_never_asks_for_more_than_the_cores(
         resources = Resources(workers=workers, executor=executor, cores=cores)
     except BadSetting:
         assume(False)
-    side_by_side, each = resources.shared_out(runs, jobs)
+    side_by_side, each = resources.divide(runs, jobs)
     assert 1 <= side_by_side <= runs
     if jobs is not None:
         assert side_by_side == min(jobs, runs)
@@ -78,4 +78,4 @@ def test_what_is_not_given_never_asks_for_more_than_the_cores(
 
 def test_less_than_one_job_is_refused() -> None:
     with pytest.raises(BadSetting, match="jobs = 0"):
-        Resources(cores=2).shared_out(3, jobs=0)
+        Resources(cores=2).divide(3, jobs=0)

@@ -1,19 +1,30 @@
-"""Rounds on the virtual clock: who makes it, and when the round closes."""
+"""Rounds on the virtual clock: who is in time, when the round closes, and what is recorded."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from builders import names, same
+from experiments import tinytask
+from hypothesis import given
+from hypothesis import strategies as st
 
+import fedbalancer as fb
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.errors import TrainingDiverged
+from fedbalancer.core.types import TrainResult
+from fedbalancer.experiments.simulation import build
+from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import Method
+from fedbalancer.server.loop import rounds
 from fedbalancer.simulation.devices import Network, Traces, resolve_latency
 from fedbalancer.simulation.devices import Phones as Devices
+from fedbalancer.simulation.engine import seen_losses
 
 # Phones train a batch in 1 s, download in 2 s and upload in 3 s; clients have 20 samples. An epoch has two batches, so
 # five epochs end after 2 + 10 + 3 = 15 s.
@@ -204,3 +215,54 @@ def test_a_training_that_diverges_names_the_round(
     monkeypatch.setattr(world.executor, verb, diverge)
     with pytest.raises(TrainingDiverged, match="round 7, client 'c0'"):
         world.run("c0", deadline_s=9.0, loss_threshold=5.0, round=7)
+
+
+def test_the_clock_moves_although_nobody_is_there() -> None:
+    spec = RunSpec(task=tinytask.load(), method="fedavg+wfa", settings={"window_s": 0.0}, timing_only=True)
+    world = build(spec, tinytask.load())
+    never = {client: np.array([[86_000.0, 86_400.0]]) for client in world.engine.ledger.clients}
+    world.engine.availability = Traces(never, 86_400.0)
+    state = world.server.init(world.executor.initial_weights(0))
+    clocks = [after.clock_s for after, _ in rounds(world.server, world.engine, state, lambda s: s.clock_s >= 5)]
+    assert clocks == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+COLUMNS = ["seen_loss_p10", "seen_loss_p50", "seen_loss_p90"]
+
+
+def trained(*losses: float) -> TrainResult:
+    return TrainResult("ann", np.zeros(1, dtype=np.float32), np.arange(len(losses)), np.array(losses))
+
+
+@given(st.lists(st.lists(st.floats(0.0, 50.0), max_size=20), max_size=5))
+def test_it_is_of_all_samples_together_whoever_has_them(parts: list[list[float]]) -> None:
+    every = [loss for part in parts for loss in part]
+    found = seen_losses([trained(*part) for part in parts])
+    assert found == seen_losses([trained(*every)])
+    if not every:
+        assert found is None
+        return
+    assert found is not None
+    assert min(every) <= found[0] <= found[1] <= found[2] <= max(every)
+    assert found[1] == pytest.approx(float(np.median(every)))
+
+
+def test_what_is_not_a_number_is_left_out() -> None:
+    assert seen_losses([trained(float("nan"), 1.0, float("inf"))]) == (1.0, 1.0, 1.0)
+
+
+def test_a_run_records_it_and_the_threshold_shows_in_it(tmp_path: Path) -> None:
+    fb.run("synthetic", method="fedbalancer[w=2]", rounds=24, out=tmp_path / "run")
+    rounds = pl.read_parquet(tmp_path / "run" / "rounds.parquet")
+    trains = rounds.filter(pl.col("completed") > 0)
+    assert trains.height
+    assert trains.select(COLUMNS).null_count().sum_horizontal().item() == 0
+    assert trains.filter(pl.col("seen_loss_p10") > pl.col("seen_loss_p90")).height == 0
+    before = trains.filter(pl.col("loss_threshold") == 0)["seen_loss_p10"].mean()
+    after = trains.filter(pl.col("loss_threshold") > 0.1)["seen_loss_p10"].mean()
+    assert after > 2 * before, "samples that teach nothing any more are left out"  # type: ignore[operator]
+
+
+def test_a_run_of_the_clock_alone_has_none() -> None:
+    found = fb.run("synthetic", method="fedavg+1t", rounds=3, timing_only=True)
+    assert found.rounds.select(COLUMNS).null_count().sum_horizontal().item() == 3 * found.rounds.height

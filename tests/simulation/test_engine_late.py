@@ -22,9 +22,9 @@ from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import Method
 from fedbalancer.server.loop import rounds
-from fedbalancer.simulation.pending import Reports
+from fedbalancer.simulation.state import PendingReports
 
-# As in test_simulated: an epoch has two batches of 1 s, download takes 2 s and upload 3 s, so five epochs end at 15 s.
+# As in test_engine: an epoch has two batches of 1 s, download takes 2 s and upload 3 s, so five epochs end at 15 s.
 FEDAVG = Method("fedavg").with_policies(work=AllOrNothing())
 WEIGHTS = np.array([1.0, 2.0], dtype=np.float32)
 WINDOW_S = 20.0
@@ -141,7 +141,7 @@ def test_a_snapshot_brings_every_pending_report_back(make_world: Any, phone: Any
     assert len(again.engine.pending) == 2
     for mine, theirs in zip(again.engine.pending, world.engine.pending, strict=True):
         assert same(mine, theirs)
-    assert Reports.from_arrays({}, world.engine.ledger) == ()
+    assert PendingReports.from_arrays({}, world.engine.ledger) == ()
 
 
 @given(
