@@ -27,7 +27,6 @@ from fedbalancer import method
 from fedbalancer.client.compress import NoCompression, Quantised
 from fedbalancer.client.round import decode_summaries
 from fedbalancer.client.summary import Histogram, LossStatistics
-from fedbalancer.core.contracts import is_private
 from fedbalancer.flower.messages import (
     ARRAYS,
     FEDBALANCER,
@@ -84,7 +83,7 @@ def array(draw: Any, length: int) -> Array:
 
 
 def sound_metrics(summary: Any) -> dict[str, Any]:
-    sound = SOUND | (WITHHELD if is_private(summary) else {})
+    sound = SOUND | (WITHHELD if summary.is_private else {})
     return {metric_key(name): value for name, value in sound.items()} | {RELEASED: [5.0, 5.0, 5.0, 5.0]}
 
 

@@ -22,7 +22,6 @@ import fedbalancer.client.live
 import fedbalancer.flower.client
 import fedbalancer.flower.client_apps
 from fedbalancer.client.summary import coarse
-from fedbalancer.core.contracts import is_private
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import resolve
 from fedbalancer.core.types import Ledger, RoundResult
@@ -223,7 +222,7 @@ def test_both_worlds_have_the_same_rounds(
 ) -> None:
     own = method(name, SETTINGS)
     # Beside a private summary a client sends its seconds in two digits; the simulator records its own draws.
-    sent = coarse if is_private(own.summary) else float
+    sent = coarse if own.summary.is_private else float
     assert_the_same(on_flower(own, devices, trainer, monkeypatch), simulated(own, devices, trainer), sent)
 
 

@@ -6,12 +6,13 @@ import copy
 import math
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from builders import Unchanged, make_ledger, make_report, make_result, make_setup, same
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import DeadlinePolicy
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
 from fedbalancer.core.types import ClientReport, FailedClient, RoundPlan, RoundResult, ServerState
 from fedbalancer.methods.table import BASES, method
@@ -140,19 +141,19 @@ def test_the_first_state_is_made_by_the_policies(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Given(Stateless):
+class Given(DeadlinePolicy):
     """A deadline of a user's own that gives just this."""
 
     what: object
 
-    def plan(self, setup: object, state: object, cohort: object) -> object:
+    def plan(self, setup: object, state: object, cohort: object) -> Any:
         return self.what
 
 
 @pytest.mark.parametrize("wrong", [60.0, (math.nan, 3), (-1.0, 3), ("sixty", 3), (60.0, 3, 1), (60.0, None), None])
 def test_what_is_no_deadline_is_told_with_the_name_of_its_policy(wrong: object) -> None:
     server = Server(replace(method("fedbalancer").server, deadline=Given(wrong)), make_setup())
-    with pytest.raises(BadSetting, match=rf"Given\.plan gave {re.escape(repr(wrong))} in round 1; .*\(60\.0, 5\)"):
+    with pytest.raises(BadSetting, match=rf"Given\.plan returned {re.escape(repr(wrong))} in round 1; .*\(60\.0, 5\)"):
         server.plan(start(server), EVERYBODY)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from fedbalancer.core.contracts import Wrapping, trait
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.flower.compat import (
     Array,
     ArrayRecord,
@@ -73,7 +74,7 @@ def with_aggregator(method: Method, policy: Any) -> Method:
 
 def strategy_config(policy: Any) -> dict[str, float]:
     """Return what one of Flower's strategies sends to its clients besides the model."""
-    strategy = trait(policy, "strategy")
+    strategy = policy.flower_strategy
     return {MU_KEY: float(strategy.proximal_mu)} if "FedProx" in _flower_classes(strategy) else {}
 
 
@@ -133,7 +134,7 @@ class FlowerMemory:
 
 
 @dataclass(frozen=True)
-class FlowerAggregator:
+class FlowerAggregator(Aggregator):
     """Aggregates with `aggregate_train` of one of Flower's strategies: FedAdam, FedYogi, Krum and others.
 
     The strategy sees the model as one array. The attributes in `remembers` are restored before every round and saved
@@ -153,6 +154,11 @@ class FlowerAggregator:
 
     def __post_init__(self) -> None:
         check_strategy(self.strategy)
+
+    @property
+    def flower_strategy(self) -> Any:
+        """The strategy."""
+        return self.strategy
 
     def init(self, setup: Setup) -> FlowerMemory:
         """Return the empty memory."""
@@ -195,7 +201,7 @@ class FlowerAggregator:
         return FlowerMemory(tuple(values), np.stack([np.asarray(v, dtype=np.float64) for v in values.values()]))
 
 
-class UserAggregation(Wrapping):
+class UserAggregation(Wrapping, Aggregator):
     """Calls a user's `aggregate_train` with the reports of a round as Flower's messages.
 
     `super().aggregate_train` in the user's method aggregates with the method's own policy. It gets an untouched reply
@@ -209,8 +215,6 @@ class UserAggregation(Wrapping):
         nodes: Returns the node of every client.
         metrics: Returns the custom metrics of every client.
     """
-
-    slot: ClassVar[str] = "aggregate"
 
     def __init__(
         self,
@@ -306,7 +310,7 @@ def describe_aggregator(policy: Any) -> str:
     """Return the name of an aggregation policy; for one of Flower's strategies its class and numeric arguments."""
     if isinstance(policy, Wrapping):
         return f"{type(policy).__name__} of {describe_aggregator(policy.inner)}"
-    strategy = trait(policy, "strategy")
+    strategy = policy.flower_strategy
     if strategy is None:
         return type(policy).__name__
     numbers = {name: value for name, value in sorted(vars(strategy).items()) if isinstance(value, float)}

@@ -25,7 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.live import DeviceClock, LiveRound, WallClock
 from fedbalancer.client.policies import ClientPolicies, of_client
-from fedbalancer.core.contracts import is_private
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights
 from fedbalancer.flower.compat import (
@@ -79,7 +78,13 @@ def balanced(
     if FEDBALANCER not in message.content.config_records:
         raise BadSetting("this message is no order of fedbalancer.flower.Strategy: it has no record 'fedbalancer'")
     instruction = Instruction.read(message.content.config_records[FEDBALANCER])
-    policies: ClientPolicies = instruction.client_policies() if method is None else getattr(method, "client", method)
+    policies: ClientPolicies = (
+        instruction.client_policies()
+        if method is None
+        else method
+        if isinstance(method, ClientPolicies)
+        else method.client
+    )
     policies = of_client(policies, labels)
     return LocalRound(message, context, instruction, policies, size, fingerprint, clock or WallClock())
 
@@ -208,7 +213,7 @@ class LocalRound:
             return self._send(pack_stopped(self.client, self.order, measured, live.reported_batch_s()))
         self._keeper().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
         arrays = self._model(released.sent) if as_model else pack_update(released.sent)
-        size = None if is_private(self.policies.summary) else live.size
+        size = None if self.policies.summary.is_private else live.size
         return self._send(pack_report(self.client, self.order, arrays, released.summary, measured, metrics, size))
 
     def _model(self, sent: Weights | bytes) -> ArrayRecord:
@@ -248,7 +253,7 @@ class LocalRound:
     def _fresh(self, losses: ArrayLike | None, rows: IndexArray) -> FloatArray:
         """The losses of the samples that were trained."""
         if losses is None:
-            if getattr(self.policies.summary, "releases_losses", True):
+            if self.policies.summary.releases_losses:
                 raise BadSetting("work.reply needs losses=...: the loss of every trained sample when it was first seen")
             return np.full(len(rows), np.nan)
         values, size = np.asarray(losses, dtype=np.float64), self.live.size

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
-from fedbalancer.core.contracts import Draw, Training
+from fedbalancer.core.interfaces import Draw, Training
 from fedbalancer.core.task import Samples, check_samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced, introduce

@@ -15,7 +15,7 @@ from fedbalancer.core.types import Evaluation
 from fedbalancer.flower.compat import Message, MetricRecord, RecordDict
 from fedbalancer.flower.events import LogEvent
 from fedbalancer.flower.messages import WEIGHT, InvalidMessage
-from fedbalancer.server.report_check import BIGGEST_LOSS, MOST_WEIGHT, heaviest
+from fedbalancer.server.report_check import MAX_LOSS, MOST_WEIGHT, weight_limit
 
 MOST_NAMES = 100
 """Custom metrics that a run records."""
@@ -155,7 +155,7 @@ def weighted_mean(contents: list[RecordDict], key: str) -> MetricRecord:
     """
     sums: dict[str, list[float]] = {}
     all_metrics = [_metrics(content) for content in contents]
-    most = heaviest([float(metrics[key]) for metrics in all_metrics], MOST_WEIGHT)
+    most = weight_limit([float(metrics[key]) for metrics in all_metrics], MOST_WEIGHT)
     for metrics in all_metrics:
         weight = min(float(metrics[key]), most)
         for name, value in metrics.items():
@@ -207,7 +207,7 @@ def _check_answer(message: Message) -> RecordDict:
     infinite = [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
     if infinite:
         raise InvalidMessage(f"{infinite[0]} {metrics[infinite[0]]}, which is not a finite number")
-    for words, low, high in ((ACCURACY, 0.0, 1.0), (LOSS, -BIGGEST_LOSS, BIGGEST_LOSS)):
+    for words, low, high in ((ACCURACY, 0.0, 1.0), (LOSS, -MAX_LOSS, MAX_LOSS)):
         for name, value in metrics.items():
             if set(_words(name)) & set(words) and isinstance(value, int | float) and not low <= value <= high:
                 raise InvalidMessage(f"{name} {value:g}, which must be from {low:g} to {high:g}")

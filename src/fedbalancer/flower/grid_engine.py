@@ -23,7 +23,7 @@ from fedbalancer.flower.open_round import ConfigureTrain, LateReports, OpenRound
 from fedbalancer.flower.reading import MOST_SAMPLES, batch_s_of, busy_s, greeting_request
 from fedbalancer.flower.wire import ReplyLimit
 from fedbalancer.methods.table import Method
-from fedbalancer.privacy.spending import RELEASES
+from fedbalancer.privacy.accounting import RELEASES
 from fedbalancer.server.suspensions import Suspensions
 from fedbalancer.store.privacy import spending_for
 
@@ -234,7 +234,7 @@ class GridEngine:
     def _split_by_busy(self) -> tuple[list[str], list[str]]:
         """Return the clients that may take part in a round: the free ones and the busy ones."""
         connected = (client for client in self.nodes.connected_clients() if client in self.ledger.position)
-        allowed = [client for client in connected if self.spending is None or self.spending.may(client)]
+        allowed = [client for client in connected if self.spending is None or self.spending.can_release(client)]
         active = self.pauses.active(self.suspensions.eligible(allowed, self._rounds_done), self._rounds_done)
         busy = self.mailbox.busy() | self.late.clients
         return [client for client in active if client not in busy], [client for client in active if client in busy]

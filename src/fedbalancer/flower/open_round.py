@@ -211,7 +211,9 @@ class OpenRound:
         decoded = self._decode_summaries(reports)
         missing = tuple(self.missing[client] for client in sorted(self.missing))
         down_bytes = self._host.layout.layout.wire_bytes * len(self.plan.cohort)
-        return RoundResult(self.plan, decoded, missing, seconds, window_s, down_bytes, self.up_bytes, under_way)
+        return RoundResult(
+            self.plan, decoded, missing, seconds, window_s, down_bytes, self.up_bytes, under_way, validated=True
+        )
 
     def _decode_summaries(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
         """Add the statistics that the server computes from the summaries; drop reports whose summary is unreadable."""

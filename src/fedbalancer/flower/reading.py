@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.round import received
-from fedbalancer.core.contracts import Compressor, Summarizer, is_private
+from fedbalancer.core.contracts import Compressor, Summarizer
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ClientReport, Order, Summary, Timings, Weights
 from fedbalancer.flower.compat import (
@@ -43,7 +42,7 @@ from fedbalancer.flower.messages import (
     read_array,
     text,
 )
-from fedbalancer.server.report_check import fault, size_fault
+from fedbalancer.server.report_check import find_fault, find_size_fault
 
 MOST_SAMPLES = 100_000
 """Samples that a client may have; default of `Strategy(most_samples=...)`."""
@@ -71,7 +70,7 @@ class Expected:
     weights: Weights
     layout: ModelLayout
     compress: Compressor
-    summary: Summarizer | None = None
+    summary: Summarizer
     most_samples: int = MOST_SAMPLES
 
 
@@ -104,7 +103,7 @@ def _report(
 ) -> ClientReport:
     size = _size(metrics, expected)
     trained = _number(metrics, "num-examples")
-    withheld = is_private(expected.summary)
+    withheld = expected.summary.is_private
     if withheld and trained != 0:
         raise InvalidMessage(f"weight {trained:g}, which must be 0: beside a private summary the count is withheld")
     if not withheld and (not 1 <= trained <= size or trained != int(trained)):
@@ -117,14 +116,13 @@ def _report(
     timings = split_timings(measured, round_trip_s)
     released = _released(metrics, expected.summary, size)
     summary = Summary(**values, trained=int(trained), released=released, read_by_server=False, estimated=False)
-    check = getattr(expected.summary, "statistics_fault", None)
-    if check is not None and (problem := check(summary, size)):
+    if problem := expected.summary.statistics_fault(summary, size):
         raise InvalidMessage(problem)
     update = _update(content, expected)
     weight = 1.0 if withheld else float(trained)
     report = ClientReport(expected.client, update, weight, measured.epochs, summary, timings, size=size)
-    noise = getattr(expected.summary, "loss_noise", None)
-    if problem := fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S):
+    noise = expected.summary.loss_noise
+    if problem := find_fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S):
         raise InvalidMessage(problem)
     if np.abs(update).max(initial=0.0) > BIGGEST_CHANGE:
         raise InvalidMessage(f"a change of {np.abs(update).max():g} in one parameter")
@@ -136,23 +134,22 @@ def _size(metrics: Mapping[str, Any], expected: Expected) -> int:
     size = metrics.get(SIZE, expected.size)
     if isinstance(size, bool) or not isinstance(size, int):
         raise InvalidMessage(f"{SIZE} {size!r}, which must be a whole number")
-    if (problem := size_fault(size, expected.size)) is not None:
+    if (problem := find_size_fault(size, expected.size)) is not None:
         raise UnannouncedSize(problem)
     if size > expected.most_samples:
         raise InvalidMessage(f"{SIZE} {size}, which is at most {expected.most_samples} (most_samples)")
     return size
 
 
-def _released(metrics: Mapping[str, Any], summary: Summarizer | None, size: int) -> tuple[float, ...]:
+def _released(metrics: Mapping[str, Any], summary: Summarizer, size: int) -> tuple[float, ...]:
     """What the server's half of the summary will read; nothing where it has none."""
-    check = getattr(summary, "fault", None)
-    if check is None:
+    if not summary.releases_numbers:
         return ()
     found = metrics.get(RELEASED)
     if not isinstance(found, list) or not all(isinstance(value, int | float) for value in found):
         raise InvalidMessage(f"no numbers under {RELEASED!r}")
     values = tuple(map(float, found))
-    if problem := check(values, size):
+    if problem := summary.fault(values, size):
         raise InvalidMessage(problem)
     if max(map(abs, values)) > BIGGEST_STATISTIC:
         raise InvalidMessage(f"{max(map(abs, values)):g} among the numbers under {RELEASED!r}")
@@ -188,7 +185,7 @@ def _update(content: RecordDict, expected: Expected) -> Weights:
     arrays = content.array_records.get(ARRAYS)
     if arrays is None:
         raise InvalidMessage("no arrays")
-    if isinstance(expected.compress, NoCompression):
+    if expected.compress.is_identity:
         return _plain_update(arrays, expected)
     if set(arrays) != {PAYLOAD}:
         raise InvalidMessage(f"arrays {sorted(arrays)[:3]} in place of one compressed payload")

@@ -28,7 +28,6 @@ from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.hooks import ActiveRun, RoundHooks, overrides
 from fedbalancer.flower.ledger import make_ledger
 from fedbalancer.flower.messages import WEIGHT, ModelLayout
-from fedbalancer.flower.reading import CLOCK_SLACK_S
 from fedbalancer.flower.recorder import RunRecorder, make_manifest
 from fedbalancer.flower.server import GrowingServer
 from fedbalancer.methods.table import setup_of
@@ -187,7 +186,7 @@ class Run:
     def _setup(self, ledger: Ledger) -> Setup:
         strategy = self.strategy
         setup = setup_of(strategy.method, ledger, strategy.settings, strategy.seed)
-        return replace(setup, clock_slack_s=CLOCK_SLACK_S, most_weight=strategy.most_weight)
+        return replace(setup, most_weight=strategy.most_weight)
 
     def _record_round(self, before: ServerState, result: RoundResult, first: Ledger) -> None:
         """Evaluate the model, and save the round and a checkpoint."""

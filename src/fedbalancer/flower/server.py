@@ -142,5 +142,4 @@ class GrowingServer:
         total_s[rows], count[rows] = ledger.batch_s_sum[rows], ledger.batch_s_count[rows]
         with_network = with_network_times(first, network_s)
         self._server = self._build(replace(with_network, batch_s_sum=total_s, batch_s_count=count))
-        retime = getattr(self._policies.deadline, "retime", None)  # only policies that use T have it
-        return state if retime is None else replace(state, deadline=retime(self.setup, state.deadline))
+        return replace(state, deadline=self._policies.deadline.retime(self.setup, state.deadline))

@@ -11,7 +11,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedbalancer.core.contracts import trait
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.paths import cache_folder
 from fedbalancer.core.settings import resolve
@@ -155,12 +154,12 @@ class Strategy(RoundHooks):
         composed = method_of(method, self.settings) if isinstance(method, str) else method
         self.method = composed if aggregate is None else with_aggregator(composed, aggregate)
         self.named = isinstance(method, str) and not self.settings.slots
-        if getattr(self.method.summary, "needs_secure_aggregation", False):
+        if self.method.summary.needs_secure_aggregation:
             raise BadSetting(
                 f"summary {type(self.method.summary).__name__} needs secure aggregation of what clients say of their "
                 "losses, and Flower has it for model updates only; take Histogram"
             )
-        if trait(self.method.aggregate, "noise_is_known"):
+        if self.method.aggregate.noise_is_known:
             raise BadSetting(
                 f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
                 "is told; say draws='system'"

@@ -1,11 +1,12 @@
-"""The loop of every run: plan, run, observe, until stop. It knows only a server and an engine."""
+"""The loop of rounds: plan, run, observe. It knows only a server and an engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
-from fedbalancer.core.contracts import Engine
+from fedbalancer.core.interfaces import Engine
 from fedbalancer.core.types import IndexArray, RoundPlan, RoundResult, ServerState, Setup
 from fedbalancer.server.report_check import CohortFaults, drop_invalid_reports
 
@@ -24,21 +25,21 @@ class RoundServer(Protocol):
 def rounds(
     server: RoundServer, engine: Engine, state: ServerState, stop: Callable[[ServerState], bool]
 ) -> Iterator[tuple[ServerState, RoundResult]]:
-    """Run rounds until `stop` returns True.
+    """Run rounds until `stop(state)` is true.
 
     Args:
-        server: Plans rounds and observes their results.
-        engine: Runs the planned rounds.
+        server: Plans rounds and computes the next state.
+        engine: Runs the planned rounds, simulated or on devices.
         state: The state to start from.
-        stop: Called with the state before each round.
+        stop: Returns whether to stop before the next round.
 
     Yields:
-        The state after each round, and the result of the round.
+        The state after each round, and the round's result without invalid reports.
     """
     while not stop(state):
         state = server.prepare(state)
         plan = server.plan(state, engine.available(state.clock_s))
-        raw_result = engine.run(plan, state.weights, state.clock_s)
-        result = drop_invalid_reports(raw_result, state, server.setup, server.cohort_faults(state))
-        state = server.observe(state, result)
+        result = engine.run(plan, state.weights, state.clock_s)
+        result = drop_invalid_reports(result, state, server.setup, server.cohort_faults(state))
+        state = server.observe(state, replace(result, validated=True))
         yield state, result

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedbalancer.client.samples import HighestLoss
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import ClientSelector
 from fedbalancer.core.types import IndexArray, Ledger, RoundResult, ServerState, Setup, batches_per_epoch
 from fedbalancer.methods.table import method
 from fedbalancer.paper.golden.format import (
@@ -33,7 +33,7 @@ from fedbalancer.paper.golden.format import (
     read_golden,
     round_tolerance_s,
 )
-from fedbalancer.server.deadline import interpolated
+from fedbalancer.server.deadline import interpolate
 from fedbalancer.server.expected import mean_completion_s
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.pace import PaceState, RatioControl
@@ -182,7 +182,7 @@ def _count_epochs(result: RoundResult, batch_s: dict[str, float]) -> dict[str, f
 
 
 @dataclass(frozen=True)
-class RecordedClients(Stateless):
+class RecordedClients(ClientSelector):
     """Selects the recorded clients: a cohort per round, from round 1 on."""
 
     cohorts: tuple[tuple[str, ...], ...]
@@ -274,7 +274,7 @@ def _replay_deadlines(run: FedBalancerRun, paces: list[PaceState], start: Server
     """Return the deadline of every round; the initial one without logged bounds, before enough clients report."""
     low, high = dict(run.dl), dict(run.dh)
     return [
-        interpolated(low[number], high[number], pace.deadline_ratio) if number in low else start.deadline.initial_s
+        interpolate(low[number], high[number], pace.deadline_ratio) if number in low else start.deadline.initial_s
         for number, pace in enumerate(paces, start=1)
     ]
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from fedbalancer.core.contracts import NOTHING, Private
-from fedbalancer.core.types import ServerState, Setup, Weights
+from fedbalancer.core.contracts import NOTHING, ModelAverage, Private
+from fedbalancer.core.types import ServerState, Weights
 
 
 @dataclass(frozen=True)
-class LastModel:
-    """What clients train from is what is handed out."""
+class LastModel(ModelAverage):
+    """No average: the model of the last round is evaluated and saved.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbalancer").model_average
+        LastModel()
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
-
-    def init(self, setup: Setup) -> Any:
-        return None
-
-    def after(self, setup: Setup, state: ServerState, weights: Weights) -> Any:
-        return None
 
     def model(self, state: ServerState) -> Weights:
         return state.weights

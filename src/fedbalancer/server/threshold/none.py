@@ -1,17 +1,23 @@
-"""No loss threshold: every sample is over it."""
+"""No loss threshold."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, Private, ThresholdPolicy
 from fedbalancer.core.types import ServerState, Setup
 
 
 @dataclass(frozen=True)
-class NoThreshold(Stateless):
-    """A threshold of zero in every round."""
+class NoThreshold(ThresholdPolicy):
+    """No selection: the threshold is zero in every round, so every sample reaches it.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t").threshold
+        NoThreshold()
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
