@@ -78,7 +78,7 @@ def run(
     from fedbalancer.experiments.display import run_display
     from fedbalancer.experiments.execute import execute
     from fedbalancer.experiments.executor_cache import ExecutorCache
-    from fedbalancer.experiments.simulation import resolve_spec
+    from fedbalancer.experiments.simulation import check_settings
     from fedbalancer.experiments.spec import RunSpec
     from fedbalancer.experiments.surprises import absent_kernels, surprises_of_run
     from fedbalancer.experiments.trust import code_of, remember
@@ -97,7 +97,7 @@ def run(
     executors = ExecutorCache(Resources(workers=workers, executor=executor, address=address, track=tuple(track or ())))
     folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{spec.method_name}-seed-{seed}"
     prepared, seconds = timed(spec.load_task)
-    resolve_spec(spec, prepared)  # what can be wrong is wrong before anything is said
+    check_settings([spec], prepared)
     if is_file(task):
         announce(prepared, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
     say_prepared(prepared, seconds)

@@ -400,3 +400,19 @@ class Engine(Protocol):
 
     def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult: ...
     def evaluate(self, weights: Weights) -> Evaluation: ...
+
+
+SLOTS: dict[str, type] = {
+    "clients": ClientSelector,
+    "samples": SampleSelector,
+    "deadline": DeadlinePolicy,
+    "work": WorkPolicy,
+    "aggregate": Aggregator,
+    "model_average": ModelAverage,
+    "late": LatePolicy,
+    "threshold": ThresholdPolicy,
+    "pace": PacePolicy,
+    "summary": Summarizer,
+    "compress": Compressor,
+}
+"""The slots of a method, and the contract of each."""

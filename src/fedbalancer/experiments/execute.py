@@ -15,7 +15,7 @@ from fedbalancer.experiments.display import is_wanted, run_display
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.result import RunResult
 from fedbalancer.experiments.rounds import Progress, Recorder, RunLoop, one_thread
-from fedbalancer.experiments.simulation import build, resolve_spec
+from fedbalancer.experiments.simulation import build, check_settings, resolve_spec
 from fedbalancer.experiments.spec import RunOptions, RunSpec, check_options, from_manifest
 from fedbalancer.experiments.surprises import absent_kernels, surprises_of_run, warn
 from fedbalancer.experiments.tracked import tracked
@@ -81,6 +81,7 @@ def run(
         remember(code_of(spec))
     with ExecutorCache(resources) as executors:
         loaded = executors.load_task(spec)
+        check_settings([spec], loaded)
         warn(surprises_of_run(spec, loaded))
         with run_display(f"{spec.method_name} seed {seed}", is_wanted(progress)) as tell:
             result = execute(
@@ -108,7 +109,7 @@ def execute(
     executors.check(spec)
     if out is None:
         return go(spec, task, MemoryRecorder(), executors, progress, stopped)
-    manifest = {**spec.manifest(task, settings), "privacy": described_privacy(method, settings)}
+    manifest = {**spec.manifest(task, settings, method), "privacy": described_privacy(method, settings)}
     with RunFolder.create(out, manifest, overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
         result = go(spec, task, folder, executors, progress, stopped)
@@ -173,7 +174,7 @@ def go(
     spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache, progress: Tell, stopped: Stop
 ) -> RunResult:
     """The run itself, with its end written down whatever it is."""
-    recorder = tracked(recorder, executors.resources.track, lambda: spec.manifest(task, resolve_spec(spec, task)[0]))
+    recorder = tracked(recorder, executors.resources.track, lambda: spec.manifest(task, *resolve_spec(spec, task)))
     try:
         return _to_its_end(spec, task, recorder, executors, progress, stopped)
     except FedBalancerError as error:

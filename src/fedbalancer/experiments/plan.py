@@ -10,7 +10,7 @@ from typing import Any
 
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.task import Task
-from fedbalancer.experiments.simulation import resolve_spec, timed_clock_s
+from fedbalancer.experiments.simulation import check_settings, resolve_spec, timed_clock_s
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.trust import check_trusted, code_of
 from fedbalancer.methods.names import canonical_name
@@ -45,10 +45,12 @@ class ComparisonPlan:
         extend: float = 2.0,
         rule: str = "fair",
         targets: Sequence[float] = TARGETS,
+        *,
+        varied: Sequence[str] = (),
     ) -> ComparisonPlan:
         """Check everything that can be wrong. The rounds of `base` are the task's, by which the budget is found; `rule`
         (fair or paper) is how the runs are evaluated and scored, `targets` are shares of the reference's final
-        accuracy, the main one first."""
+        accuracy, the main one first. `varied` are further methods that run with the same settings."""
         numbers = _numbers(seeds)
         methods = [canonical_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
@@ -61,9 +63,9 @@ class ComparisonPlan:
         rounds = {} if base.rounds is None else {"rounds": base.rounds}
         base = replace(base, method=methods[0], rounds=None, settings={**base.overrides, **rounds})
         task = base.load_task()
-        resolved = [resolve_spec(replace(base, method=method), task)[0] for method in methods]
+        check_settings([replace(base, method=method) for method in (*methods, *varied)], task)
         return cls(
-            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolved[0].rounds, extend=extend,
+            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolve_spec(base, task)[0].rounds, extend=extend,
             rule=check_rule(rule), targets=check_targets(targets),
         )  # fmt: skip
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.core.settings import Settings, resolve
+from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, merge, resolve
 from fedbalancer.core.task import Task
 from fedbalancer.data.tasks import load_task
 from fedbalancer.data.tasks.label_noise import with_label_noise
+from fedbalancer.methods.fields import described_settings
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
 from fedbalancer.methods.table import Method
 from fedbalancer.store import new_manifest
@@ -55,7 +56,7 @@ class RunOptions(TypedDict, total=False):
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise a sentence for a keyword that is no option; a setting is told where it belongs."""
     for name, value in options.items():
-        if name in Settings.model_fields and name not in RunOptions.__annotations__:
+        if (name in RUN_KEYS or is_policy_key(name)) and name not in RunOptions.__annotations__:
             raise BadSetting(f"{name} is a setting of the task or the method: settings={{{name!r}: {value!r}}}")
         if name not in RunOptions.__annotations__:
             raise UnknownName("option", name, tuple(RunOptions.__annotations__))
@@ -129,8 +130,8 @@ class RunSpec:
 
     @property
     def own_settings(self) -> Mapping[str, Any]:
-        """The settings in the brackets of the method's name, which go over all others."""
-        return parse_method_name(self.method).layer if isinstance(self.method, str) else self.method.settings
+        """The settings of the run in the brackets of the method's name; they take precedence over all others."""
+        return parse_method_name(self.method).settings if isinstance(self.method, str) else self.method.settings
 
     def load_task(self) -> Task:
         """The task itself."""
@@ -165,12 +166,12 @@ class RunSpec:
         except (AttributeError, TypeError, ValueError, BadSetting) as error:
             raise RunFolderError(f"this run has options of the wrong kind: {error}") from error
 
-    def manifest(self, task: Task, settings: Settings) -> dict[str, Any]:
+    def manifest(self, task: Task, settings: Settings, method: Method) -> dict[str, Any]:
         """What the run folder says about this run before it starts."""
         known = {"name": task.name, "variant": task.variant, "scale": self.scale, "users": self.users}
         return new_manifest(
             task={**known, "source": _if_named(self.task)},
-            settings=settings.model_dump(mode="json"),
+            settings=described_settings(settings, method),
             kernels=self.kernels(),
             **self.described(),
         )

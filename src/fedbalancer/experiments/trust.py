@@ -17,7 +17,9 @@ from pathlib import Path
 
 from fedbalancer.core.errors import UntrustedCode
 from fedbalancer.core.files import write_text
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.paths import cache_folder
+from fedbalancer.core.settings import merge
 from fedbalancer.data.own.toml import model_name
 from fedbalancer.data.registry import TASKS
 from fedbalancer.experiments.spec import RunSpec
@@ -78,8 +80,7 @@ def _of_task(task: object) -> Iterator[str]:
 
 
 def _slots(settings: Mapping[str, object]) -> list[tuple[object, object]]:
-    slots = settings.get("slots")
-    return list(slots.items()) if isinstance(slots, Mapping) else []
+    return [(key, value) for key, value in merge(settings).items() if key in SLOTS]
 
 
 def _of_attacks(settings: Mapping[str, object]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The policies of this project by slot, for those who name one in place of making it."""
+"""The built-in policies by slot, and how a text creates one."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedbalancer.client import policies
-from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.contracts import SLOTS
+from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.methods.names import WAITS, fixed_multiple
-from fedbalancer.methods.slots import SLOTS, build_policy, checked, load_policy, read_call
+from fedbalancer.methods.slots import build_policy, check_policy_type, load_policy, read_call
 from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
 
 
 def _classes(module: Any) -> dict[str, type]:
-    """The policies that a package offers, without its functions and states."""
-    found = {name: getattr(module, name) for name in module.__all__}
-    return {name: it for name, it in found.items() if isinstance(it, type) and not name.endswith("State")}
+    """Return the policies that a package exports, without its functions and states."""
+    exported = {name: getattr(module, name) for name in module.__all__}
+    return {name: it for name, it in exported.items() if isinstance(it, type) and not name.endswith("State")}
 
 
-KNOWN: Mapping[str, Mapping[str, type]] = {
+POLICIES: Mapping[str, Mapping[str, type]] = {
     "clients": _classes(clients),
     "deadline": _classes(deadline),
     "threshold": _classes(threshold),
@@ -28,24 +29,39 @@ KNOWN: Mapping[str, Mapping[str, type]] = {
     "late": _classes(late),
     **policies.KNOWN,
 }
+"""The built-in policies by slot and name."""
 
 
-def policy(slot: str, text: str) -> Any:
-    """What a text puts into a slot: `package.module:Class` of one's own, the name of a policy of ours, both with or
-    without keyword arguments; for the deadline also `kT`, k times T, and `inf`, which waits for all.
+def make_policy(slot: str, text: str) -> Any:
+    """Create a policy from a text.
 
-    >>> policy("deadline", ".5T"), policy("aggregate", "TrimmedMean(beta=.1)")
-    (FixedDeadline(multiple=0.5), TrimmedMean(beta=0.1))
+    Args:
+        slot: The slot of the policy.
+        text: A built-in policy or `package.module:Class`, both with or without keyword arguments. For the deadline also
+            `kT` (k times T) and `inf` (wait for all).
+
+    Returns:
+        The policy.
+
+    Raises:
+        UnknownName: If there is no such slot or built-in policy.
+        BadSetting: If the text cannot be read or the policy cannot be created.
+
+    Example:
+        >>> make_policy("deadline", ".5T"), make_policy("aggregate", "TrimmedMean(beta=.1)")
+        (FixedDeadline(multiple=0.5), TrimmedMean(beta=0.1))
     """
+    if not isinstance(text, str):
+        raise BadSetting(f"setting {slot} = {text!r} must be a policy, as in {slot}=package.module:Class")
     if slot == "deadline" and (multiple := fixed_multiple(text)) is not None:
         return deadline.FixedDeadline(multiple)
     if slot == "deadline" and text in WAITS:
         return deadline.WaitForShare()
     if slot not in SLOTS or ":" in text.partition("(")[0]:
         return load_policy(slot, text)
-    name, arguments = read_call(f"slots.{slot} = {text!r}", text)
-    if name in KNOWN[slot]:
-        return checked(slot, text, build_policy(slot, text, KNOWN[slot][name], arguments))
+    name, arguments = read_call(f"{slot} = {text!r}", text)
+    if name in POLICIES[slot]:
+        return check_policy_type(slot, text, build_policy(slot, text, POLICIES[slot][name], arguments))
     if name.isidentifier():
-        raise UnknownName(f"policy for slot {slot}:", name, KNOWN[slot])
+        raise UnknownName(f"policy for slot {slot}:", name, POLICIES[slot])
     return load_policy(slot, text)

@@ -7,7 +7,8 @@ from typing import Any
 
 from fedbalancer.core.contracts import Stateless
 from fedbalancer.core.errors import UnknownName
-from fedbalancer.methods.slots import SLOTS, lacking, needed
+from fedbalancer.core.contracts import SLOTS
+from fedbalancer.methods.slots import lacking, needed
 from fedbalancer.testing.checked import Checked, PolicyError
 from fedbalancer.testing.client_promises import CLIENT_PROMISES
 from fedbalancer.testing.server_promises import SERVER_PROMISES
