@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedbalancer.flower.local import Federation
+from fedbalancer.flower.federation import Federation
 from fedbalancer.server.deadline import peak_deadline
 
 APP = Path(__file__).parent.parent / "tests" / "flower" / "app"

@@ -18,7 +18,7 @@ from fedbalancer.server.clients import CappedParticipation, GroupFloor, Oort, Un
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline
 
 if find_spec("flwr"):
-    import fedbalancer.flower.own_aggregation  # noqa: F401 - a wrapper, too
+    import fedbalancer.flower.aggregation  # noqa: F401 - a wrapper, too
 
 QUESTIONS = sorted(name for name in vars(Traits) if not name.startswith("_"))
 

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
 
-from fedbalancer.flower.local import free_port
+from fedbalancer.flower.federation import free_port
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower"
 PORTS = ("9443", "9101", "9102", "9103")

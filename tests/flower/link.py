@@ -39,7 +39,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import Run
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from fedbalancer.flower.orders import TRAIN
+from fedbalancer.flower.messages import TRAIN
 
 Upload = tuple[Any, ObjectTree, dict[str, bytes]]
 """What the SuperLink stores of a message: its metadata, its tree of objects, and their bytes."""

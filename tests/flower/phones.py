@@ -11,9 +11,9 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedbalancer.flower import Strategy, balanced
+from fedbalancer.flower.client import answer
 from fedbalancer.flower.grid_engine import Waiting
-from fedbalancer.flower.hello import answer
-from fedbalancer.flower.orders import EVALUATE, HELLO
+from fedbalancer.flower.messages import EVALUATE, HELLO
 
 FEATURES = 4
 Change = Callable[[Message], Any]

@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.flower.evaluation import MOST_NAMES
 from fedbalancer.flower.events import LOGGED, line
-from fedbalancer.flower.metric_names import MOST_NAMES
 from fedbalancer.server.report_check import MOST_GROWTH, MOST_WEIGHT, SMALL_GROWTH
 
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
 
-from fedbalancer.flower.local import Federation, free_port
+from fedbalancer.flower.federation import Federation, free_port
 
 APP, FILE = Path(__file__).parent / "device", Path(__file__).parent.parent / "client" / "small.tflite"
 PATIENCE_S = 900.0

@@ -16,7 +16,7 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 
 from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.flower.evaluation import evaluation_of, unnamed
-from fedbalancer.flower.replies import own_metrics
+from fedbalancer.flower.messages import own_metrics
 
 
 class Evaluating(Phone):

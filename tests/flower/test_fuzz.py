@@ -28,13 +28,23 @@ from fedbalancer.client.compress import NoCompression, Quantised
 from fedbalancer.client.round import decode_summaries
 from fedbalancer.client.summary import Histogram, LossStatistics
 from fedbalancer.core.contracts import is_private
-from fedbalancer.flower import hello
-from fedbalancer.flower.downloads import ReplyLimit
-from fedbalancer.flower.layout import Faulty, ModelLayout
-from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, VERSION
-from fedbalancer.flower.reading import Expected, unpack
-from fedbalancer.flower.replies import MEASURED, PAYLOAD, RELEASED, SUMMARY, VECTOR, dashed, pack_update
-from fedbalancer.flower.wire import Refused, decode, list_objects
+from fedbalancer.flower.messages import (
+    ARRAYS,
+    MEASURED,
+    METRICS,
+    OURS,
+    PAYLOAD,
+    RELEASED,
+    SUMMARY,
+    VECTOR,
+    VERSION,
+    Faulty,
+    ModelLayout,
+    dashed,
+    pack_update,
+)
+from fedbalancer.flower.reading import Expected, read_greeting, unpack
+from fedbalancer.flower.wire import Refused, ReplyLimit, decode, list_objects
 
 SIZE = 20
 LAYOUT = ModelLayout.of(ArrayRecord({"w": Array(np.zeros((2, 3), dtype=np.float32))}))
@@ -159,7 +169,7 @@ def test_bytes_are_a_report_or_refused(examples: int, compress: Any, summary: An
             if message.has_error():
                 return
             with suppress(Faulty):
-                hello.read(message, 5.0, 100)
+                read_greeting(message, 5.0, 100)
             report, _ = unpack(message, expected, 100.0)
             if report is not None:
                 (counted,) = decode_summaries([report], policies, expected.order, lambda client: SIZE)

@@ -17,7 +17,7 @@ from flower.phones import FEATURES, Phone, World, weights_of
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedbalancer.core.errors import MissingData
-from fedbalancer.flower.replies import VECTOR
+from fedbalancer.flower.messages import VECTOR
 
 TRUTH = np.arange(1, FEATURES + 1)
 

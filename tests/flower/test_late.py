@@ -182,4 +182,4 @@ def test_a_client_that_is_out_of_time_goes_on_until_it_has_something_to_report(n
         )  # fmt: skip
         for _ in live.batches():
             pass
-        assert live.counted(live.done) == done, late
+        assert live.countable_batches(live.done) == done, late

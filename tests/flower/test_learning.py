@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 from flower.phones import Phone, World
 
-from fedbalancer.flower.overhead import Overheads
+from fedbalancer.flower.ledger import Overheads
 
 
 def reported(world: World, since: int = 3) -> float:

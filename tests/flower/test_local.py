@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from fedbalancer.flower.local import Federation
+from fedbalancer.flower.federation import Federation
 
 PARENT = """
 import subprocess, time

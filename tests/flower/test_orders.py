@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord
 from fedbalancer import method
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import resolve
-from fedbalancer.flower.orders import Instruction
+from fedbalancer.flower.messages import Instruction
 
 CLIENT = method("fedbalancer", resolve({"p": 0.75})).client
 TOLD = Instruction(
@@ -66,7 +66,7 @@ def test_the_learning_rate_is_found_where_it_was() -> None:
 def test_a_client_imports_no_server_policy() -> None:
     """A device needs neither the server's policies nor the settings of a run."""
     script = (
-        "import sys, fedbalancer.flower.torch_client, fedbalancer.flower.client, fedbalancer.flower.hello\n"
+        "import sys, fedbalancer.flower.client_apps, fedbalancer.flower.client\n"
         "above = ('server', 'methods', 'slots', 'settings', 'runs', 'report', 'engine')\n"
         "print([name for name in sys.modules if name.startswith(tuple('fedbalancer.' + one for one in above))])"
     )

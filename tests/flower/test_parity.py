@@ -19,8 +19,8 @@ from flower.fakegrid import Clock, FakeGrid, make_context
 from flwr.app import Message
 
 import fedbalancer.client.live
-import fedbalancer.flower.hello
-import fedbalancer.flower.model_app
+import fedbalancer.flower.client
+import fedbalancer.flower.client_apps
 from fedbalancer.client.summary import coarse
 from fedbalancer.core.contracts import is_private
 from fedbalancer.core.errors import BadSetting
@@ -29,10 +29,8 @@ from fedbalancer.core.task import Task
 from fedbalancer.core.types import Ledger, RoundResult
 from fedbalancer.flower import client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
-from fedbalancer.flower.layout import ModelLayout
-from fedbalancer.flower.ledger import ledger_of
-from fedbalancer.flower.orders import HELLO
-from fedbalancer.flower.overhead import Overheads
+from fedbalancer.flower.ledger import Overheads, ledger_of
+from fedbalancer.flower.messages import HELLO, ModelLayout
 from fedbalancer.methods.table import BASES, MODIFIERS, Method, method, setup_of
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
@@ -147,7 +145,7 @@ def on_flower(
 
     # The clients' clock stands still while they compute; they are held to what their devices take.
     time = SimpleNamespace(monotonic=lambda: phone.now_s, sleep=sleep)
-    for module in (fedbalancer.client.live, fedbalancer.flower.model_app, fedbalancer.flower.hello):
+    for module in (fedbalancer.client.live, fedbalancer.flower.client_apps, fedbalancer.flower.client):
         monkeypatch.setattr(module, "time", time)
     app = client_app(
         net, lambda context: devices.data[context.node_config["client-id"]],

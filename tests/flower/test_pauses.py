@@ -17,8 +17,8 @@ from flower.phones import Phone, World
 from flwr.app import Message
 
 from fedbalancer.core.types import FailedClient, Order, RoundPlan, RoundResult
-from fedbalancer.flower.orders import HELLO
-from fedbalancer.flower.pauses import FOR_TIME, MOST_ROUNDS, PATIENCE, Pauses
+from fedbalancer.flower.failures import FOR_TIME, MOST_ROUNDS, PATIENCE, Pauses
+from fedbalancer.flower.messages import HELLO
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline, UsefulWork
 
 OUTCOMES = ("completed", *FOR_TIME, "error", "invalid", "late", "unavailable")

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from fedbalancer.flower.downloads import ReplyLimit
-from fedbalancer.flower.pulls import LANES, ReplyPuller
+from fedbalancer.flower.mailbox import LANES, ReplyPuller
+from fedbalancer.flower.wire import ReplyLimit
 
 LIMIT = ReplyLimit(1, 10**6)
 
@@ -56,7 +56,7 @@ def test_a_reply_that_hangs_holds_up_nobody() -> None:
 
 
 def test_later_messages_keep_out_of_a_lane_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedbalancer.flower.pulls.HANGS_S", 0.1)
+    monkeypatch.setattr("fedbalancer.flower.mailbox.HANGS_S", 0.1)
     grid = Stuck()
     puller = ReplyPuller(grid, LIMIT)  # type: ignore[arg-type]
     try:

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from fedbalancer.flower.local import Federation
+from fedbalancer.flower.federation import Federation
 
 APP = Path(__file__).parent / "app"
 PATIENCE_S = 240.0

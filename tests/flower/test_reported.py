@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 
-from fedbalancer.flower.local import Federation
+from fedbalancer.flower.federation import Federation
 from fedbalancer.flower.template import write_app
 
 ROUNDS, LEAST = 9, 0.95

@@ -24,7 +24,7 @@ from fedbalancer.core.randomness import integer_seed, stream
 from fedbalancer.core.types import ClientWork
 from fedbalancer.flower import Strategy, balanced, client_app
 from fedbalancer.flower.grid_engine import Waiting
-from fedbalancer.flower.orders import Instruction
+from fedbalancer.flower.messages import Instruction
 from fedbalancer.methods.table import method
 from fedbalancer.paper.testbed.client import PhoneClock
 from fedbalancer.simulation.devices.many import DeviceDraw
@@ -181,7 +181,7 @@ def test_a_client_that_is_stopped_reports_the_state_that_counts(name: str, epoch
     with model.training(weights, (x, y), live.work()) as training:
         found = live.train_by(training)
     counted = round(5 * epochs)
-    assert (live.done, live.counted(live.done)) == ((7, 7) if "batches" in name else (7, 5))
+    assert (live.done, live.countable_batches(live.done)) == ((7, 7) if "batches" in name else (7, 5))
     wanted = model.train(weights, (x, y), live.work(counted))
     assert found is not None
     assert found.update == pytest.approx(wanted.update, abs=1e-6)

@@ -20,10 +20,10 @@ from flwr.supercore.inflatable.inflatable_object import get_object_type_from_obj
 
 from fedbalancer.client.summary import Histogram
 from fedbalancer.core.errors import MissingData
-from fedbalancer.flower.downloads import ReplyLimit
-from fedbalancer.flower.layout import ModelLayout
-from fedbalancer.flower.pulls import LANES, ReplyPuller
+from fedbalancer.flower.mailbox import LANES, ReplyPuller
+from fedbalancer.flower.messages import ModelLayout
 from fedbalancer.flower.reading import unpack
+from fedbalancer.flower.wire import ReplyLimit
 
 
 def objects_of(upload: Upload, kind: str) -> list[str]:
@@ -113,7 +113,7 @@ def test_a_reply_that_cannot_be_read_costs_its_sender_only(monkeypatch: pytest.M
             raise IndexError("index 64 is out of bounds")
         return unpack(message, expected, round_trip_s)
 
-    monkeypatch.setattr("fedbalancer.flower.round.unpack", read)
+    monkeypatch.setattr("fedbalancer.flower.open_round.unpack", read)
     check_one_is_left_out(LinkedWorld(Phone(0), Phone(1), Phone(2)), "fedavg+wfa")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from builders import make_ledger, make_report, make_result
 
 from fedbalancer.core.types import FailedClient, RoundResult
-from fedbalancer.server.suspensions import INVALID, MOST_ROUNDS, Suspensions
+from fedbalancer.server.suspensions import INVALID, MAX_ROUNDS, Suspensions
 
 
 def offence(client: str, round: int, *good: str) -> RoundResult:
@@ -21,7 +21,7 @@ def test_an_offender_sits_out_one_round_then_two_then_four() -> None:
     for _ in range(4):
         suspensions = suspensions.after(offence("c1", round, "c0"))
         last = round
-        while suspensions.without(["c0", "c1"], round) == ["c0"]:
+        while suspensions.eligible(["c0", "c1"], round) == ["c0"]:
             round += 1
         out.append(round - last)
         round += 1
@@ -30,7 +30,7 @@ def test_an_offender_sits_out_one_round_then_two_then_four() -> None:
 
 def test_no_more_than_64_rounds_and_a_sound_report_makes_good() -> None:
     suspensions = Suspensions({"c1": 40}, {"c1": 3}).after(offence("c1", 10, "c0"))
-    assert suspensions.until["c1"] == 10 + MOST_ROUNDS
+    assert suspensions.until["c1"] == 10 + MAX_ROUNDS
     assert suspensions.after(make_result([make_report("c1")])) == Suspensions()
 
 
@@ -46,20 +46,20 @@ def test_rounds_in_which_all_were_wrong_are_counted() -> None:
 
 
 def test_who_does_not_answer_sits_out_as_long_until_it_reports_or_restarts() -> None:
-    suspensions = Suspensions().unanswered(["c1"], 3)
+    suspensions = Suspensions().suspend_silent(["c1"], 3)
     assert (suspensions.until, suspensions.silent) == ({"c1": 4}, ("c1",))
-    twice = suspensions.unanswered(["c1", "c2"], 6)
+    twice = suspensions.suspend_silent(["c1", "c2"], 6)
     assert twice.until == {"c1": 8, "c2": 7}
-    assert twice.answering(["c1", "c0"]) == Suspensions({"c2": 1}, {"c2": 7}, silent=("c2",))
+    assert twice.clear_silent(["c1", "c0"]) == Suspensions({"c2": 1}, {"c2": 7}, silent=("c2",))
     assert twice.after(make_result([make_report("c1"), make_report("c2")])) == Suspensions()
     invalid = suspensions.after(offence("c1", 6, "c0"))
     assert invalid.until == {"c1": 8}
-    assert invalid.answering(["c1"]) is invalid, "a restart does not excuse an invalid report"
-    assert Suspensions().unanswered([], 3) == Suspensions()
+    assert invalid.clear_silent(["c1"]) is invalid, "a restart does not excuse an invalid report"
+    assert Suspensions().suspend_silent([], 3) == Suspensions()
 
 
 def test_rows_are_those_of_the_others_or_all_if_there_are_none() -> None:
     ledger, suspensions = make_ledger([10, 10, 10]), Suspensions({"c1": 1, "gone": 1}, {"c1": 5})
-    assert suspensions.rows_without(ledger, np.array([0, 1, 2]), 4).tolist() == [0, 2]
-    assert suspensions.rows_without(ledger, np.array([0, 1, 2]), 5).tolist() == [0, 1, 2]
-    assert suspensions.rows_without(ledger, np.array([1]), 4).tolist() == [1]
+    assert suspensions.eligible_rows(ledger, np.array([0, 1, 2]), 4).tolist() == [0, 2]
+    assert suspensions.eligible_rows(ledger, np.array([0, 1, 2]), 5).tolist() == [0, 1, 2]
+    assert suspensions.eligible_rows(ledger, np.array([1]), 4).tolist() == [1]

@@ -19,7 +19,7 @@ from fedbalancer.cli.errors import Commands, with_clear_errors
 from fedbalancer.core.errors import BadSetting, MissingData
 
 if TYPE_CHECKING:
-    from fedbalancer.flower.local import Federation
+    from fedbalancer.flower.federation import Federation
 
 flower = typer.Typer(
     cls=Commands,
@@ -71,7 +71,7 @@ def try_(
     _check_app(folder)
     if find_spec("flwr") is None:
         raise MissingData("this needs flwr; install it: pip install 'fedbalancer[flower]'")
-    from fedbalancer.flower.local import Federation
+    from fedbalancer.flower.federation import Federation
 
     # As Ctrl-C does, so that the processes below end with this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -15,39 +15,31 @@ The engine of this world lives here too, beside its public face: `grid_engine.py
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbalancer.flower.aggregate import FlowerAggregator
-    from fedbalancer.flower.client import LocalRound, balanced
-    from fedbalancer.flower.device_client import device_app
-    from fedbalancer.flower.hello import introduce
+    from fedbalancer.flower.aggregation import FlowerAggregator
+    from fedbalancer.flower.client import LocalRound, balanced, introduce
+    from fedbalancer.flower.client_apps import client_app, device_app
     from fedbalancer.flower.strategy import Strategy
-    from fedbalancer.flower.torch_client import client_app
 
 _HOMES = {
-    "FlowerAggregator": "aggregate",
-    "Strategy": "strategy",
+    "FlowerAggregator": "aggregation",
     "LocalRound": "client",
+    "Strategy": "strategy",
     "balanced": "client",
-    "client_app": "torch_client",
-    "device_app": "device_client",
-    "introduce": "hello",
+    "client_app": "client_apps",
+    "device_app": "client_apps",
+    "introduce": "client",
 }
 
 __all__ = ["FlowerAggregator", "LocalRound", "Strategy", "balanced", "client_app", "device_app", "introduce"]
-_OLD = {"Work": "LocalRound"}
-"""Names of an earlier version, which still work."""
 
 
 def __getattr__(name: str) -> Any:
-    # Found when first used, so that the package can be named where flwr is not installed.
+    # Imported at first use, so that this package can be imported without flwr.
     from importlib import import_module
 
-    if name in _OLD:
-        warnings.warn(f"fedbalancer.flower.{name} is now {_OLD[name]}", FutureWarning, stacklevel=2)
-        name = _OLD[name]
     if name in _HOMES:
         return getattr(import_module(f"fedbalancer.flower.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'fedbalancer.flower' has no attribute {name!r}")

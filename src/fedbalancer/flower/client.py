@@ -13,7 +13,10 @@ What a client does in a round is `client/round.py`; this carries it: messages in
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -25,11 +28,36 @@ from fedbalancer.client.policies import ClientPolicies, of_client
 from fedbalancer.core.contracts import is_private
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights
-from fedbalancer.flower.compat import Array, ArrayRecord, Context, Message, RecordDict, reply_to
-from fedbalancer.flower.layout import Faulty, ModelLayout
+from fedbalancer.flower.compat import (
+    Array,
+    ArrayRecord,
+    ClientApp,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+    reply_to,
+)
 from fedbalancer.flower.memory import Keeper, SavedMemory
-from fedbalancer.flower.orders import ARRAYS, OURS, Instruction
-from fedbalancer.flower.replies import Measured, checked_metrics, pack_report, pack_stopped, pack_update
+from fedbalancer.flower.messages import (
+    ARRAYS,
+    METRICS,
+    MOST_LATENCIES,
+    OURS,
+    VERSION,
+    Faulty,
+    Instruction,
+    Measured,
+    ModelLayout,
+    check_version,
+    checked_metrics,
+    pack_report,
+    pack_stopped,
+    pack_update,
+    text,
+)
+from fedbalancer.flower.mods import check_app_mods
 
 
 def balanced(
@@ -242,3 +270,81 @@ class LocalRound:
         if len(arrays) != len(self.arrays):
             raise BadData(f"{len(arrays)} arrays for a model of {len(self.arrays)}")
         return ArrayRecord({name: Array(np.asarray(a)) for name, a in zip(self.arrays, arrays, strict=True)})
+
+
+CLIENT_ID, PARTITION = "client-id", "partition-id"
+
+
+"""Keys of a node's configuration that say who it is; the first wins."""
+
+
+CLIENT = "FEDBALANCER_CLIENT"
+
+
+ACTION = "fedbalancer"
+
+
+BatchSeconds = Callable[[Context, int, int], Sequence[float]]
+
+
+"""(context, batch size, count) -> seconds of so many training batches, measured now."""
+
+
+def client_id(context: Context) -> str:
+    """Who this client is, also after a restart: `client-id` of the node's configuration, the environment variable
+    FEDBALANCER_CLIENT, or `partition-id`. Without any of them the id of the node, which stays the same over a restart
+    only where nodes are authenticated."""
+    named = str(context.node_config.get(CLIENT_ID, "") or os.environ.get(CLIENT, ""))
+    if named:
+        return named
+    partition = context.node_config.get(PARTITION)
+    return f"node-{context.node_id}" if partition is None else f"client-{partition}"
+
+
+def introduce(
+    app: ClientApp,
+    size: Callable[[Context], int],
+    *,
+    batch_s: BatchSeconds | None = None,
+    fingerprint: Callable[[Context], str] = lambda context: "",
+) -> ClientApp:
+    """Let an app answer the server's first question. `size` tells the client's number of samples, `batch_s` times a few
+    training batches (without it the server assumes the speed of the others, until the first report), `fingerprint`
+    names the data, so that a loss list of other data is not taken for its own."""
+    check_app_mods(app)
+
+    @app.query(ACTION)
+    def hello(message: Message, context: Context) -> Message:
+        check_app_mods(app)  # again: the train function may have been registered after `introduce`
+        return answer(message, context, size(context), batch_s, fingerprint(context))
+
+    return app
+
+
+def answer(
+    message: Message,
+    context: Context,
+    size: int,
+    batch_s: BatchSeconds | None = None,
+    fingerprint: str = "",
+    clock: Callable[[], float] | None = None,
+) -> Message:
+    """The reply to the server's first question; what was measured is remembered for the first selection of samples."""
+    clock = clock or time.monotonic
+    started = clock()
+    asked = message.content.config_records[OURS]
+    check_version(asked)
+    count, batch_size = (asked[name] for name in ("latencies", "batch-size"))
+    if not isinstance(count, int) or not isinstance(batch_size, int) or not 1 <= count <= MOST_LATENCIES:
+        raise BadSetting(f"the server asks for {count!r} latencies of batches of {batch_size!r}")
+    measured = [float(seconds) for seconds in batch_s(context, batch_size, count)] if batch_s is not None else []
+    client = client_id(context)
+    keeper = Keeper(context, text(asked, "run-key"), client, size, fingerprint)
+    memory = keeper.load()
+    if not memory.now.batch_s_count and measured:
+        now = replace(memory.now, batch_s_sum=sum(measured), batch_s_count=len(measured))
+        keeper.save(replace(memory, now=now))
+    busy_s = clock() - started
+    ours = ConfigRecord({"version": VERSION, "client": client})
+    metrics = MetricRecord({"num-examples": size, "batch-s": measured, "busy-s": busy_s})
+    return reply_to(message, RecordDict({OURS: ours, METRICS: metrics}), busy_s)

@@ -4,21 +4,59 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Letter
-from fedbalancer.flower.metric_names import MetricNames
-from fedbalancer.flower.orders import ARRAYS, CONFIG, EVALUATE
-from fedbalancer.flower.replies import WEIGHT
+from fedbalancer.flower.messages import ARRAYS, CONFIG, EVALUATE, WEIGHT, Faulty
 from fedbalancer.server.report_check import BIGGEST_LOSS, MOST_WEIGHT, heaviest
 
 if TYPE_CHECKING:
     from fedbalancer.flower.grid_engine import GridEngine
+
+MOST_NAMES = 100
+
+
+class MetricNames:
+    """The names admitted so far, at most `MOST_NAMES` in a run beside the number of samples. Of new names those that
+    most clients send come first, so that one client cannot keep out the metrics of the others."""
+
+    def __init__(self, say: Callable[..., None], names: Iterable[str] = ()) -> None:
+        self._say, self.names = say, set(names)
+        self._refused = False
+
+    def kept(self, contents: Sequence[RecordDict]) -> list[RecordDict]:
+        """The clients' metrics without those whose names are not admitted."""
+        sent = Counter(name for content in contents for name in _names(content))
+        fresh = sorted((name for name in sent if name not in self.names), key=lambda name: (-sent[name], name))
+        room = MOST_NAMES - len(self.names)
+        self.names |= set(fresh[:room])
+        refused = set(fresh[room:])
+        if refused and not self._refused:
+            self._refused = True
+            self._say("metrics not recorded", names=sorted(refused)[:3], count=len(refused), most=MOST_NAMES)
+        return [_without(content, refused) for content in contents]
+
+
+def _names(content: RecordDict) -> set[str]:
+    return {name for record in content.metric_records.values() for name in record if name != WEIGHT}
+
+
+def _without(content: RecordDict, refused: set[str]) -> RecordDict:
+    if not refused & _names(content):
+        return content
+    records = {
+        kind: MetricRecord({name: value for name, value in record.items() if name not in refused})
+        for kind, record in content.metric_records.items()
+    }
+    return RecordDict({**content, **records})
+
 
 EVALUATE_S, SOON_S = 120.0, 10.0
 """How long the clients have to evaluate a model, and how long the second half at least once the first is in."""
@@ -145,3 +183,34 @@ def _checked(message: Message) -> RecordDict:
             if set(_words(name)) & set(words) and isinstance(value, int | float) and not low <= value <= high:
                 raise Faulty(f"{name} {value:g}, which must be from {low:g} to {high:g}")
     return message.content
+
+
+@dataclass(frozen=True)
+class Evaluators:
+    """Which clients evaluate: a `fraction` of those that are there, and at least so many; none where it is 0."""
+
+    fraction: float = 0.0
+    least: int = 0
+
+    @classmethod
+    def of(
+        cls, federated: bool, fraction: float | None, least: int | None, fruitless_rounds: Iterable[str]
+    ) -> Evaluators:  # fmt: skip
+        """What the arguments say. `fruitless_rounds` names what else was given for an evaluation on clients."""
+        if fraction is not None and not 0 <= fraction <= 1:
+            raise BadSetting(f"fraction_evaluate = {fraction} must be from 0 to 1")
+        if least is not None and least < 0:
+            raise BadSetting(f"min_evaluate_nodes = {least} must be at least 0")
+        if federated and fraction == 0:
+            raise BadSetting("federated_evaluate=True and fraction_evaluate = 0 contradict each other")
+        given = [*fruitless_rounds, *([] if least is None else ["min_evaluate_nodes"])]
+        if not federated and fraction is None and given:
+            raise BadSetting(f"{given[0]} would have no effect: clients evaluate only with federated_evaluate=True")
+        share = (1.0 if federated else 0.0) if fraction is None else float(fraction)
+        return cls(share, (least or 0) if share else 0)
+
+    def drawn(self, clients: Sequence[str], seed: int, round: int) -> list[str]:
+        """Those that evaluate after a round, in order of id."""
+        count = min(max(int(len(clients) * self.fraction), self.least), len(clients))
+        rng = stream(seed, "evaluate", round)
+        return sorted(clients[place] for place in rng.choice(len(clients), count, replace=False).tolist())

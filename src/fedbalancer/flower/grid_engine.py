@@ -3,34 +3,51 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fedbalancer.core.errors import MissingData
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import UNDER_WAY, Evaluation, IndexArray, Ledger, RoundPlan, RoundResult, Weights
-from fedbalancer.flower import hello
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Message, RecordDict
-from fedbalancer.flower.downloads import ReplyLimit
-from fedbalancer.flower.evaluation import asked, evaluation_of, pooled, questions
+from fedbalancer.flower.evaluation import MetricNames, asked, evaluation_of, pooled, questions
 from fedbalancer.flower.events import Events, line
-from fedbalancer.flower.late import LateReports
-from fedbalancer.flower.layout import ModelLayout
-from fedbalancer.flower.ledger import joined, with_network
+from fedbalancer.flower.failures import Pauses
+from fedbalancer.flower.ledger import Overheads, Speeds, joined, with_network
 from fedbalancer.flower.mailbox import Arrival, Mailbox
-from fedbalancer.flower.metric_names import MetricNames
+from fedbalancer.flower.messages import EVALUATE, HELLO, TRAIN, Instruction, ModelLayout
 from fedbalancer.flower.nodes import Nodes
-from fedbalancer.flower.orders import EVALUATE, HELLO, TRAIN, Instruction
-from fedbalancer.flower.overhead import Overheads
-from fedbalancer.flower.pauses import Pauses
-from fedbalancer.flower.reading import batch_s_of, busy_s
-from fedbalancer.flower.round import OpenRound
-from fedbalancer.flower.speeds import Speeds
-from fedbalancer.flower.waiting import WAITING, Waiting
+from fedbalancer.flower.open_round import LateReports, OpenRound
+from fedbalancer.flower.reading import MOST_SAMPLES, batch_s_of, busy_s, question
+from fedbalancer.flower.wire import ReplyLimit
 from fedbalancer.methods.table import Method
 from fedbalancer.privacy.spending import RELEASES
 from fedbalancer.server.suspensions import Suspensions
 from fedbalancer.store.privacy import spending_for
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How the engine waits. `grace_s` is what a message lives beyond its deadline, `poll_s` how often replies are asked
+    for, `settle_s` how long a new round waits for clients that have yet to answer the last one (for enough of them, or
+    for `everybody`), `timeout_s` how long a round without a deadline may take, and how long the server waits for
+    anybody to be there. `clock` and `sleep` are the wall's and replies are pulled in the
+    `background`, unless a test brings its own time."""
+
+    poll_s: float = 0.25
+    grace_s: float = 5.0
+    settle_s: float = 4.0
+    timeout_s: float = 3600.0
+    everybody: bool = False
+    background: bool = True
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+WAITING = Waiting()
+
 
 __all__ = ["WAITING", "GridEngine", "Waiting"]
 
@@ -54,7 +71,7 @@ class GridEngine:
         run_key: str,
         waiting: Waiting = WAITING,
         overheads: Overheads | None = None,
-        most_samples: int = hello.MOST_SAMPLES,
+        most_samples: int = MOST_SAMPLES,
         authenticated_nodes: bool = False,
         train_config: Mapping[str, Any] | None = None,
         evaluate_config: Mapping[str, Any] | None = None,
@@ -72,14 +89,14 @@ class GridEngine:
         self.say, self.counts = self._events.say, self._events.counts
         self.grid, self.late_counts = grid, method.late.rule() != "lost"
         self.mailbox = Mailbox(grid, ReplyLimit.of(layout), waiting.clock, waiting.background)
-        asked = hello.question(run_key, settings.batch_size, settings.latency_samples)
+        asked = question(run_key, settings.batch_size, settings.latency_samples)
         self.nodes = Nodes(self.mailbox, asked, waiting.clock, self.say, most_samples, authenticated_nodes)
         self.spending = spending_for(method, settings, ["unavailable", UNDER_WAY])
         self.ledger: Ledger | None = None
         self.accepted: dict[str, int] = {}
         self.speeds, self.empty_rounds = Speeds(), 0
         self.suspensions, self.pauses, self.played = Suspensions(), Pauses(), 0
-        self.unanswered: set[str] = set()
+        self.suspend_silent: set[str] = set()
         self._window_s, self._settled = 0.0, False
         self._round: OpenRound | None = None
         self.answers: list[Arrival] = []
@@ -152,8 +169,8 @@ class GridEngine:
         """Who sits out after `played` rounds: also those that left an order unanswered, until they restart."""
         restarted, self.nodes.returned = self.nodes.returned, set()
         self.pauses.forget(restarted)
-        silent, self.unanswered = self.unanswered - restarted, set()
-        suspensions = suspensions.answering(restarted).unanswered(sorted(silent), played)
+        silent, self.suspend_silent = self.suspend_silent - restarted, set()
+        suspensions = suspensions.clear_silent(restarted).suspend_silent(sorted(silent), played)
         for client in sorted(silent):
             self.say("sits out", client=client, round=played, until=suspensions.until[client], why="it did not answer")
         self.suspensions, self.played = suspensions, played
@@ -161,7 +178,7 @@ class GridEngine:
 
     def _free(self) -> tuple[list[str], list[str]]:
         present = (client for client in self.nodes.present() if client in self.known.position and self._may(client))
-        there = self.pauses.without(self.suspensions.without(present, self.played), self.played)
+        there = self.pauses.without(self.suspensions.eligible(present, self.played), self.played)
         busy = self.mailbox.busy() | self.late.clients
         return [client for client in there if client not in busy], [client for client in there if client in busy]
 
@@ -267,7 +284,7 @@ class GridEngine:
                     self.overheads.at_least(sent.client, sent.ttl_s - sent.budget_s)
                 self.say("no reply", client=sent.client, round=sent.round)
                 self.nodes.silent.add(sent.node)
-                self.unanswered.add(sent.client)
+                self.suspend_silent.add(sent.client)
         self.mailbox.expired.clear()
 
     def _too_late(self, arrival: Arrival) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.flower.arguments import Evaluators
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, FlowerStrategy, Grid, Message, MetricRecord
-from fedbalancer.flower.evaluation import Pool, pooled, questions
+from fedbalancer.flower.evaluation import Evaluators, Pool, pooled, questions
 
 if TYPE_CHECKING:
     from fedbalancer.flower.run import Run

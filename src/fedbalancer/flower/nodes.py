@@ -7,12 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fedbalancer.flower import hello
 from fedbalancer.flower.compat import RecordDict
-from fedbalancer.flower.hello import Greeting
-from fedbalancer.flower.layout import Faulty
 from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox
-from fedbalancer.flower.orders import HELLO
+from fedbalancer.flower.messages import HELLO, Faulty
+from fedbalancer.flower.reading import MOST_SAMPLES, Greeting, read_greeting
 
 PATIENCE = 3
 """Failed greetings after which no other is expected of a node."""
@@ -26,7 +24,7 @@ class Nodes:
 
     def __init__(
         self, mailbox: Mailbox, question: RecordDict, clock: Callable[[], float], say: Say,
-        most_samples: int = hello.MOST_SAMPLES, authenticated: bool = False, hello_s: float = 180.0,
+        most_samples: int = MOST_SAMPLES, authenticated: bool = False, hello_s: float = 180.0,
         again_s: float = 20.0,
     ) -> None:  # fmt: skip
         self._mailbox, self._question = mailbox, question
@@ -67,7 +65,7 @@ class Nodes:
             if arrival.message.has_error():
                 error = arrival.message.error
                 raise Faulty(f"error {error.code}: {error.reason}")
-            greeting = hello.read(arrival.message, arrival.seconds, self.most_samples)
+            greeting = read_greeting(arrival.message, arrival.seconds, self.most_samples)
             self._check_identity(greeting.client, node)
         except Faulty as problem:
             self._say("node not introduced", node=node, why=str(problem))

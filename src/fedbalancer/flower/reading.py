@@ -14,13 +14,19 @@ from fedbalancer.client.round import received
 from fedbalancer.core.contracts import Compressor, Summarizer, is_private
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ClientReport, Order, Summary, Timings, Weights
-from fedbalancer.flower.compat import ArrayRecord, Message, RecordDict
-from fedbalancer.flower.hello import MOST_SAMPLES
-from fedbalancer.flower.layout import Faulty, ModelLayout, read_array
-from fedbalancer.flower.orders import ARRAYS, METRICS, OURS, check_version, text
-from fedbalancer.flower.replies import (
+from fedbalancer.flower.compat import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    RecordDict,
+)
+from fedbalancer.flower.messages import (
+    ARRAYS,
     BATCH_S,
     MEASURED,
+    METRICS,
+    MOST_LATENCIES,
+    OURS,
     PAYLOAD,
     RELEASED,
     SIZE,
@@ -28,11 +34,20 @@ from fedbalancer.flower.replies import (
     SUMMARY,
     TRAINED,
     VECTOR,
+    VERSION,
+    Faulty,
     Measured,
+    ModelLayout,
+    check_version,
     dashed,
+    read_array,
+    text,
 )
 from fedbalancer.server.report_check import fault, size_fault
 
+MOST_SAMPLES = 100_000
+"""Samples that a client may have; default of `Strategy(most_samples=...)`."""
+MOST_BATCH_S = 3600.0
 BIGGEST_CHANGE = 1e9
 """Of one parameter in one round; more is a number that is finite only by accident."""
 BIGGEST_STATISTIC = 1e50
@@ -204,3 +219,39 @@ def _number(metrics: Mapping[str, Any], name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise Faulty(f"{name} {value!r}, which must be a finite number")
     return float(value)
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What a client said of itself. `network_s` is what the greeting took beside the client's own work."""
+
+    client: str
+    size: int
+    batch_s: tuple[float, ...]
+    network_s: float
+
+
+def question(run_key: str, batch_size: int, latencies: int) -> RecordDict:
+    """What the server asks a node that it does not know yet."""
+    asked: dict[str, Any] = {"version": VERSION, "run-key": run_key, "batch-size": batch_size, "latencies": latencies}
+    return RecordDict({OURS: ConfigRecord(asked)})
+
+
+def read_greeting(message: Message, round_trip_s: float, most_samples: int) -> Greeting:
+    """The greeting in a reply, or `Faulty` with what is wrong in it."""
+    try:
+        ours, metrics = message.content.config_records[OURS], message.content.metric_records[METRICS]
+        check_version(ours)
+        client = text(ours, "client")
+    except (KeyError, ValueError, BadSetting) as error:
+        raise Faulty(f"no greeting of this wire format: {error}") from error
+    size, latencies, busy_s = metrics.get("num-examples"), metrics.get("batch-s"), metrics.get("busy-s")
+    if not client or isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= most_samples:
+        raise Faulty(f"client {client!r} with {size!r} samples; 1 to {most_samples} are allowed (most_samples)")
+    if not isinstance(latencies, list) or len(latencies) > MOST_LATENCIES:
+        raise Faulty("batch latencies that are no short list")
+    if any(not 0 < seconds <= MOST_BATCH_S for seconds in latencies):
+        raise Faulty(f"a batch latency that is not a number over 0 and up to {MOST_BATCH_S:g} s")
+    if not isinstance(busy_s, int | float) or not 0 <= busy_s < math.inf:
+        raise Faulty(f"busy seconds {busy_s!r}")
+    return Greeting(client, size, tuple(float(s) for s in latencies), max(round_trip_s - busy_s, 0.0))

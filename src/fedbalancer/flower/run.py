@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -11,20 +12,16 @@ import numpy as np
 
 from fedbalancer.core.files import readable
 from fedbalancer.core.types import Evaluation, Ledger, RoundResult, ServerState, Weights
-from fedbalancer.flower.changes import spoken
+from fedbalancer.flower.aggregation import OwnAggregation, sent_with_orders
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result, kept, taken_up
 from fedbalancer.flower.evaluation import asked, evaluation_of, unnamed, weighted_mean
-from fedbalancer.flower.foreign import sent_with_orders
-from fedbalancer.flower.fruitless import FruitlessRounds
+from fedbalancer.flower.failures import FruitlessRounds
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.hooks import overrides
-from fedbalancer.flower.layout import ModelLayout
 from fedbalancer.flower.ledger import ledger_of, with_network
-from fedbalancer.flower.own_aggregation import OwnAggregation
+from fedbalancer.flower.messages import WEIGHT, ModelLayout
 from fedbalancer.flower.reading import CLOCK_SLACK_S
-from fedbalancer.flower.recorder import RunRecorder, manifest_of
-from fedbalancer.flower.replies import WEIGHT
-from fedbalancer.flower.results import figures_of, metrics_of_round, restore_metrics
+from fedbalancer.flower.recorder import RunRecorder, manifest_of, spoken
 from fedbalancer.methods.table import setup_of
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
@@ -32,6 +29,38 @@ from fedbalancer.store.privacy import described_privacy, privacy_rows
 
 if TYPE_CHECKING:
     from fedbalancer.flower.strategy import Strategy
+
+METRICS_OF_ROUNDS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+"""What Flower's `Result` calls the metrics of the rounds."""
+
+
+def figures_of(result: RoundResult) -> dict[str, Any]:
+    """What a round was like."""
+    order, reports = result.plan.order, result.reports
+    counts = sum(report.summary.loss_count for report in reports)
+    loss = sum(report.summary.loss_sum for report in reports) / counts if counts else math.nan
+    joined = sum(report.staleness > 0 for report in reports)
+    late = {} if result.plan.late == "lost" else {"joined": joined, "under_way": len(result.under_way)}
+    return late | {
+        "deadline_s": float(order.deadline_s), "seconds": result.seconds, "selected": len(result.plan.cohort),
+        "completed": len(reports), "loss_threshold": order.loss_threshold, "train_loss": loss,
+        "num-examples": int(sum(report.summary.trained for report in reports)),
+    }  # fmt: skip
+
+
+def metrics_of_round(result: Result, number: int) -> dict[str, Any]:
+    """The metrics of one round, for the journal."""
+    found = {kind: getattr(result, kind).get(number) for kind in METRICS_OF_ROUNDS}
+    return {"round": number, **{kind: dict(metrics) for kind, metrics in found.items() if metrics is not None}}
+
+
+def restore_metrics(result: Result, saved: Iterable[Mapping[str, Any]]) -> None:
+    """Put the metrics of earlier rounds, as `metrics_of_round` gave them, into a result."""
+    for notes in saved:
+        for kind in METRICS_OF_ROUNDS:
+            if kind in notes:
+                getattr(result, kind)[int(notes["round"])] = MetricRecord(dict(notes[kind]))
+
 
 CONFIGURATIONS = ("configure_train", "configure_evaluate")
 """Whose configuration is kept with the checkpoint: as in Flower, what they change of it stays changed."""

@@ -15,14 +15,13 @@ from fedbalancer.core.contracts import trait
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.paths import cache_folder
 from fedbalancer.core.settings import resolve
-from fedbalancer.flower.arguments import Evaluators, check_others, least_clients
+from fedbalancer.flower.aggregation import with_aggregation
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
-from fedbalancer.flower.evaluation import Pool
-from fedbalancer.flower.foreign import with_aggregation
-from fedbalancer.flower.fruitless import checked_limit
+from fedbalancer.flower.evaluation import Evaluators, Pool
+from fedbalancer.flower.failures import checked_limit
 from fedbalancer.flower.grid_engine import WAITING, Waiting
-from fedbalancer.flower.hello import MOST_SAMPLES
 from fedbalancer.flower.hooks import RoundHooks, overrides
+from fedbalancer.flower.reading import MOST_SAMPLES
 from fedbalancer.flower.recorder import RunRecorder, ending, folder_of
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods.modifiers import LAST
@@ -32,6 +31,43 @@ from fedbalancer.methods.table import SLOTS, Method
 from fedbalancer.methods.table import method as method_of
 from fedbalancer.server.report_check import MOST_WEIGHT
 from fedbalancer.store.privacy import model_claim
+
+ELSEWHERE = {
+    "fraction_train": "a method plans with a fixed number of clients a round, clients_per_round",
+    "min_train_nodes": "a method plans with a fixed number of clients a round, clients_per_round",
+}
+"""Arguments of Flower's strategies that are said in another way here."""
+FIXED = {
+    "weighted_by_key": ("num-examples", "updates weigh by the samples trained, which the server checks"),
+    "arrayrecord_key": ("arrays", "clients of fedbalancer look for the model there"),
+    "configrecord_key": ("config", "clients of fedbalancer look for the configuration there"),
+}
+"""Arguments with one value that is true here, and why."""
+DEFAULT_CLIENTS = 2
+
+
+def check_others(given: Mapping[str, Any]) -> None:
+    """Refuse what would have no effect, by name."""
+    for name, value in given.items():
+        if name in ELSEWHERE:
+            raise BadSetting(f"{name} = {value!r} would have no effect: {ELSEWHERE[name]}")
+        if name not in FIXED:
+            raise TypeError(f"Strategy got an unexpected keyword argument {name!r}")
+        only, why = FIXED[name]
+        if value != only:
+            raise BadSetting(f"{name} = {value!r} must be {only!r}: {why}")
+
+
+def least_clients(min_clients: int | None, min_available_nodes: int | None) -> int:
+    """How many clients the first round waits for, by our name for it or by Flower's."""
+    said = {number for number in (min_clients, min_available_nodes) if number is not None}
+    if len(said) > 1:
+        raise BadSetting(f"min_clients = {min_clients} and min_available_nodes = {min_available_nodes} say the same")
+    least = said.pop() if said else DEFAULT_CLIENTS
+    if least < 1:
+        raise BadSetting(f"min_clients = {least} must be at least 1")
+    return least
+
 
 _log = logging.getLogger("flwr.fedbalancer")
 

@@ -1,4 +1,4 @@
-"""For whom the model has become worse since it first heard of them."""
+"""The increase of clients' losses since their first report."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ import numpy as np
 from fedbalancer.core.types import FloatArray
 
 ROUNDING = 1e-6
-"""First losses are kept in four bytes."""
+"""Tolerance, because first losses are stored in four bytes."""
 
 
 def loss_increase_ratio(first: Any, now: Any) -> FloatArray:
-    """How many times its first loss a client's loss is, at least 1; and 1 where either is not known, or was carried
-    under 0 by noise.
+    """Return each client's loss as a multiple of its first loss, at least 1.
 
-    A client that pushes the model away from its own data says so itself: its losses rise where those of others fall.
-    One that lies about that is chosen less where clients are chosen by their losses; and nobody can say it of another.
+    A client that pulls the model away from its own data reveals this itself: its loss rises while those of others fall.
+    A client that hides the rise is selected less where selection depends on loss. No client can claim it of another.
 
-    >>> worsened([2.0, 2.0, np.nan, -1.0], [3.0, 1.0, 3.0, 3.0]).tolist()
-    [1.5, 1.0, 1.0, 1.0]
+    Args:
+        first: First loss of each client.
+        now: Current loss of each client.
+
+    Returns:
+        The ratios; 1 where a loss is unknown (NaN) or not positive because of noise.
+
+    Example:
+        >>> loss_increase_ratio([2.0, 2.0, np.nan, -1.0], [3.0, 1.0, 3.0, 3.0]).tolist()
+        [1.5, 1.0, 1.0, 1.0]
     """
     first, now = np.asarray(first, dtype=np.float64), np.asarray(now, dtype=np.float64)
     with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""What the server runs of a method."""
+"""The server's part of a method."""
 
 from __future__ import annotations
 
@@ -24,8 +24,18 @@ from fedbalancer.server.threshold import NoThreshold
 
 @dataclass(frozen=True)
 class ServerPolicies:
-    """One choice per slot of the server, and after how many batches it cuts every local epoch short (None: never). The
-    defaults are FedAvg that waits for all."""
+    """One policy per server slot. The defaults are FedAvg that waits for all clients.
+
+    Args:
+        clients: Selects the clients of a round.
+        deadline: Sets the deadline and quorum of a round.
+        threshold: Sets the loss threshold.
+        pace: Controls the loss-threshold ratio and the deadline ratio.
+        aggregate: Computes the next global model.
+        model_average: Chooses the model to evaluate and save.
+        late: Decides how late reports are used.
+        epoch_batches: Most batches per local epoch. None: no limit.
+    """
 
     clients: ClientSelector = field(default_factory=Uniform)
     deadline: DeadlinePolicy = field(default_factory=WaitForShare)

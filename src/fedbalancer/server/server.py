@@ -36,7 +36,7 @@ class Server:
 
     def plan(self, state: ServerState, available: IndexArray) -> RoundPlan:
         """The next round: its clients, then its threshold, then a deadline for just these clients."""
-        available = _suspensions(state).rows_without(state.ledger, available, state.round)
+        available = _suspensions(state).eligible_rows(state.ledger, available, state.round)
         cohort = self._cohort(state, available)
         deadline_s, quorum = self._deadline(state, cohort)
         quorum = self.policies.late.quorum(self.setup, state, quorum)

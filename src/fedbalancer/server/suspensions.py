@@ -1,4 +1,4 @@
-"""Clients that sent an invalid report, or none at all, sit out: one round, then two, then four, until they report."""
+"""Suspensions of clients that send invalid reports or none: for one round, then two, then four, until they report."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 
 from fedbalancer.core.types import IndexArray, Ledger, RoundResult
 
-MOST_ROUNDS = 64
+MAX_ROUNDS = 64
+"""Longest suspension, in rounds."""
 INVALID = "invalid"
-"""Why a client is missing whose report was not believed."""
+"""`FailedClient.why` of a client whose report was rejected."""
 
 
 @dataclass(frozen=True)
 class Suspensions:
-    """Suspended clients; part of the server's state, so it survives a restart.
+    """Suspended clients; part of the server's state, so they survive a restart.
 
     Args:
         offences: Consecutive offences of each client.
@@ -31,50 +32,74 @@ class Suspensions:
     silent: tuple[str, ...] = ()
 
     def after(self, result: RoundResult) -> Suspensions:
-        """The bench after a round. A report that is believed makes good for all that was before."""
+        """Return the suspensions after a round. A valid report clears a client's offences.
+
+        Args:
+            result: The round, with rejected reports as failed clients.
+        """
         offenders = [missing.client for missing in result.missing if missing.why == INVALID]
         if not offenders and not self.offences and not self.fruitless_rounds:
             return self
         good = {report.client for report in result.reports}
-        suspensions = self._without(good)._suspended(offenders, result.plan.order.round)
+        suspensions = self._forgive(good)._suspend(offenders, result.plan.order.round)
         silent = tuple(client for client in suspensions.silent if client not in offenders)
         return replace(
             suspensions, fruitless_rounds=self.fruitless_rounds + 1 if offenders and not good else 0, silent=silent
         )
 
-    def unanswered(self, clients: Iterable[str], round: int) -> Suspensions:
-        """The bench after `round`, by which these clients have left an order without any answer."""
+    def suspend_silent(self, clients: Iterable[str], round_number: int) -> Suspensions:
+        """Return the suspensions with these clients added, because they did not answer an order.
+
+        Args:
+            clients: Client ids.
+            round_number: The current round.
+        """
         quiet = list(clients)
         if not quiet:
             return self
-        suspensions = self._suspended(quiet, round)
+        suspensions = self._suspend(quiet, round_number)
         return replace(suspensions, silent=tuple(sorted({*suspensions.silent, *quiet})))
 
-    def answering(self, clients: Iterable[str]) -> Suspensions:
-        """The bench after these clients have restarted: silence before that no longer counts."""
-        back = set(clients) & set(self.silent)
-        return self._without(back) if back else self
+    def clear_silent(self, clients: Iterable[str]) -> Suspensions:
+        """Return the suspensions after these clients restarted: their earlier silence no longer counts.
 
-    def _suspended(self, clients: Iterable[str], round: int) -> Suspensions:
+        Args:
+            clients: Client ids.
+        """
+        back = set(clients) & set(self.silent)
+        return self._forgive(back) if back else self
+
+    def _suspend(self, clients: Iterable[str], round_number: int) -> Suspensions:
         offences, until = dict(self.offences), dict(self.until)
         for client in clients:
             offences[client] = offences.get(client, 0) + 1
-            until[client] = round + min(2 ** (offences[client] - 1), MOST_ROUNDS)
+            until[client] = round_number + min(2 ** (offences[client] - 1), MAX_ROUNDS)
         return replace(self, offences=offences, until=until)
 
-    def _without(self, clients: Set[str]) -> Suspensions:
+    def _forgive(self, clients: Set[str]) -> Suspensions:
         kept = {client: count for client, count in self.offences.items() if client not in clients}
         until = {client: last for client, last in self.until.items() if client not in clients}
         return replace(self, offences=kept, until=until, silent=tuple(c for c in self.silent if c not in clients))
 
-    def without(self, clients: Iterable[str], round: int) -> list[str]:
-        """Those of the clients that may take part in the round after `round`; all, if nobody else is left."""
-        everybody = list(clients)
-        return [client for client in everybody if self.until.get(client, 0) <= round] or everybody
+    def eligible(self, clients: Iterable[str], round_number: int) -> list[str]:
+        """Return the clients that are not suspended in the round after `round_number`, or all if none is left.
 
-    def rows_without(self, ledger: Ledger, rows: IndexArray, round: int) -> IndexArray:
-        """The same for rows of a ledger."""
-        out = [ledger.position[client] for client, last in self.until.items() if last > round]
+        Args:
+            clients: Client ids.
+            round_number: The last round.
+        """
+        everybody = list(clients)
+        return [client for client in everybody if self.until.get(client, 0) <= round_number] or everybody
+
+    def eligible_rows(self, ledger: Ledger, rows: IndexArray, round_number: int) -> IndexArray:
+        """Return the ledger rows that are not suspended in the round after `round_number`, or all if none is left.
+
+        Args:
+            ledger: The server's ledger.
+            rows: Row numbers.
+            round_number: The last round.
+        """
+        out = [ledger.position[client] for client, last in self.until.items() if last > round_number]
         if not out:
             return rows
         left = rows[~np.isin(rows, out)]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.flower.local import Federation
+from fedbalancer.flower.federation import Federation
 
 HERE = Path(__file__).parent
 APP = HERE / "app"

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from flower.faults.bed import Bed, wait_for
 
-from fedbalancer.flower.local import free_port
+from fedbalancer.flower.federation import free_port
 
 
 class SecureBed(Bed):

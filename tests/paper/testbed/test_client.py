@@ -20,8 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.types import Order
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord
-from fedbalancer.flower.layout import ModelLayout
-from fedbalancer.flower.orders import ARRAYS, CONFIG, METRICS, OURS, Instruction
+from fedbalancer.flower.messages import ARRAYS, CONFIG, METRICS, OURS, Instruction, ModelLayout
 from fedbalancer.paper.testbed.client import EmulatedPhone, order_name
 from fedbalancer.paper.testbed.phones import Phone, RecordedPhones
 from fedbalancer.paper.testbed.plan import BedPlan

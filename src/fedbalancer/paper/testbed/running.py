@@ -18,7 +18,7 @@ from fedbalancer.core.types import Order
 from fedbalancer.experiments.jobs import JobEvent
 from fedbalancer.experiments.plan import BUDGET_METHOD
 from fedbalancer.experiments.rounds import Progress
-from fedbalancer.flower.local import Federation, free_port
+from fedbalancer.flower.federation import Federation, free_port
 from fedbalancer.paper.testbed.app import write_app
 from fedbalancer.paper.testbed.netns import HOST, Networks
 from fedbalancer.paper.testbed.phone_logs import Lag, gather, lag_of

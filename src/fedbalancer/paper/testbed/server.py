@@ -15,17 +15,16 @@ from fedbalancer.core.files import write_text
 from fedbalancer.core.processes import one_thread_here
 from fedbalancer.core.types import Ledger, RoundResult, ServerState
 from fedbalancer.flower.compat import ArrayRecord, Context, Grid, MetricRecord
-from fedbalancer.flower.downloads import ReplyLimit
 from fedbalancer.flower.grid_engine import Waiting
-from fedbalancer.flower.hello import question
-from fedbalancer.flower.layout import ModelLayout
+from fedbalancer.flower.ledger import LEAST_SHARE, Overheads
 from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox, Sent
+from fedbalancer.flower.messages import TRAIN, ModelLayout
 from fedbalancer.flower.nodes import Nodes
-from fedbalancer.flower.orders import TRAIN
-from fedbalancer.flower.overhead import LEAST_SHARE, Overheads
+from fedbalancer.flower.reading import question
 from fedbalancer.flower.recorder import RunRecorder, ending
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
+from fedbalancer.flower.wire import ReplyLimit
 from fedbalancer.paper.testbed.client import order_name
 from fedbalancer.paper.testbed.plan import BedPlan
 from fedbalancer.paper.testbed.wakeups import SERVER, WakeupPipe, wake

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, Private
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
-from fedbalancer.server.expected import look_batches
+from fedbalancer.server.expected import forward_pass_batches
 
 POINTS = 256
 """Deadlines that are tried between the shortest and the longest that make sense, beside those at which a client is
@@ -68,7 +68,7 @@ class UsefulWork:
         own, ledger = state.deadline, state.ledger
         network_s, batch_s = ledger.network_s[cohort], ledger.batch_s[cohort]
         if setup.forward_pass_every_round:
-            network_s = network_s + look_batches(setup, ledger.size[cohort]) * batch_s
+            network_s = network_s + forward_pass_batches(setup, ledger.size[cohort]) * batch_s
         most = setup.epochs * batches_per_epoch(ledger.size[cohort], setup.batch_size, setup.epoch_batches)
         found = useful_deadline(network_s, batch_s, most.astype(np.float64), own.window_s, self.gamma)
         return found * 2.0 ** min(own.failed, 30), len(cohort)

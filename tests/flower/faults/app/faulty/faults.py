@@ -17,8 +17,7 @@ from flwr.supernode.runtime import run_clientapp
 from faulty.model import FEATURES
 from fedbalancer.flower import LocalRound
 from fedbalancer.flower.compat import reply_to
-from fedbalancer.flower.orders import ARRAYS, METRICS, OURS
-from fedbalancer.flower.replies import VECTOR
+from fedbalancer.flower.messages import ARRAYS, METRICS, OURS, VECTOR
 
 MANY, HUGE = 300, 50_000_000
 """Arrays of the reply with too many of them, and numbers of the reply that is too large: 200 MB."""

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from fedbalancer.client.live import HeldClock, WallClock
 from fedbalancer.core.contracts import Draw, Training
 from fedbalancer.core.task import Samples, check_samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
-from fedbalancer.flower.client import LocalRound, balanced
+from fedbalancer.flower.client import LocalRound, balanced, introduce
 from fedbalancer.flower.compat import (
     ClientApp,
     Context,
@@ -24,11 +26,14 @@ from fedbalancer.flower.compat import (
     RecordDict,
     reply_to,
 )
-from fedbalancer.flower.hello import introduce
-from fedbalancer.flower.layout import ModelLayout, arranged
+from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, arranged, round_of
 from fedbalancer.flower.mods import Mod, check_mods, only_updates
-from fedbalancer.flower.orders import ARRAYS, METRICS, round_of
 from fedbalancer.training.tensors import stored
+
+if TYPE_CHECKING:
+    from fedbalancer.training.model_file import ModelFile
+    from fedbalancer.training.sgd import MakeOptimizer
+    from fedbalancer.training.torch_model import TorchModel
 
 Hold = Callable[[Context, int], Draw | None]
 """(context, round) -> the seconds that an emulated device takes, or None for this machine's own."""
@@ -134,3 +139,83 @@ def _draw(hold: Hold | None, message: Message, context: Context) -> Draw | None:
     if hold is None:
         return None
     return hold(context, round_of(message))
+
+
+EXAMPLE = 10
+"""Samples on which the layers of the model are tried."""
+
+
+def client_app(
+    model: Callable[[], Any],
+    data: Callable[[Context], Samples],
+    *,
+    test: Callable[[Context], Samples] | None = None,
+    method: Any = None,
+    loss: str | Callable[[Any, Any], Any] = "cross_entropy",
+    metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+    optimizer: MakeOptimizer | None = None,
+    backend: str = "fast",
+    device: str = "cpu",
+    threads: int | None = None,
+    mods: Sequence[Mod] = (),
+    hold: Hold | None = None,
+) -> ClientApp:
+    """A `ClientApp` that trains `model()` on `data(context)`, a pair (features, labels) with one row per sample.
+
+    Epochs, batch size, learning rate and method are the server's, sent with every order (`method` only for an object of
+    your own, given on both sides). The client stops itself at the deadline. `optimizer` is a class of torch.optim, or a
+    partial of one, in place of plain SGD; the learning rate is the server's. `backend` is fast or plain, as in `run`.
+    `test(context)` is what evaluate messages look at, by default the training data. `mods` are Flower's (`LocalDpMod`),
+    around training; the model is then sent under its names, for them to see. `hold` makes this machine behave
+    like a slower device: every batch is held to its seconds, and its download and upload are slept.
+    """
+
+    @cache
+    def ready() -> TorchModel:
+        """The model of the app; made when it is first needed, because an app is imported more often than it trains."""
+        from fedbalancer.training.torch_model import TorchModel
+
+        built = TorchModel(
+            model, loss=loss, metric=metric, backend=backend, device=device, optimizer=optimizer,
+            example=lambda: example[0],
+        )  # fmt: skip
+        if threads is not None:
+            import torch
+
+            torch.set_num_threads(threads)
+        _ = built.plan  # so that no round pays for trying the layers
+        return built
+
+    example: list[Any] = []
+
+    def tried(samples: Samples) -> TorchModel:
+        example[:] = [samples[0][:EXAMPLE]]
+        return ready()
+
+    return model_app(tried, data, test=test, method=method, mods=mods, hold=hold)
+
+
+def device_app(
+    file: Path | str,
+    data: Data,
+    *,
+    test: Data | None = None,
+    method: Any = None,
+    threads: int = 1,
+    mods: Sequence[Mod] = (),
+    hold: Hold | None = None,
+) -> ClientApp:
+    """A `ClientApp` that trains the model in `file` on `data(context)`, a pair (features, labels) with one row per
+    sample. The server's model must be the one that was exported: the same names and shapes, in whatever order. A file
+    that ends in `.pte` is ExecuTorch's, one in `.tflite` LiteRT's.
+
+    Everything else is as in `client_app`; plain SGD (with mu and clip_norm as the server says) is what the file does.
+    """
+
+    @cache
+    def ready() -> ModelFile:
+        from fedbalancer.training.open_model import open_model
+
+        return open_model(file, threads)
+
+    return model_app(lambda samples: ready(), data, test=test, method=method, mods=mods, hold=hold)
