@@ -12,7 +12,7 @@ import pytest
 from builders import make_setup, make_state
 
 from fedbalancer.core.contracts import EVERYTHING, LOSSES, NOTHING, Stateless, Traits, Wrapping, reactions, trait
-from fedbalancer.methods.policy_registry import KNOWN
+from fedbalancer.methods.policy_registry import POLICIES
 from fedbalancer.server.aggregate import ClippedAround, WeightedMean
 from fedbalancer.server.clients import CappedParticipation, GroupFloor, Oort, Uniform
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline
@@ -77,7 +77,7 @@ def test_every_wrapper_forwards_every_question(kind: Any, question: str) -> None
     assert found == wanted
 
 
-@pytest.mark.parametrize("policy", [each for policies in KNOWN.values() for each in policies.values()])
+@pytest.mark.parametrize("policy", [each for policies in POLICIES.values() for each in policies.values()])
 def test_a_policy_that_holds_another_one_is_a_wrapper(policy: Any) -> None:
     held = [field.name for field in fields(policy) if field.name in ("inner", "policy")] if is_dataclass(policy) else []
     assert not held or issubclass(policy, Wrapping)

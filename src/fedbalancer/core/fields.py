@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -95,15 +97,24 @@ class FieldType:
     @property
     def text(self) -> str:
         """The allowed values in words."""
-        kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", None: "a policy"}
-        words = " or ".join(map(str, self.choices)) if self.choices else f"{kinds[self.base]} {self.bounds.text}".strip()
+        kinds: dict[type | None, str] = {
+            bool: "true or false",
+            int: "a whole number",
+            float: "a number",
+            str: "a text",
+            None: "a policy",
+        }
+        words = (
+            " or ".join(map(str, self.choices)) if self.choices else f"{kinds[self.base]} {self.bounds.text}".strip()
+        )
         return words + ("; off" if self.optional else "")
 
     def convert(self, value: Any) -> Any:
         """Return the value with the annotated number type: 5.0 as 5 for `int`, 1 as 1.0 for `float`."""
         if self.base is int and isinstance(value, float) and value.is_integer():
             return int(value)
-        return float(value) if self.base is float and _is_number(value) else value
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(value) if self.base is float and is_number else value
 
     def allows(self, value: Any) -> bool:
         """Whether the value has the annotated type and range."""
@@ -113,15 +124,10 @@ class FieldType:
             return value in self.choices
         if self.base in (int, float):
             kind = Integral if self.base is int else Real
-            return _is_number(value) and isinstance(value, kind) and not math.isnan(value) and self._in_range(value)
+            if isinstance(value, bool) or not isinstance(value, kind) or math.isnan(value):
+                return False
+            return self.bounds.contains(float(value))
         return self.base is None or isinstance(value, self.base)
-
-    def _in_range(self, value: float) -> bool:
-        return self.bounds.contains(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def read_type(annotation: Any) -> FieldType:
@@ -151,9 +157,13 @@ def read_type(annotation: Any) -> FieldType:
     return FieldType(annotation if annotation in (bool, int, float, str) else None)
 
 
-@cache
 def field_types(kind: type) -> dict[str, FieldType]:
-    """Return the types of a dataclass's fields, by name. Empty if it is no dataclass or its types cannot be resolved."""
+    """Return the types of a dataclass's fields by name; empty if they cannot be resolved."""
+    return _read_types(kind)
+
+
+@cache
+def _read_types(kind: type) -> dict[str, FieldType]:
     if not is_dataclass(kind):
         return {}
     try:
@@ -176,3 +186,25 @@ def check_fields(instance: Any) -> None:
         value = getattr(instance, name)
         if not declared.allows(value):
             raise BadSetting(f"{type(instance).__name__}: {name} = {value!r} must be {declared.text}")
+
+
+def field_meanings(kind: type) -> dict[str, str]:
+    """Return the descriptions of a class's fields, from the `Args:` section of its docstring and of its bases.
+
+    Example:
+        >>> field_meanings(Bounds)["le"]
+        'Largest allowed value.'
+    """
+    meanings: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        meanings |= _read_args(inspect.cleandoc(base.__doc__ or ""))
+    return meanings
+
+
+def _read_args(docstring: str) -> dict[str, str]:
+    """Read the entries of an `Args:` section: `name: Text`, with continuation lines indented further."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", docstring, flags=re.MULTILINE)
+    entries = (
+        re.findall(r"^    (\w+): ((?:.*\n?)(?:        .*\n?)*)", section[1], flags=re.MULTILINE) if section else []
+    )
+    return {name: " ".join(text.split()) for name, text in entries}

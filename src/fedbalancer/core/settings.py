@@ -41,7 +41,9 @@ class Settings(BaseModel):
     epochs: Annotated[int, Bounds(ge=1, le=1000)] = Field(5, description="local epochs per round (E)")
     learning_rate: Step = Field(0.01, description="step size of the local SGD")
     clients_per_round: Count = Field(10, description="clients selected per round (K)")
-    rounds: Count = Field(50, description="rounds; in a comparison, FedAvg+1T's time for them is the budget of all methods")
+    rounds: Count = Field(
+        50, description="rounds; in a comparison, FedAvg+1T's time for them is the budget of all methods"
+    )
     eval_every: Count = Field(5, description="rounds between two evaluations on the test data")
     eval_every_s: Annotated[float, Bounds(gt=0, le=10**9)] | None = Field(
         None, description="simulated seconds between additional evaluations (comparisons: budget / 50)"
@@ -49,7 +51,9 @@ class Settings(BaseModel):
     eval_clients: Annotated[int, Bounds(ge=0, le=10**9)] = Field(
         1000, description="clients on whose own data the final model is evaluated; drawn by the seed if there are more"
     )
-    clip_norm: Annotated[float, Bounds(gt=0)] | None = Field(None, description="global norm at which gradients are clipped")
+    clip_norm: Annotated[float, Bounds(gt=0)] | None = Field(
+        None, description="global norm at which gradients are clipped"
+    )
     prox_mu: Weight = Field(0.0, description="weight of Prox's proximal term")
     sample_selection_deadline: Literal[1, 2] = Field(
         1, description="SampleSelection's deadline in multiples of T, as of the better Prox"
@@ -60,12 +64,16 @@ class Settings(BaseModel):
         10, description="batch latencies sampled per client before training (k)"
     )
     window_s: Seconds = Field(20.0, description="seconds that selecting clients takes")
-    network_floor: NonzeroShare | None = Field(None, description="raise network speeds to at least this share of their mean")
+    network_floor: NonzeroShare | None = Field(
+        None, description="raise network speeds to at least this share of their mean"
+    )
     device_spread: Annotated[float, Bounds(ge=0, le=10)] = Field(
         1.0, description="exponent of the speed ratios of phones: 0 all equal, 1 as measured"
     )
     label_noise: BelowOne = Field(0.0, description="share of the clients' labels that are replaced by wrong ones")
-    availability: str | None = Field(None, description="file of availability traces; off: all clients are always available")
+    availability: str | None = Field(
+        None, description="file of availability traces; off: all clients are always available"
+    )
 
     epsilon_budget: Annotated[float, Bounds(gt=0)] | None = Field(
         None, description="epsilon at which a client's metadata is no longer requested"

@@ -50,7 +50,7 @@ class ComparisonPlan:
     ) -> ComparisonPlan:
         """Check everything that can be wrong. The rounds of `base` are the task's, by which the budget is found; `rule`
         (fair or paper) is how the runs are evaluated and scored, `targets` are shares of the reference's final
-        accuracy, the main one first. `varied` are further methods that run with the same settings."""
+        accuracy, the main one first. `varied` are further methods with the same settings."""
         numbers = _numbers(seeds)
         methods = [canonical_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
@@ -64,8 +64,9 @@ class ComparisonPlan:
         base = replace(base, method=methods[0], rounds=None, settings={**base.overrides, **rounds})
         task = base.load_task()
         check_settings([replace(base, method=method) for method in (*methods, *varied)], task)
+        settings, _ = resolve_spec(base, task)
         return cls(
-            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolve_spec(base, task)[0].rounds, extend=extend,
+            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=settings.rounds, extend=extend,
             rule=check_rule(rule), targets=check_targets(targets),
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, merge, resolve
+from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, resolve
 from fedbalancer.core.task import Task
 from fedbalancer.data.tasks import load_task
 from fedbalancer.data.tasks.label_noise import with_label_noise

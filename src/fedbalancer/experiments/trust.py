@@ -15,9 +15,9 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import UntrustedCode
 from fedbalancer.core.files import write_text
-from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.paths import cache_folder
 from fedbalancer.core.settings import merge
 from fedbalancer.data.own.toml import model_name

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.contracts import SLOTS
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import merge, resolve
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.names import with_slots

@@ -54,6 +54,8 @@ __all__ = ["WAITING", "GridEngine", "Waiting"]
 ConfigureTrain = Callable[[int, ArrayRecord, ConfigRecord, Grid], Iterable[Message]]
 """Flower's: (round, model, configuration, grid) -> the messages of a round."""
 SHORTEST_S = 1e-6
+GUARD_S = 10.0
+"""Seconds added to the expected transport time for every round in a row without a report."""
 PATIENCE_S, LAST_LOOK_S = 1.0, 0.3
 """How long a pull is waited for before it goes on by itself, and how long at the deadline."""
 
@@ -136,7 +138,7 @@ class GridEngine:
         for client in grown.clients[len(ledger.clients) :]:
             self.say("client joined", client=client)
             self.speeds.met([self.nodes.greetings[client]])
-        guard_s = self.empty_rounds * self.settings.guard_s
+        guard_s = self.empty_rounds * GUARD_S
         expected_s = {client: seconds + guard_s for client, seconds in self.overheads.all_expected_s().items()}
         self.ledger = self.speeds.update_speeds(with_network(grown, expected_s)) if measure_network else grown
         return self.ledger

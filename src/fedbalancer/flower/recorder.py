@@ -16,6 +16,8 @@ from fedbalancer.core.errors import BadSetting, FedBalancerError, RunFolderError
 from fedbalancer.core.name_index import Positions
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
+from fedbalancer.methods.composition import Method
+from fedbalancer.methods.fields import described_settings
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST
@@ -177,14 +179,14 @@ def ending(error: BaseException) -> tuple[str, str]:
 
 
 def manifest_of(
-    task: str, method: str, seed: int, settings: Settings, rounds: int, **more: Any
+    task: str, method: Method, seed: int, settings: Settings, rounds: int, **more: Any
 ) -> dict[str, Any]:  # fmt: skip
     """The manifest of a run on Flower, with the fields that people look for in a simulated run's, and `more`."""
     content = new_manifest(
         task={"name": task, "variant": "", "scale": "real"},
-        method=method,
+        method=method.name,
         seed=seed,
-        settings=settings.model_dump(mode="json"),
+        settings=described_settings(settings, method),
         rounds=rounds,
         engine="flower",
         device="real",

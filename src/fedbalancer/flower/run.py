@@ -16,7 +16,7 @@ from fedbalancer.flower.aggregation import OwnAggregation, sent_with_orders
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result, kept, taken_up
 from fedbalancer.flower.evaluation import asked, evaluation_of, unnamed, weighted_mean
 from fedbalancer.flower.failures import FruitlessRounds
-from fedbalancer.flower.grid_engine import GridEngine
+from fedbalancer.flower.grid_engine import GUARD_S, GridEngine
 from fedbalancer.flower.hooks import overrides
 from fedbalancer.flower.ledger import ledger_of, with_network
 from fedbalancer.flower.messages import WEIGHT, ModelLayout
@@ -109,7 +109,7 @@ class Run:
         s = self.strategy
         sent = {name: value.hex() if isinstance(value, bytes) else value for name, value in self.train_config.items()}
         known = manifest_of(
-            s.task, s.method.name, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
+            s.task, s.method, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
             aggregate=spoken(s.method.aggregate),
         )  # fmt: skip
         return known | {"privacy": described_privacy(self.method, s.settings)}
@@ -208,7 +208,7 @@ class Run:
         with the guard's seconds for every such round: a deadline that is too short for this network and these devices
         would never be met."""
         ledger = self.engine.welcome(self.state.ledger, self.strategy.measure_network)
-        guard_s = 0.0 if self.strategy.measure_network else self.engine.empty_rounds * self.strategy.settings.guard_s
+        guard_s = 0.0 if self.strategy.measure_network else self.engine.empty_rounds * GUARD_S
         renewed = self._server(replace(ledger, network_s=ledger.network_s + guard_s))
         fresh = renewed.init(self.state.weights)
         self.state = replace(self.state, ledger=ledger, deadline=fresh.deadline)

@@ -10,7 +10,7 @@ from typing import Any
 from fedbalancer.core.contracts import SLOTS, Wrapping
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.fields import FieldType, field_types
-from fedbalancer.core.settings import METHOD_VALUES, SHORT_NAMES, Settings
+from fedbalancer.core.settings import METHOD_VALUES, SHORT_NAMES, Settings, short_key
 from fedbalancer.methods.composition import Method
 
 
@@ -93,7 +93,8 @@ def described_settings(settings: Settings, method: Method) -> dict[str, Any]:
         policies = list(_wrapped(getattr(method, slot)))
         resolved[slot] = " of ".join(type(policy).__name__ for policy in policies)
         for policy in reversed(policies):
-            resolved |= {f"{slot}.{name}": _plain_value(getattr(policy, name)) for name in _plain_fields(policy)}
+            fields = {f"{slot}.{name}": getattr(policy, name) for name in _plain_fields(policy)}
+            resolved |= {short_key(address): _plain_value(value) for address, value in fields.items()}
     return resolved
 
 

@@ -80,7 +80,10 @@ Modifier = Callable[[Method], Method]
 
 MODIFIERS: dict[str, tuple[str, Modifier]] = {
     # Work, samples and reports of a client.
-    "+batches": ("clients train as many batches as fit, not whole epochs", lambda m: m.with_policies(work=WholeBatches())),
+    "+batches": (
+        "clients train as many batches as fit, not whole epochs",
+        lambda m: m.with_policies(work=WholeBatches()),
+    ),
     "+forecast": ("clients forecast their upload time instead of knowing it", _forecast),
     "+forwardpass": ("a forward pass over all samples in every round", lambda m: m.with_policies(forward_pass="every")),
     "+trimmed": ("drops samples whose labels are probably wrong", _trimmed),
@@ -93,7 +96,10 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
     ),
     "+fedcs": ("FedCS: the fastest of the candidates", lambda m: m.with_policies(clients=FedCS())),
     "+learned": ("deadlines by useful work, learned during training", _learned),
-    "+groupfloor": ("every group of device speeds is selected", lambda m: m.with_policies(clients=GroupFloor(m.clients))),
+    "+groupfloor": (
+        "every group of device speeds is selected",
+        lambda m: m.with_policies(clients=GroupFloor(m.clients)),
+    ),
     "+late": ("a late report counts in the round in which it arrives", _late),
     # Aggregation.
     "+qffl": ("q-FFL: clients with high losses weigh more", lambda m: m.with_policies(aggregate=QFFL())),
@@ -126,7 +132,7 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         lambda m: m.with_policies(aggregate=Krum()),
     ),
     # Robustness.
-    LAST: ("withstands a few liars: medians, limits, clipped updates", lambda m: robust(m)),
+    LAST: ("withstands a few liars: medians, limits, clipped updates", robust),
     # Compression of updates.
     "+structured": (
         "Structured Updates of low rank",
@@ -150,7 +156,10 @@ MODIFIERS: dict[str, tuple[str, Modifier]] = {
         lambda m: m.with_policies(compress=SignSGD(), aggregate=MajorityVote()),
     ),
     # Ablations.
-    "+randomsamples": ("the same number of samples, drawn at random", lambda m: m.with_policies(samples=RandomSamples())),
+    "+randomsamples": (
+        "the same number of samples, drawn at random",
+        lambda m: m.with_policies(samples=RandomSamples()),
+    ),
     "-samples": (
         "without sample selection",
         lambda m: m.with_policies(samples=EverySample(), threshold=NoThreshold()),

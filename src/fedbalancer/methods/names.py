@@ -30,7 +30,9 @@ from fedbalancer.methods.slots import read_call
 LONGEST_BYTES = 200
 """Maximum length of a name: it is also the name of a folder, and is sent to clients."""
 SHARED = {
-    **dict.fromkeys(("rounds", "eval_every", "eval_every_s", "eval_clients", "checkpoint_s"), "how methods are measured"),
+    **dict.fromkeys(
+        ("rounds", "eval_every", "eval_every_s", "eval_clients", "checkpoint_s"), "how methods are measured"
+    ),
     "save_exact_losses": "the content of the run folder",
     **dict.fromkeys(("latency", "window_s", "network_floor", "device_spread", "availability"), "the devices"),
     "label_noise": "the data",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
 from fedbalancer.client import policies
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.fields import field_meanings, field_types
+from fedbalancer.core.settings import METHOD_VALUES, short_key
 from fedbalancer.methods.names import WAITS, fixed_multiple
 from fedbalancer.methods.slots import build_policy, check_policy_type, load_policy, read_call
 from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
+from fedbalancer.server.policies import ServerPolicies
 
 
 def _classes(module: Any) -> dict[str, type]:
@@ -65,3 +69,25 @@ def make_policy(slot: str, text: str) -> Any:
     if name.isidentifier():
         raise UnknownName(f"policy for slot {slot}:", name, POLICIES[slot])
     return load_policy(slot, text)
+
+
+def policy_fields() -> list[dict[str, Any]]:
+    """List the values of methods and all fields of the built-in policies, with address, default, range and meaning."""
+    rows = [row for kind in (policies.ClientPolicies, ServerPolicies) for row in _describe_fields("", kind)]
+    for slot in SLOTS:
+        for kind in dict.fromkeys(POLICIES[slot].values()):
+            rows += _describe_fields(slot, kind)
+    return rows
+
+
+def _describe_fields(slot: str, kind: type) -> Iterator[dict[str, Any]]:
+    types, meanings = field_types(kind), field_meanings(kind)
+    for each in fields(kind):
+        if each.name in types and types[each.name].is_plain and (slot or each.name in METHOD_VALUES):
+            yield {
+                "key": short_key(f"{slot}.{each.name}") if slot else each.name,
+                "policy": kind.__name__ if slot else "",
+                "default": None if each.default is MISSING else each.default,
+                "allowed": types[each.name].text,
+                "meaning": meanings.get(each.name, ""),
+            }

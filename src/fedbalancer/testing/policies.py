@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import SLOTS, Stateless
 from fedbalancer.core.errors import UnknownName
-from fedbalancer.core.contracts import SLOTS
 from fedbalancer.methods.slots import lacking, needed
 from fedbalancer.testing.checked import Checked, PolicyError
 from fedbalancer.testing.client_promises import CLIENT_PROMISES

@@ -57,7 +57,11 @@ class SweepPlan:
         if not 0 < share <= 1:
             raise BadSetting(f"target = {share} must be a share of FedAvg+1T's final accuracy, over 0 and at most 1")
         comparison = ComparisonPlan.make(
-            replace(base, method=BUDGET_METHOD), [BUDGET_METHOD], seeds, 1.0, varied=[space.name(values) for values in space.corners()]
+            replace(base, method=BUDGET_METHOD),
+            [BUDGET_METHOD],
+            seeds,
+            1.0,
+            varied=[space.name(values) for values in space.corners()],
         )
         most = len(space.grid()) if chosen == "grid" else None
         wanted = trials if trials is not None else most or TRIALS

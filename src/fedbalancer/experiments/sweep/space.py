@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.core.settings import parse_value
+from fedbalancer.core.settings import merge, parse_value
 from fedbalancer.methods.names import canonical_name, parse_method_name, split_outside, value_text
+from fedbalancer.methods.table import check_method_name
 
 DIGITS = 4
 """Of a number drawn from a range: more would make no difference but to the length of the method's name."""
@@ -87,7 +88,7 @@ class Space:
             raise BadSetting(f"the space has a key twice: {', '.join(keys)}")
         space = cls(canonical_name(method), parameters)
         for values in space.corners():
-            space.name(values)
+            check_method_name(space.name(values))
         return space
 
     @property
@@ -122,7 +123,7 @@ class Space:
 def _read(text: str) -> list[Parameter]:
     text = text.strip()
     if text.endswith(".toml"):
-        return [_from_toml(key, value) for key, value in _table(Path(text)).items()]
+        return [_from_toml(key, value) for key, value in merge(_table(Path(text))).items()]
     key, equals, values = text.partition("=")
     if not equals:
         if text not in PRESETS:
@@ -134,8 +135,8 @@ def _read(text: str) -> list[Parameter]:
 def parameter(key: str, text: str) -> Parameter:
     """What one key is varied over.
 
-    >>> str(parameter("lss", "0.01..0.1")), str(parameter("alpha", "0.1..10:log")), str(parameter("w", "5,20"))
-    ('lss=0.01..0.1', 'alpha=0.1..10:log', 'w=5,20')
+    >>> str(parameter("lss", "0.01..0.1")), str(parameter("clients.alpha", "0.1..10:log")), str(parameter("w", "5,20"))
+    ('lss=0.01..0.1', 'clients.alpha=0.1..10:log', 'w=5,20')
     """
     if found := _RANGE.fullmatch(text):
         return _range(key, found["low"], found["high"], bool(found["log"]))
@@ -169,7 +170,7 @@ def _table(path: Path) -> dict[str, Any]:
     table = content.get("space", content)
     if not isinstance(table, dict) or not table:
         raise BadSetting(
-            f"{path} must say what is varied: w = [5, 20], lss = '0.01..0.1', alpha = {{low=, high=, log=}}"
+            f"{path} must say what is varied: w = [5, 20], lss = '0.01..0.1', 'clients.alpha' = {{low=, high=, log=}}"
         )
     return table
 
