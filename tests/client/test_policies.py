@@ -12,7 +12,7 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import resolve
 from fedbalancer.methods.table import BASES, MODIFIERS, method
 
-CHANGED = resolve({"p": 0.7, "noise_factor": 0.3, "prox_mu": 0.2, "structured_rank": 7, "forward_pass": "every"})
+CHANGED = resolve({"p": 0.7, "noise_factor": 0.3, "prox_mu": 0.2, "compress.rank": 7, "forward_pass": "every"})
 
 
 @pytest.mark.parametrize("name", [*BASES, *(f"prox+1t{name}" for name in MODIFIERS if name[0] == "+")])

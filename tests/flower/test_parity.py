@@ -42,8 +42,8 @@ from fedbalancer.training.trainer import TorchTrainer
 
 ROUNDS, CLIENTS, TICK, SEED = 16, 12, 1 / 1024, 5
 SETTINGS = resolve(
-    {"clients_per_round": 5, "epochs": 4, "batch_size": 8, "w": 3, "lss": 0.2, "deadline_gate": 0.3, "prox_mu": 0.1,
-     "structured_rank": 2, "learning_rate": 0.1}
+    {"clients_per_round": 5, "epochs": 4, "batch_size": 8, "w": 3, "lss": 0.2, "deadline.gate": 0.3, "prox_mu": 0.1,
+     "compress.rank": 2, "learning_rate": 0.1}
 )  # fmt: skip
 
 

@@ -11,9 +11,9 @@ from fedbalancer.experiments.sweep.space import Choice, Range, Space, parameter
 
 
 def test_words_are_choices_and_ranges() -> None:
-    space = Space.make("fedbalancer", ["w=5,20", "lss=0.01..0.1", "alpha=.1..10:log", "deadline=.5T,1T"])
+    space = Space.make("fedbalancer", ["w=5,20", "lss=0.01..0.1", "clients.alpha=.1..10:log", "deadline=.5T,1T"])
     assert space.parameters == (
-        Choice("w", (5, 20)), Range("lss", 0.01, 0.1), Range("alpha", 0.1, 10, log=True),
+        Choice("w", (5, 20)), Range("lss", 0.01, 0.1), Range("clients.alpha", 0.1, 10, log=True),
         Choice("deadline", (".5T", "1T")),
     )  # fmt: skip
     assert not space.is_grid
@@ -32,7 +32,7 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
     file = tmp_path / "space.toml"
     file.write_text("[space]\nw = [5, 20]\nlss = '0.01..0.1'\nalpha = {low = 0.1, high = 10.0, log = true}\n")
     assert Space.make("fedbalancer", [str(file)]) == Space.make(
-        "fedbalancer", ["w=5,20", "lss=0.01..0.1", "alpha=0.1..10.0:log"]
+        "fedbalancer", ["w=5,20", "lss=0.01..0.1", "clients.alpha=0.1..10.0:log"]
     )
 
 
