@@ -495,7 +495,7 @@ class TestFields:
         assert method_of_run("canter", s).pace == RatioControl(5)
         assert method_of_run("fedavg+1t", s) == method("fedavg+1t")
         check_settings_used(s, [method("fedavg+1t"), method("fedbalancer")])
-        with pytest.raises(FedBalancerError, match="setting clients.alpha"):
+        with pytest.raises(FedBalancerError, match=r"setting clients\.alpha"):
             check_settings_used(s, [method("fedavg+1t"), method("canter")])
         with pytest.raises(UnknownName, match="unknown field of ConstantPace in setting w"):
             method("fedavg+1t", s)

@@ -19,7 +19,7 @@ WHOLE = ComparisonFile(
 OLD = {
     "task": "synthetic", "variant": "users=8", "source": "synthetic", "scale": "small", "users": 8,
     "variant_asked": None, "methods": ["fedavg+1t", "prox+1t"], "methods_are_named": True, "seeds": [0, 1],
-    "rounds": 25, "extend": 1.5, "overrides": {"w": 3, "rounds": 25}, "backend": "plain", "device": "cpu",
+    "rounds": 25, "extend": 1.5, "overrides": {"epochs": 3, "rounds": 25}, "backend": "plain", "device": "cpu",
     "budgets_s": {"0": 2807.5, "1": 3039.25},
 }  # fmt: skip
 """A file from before the spec was in it."""
@@ -35,7 +35,7 @@ def test_an_old_file_gives_the_same_plan(tmp_path: Path) -> None:
     (tmp_path / "comparison.json").write_text(json.dumps(OLD))
     plan = ComparisonPlan.read(tmp_path)
     assert plan.base == RunSpec(
-        task="synthetic", method="fedavg+1t", users=8, settings={"w": 3, "rounds": 25}, backend="plain"
+        task="synthetic", method="fedavg+1t", users=8, settings={"epochs": 3, "rounds": 25}, backend="plain"
     )
     assert (plan.methods, plan.seeds, plan.rounds, plan.extend) == (("fedavg+1t", "prox+1t"), (0, 1), 25, 1.5)
     assert ComparisonPlan.read(tmp_path, backend="fast", device=None).base.backend == "fast"
