@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from fedbalancer.core.files import write_bytes, write_text
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.server.loop import rounds

@@ -53,7 +53,7 @@ def main() -> None:
 
 def measured(task: str, place: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """The best of every client's measurements, with the size of its file."""
-    from fedbalancer.data.tasks import load_task
+    from fedbalancer.data import load_task
 
     name, _, scale = task.partition(":")
     loaded = load_task(name, scale=scale or "small")

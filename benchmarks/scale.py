@@ -27,9 +27,16 @@ import numpy as np
 from fedbalancer.core.types import Ledger, ServerState, Setup
 from fedbalancer.methods.table import method
 from fedbalancer.server.server import Server
-from fedbalancer.simulation.devices import AlwaysOn, Network, Phones, many, resolve_latency
+from fedbalancer.simulation.devices import (
+    AlwaysOn,
+    Network,
+    Phones,
+    estimate_network_s,
+    resolve_latency,
+    sample_batch_s,
+)
+from fedbalancer.simulation.engine import SimulatedEngine
 from fedbalancer.simulation.executors import InlineExecutor
-from fedbalancer.simulation.simulated import SimulatedEngine
 from fedbalancer.training.timing_only import TimingOnly
 
 METHODS = ("fedavg+1t", "fedbalancer")
@@ -82,8 +89,8 @@ def build(name: str, task: People) -> World:
     ledger = Ledger.start(
         task.clients,
         np.fromiter(task.sizes.values(), dtype=np.int64, count=len(task.sizes)),
-        many.expected_network_s(devices, task.clients, MODEL_BYTES, MODEL_BYTES),
-        many.sample_batch_s(devices, task.clients, 10),
+        estimate_network_s(devices, task.clients, MODEL_BYTES, MODEL_BYTES),
+        sample_batch_s(devices, task.clients, 10),
     )
     chosen = method(name)
     cohort = min(COHORT, len(task.clients) // 10)

@@ -17,8 +17,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from fedbalancer.core.task import Task
 from fedbalancer.core.types import ClientWork
+from fedbalancer.data import Task
 from fedbalancer.data.tasks import femnist, har, synthetic
 from fedbalancer.training.trainer import TorchTrainer
 

@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data import Prepared, SlicedClients, Source, cached, checksum, choose, joined
-from fedbalancer.data.tasks import Task
+from fedbalancer.data import (
+    Prepared,
+    SlicedClients,
+    Source,
+    Task,
+    checksum,
+    choose_source,
+    concatenate_users,
+    load_or_prepare,
+)
 
 FOLDER = Source(
     task="fake", variant="folder", title="two files in a folder", files=("fake-set",), licence="none", citation="nobody"
@@ -43,14 +51,16 @@ def read(path: Path) -> dict[str, tuple[Any, Any]]:
 
 
 def load(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
-    source = choose(SOURCES, variant)
+    source = choose_source(SOURCES, variant)
     files = [file for path in source.paths for file in (sorted(path.glob("*.npz")) if path.is_dir() else [path])]
 
     def make() -> Prepared:
-        names, lengths, x, y = joined({name: samples for file in files for name, samples in read(file).items()})
+        names, lengths, x, y = concatenate_users(
+            {name: samples for file in files for name, samples in read(file).items()}
+        )
         return Prepared({"x": x, "y": y}, {"names": names, "lengths": lengths})
 
-    data = cached("fake", {"sources": [checksum(path) for path in source.paths]}, make)
+    data = load_or_prepare("fake", {"sources": [checksum(path) for path in source.paths]}, make)
     clients = SlicedClients(
         tuple(data.meta["names"]), tuple(data.meta["lengths"]), data.arrays["x"], data.arrays["y"]
     )  # fmt: skip

@@ -95,7 +95,7 @@ from fedbalancer.data.source import Source
 if TYPE_CHECKING:
     from fedbalancer.methods.table import Method
 def late():
-    from fedbalancer.simulation.simulated import Simulated
+    from fedbalancer.simulation.engine import Simulated
 LOADER = "fedbalancer.data.tasks.watch:load"
 """
     assert sorted(imports(source)) == ["core", "core", "data", "data", "experiments", "methods", "simulation"]

@@ -11,8 +11,8 @@ import torch
 from prepare import client_name
 from work import Work, orders
 
-from fedbalancer.core.contracts import Executor
-from fedbalancer.core.task import Task
+from fedbalancer.core.interfaces import Executor
+from fedbalancer.data import Task
 from fedbalancer.paper.bench.workloads import make_executor, time_rounds
 
 

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedbalancer.core.errors import FedBalancerError
     from fedbalancer.core.settings import Settings
-    from fedbalancer.data.tasks import Task, load_task
+    from fedbalancer.data import Task, load_task
     from fedbalancer.experiments import RunResult, compare, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
@@ -25,9 +25,9 @@ _HOMES = {
     "Method": "methods",
     "RunResult": "experiments",
     "Settings": "core.settings",
-    "Task": "data.tasks",
+    "Task": "data",
     "compare": "experiments",
-    "load_task": "data.tasks",
+    "load_task": "data",
     "method": "methods",
     "resume": "experiments",
     "run": "experiments",

@@ -65,9 +65,9 @@ def test_an_unsteady_network_leaves_more_room_than_a_steady_one() -> None:
 def test_a_report_is_in_time_by_what_its_upload_really_takes(upload_s: float, in_time: bool) -> None:
     made = attempt(client(ForecastBatches(), (4.0,) * UPLOADS), upload_s)
     assert made.batches.tolist() == [6], "30 s less 2 and 4 s for 4 s each"
-    assert made.makes_it.tolist() == [in_time]
-    assert made.why.tolist() == ["" if made.makes_it[0] else "upload"]
-    assert attempt(client(WholeBatches()), upload_s).makes_it.tolist() == [True], "who knows it does a batch less"
+    assert made.is_in_time.tolist() == [in_time]
+    assert made.failed_phase.tolist() == ["" if made.is_in_time[0] else "upload"]
+    assert attempt(client(WholeBatches()), upload_s).is_in_time.tolist() == [True], "who knows it does a batch less"
 
 
 def test_before_its_first_upload_a_phone_goes_by_its_download() -> None:
@@ -79,7 +79,7 @@ def test_before_its_first_upload_a_phone_goes_by_its_download() -> None:
 def test_where_nothing_seems_to_fit_the_least_is_tried(work: WorkPolicy, least: int) -> None:
     made = attempt(client(work, (100.0, 100.0)), 0.5, batch_s=1.0)
     assert made.batches.tolist() == [least]
-    assert made.makes_it.all(), "its upload was short after all"
+    assert made.is_in_time.all(), "its upload was short after all"
 
 
 def test_only_who_forecasts_remembers_uploads_and_only_the_last() -> None:

@@ -16,9 +16,9 @@ import fedbalancer as fb
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import Samples, check_alike
 from fedbalancer.core.types import ClientWork
-from fedbalancer.data.catalogue.facts import count
+from fedbalancer.data import Task
+from fedbalancer.data.catalogue.catalog import count
 from fedbalancer.data.clients import SlicedClients
-from fedbalancer.data.tasks import Task
 from fedbalancer.training.tensors import to_tensors
 from fedbalancer.training.trainer import BACKENDS, TorchTrainer
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.data import Prepared, cached
+from fedbalancer.data import Prepared, load_or_prepare
 
 MAKER = """
 import os, sys, time
 from pathlib import Path
 import numpy as np
-from fedbalancer.data import Prepared, cached
+from fedbalancer.data import Prepared, load_or_prepare
 
 def make():
     Path(sys.argv[1], f"made-{os.getpid()}").touch()
@@ -30,7 +30,7 @@ def make():
 
 print("ready", flush=True)
 sys.stdin.readline()
-got = cached("t", {"k": 1}, make)
+got = load_or_prepare("t", {"k": 1}, make)
 print(got.meta["by"], int(got.arrays["x"].sum()), flush=True)
 """
 
@@ -55,25 +55,25 @@ def leftovers(cache: Path) -> list[str]:
 def test_made_once_per_key(folders: tuple[Path, Path]) -> None:
     calls: list[int] = []
     for _ in range(3):
-        found = cached("t", {"source": "abc", "width": 3}, maker(calls))
+        found = load_or_prepare("t", {"source": "abc", "width": 3}, maker(calls))
         assert found.meta == {"names": ["a", "b"], "value": 1}
         assert np.array_equal(found.arrays["x"], np.full((4, 2), 1))
     assert calls == [1]
-    assert cached("t", {"source": "abc", "width": 4}, maker(calls, 2)).meta["value"] == 2
-    assert cached("other", {"source": "abc", "width": 3}, maker(calls, 3)).meta["value"] == 3
+    assert load_or_prepare("t", {"source": "abc", "width": 4}, maker(calls, 2)).meta["value"] == 2
+    assert load_or_prepare("other", {"source": "abc", "width": 3}, maker(calls, 3)).meta["value"] == 3
     assert calls == [1, 2, 3]
 
 
 def test_the_order_of_the_key_does_not_matter(folders: tuple[Path, Path]) -> None:
     calls: list[int] = []
-    cached("t", {"a": 1, "b": 2}, maker(calls))
-    cached("t", {"b": 2, "a": 1}, maker(calls))
+    load_or_prepare("t", {"a": 1, "b": 2}, maker(calls))
+    load_or_prepare("t", {"b": 2, "a": 1}, maker(calls))
     assert calls == [1]
 
 
 def test_arrays_are_memory_mapped_and_read_only_from_the_first_time_on(folders: tuple[Path, Path]) -> None:
     for _ in range(2):
-        array = cached("t", {}, maker([])).arrays["x"]
+        array = load_or_prepare("t", {}, maker([])).arrays["x"]
         assert isinstance(array, np.memmap)
         assert not array.flags.writeable
         with pytest.raises(ValueError, match="read-only"):
@@ -85,7 +85,7 @@ def test_empty_and_scalar_arrays_survive(folders: tuple[Path, Path]) -> None:
         return Prepared({"none": np.zeros((0, 3)), "one": np.array(7)}, {})
 
     for _ in range(2):
-        found = cached("t", {}, make)
+        found = load_or_prepare("t", {}, make)
         assert found.arrays["none"].shape == (0, 3)
         assert int(found.arrays["one"]) == 7
 
@@ -99,10 +99,10 @@ def test_a_maker_that_fails_leaves_nothing(folders: tuple[Path, Path]) -> None:
 
     for make in (fail, fail_late):
         with pytest.raises((ZeroDivisionError, ValueError)):
-            cached("t", {}, make)
+            load_or_prepare("t", {}, make)
         assert leftovers(folders[1]) == []
     calls: list[int] = []
-    assert cached("t", {}, maker(calls)).meta["value"] == 1
+    assert load_or_prepare("t", {}, maker(calls)).meta["value"] == 1
     assert calls == [1]
 
 
@@ -110,7 +110,7 @@ DYING = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from fedbalancer.data import Prepared, cached
+from fedbalancer.data import Prepared, load_or_prepare
 
 def dying(real):
     def call(*arguments, **options):
@@ -125,7 +125,8 @@ os.fsync, Path.rename = dying(os.fsync), dying(Path.rename)
 for step in range(1, 12):
     left, child = step, os.fork()
     if child == 0:
-        cached("t", {"step": step}, lambda: Prepared({"x": np.full((4, 2), 1), "y": np.arange(4)}, {"value": 1}))
+        arrays = {"x": np.full((4, 2), 1), "y": np.arange(4)}
+        load_or_prepare("t", {"step": step}, lambda: Prepared(arrays, {"value": 1}))
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
@@ -140,7 +141,7 @@ def test_killed_at_every_step_of_writing(folders: tuple[Path, Path]) -> None:
     assert done.stdout.split() == ["9"] * 10 + ["0"], done.stderr
     for step in range(1, 12):
         calls: list[int] = []
-        found = cached("t", {"step": step}, maker(calls))
+        found = load_or_prepare("t", {"step": step}, maker(calls))
         assert calls == ([1] if step < 6 else []), "used before it was whole, or not used although it was"
         assert np.array_equal(found.arrays["x"], np.full((4, 2), 1))
     assert leftovers(folders[1]) == []
@@ -188,19 +189,19 @@ def damage(folder: Path, how: str) -> None:
 )  # fmt: skip
 def test_a_damaged_entry_is_made_again(folders: tuple[Path, Path], how: str) -> None:
     calls: list[int] = []
-    cached("t", {}, maker(calls))
+    load_or_prepare("t", {}, maker(calls))
     damage(entry(folders[1]), how)
-    assert np.array_equal(cached("t", {}, maker(calls)).arrays["x"], np.full((4, 2), 1))
+    assert np.array_equal(load_or_prepare("t", {}, maker(calls)).arrays["x"], np.full((4, 2), 1))
     assert calls == [1, 1]
-    cached("t", {}, maker(calls))
+    load_or_prepare("t", {}, maker(calls))
     assert calls == [1, 1], "and is whole again"
     assert leftovers(folders[1]) == []
 
 
 def test_who_has_the_damaged_arrays_open_keeps_them(folders: tuple[Path, Path]) -> None:
-    before = cached("t", {}, maker([])).arrays["y"]
+    before = load_or_prepare("t", {}, maker([])).arrays["y"]
     damage(entry(folders[1]), "array missing")
-    cached("t", {}, maker([]))
+    load_or_prepare("t", {}, maker([]))
     assert before.tolist() == [0, 1, 2, 3]
 
 
@@ -246,14 +247,14 @@ def test_a_maker_that_is_killed_does_not_keep_the_others_waiting(folders: tuple[
             assert process.poll() is None, process.stderr.read() if process.stderr else ""
         process.kill()
     calls: list[int] = []
-    assert cached("t", {"k": 1}, maker(calls)).meta["value"] == 1
+    assert load_or_prepare("t", {"k": 1}, maker(calls)).meta["value"] == 1
     assert calls == [1]
 
 
 def test_a_cache_that_cannot_be_written_is_told(folders: tuple[Path, Path], tmp_path: Path) -> None:
     folders[1].write_text("a file")
     with pytest.raises(BadSetting, match=r"cannot be written: .*set FEDBALANCER_CACHE"):
-        cached("t", {}, maker([]))
+        load_or_prepare("t", {}, maker([]))
 
 
 def test_an_error_of_the_maker_is_not_taken_for_one_of_the_cache(folders: tuple[Path, Path]) -> None:
@@ -261,4 +262,4 @@ def test_an_error_of_the_maker_is_not_taken_for_one_of_the_cache(folders: tuple[
         raise FileNotFoundError("source.npz")
 
     with pytest.raises(FileNotFoundError, match=r"source\.npz"):
-        cached("t", {}, make)
+        load_or_prepare("t", {}, make)

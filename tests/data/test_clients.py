@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import MadeOnDemand
-from fedbalancer.data import SlicedClients, joined
-from fedbalancer.data.tasks import Task
+from fedbalancer.data import SlicedClients, Task, concatenate_users
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12))
@@ -19,7 +18,7 @@ def test_every_client_has_its_own_rows_again(lengths: list[int]) -> None:
         f"u{number}": (np.full((length, 2), number, np.float32), np.arange(length))
         for number, length in enumerate(lengths)
     }
-    names, sizes, features, labels = joined(users)
+    names, sizes, features, labels = concatenate_users(users)
     clients = SlicedClients(tuple(names), tuple(sizes), features, labels)
     assert list(clients) == list(users)
     assert len(clients) == len(users)
@@ -57,6 +56,6 @@ def test_names_and_rows_that_do_not_fit_are_refused(
 
 def test_joining_nobody_or_uneven_users_is_refused() -> None:
     with pytest.raises(BadData, match="no users"):
-        joined({})
+        concatenate_users({})
     with pytest.raises(BadData, match="user 'b' has 2 features but 1 labels"):
-        joined([("a", (np.zeros((1, 2)), np.zeros(1))), ("b", (np.zeros((2, 2)), np.zeros(1)))])
+        concatenate_users([("a", (np.zeros((1, 2)), np.zeros(1))), ("b", (np.zeros((2, 2)), np.zeros(1)))])

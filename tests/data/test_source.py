@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedbalancer.core.errors import MissingData, UnknownName
-from fedbalancer.data import Source, choose
-from fedbalancer.data.source import named
+from fedbalancer.data import Source, choose_source
+from fedbalancer.data.source import find_source
 
 OFFICIAL = Source(
     "t", "real", "the real one", ("real/x.json", "real/images"), "free", "they", urls=("https://a/b.zip",)
@@ -26,12 +26,12 @@ def put(data: Path, *names: str) -> None:
 
 def test_the_official_one_is_preferred_and_a_stand_in_taken_where_it_is_alone(folders: tuple[Path, Path]) -> None:
     put(folders[0], "small.npz")
-    assert choose(SOURCES) is STAND_IN
+    assert choose_source(SOURCES) is STAND_IN
     put(folders[0], "real/x.json")
-    assert choose(SOURCES) is STAND_IN, "half of the official files are not enough"
+    assert choose_source(SOURCES) is STAND_IN, "half of the official files are not enough"
     (folders[0] / "real" / "images").mkdir()
-    assert choose(SOURCES) is OFFICIAL
-    assert choose(SOURCES, "small") is STAND_IN
+    assert choose_source(SOURCES) is OFFICIAL
+    assert choose_source(SOURCES, "small") is STAND_IN
 
 
 def test_a_variant_that_is_asked_for_is_never_exchanged(folders: tuple[Path, Path]) -> None:
@@ -39,23 +39,23 @@ def test_a_variant_that_is_asked_for_is_never_exchanged(folders: tuple[Path, Pat
     with pytest.raises(
         MissingData, match=r"variant 'real' of task 't' needs real/images in .*data get t --variant real"
     ):
-        choose(SOURCES, "real")
+        choose_source(SOURCES, "real")
 
 
 def test_nothing_there_names_files_folder_and_command(folders: tuple[Path, Path]) -> None:
     with pytest.raises(MissingData) as caught:
-        choose(SOURCES)
+        choose_source(SOURCES)
     for word in ("real/x.json", str(folders[0]), "fedbalancer data get t", "FEDBALANCER_DATA"):
         assert word in str(caught.value)
     with pytest.raises(MissingData, match="data import t PATH"):
-        choose((STAND_IN,))
+        choose_source((STAND_IN,))
 
 
 def test_an_unknown_variant_suggests_one() -> None:
     with pytest.raises(UnknownName, match="unknown variant of t 'smal'; did you mean small"):
-        choose(SOURCES, "smal")
-    assert named(SOURCES) is OFFICIAL
-    assert named(SOURCES, "small") is STAND_IN
+        choose_source(SOURCES, "smal")
+    assert find_source(SOURCES) is OFFICIAL
+    assert find_source(SOURCES, "small") is STAND_IN
 
 
 def test_what_a_download_is_called() -> None:

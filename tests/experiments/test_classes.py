@@ -11,10 +11,9 @@ import pytest
 from experiments import tinytask
 
 import fedbalancer as fb
-from fedbalancer.data.tasks import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.execute import execute
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.simulation.classes import ClassCounts
 
 NAME = "fedbalancer[w=1,p=.75]"
 
@@ -63,16 +62,6 @@ def test_a_run_that_was_stopped_has_counted_all_its_rounds(tmp_path: Path) -> No
     found = fb.resume(tmp_path / "run", task=task).classes
     assert found is not None
     assert found.equals(fb.run(task, NAME, rounds=8).classes)
-
-
-def test_a_checkpoint_that_has_counted_nothing_leads_to_no_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as older:
-        older.setattr(ClassCounts, "to_arrays", lambda self: {})
-        stopped(one_class_each(), tmp_path / "run")
-    again = fb.resume(tmp_path / "run", task=one_class_each())
-    assert (again.status, again.classes) == ("done", None)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_evaluations_by_rounds_go_on_beside_and_are_those_of_a_run_without_grid(
 
 
 def test_equal_models_have_equal_accuracies_and_are_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedbalancer.simulation.simulated import SimulatedEngine
+    from fedbalancer.simulation.engine import SimulatedEngine
 
     seen, really = [], SimulatedEngine.evaluate
 

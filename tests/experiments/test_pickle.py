@@ -10,7 +10,7 @@ from experiments import tinytask
 from trap import caught  # noqa: F401 - a fixture
 
 import fedbalancer as fb
-from fedbalancer.data import Prepared, cached
+from fedbalancer.data import Prepared, load_or_prepare
 from fedbalancer.reporting import write_report
 
 
@@ -31,7 +31,7 @@ def test_runs_resumes_and_reports_unpickle_nothing(
     fb.resume(out, task=tinytask.load(), budget_s=500.0)
     write_report(out)
     for _ in range(2):
-        cached("t", {"k": 1}, lambda: Prepared({"x": np.arange(9)}, {"n": 1}))
+        load_or_prepare("t", {"k": 1}, lambda: Prepared({"x": np.arange(9)}, {"n": 1}))
     np.savez(tmp_path / "d.npz", x=np.eye(8, 3), y=np.arange(8) % 2, who=np.array(list("aabbccdd")))
     (tmp_path / "t.toml").write_text(
         '[data]\nkind = "npz"\npath = "d.npz"\nuser = "who"\ntest_share = 0.3\n[model]\nname = "mlp"\n'

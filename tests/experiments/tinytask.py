@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.data.tasks import Task
+from fedbalancer.data import Task
 
 
 def samples(count: int, seed: int) -> tuple[Any, Any]:

@@ -32,7 +32,7 @@ from fedbalancer.client.samples import (
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.data.tasks import load_task
+from fedbalancer.data import load_task
 from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import SLOTS, method

@@ -9,8 +9,7 @@ from builders import make_report, make_result
 
 from fedbalancer.core.types import FailedClient, RoundResult, Timings
 from fedbalancer.reporting.clients import add_selections, average_phase_times, count_outcomes, count_selections
-from fedbalancer.store.effort import device_s, sample_passes
-from fedbalancer.store.rows import ClientRow
+from fedbalancer.store.rows import ClientRow, device_s, sample_passes
 
 SPENT = Timings(2.0, 0.0, 50.0, 3.0)
 
@@ -24,7 +23,7 @@ def two_rounds() -> tuple[RoundResult, RoundResult]:
 
 
 def rows() -> pl.LazyFrame:
-    return pl.LazyFrame([row._asdict() for result in two_rounds() for row in ClientRow.all_of(result)])
+    return pl.LazyFrame([row._asdict() for result in two_rounds() for row in ClientRow.from_round(result)])
 
 
 POPULATION = pl.DataFrame({"client": ["c0", "c1"], "device": ["slow", "fast"], "clock_s": [200.0, 200.0]})

@@ -8,7 +8,7 @@ from pathlib import Path
 from reporting.journals import add_round, begun
 
 from fedbalancer.reporting.dashboard import LiveRuns
-from fedbalancer.store.follow import JournalReader, journal_of
+from fedbalancer.store.journal import JournalReader, journal_path
 
 
 def rounds_in(reader: JournalReader) -> list[int] | None:
@@ -24,9 +24,9 @@ def test_a_reader_takes_up_what_was_added_and_leaves_half_a_line(tmp_path: Path)
         add_round(folder, 1, 0.1)
         assert rounds_in(reader) == rounds_in(reader) == [1]
         add_round(folder, 2, 0.2)
-        whole = journal_of(tmp_path / "run").stat().st_size
+        whole = journal_path(tmp_path / "run").stat().st_size
         add_round(folder, 3, 0.3)
-        os.truncate(journal_of(tmp_path / "run"), whole + 20)
+        os.truncate(journal_path(tmp_path / "run"), whole + 20)
         assert rounds_in(reader) == [1, 2]
 
 

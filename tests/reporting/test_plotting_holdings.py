@@ -10,19 +10,19 @@ from subprocess import run
 import numpy as np
 import pytest
 
-from fedbalancer.data.catalogue.holdings import OTHER, Holdings, holdings
-from fedbalancer.data.tasks import Task, load_task
+from fedbalancer.data import Task, load_task
+from fedbalancer.data.catalogue.summary import OTHER, LabelCounts, count_labels
 from fedbalancer.reporting.plotting import MOST_BARS, MOST_NAMES, plot_holdings, write_figure
 
 
-def held(clients: int, labels: int, sizes: tuple[int, int] = (1, 40), floats: bool = False) -> Holdings:
+def held(clients: int, labels: int, sizes: tuple[int, int] = (1, 40), floats: bool = False) -> LabelCounts:
     rng = np.random.default_rng(0)
     data = {}
     for number in range(clients):
         size = int(rng.integers(*sizes))
         y = rng.random(size) if floats else rng.integers(0, labels, size)
         data[f"client-{number}-$x_{{"] = (np.zeros((size, 1)), y)
-    return holdings(Task(clients=data, test=(np.zeros((1, 1)), y[:1]), model=lambda: None, name="t"))
+    return count_labels(Task(clients=data, test=(np.zeros((1, 1)), y[:1]), model=lambda: None, name="t"))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def held(clients: int, labels: int, sizes: tuple[int, int] = (1, 40), floats: bo
     ],
     ids=["one sample", "few", "more than names fit", "62 labels", "words", "no classes", "very unequal"],
 )  # fmt: skip
-def test_any_data_can_be_drawn(what: Holdings) -> None:
+def test_any_data_can_be_drawn(what: LabelCounts) -> None:
     figure = plot_holdings(what)
     figure.savefig(BytesIO(), format="png", dpi=30)
     bars = figure.axes[0]
@@ -47,7 +47,7 @@ def test_any_data_can_be_drawn(what: Holdings) -> None:
 
 
 def test_every_client_and_label_is_named_where_there_is_room() -> None:
-    what = holdings(load_task("synthetic", users=6))
+    what = count_labels(load_task("synthetic", users=6))
     figure = plot_holdings(what)
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == list(what.clients)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(what.labels)

@@ -24,7 +24,7 @@ from fedbalancer.core.types import (
     Weights,
 )
 from fedbalancer.methods.table import Method
-from fedbalancer.simulation.simulated import SimulatedEngine
+from fedbalancer.simulation.engine import SimulatedEngine
 
 WEIGHTS = np.array([1.0, 2.0], dtype=np.float32)
 

@@ -15,7 +15,8 @@ from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
-from fedbalancer.core.contracts import Availability, WorkPolicy
+from fedbalancer.core.contracts import WorkPolicy
+from fedbalancer.core.interfaces import Availability
 from fedbalancer.core.types import FloatArray, IndexArray, Order, RoundPlan
 from fedbalancer.simulation.attempts import RoundClock, close_round, simulate_attempts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, Traces
@@ -78,9 +79,9 @@ def one_by_one(
     done = work.batches(finished, order.deadline_s, per_epoch, order.epochs) if samples else 0
     batches = done or (per_epoch * order.epochs if samples else 0)
     end_s = finished(batches)
-    makes_it = done > 0 and math.isfinite(end_s)
+    is_in_time = done > 0 and math.isfinite(end_s)
     why = ""
-    if not makes_it:
+    if not is_in_time:
         why = "upload"
         for phase, phase_s in (
             ("train", download_s + forward_s + batches * batch_s),
@@ -90,7 +91,13 @@ def one_by_one(
             why = phase if at(phase_s) > order.deadline_s else why
         why = why if math.isfinite(end_s) else "unavailable"
     busy_s = download_s + forward_s + batches * batch_s + upload_s
-    return makes_it, why, batches, end_s, (download_s, forward_s, batches * batch_s, upload_s, max(end_s - busy_s, 0.0))
+    return (
+        is_in_time,
+        why,
+        batches,
+        end_s,
+        (download_s, forward_s, batches * batch_s, upload_s, max(end_s - busy_s, 0.0)),
+    )
 
 
 @given(cohorts, orders, works, st.none() | st.lists(intervals, min_size=6, max_size=6))
@@ -106,7 +113,7 @@ def test_a_cohort_goes_as_its_clients_would_go_one_by_one(
     rounds = [selected(*client[:3], name, order, work) for client, name in zip(cohort, clients, strict=True)]
     found = simulate_attempts(rounds, DeviceDraws(batch_s, download_s, upload_s), order, RoundClock(there, 20.0))
     expected = [one_by_one(client, name, order, work, there) for client, name in zip(cohort, clients, strict=True)]
-    columns = (found.makes_it, found.why, found.batches, found.elapsed_s)
+    columns = (found.is_in_time, found.failed_phase, found.batches, found.elapsed_s)
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == [row[:4] for row in expected]
     parts = [(t.download_s, t.forward_s, t.train_s, t.upload_s, t.paused_s) for t in found.timings()]
     assert parts == [row[4] for row in expected]
@@ -122,7 +129,7 @@ def test_closes_with_the_quorum_or_at_the_deadline(
     times = np.array([time for time, _ in arrivals], dtype=float)
     rounds = [selected(1, 1, False, name, make_order(), AllOrNothing()) for name in clients]
     empty = simulate_attempts(rounds, DeviceDraws(times, times, times), make_order(), RoundClock(AlwaysOn(), 0.0))
-    attempts = replace(empty, elapsed_s=times, makes_it=np.array([comes for _, comes in arrivals], dtype=bool))
+    attempts = replace(empty, elapsed_s=times, is_in_time=np.array([comes for _, comes in arrivals], dtype=bool))
     accepted, seconds = close_round(RoundPlan(make_order(deadline_s=deadline_s), clients, quorum), attempts)
     coming = sorted((time, name) for (time, comes), name in zip(arrivals, clients, strict=True) if comes)[:quorum]
     assert {name for name, taken in zip(clients, accepted, strict=True) if taken} == {name for _, name in coming}

@@ -13,9 +13,9 @@ from fedbalancer.core.types import Ledger
 from fedbalancer.methods.table import method
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
-from fedbalancer.simulation.devices import Network, Phones, Traces, many, resolve_latency
+from fedbalancer.simulation.devices import Network, Phones, Traces, estimate_network_s, resolve_latency, sample_batch_s
+from fedbalancer.simulation.engine import SimulatedEngine
 from fedbalancer.simulation.executors import InlineExecutor
-from fedbalancer.simulation.simulated import SimulatedEngine
 from fedbalancer.training.timing_only import TimingOnly
 
 COUNT = 50_000
@@ -26,7 +26,7 @@ TRACES = Traces({"night": np.array([[0.0, 6e4]]), "day": np.array([[3e4, 8e4]])}
 
 @pytest.fixture
 def traced() -> Iterator[None]:
-    many.sample_batch_s(Phones(0, resolve_latency("femnist"), Network(0)), ["u0"], 1)  # imports are not counted
+    sample_batch_s(Phones(0, resolve_latency("femnist"), Network(0)), ["u0"], 1)  # imports are not counted
     tracemalloc.start()
     yield
     tracemalloc.stop()
@@ -39,8 +39,8 @@ def test_a_client_takes_less_than_200_bytes_beyond_its_id_and_size(name: str) ->
     ledger = Ledger.start(
         CLIENTS,
         np.fromiter(SIZES.values(), dtype=np.int64),
-        many.expected_network_s(devices, CLIENTS, 10**6, 10**6),
-        many.sample_batch_s(devices, CLIENTS, 10),
+        estimate_network_s(devices, CLIENTS, 10**6, 10**6),
+        sample_batch_s(devices, CLIENTS, 10),
     )
     chosen, executor = method(name), InlineExecutor(TimingOnly(SIZES))
     there = TRACES.assign(CLIENTS, seed=0)

@@ -8,7 +8,7 @@ import pytest
 from builders import make_report, make_result
 
 from fedbalancer.core.types import FailedClient, RoundResult, Timings
-from fedbalancer.store.effort import device_s, sample_passes
+from fedbalancer.store.rows import device_s, sample_passes
 
 SPENT = Timings(download_s=10.0, forward_s=5.0, train_s=40.0, upload_s=20.0, paused_s=99.0)
 

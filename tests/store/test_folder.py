@@ -17,7 +17,7 @@ import safetensors.numpy
 
 from fedbalancer.core.errors import RunFolderError
 from fedbalancer.core.types import Layout, Ledger, ServerState
-from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, check_free, read_manifest, schema_of, status_of
+from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, check_free, read_manifest, read_status, schema_of
 
 SAMPLE = {int: 1, float: 0.5, str: "ann"}
 
@@ -149,7 +149,7 @@ def test_one_writer(tmp_path: Path) -> None:
             RunFolder.open(tmp_path)
         with pytest.raises(RunFolderError, match="cannot be locked"):
             RunFolder.create(tmp_path, {}, overwrite=True)
-        assert status_of(tmp_path) == "running"
+        assert read_status(tmp_path) == "running"
     RunFolder.open(tmp_path).close()
 
 

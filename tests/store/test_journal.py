@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedbalancer.core.errors import RunFolderError
-from fedbalancer.store.journal import JOURNAL, open_at
+from fedbalancer.store.journal import JOURNAL, open_journal
 
 ENTRIES: list[dict[str, Any]] = [
     {"round": {"round": 1, "deadline_s": math.inf}, "eval": None, "clients": [[1, "ann\n\r\u2028", 0.1]]},
@@ -20,7 +20,7 @@ ENTRIES: list[dict[str, Any]] = [
 
 def filled(folder: Path) -> list[tuple[int, str]]:
     """Write the entries; size and checksum after each, the empty journal first."""
-    journal, entries = open_at(folder, 0)
+    journal, entries = open_journal(folder, 0)
     assert entries == []
     marks = [(journal.size, journal.sha256)]
     for entry in ENTRIES:
@@ -33,7 +33,7 @@ def filled(folder: Path) -> list[tuple[int, str]]:
 
 def test_entries_come_back(memory_path: Path) -> None:
     size, sha256 = filled(memory_path)[-1]
-    journal, entries = open_at(memory_path, size, sha256)
+    journal, entries = open_journal(memory_path, size, sha256)
     assert entries == ENTRIES
     assert str(entries[2]["clients"][1][2]) == "-0.0"
     assert (journal.size, journal.sha256) == (size, sha256)
@@ -41,10 +41,10 @@ def test_entries_come_back(memory_path: Path) -> None:
 
 
 def test_nan_survives(memory_path: Path) -> None:
-    journal, _ = open_at(memory_path, 0)
+    journal, _ = open_journal(memory_path, 0)
     journal.append({"loss": math.nan})
     journal.close()
-    reopened, entries = open_at(memory_path, journal.size)
+    reopened, entries = open_journal(memory_path, journal.size)
     reopened.close()
     assert math.isnan(entries[0]["loss"])
 
@@ -59,10 +59,10 @@ def test_every_length_and_every_cut(memory_path: Path) -> None:
             (memory_path / JOURNAL).write_bytes(whole[:cut])
             if cut < size:
                 with pytest.raises(RunFolderError, match=f"has {cut} bytes, but its checkpoint needs {size}"):
-                    open_at(memory_path, size, sha256)
+                    open_journal(memory_path, size, sha256)
                 assert (memory_path / JOURNAL).read_bytes() == whole[:cut]
                 continue
-            journal, entries = open_at(memory_path, size, sha256)
+            journal, entries = open_journal(memory_path, size, sha256)
             journal.append({"next": 1})
             journal.close()
             assert entries == ENTRIES[:count]
@@ -75,12 +75,12 @@ def test_every_size_without_a_checksum(memory_path: Path) -> None:
     for size in range(len(whole) + 1):
         (memory_path / JOURNAL).write_bytes(whole)
         if size in sizes:
-            journal, entries = open_at(memory_path, size)
+            journal, entries = open_journal(memory_path, size)
             journal.close()
             assert entries == ENTRIES[: sizes.index(size)]
         else:
             with pytest.raises(RunFolderError, match=f"at byte {size}"):
-                open_at(memory_path, size)
+                open_journal(memory_path, size)
 
 
 def test_every_changed_byte_is_noticed(memory_path: Path) -> None:
@@ -89,4 +89,4 @@ def test_every_changed_byte_is_noticed(memory_path: Path) -> None:
     for place in range(len(whole)):
         (memory_path / JOURNAL).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(RunFolderError, match=r"journal\.jsonl"):
-            open_at(memory_path, size, sha256)
+            open_journal(memory_path, size, sha256)

@@ -9,7 +9,7 @@ import pytest
 
 import fedbalancer as fb
 from fedbalancer.core.types import ClientReport, Order, RoundPlan, RoundResult, Summary, Timings
-from fedbalancer.store.losses import Losses, released_losses
+from fedbalancer.store.rows import Losses, released_losses
 
 
 def report(client: str, low: float, high: float, mean: float, count: float) -> ClientReport:

@@ -17,8 +17,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedbalancer.store.glossary import TABLES, markdown
-from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow, schema_of
+from fedbalancer.store.rows import TABLES, ClientRow, EvalRow, RoundRow, markdown, schema_of
 from fedbalancer.store.tables import NAMES, RunTables, Table
 
 EVAL = EvalRow(round=1, start_s=0.5, clock_s=2.5, accuracy=0.25, loss=1.5)

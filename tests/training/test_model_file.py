@@ -16,7 +16,7 @@ from small_nets import make, samples
 pytest.importorskip("torch", reason="torch is not installed")
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, TrainingDiverged
-from fedbalancer.core.task import Task
+from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork
 from fedbalancer.training.file_trainer import FileTrainer
 from fedbalancer.training.model_file import ModelFile
@@ -106,7 +106,7 @@ def test_a_training_that_diverges_is_told(model: ModelFile, torch_model: TorchMo
 
 
 def test_the_trainer_of_a_task_is_torchs(file: Path) -> None:
-    task = Task(clients={"ann": samples(), "bob": samples(9, 1)}, test=samples(5, 2), model=make)
+    task = BaseTask(clients={"ann": samples(), "bob": samples(9, 1)}, test=samples(5, 2), model=make)
     of_file, on_torch = FileTrainer(task, file), TorchTrainer(task)
     of_file.prepare()
     assert of_file.layout == on_torch.layout

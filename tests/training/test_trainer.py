@@ -11,7 +11,7 @@ import pytest
 
 from fedbalancer.client.batches import batches
 from fedbalancer.core.errors import BadData, BadSetting, TrainingDiverged, UnknownName
-from fedbalancer.core.task import Task
+from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork
 
 torch = pytest.importorskip("torch", reason="the torch trainer needs the extra [torch]")
@@ -32,8 +32,8 @@ def data(seed: int = 0) -> tuple[Any, Any]:
     return rng.normal(size=(SIZE, FEATURES)), rng.integers(CLASSES, size=SIZE)
 
 
-def task(model: Callable[[], Any] = mlp, **options: Any) -> Task:
-    return Task(**{"clients": {"ann": data(0), "bob": data(1)}, "test": data(2), "model": model} | options)
+def task(model: Callable[[], Any] = mlp, **options: Any) -> BaseTask:
+    return BaseTask(**{"clients": {"ann": data(0), "bob": data(1)}, "test": data(2), "model": model} | options)
 
 
 def work(**options: Any) -> ClientWork:

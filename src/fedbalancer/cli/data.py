@@ -28,9 +28,9 @@ def list_(as_json: Json = False) -> None:
         fedbalancer data list
     """
     from fedbalancer.cli.data_display import print_list
-    from fedbalancer.data.catalogue.catalog import listing
+    from fedbalancer.data.catalogue.catalog import list_data
 
-    rows = listing()
+    rows = list_data()
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows]))
     else:
@@ -45,10 +45,10 @@ def get(task: Name, variant: Variant = None, scale: Scale = "small", overwrite: 
         fedbalancer data get har
     """
     from fedbalancer.cli.data_display import download_display, put_in_place
-    from fedbalancer.data.catalogue.catalog import source_of
-    from fedbalancer.data.catalogue.get import get as get_data
+    from fedbalancer.data.catalogue.catalog import get_source
+    from fedbalancer.data.catalogue.download import get as get_data
 
-    source = source_of(task, variant)
+    source = get_source(task, variant)
     if source.present and not overwrite:
         typer.echo(f"{task} ({source.variant}) is there already, in {', '.join(map(str, source.paths))}")
         return
@@ -74,11 +74,13 @@ def import_(
         fedbalancer data import celeba /big/disk/celeba --link
     """
     from fedbalancer.cli.data_display import put_in_place
-    from fedbalancer.data.catalogue.catalog import source_of
-    from fedbalancer.data.catalogue.importing import bring, copied, linked
+    from fedbalancer.data.catalogue.catalog import get_source
+    from fedbalancer.data.catalogue.importing import copy_path, import_data, link_path
 
-    source = source_of(task, variant)
-    facts = bring(task, source, path.expanduser(), linked if link else copied, scale=scale, overwrite=overwrite)
+    source = get_source(task, variant)
+    facts = import_data(
+        task, source, path.expanduser(), link_path if link else copy_path, scale=scale, overwrite=overwrite
+    )
     put_in_place(task, source, facts)
 
 
@@ -94,7 +96,7 @@ def check(
         fedbalancer data check har
     """
     from fedbalancer.cli.data_display import print_checks
-    from fedbalancer.data.catalogue.checking import check_all
+    from fedbalancer.data.catalogue.catalog import check_all
 
     checks = check_all(task, scale)
     if as_json:
@@ -120,13 +122,13 @@ def show(
         fedbalancer data show watch --out watch.png
     """
     from fedbalancer.cli.data_show import picture_path, print_holdings, summary
-    from fedbalancer.data.catalogue.holdings import holdings
-    from fedbalancer.data.tasks import load_task
+    from fedbalancer.data import load_task
+    from fedbalancer.data.catalogue.summary import count_labels
     from fedbalancer.reporting.plotting import plot_holdings, write_figure
 
     loaded = load_task(task, scale=scale, users=users, variant=variant)
     path = picture_path(task, loaded.variant, out)
-    held = holdings(loaded)
+    held = count_labels(loaded)
     write_figure(plot_holdings(held), path)
     if as_json:
         typer.echo(json.dumps({**summary(held), "picture": str(path)}))

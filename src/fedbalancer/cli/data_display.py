@@ -12,9 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from fedbalancer.core.paths import data_folder
-from fedbalancer.data.catalogue.catalog import Row
-from fedbalancer.data.catalogue.checking import Check
-from fedbalancer.data.catalogue.facts import Facts
+from fedbalancer.data.catalogue.catalog import Check, Facts, Row
 from fedbalancer.data.source import Source
 from fedbalancer.reporting.style import size_text
 

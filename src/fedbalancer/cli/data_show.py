@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import IndexArray
-from fedbalancer.data.catalogue.holdings import Holdings
+from fedbalancer.data.catalogue.summary import LabelCounts
 
 MOST_CLIENTS = 16
 BAR_WIDTH = 30
@@ -31,7 +31,7 @@ def picture_path(task: str, variant: str, out: Path | None) -> Path:
     return Path(f"data-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.png")
 
 
-def summary(held: Holdings) -> dict[str, Any]:
+def summary(held: LabelCounts) -> dict[str, Any]:
     """What is shown, as plain values."""
     return {
         "task": held.title,
@@ -45,7 +45,7 @@ def summary(held: Holdings) -> dict[str, Any]:
     }
 
 
-def print_holdings(held: Holdings) -> None:
+def print_holdings(held: LabelCounts) -> None:
     """One screen: totals, sizes, what there is of each label, and the labels of some clients."""
     totals = summary(held)
     typer.echo(
@@ -59,7 +59,7 @@ def print_holdings(held: Holdings) -> None:
     _print_clients(held)
 
 
-def _print_labels(held: Holdings) -> None:
+def _print_labels(held: LabelCounts) -> None:
     counts = held.counts.sum(axis=0)
     table = Table("label", "count", "share", "", "clients that have it", box=None)
     for name, count, having in zip(held.labels, counts.tolist(), (held.counts > 0).sum(axis=0).tolist(), strict=True):
@@ -68,7 +68,7 @@ def _print_labels(held: Holdings) -> None:
     Console(markup=False, emoji=False, highlight=False).print(table)
 
 
-def _print_clients(held: Holdings) -> None:
+def _print_clients(held: LabelCounts) -> None:
     """All clients, or some from the largest to the smallest; a character per label, as high as the label is frequent
     among the client's own."""
     console = Console(markup=False, emoji=False, highlight=False)

@@ -115,7 +115,7 @@ def _settings() -> Rows:
 
 
 def _columns() -> Rows:
-    from fedbalancer.store.glossary import TABLES
+    from fedbalancer.store.rows import TABLES
 
     return [
         {"table": f"{table}.parquet", "column": name, "unit": unit, "meaning": meaning}

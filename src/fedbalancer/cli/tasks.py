@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from fedbalancer.core.task import Task
+    from fedbalancer.data import Task
 
 
 T = TypeVar("T")
@@ -52,10 +52,10 @@ def say_surprises(sentences: Iterable[str]) -> None:
 
 def announce(task: Task, overrides: Mapping[str, Any], *, trained: bool = True) -> None:
     """Check that model and data fit together, then print what was understood to stderr."""
-    from fedbalancer.data.catalogue.summary import describe
+    from fedbalancer.data.catalogue.summary import describe_task
 
     if trained:
         from fedbalancer.training.trainer import TorchTrainer
 
         TorchTrainer(task)
-    typer.echo(describe(task, overrides), err=True)
+    typer.echo(describe_task(task, overrides), err=True)

@@ -39,6 +39,7 @@ from fedbalancer.client.summary import (
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.contracts import Compressor, SampleSelector, Summarizer, WorkPolicy
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import Weight, check_fields
 
 KNOWN: dict[str, Mapping[str, type]] = {
     "samples": {
@@ -61,15 +62,28 @@ KNOWN: dict[str, Mapping[str, type]] = {
 
 @dataclass(frozen=True)
 class ClientPolicies:
-    """One choice per slot of the client, the weight `mu` of the proximal term, and when a client looks at all its
-    samples: the `first` time that its policy needs their losses, or in `every` round. The defaults are FedAvg's."""
+    """One policy per client slot. The defaults are FedAvg.
+
+    Args:
+        samples: Selects the samples to train on.
+        work: Decides how much to train before the deadline.
+        summary: Summarises losses and speed for the server.
+        compress: Compresses the update.
+        mu: Weight of the proximal term.
+        forward_pass: When a client computes the losses of all its samples: the `first` time that its policy needs them,
+            or in `every` round.
+    """
 
     samples: SampleSelector = field(default_factory=EverySample)
     work: WorkPolicy = field(default_factory=AllOrNothing)
     summary: Summarizer = field(default_factory=LossStatistics)
     compress: Compressor = field(default_factory=NoCompression)
-    mu: float = 0.0
+    mu: Weight = 0.0
     forward_pass: Literal["first", "every"] = "first"
+
+    def __post_init__(self) -> None:
+        """Check `mu` and `forward_pass`."""
+        check_fields(self)
 
     def to_json(self) -> str | None:
         """What the server sends to its clients; None if some policy is not one of `KNOWN`, or has been changed by more
@@ -98,12 +112,11 @@ class ClientPolicies:
 
 def of_client(policies: ClientPolicies, labels: Callable[[], ArrayLike] | None) -> ClientPolicies:
     """The policies of one client: a selector with a method `of_labels` is made one that knows the client's labels."""
-    of_labels = getattr(policies.samples, "of_labels", None)
-    if of_labels is None:
+    if not policies.samples.needs_labels:
         return policies
     if labels is None:
         raise BadSetting(f"{type(policies.samples).__name__} selects by the client's labels, which it was not given")
-    return replace(policies, samples=of_labels(labels()))
+    return replace(policies, samples=policies.samples.of_labels(labels()))
 
 
 CLIENT_SLOTS = tuple(field.name for field in fields(ClientPolicies))
@@ -113,7 +126,7 @@ def _made(slot: str, told: dict[str, Any]) -> Any:
     name = told.pop("policy")
     if name not in KNOWN[slot]:
         raise BadSetting(f"the server asks for {slot} = {name!r}, which this client does not know")
-    policy = KNOWN[slot][name]
-    if getattr(policy, "needs_secure_aggregation", False):
+    policy = KNOWN[slot][name](**told)
+    if isinstance(policy, Summarizer) and policy.needs_secure_aggregation:
         raise BadSetting(f"the server asks for {slot} = {name!r}, but there is nothing here that hides what is sent")
-    return policy(**told)
+    return policy

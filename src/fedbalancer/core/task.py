@@ -28,21 +28,32 @@ class MadeOnDemand(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Task:
-    """A learning problem. Only `clients`, `test` and `model` are needed; the rest are settings with defaults.
+class BaseTask:
+    """The fields of a learning problem, which is all that engines and trainers need. Users build a `fedbalancer.Task`.
 
-    `clients` maps an id to (features, labels); `model` makes a fresh `torch.nn.Module`, called without arguments.
-    `loss` gives one value per sample from (outputs, labels); `metric` how many of how many are right, for losses that
-    are not the cross-entropy of one label. `rounds` is the budget rule: a comparison gives every method the seconds
-    that FedAvg+1T needs for that many rounds. `latency` names the row of batch latencies of the device model (a task
-    of the paper; default: femnist), or gives your own: a mapping of slow, mid and fast to (mean, standard deviation) in
-    milliseconds. Samples may be NumPy arrays, lists or torch tensors.
-
-    >>> import numpy as np
-    >>> x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])
-    >>> task = Task(clients={"ann": (x, y), "bob": (x, y)}, test=(x, y), model=lambda: None)
-    >>> task.sizes
-    {'ann': 4, 'bob': 4}
+    Args:
+        clients: Samples (features, labels) of every client, by client id. NumPy arrays, lists or torch tensors.
+        test: Samples to evaluate the model on.
+        model: Function without arguments that returns a new `torch.nn.Module`.
+        name: Name of the task.
+        variant: Name of the data set, where a task has several.
+        batch_size: Samples per batch.
+        epochs: Local epochs per round.
+        learning_rate: Learning rate of SGD.
+        clients_per_round: Number of clients selected per round.
+        rounds: Number of rounds. In a comparison, every method has the time that FedAvg+1T needs for them.
+        eval_every: Number of rounds between evaluations.
+        clip_norm: Largest norm of a batch's gradient. None: no clipping.
+        prox_mu: Weight of the proximal term, for methods that have one.
+        sample_selection_deadline: Deadline of the method `sampleselection`, as a multiple of T.
+        loss: "cross_entropy", or a function of (outputs, labels) that returns one value per sample.
+        metric: "accuracy", or a function of (outputs, labels) that returns the number of correct answers and their
+            possible number.
+        latency: Row of batch latencies of the device model: the name of a task of the paper, or a mapping of slow, mid
+            and fast to (mean, standard deviation) in milliseconds. Default: femnist.
+        model_bytes: Size of the model on the network. Default: 4 bytes per parameter.
+        classes: Number of classes. None if the labels are not classes.
+        notes: Facts about the data, for summaries.
     """
 
     clients: Mapping[str, Samples]

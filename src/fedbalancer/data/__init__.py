@@ -1,17 +1,27 @@
-"""Where data comes from: sources, the folder they lie in, and the cache of what was made of them."""
+"""Tasks and their data.
 
-from fedbalancer.data.cache import Prepared, cached
-from fedbalancer.data.checksums import checksum
-from fedbalancer.data.clients import SlicedClients, checked_users, joined
-from fedbalancer.data.source import Source, choose
+`tasks` holds the built-in tasks, `readers` the file formats, `catalogue` the data on this computer, and `own` the tasks
+made from a user's own data. A new task uses `Source`, `load_or_prepare` and `SlicedClients`.
+"""
+
+from fedbalancer.data.cache import Prepared, checksum, load_or_prepare
+from fedbalancer.data.clients import SlicedClients, check_user_count, concatenate_users
+from fedbalancer.data.registry import SCALES, TASKS, TaskEntry, load_task
+from fedbalancer.data.source import Source, choose_source
+from fedbalancer.data.task import Task
 
 __all__ = [
+    "SCALES",
+    "TASKS",
     "Prepared",
     "SlicedClients",
     "Source",
-    "cached",
-    "checked_users",
+    "Task",
+    "TaskEntry",
+    "check_user_count",
     "checksum",
-    "choose",
-    "joined",
+    "choose_source",
+    "concatenate_users",
+    "load_or_prepare",
+    "load_task",
 ]

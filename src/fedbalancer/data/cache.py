@@ -1,9 +1,9 @@
-"""What preprocessing made, kept as memory-mapped arrays.
+"""The cache of prepared data, and checksums of files.
 
-A cache entry is a folder named by the checksum of its sources and settings. It is written under another name, reaches
-the disk, and is renamed when it is whole, so that a half-written one is never used. Of several processes that need
-the same entry one makes it while the others wait. An entry of which a file is missing, cut off or no longer what was
-written is made again; files are read through for that when their size or times have changed, not every time.
+A cache entry is a folder named by the checksum of its key. It is written under a temporary name and renamed when it is
+complete, so a partly written entry is never used. If several processes need the same entry, one of them makes it and
+the others wait. An entry with a missing, truncated or changed file is made again. Checksums are computed again only
+when the size or the times of a file have changed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -24,9 +25,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.files import sync_directory, write_synced
+from fedbalancer.core.files import sync_directory, write_synced, write_text
 from fedbalancer.core.paths import CACHE, cache_folder
-from fedbalancer.data.checksums import checksum, digest
 
 _VERSION = 2
 _META = "meta.json"
@@ -40,7 +40,7 @@ class Prepared:
     meta: Mapping[str, Any]
 
 
-def cached(task: str, key: Mapping[str, Any], make: Callable[[], Prepared]) -> Prepared:
+def load_or_prepare(task: str, key: Mapping[str, Any], make: Callable[[], Prepared]) -> Prepared:
     """What `make` gives, made once per key; the arrays are memory-mapped, so that processes share them.
 
     `key` holds all that the result depends on: checksums of the sources, and settings.
@@ -149,3 +149,40 @@ def _read(folder: Path) -> Prepared | None:
 
 def _sha256(meta: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, or of the names and contents of a folder's files; remembered while size and times stay."""
+    is_folder = path.is_dir()
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if is_folder else [path]
+    note = _note(files, path)  # of before: a file that changes while it is read is not remembered under its new state
+    known = ""
+    with suppress(OSError):
+        known = note.read_text(encoding="ascii", errors="replace")
+    if re.fullmatch("[0-9a-f]{64}", known):
+        return known
+    parts = [(file.relative_to(path).as_posix(), digest(file)) for file in files]
+    found = hashlib.sha256(json.dumps(parts).encode()).hexdigest() if is_folder else parts[0][1]
+    with suppress(OSError):  # then it is computed again next time
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_text(note, found)
+    return found
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file as it is now."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _note(files: Sequence[Path], path: Path) -> Path:
+    """Where the checksum of these files, as they are now, is remembered: one note for a folder, however many files.
+
+    The time of the last change of the inode is looked at as well: a copy that kept its date is another file.
+    """
+    seen = hashlib.sha256(str(path.resolve()).encode())
+    for file in files:
+        stat = file.stat()
+        state = [str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+        seen.update(json.dumps(state).encode())
+    return cache_folder() / "checksums" / seen.hexdigest()[:32]

@@ -1,16 +1,18 @@
-"""Many clients' samples in one array, cut where one client ends and the next begins."""
+"""Mappings of clients to samples: slices of one array, and clients with wrong labels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData, BadSetting
-from fedbalancer.core.task import Samples
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.task import MadeOnDemand, Samples
+from fedbalancer.data.task import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +64,9 @@ class SlicedClients(Mapping[str, Samples]):
         return len(self.names)
 
 
-def joined(users: Mapping[str, Samples] | Sequence[tuple[str, Samples]]) -> tuple[list[str], list[int], Any, Any]:
+def concatenate_users(
+    users: Mapping[str, Samples] | Sequence[tuple[str, Samples]],
+) -> tuple[list[str], list[int], Any, Any]:
     """Names, lengths, features and labels of users, side by side: what `SlicedClients` takes."""
     pairs = list(users.items()) if isinstance(users, Mapping) else list(users)
     if not pairs:
@@ -75,7 +79,7 @@ def joined(users: Mapping[str, Samples] | Sequence[tuple[str, Samples]]) -> tupl
     return [name for name, _ in pairs], [len(samples[1]) for _, samples in pairs], features, labels
 
 
-def checked_users(users: int | None, most: int, task: str) -> int:
+def check_user_count(users: int | None, most: int, task: str) -> int:
     """How many training clients a task gets: as asked for, or unless told all that it can have."""
     if users is not None and not 1 <= users <= most:
         raise BadSetting(f"users is {users}, but {task} can have 1 to {most}")
@@ -85,3 +89,51 @@ def checked_users(users: int | None, most: int, task: str) -> int:
 def _repeated(names: Sequence[str]) -> str:
     seen: set[str] = set()
     return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+
+
+_NOTE = "label_noise"
+AnyTask = TypeVar("AnyTask", bound=Task)
+
+
+def add_label_noise(task: AnyTask, share: float) -> AnyTask:
+    """The task with about this share of its clients' labels exchanged for another one, each as likely; the same ones
+    in every run. The test data stay as they are."""
+    if not share or task.notes.get(_NOTE) == share:
+        return task
+    labels = np.asarray(task.test[1])
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise BadSetting(f"setting label_noise = {share}: task {task.name!r} has no labels that are one class a sample")
+    classes = task.classes or int(labels.max()) + 1
+    clients: Mapping[str, Samples] = _Noisy(task.clients, share, classes)
+    if isinstance(task.clients, MadeOnDemand):
+        clients = _NoisyOnDemand(task.clients, share, classes)
+    return replace(task, clients=clients, notes={**task.notes, _NOTE: share})
+
+
+@dataclass(frozen=True)
+class _Noisy(Mapping[str, Samples]):
+    clean: Mapping[str, Samples]
+    share: float
+    classes: int
+
+    def __getitem__(self, client: str) -> Samples:
+        features, labels = self.clean[client]
+        rng = stream(0, "label noise", 0, client)
+        other = (np.asarray(labels) + rng.integers(1, self.classes, len(labels))) % self.classes
+        wrong = rng.random(len(labels)) < self.share
+        return features, np.where(wrong, other, labels).astype(np.asarray(labels).dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.clean)
+
+    def __len__(self) -> int:
+        return len(self.clean)
+
+
+class _NoisyOnDemand(_Noisy):
+    """Of clients whose samples are made when they are asked for."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        assert isinstance(self.clean, MadeOnDemand)
+        return self.clean.sizes

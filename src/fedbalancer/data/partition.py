@@ -38,7 +38,7 @@ def dirichlet(labels: NDArray[Any] | Sequence[Any], clients: int, alpha: float =
     low, high = ALPHA_RANGE
     if not (isinstance(alpha, int | float) and math.isfinite(alpha) and low <= alpha <= high):
         raise BadSetting(f"alpha = {alpha!r} must be a number from {low:g} to {high:g}")
-    draws = stream(checked_seed(seed), "dirichlet partition")
+    draws = stream(check_seed(seed), "dirichlet partition")
     owner = np.empty(len(classes), dtype=np.int64)
     for of_label in _by_owner(classes, int(classes.max()) + 1).values():
         rows = draws.permutation(of_label)
@@ -58,7 +58,7 @@ def shards(labels: NDArray[Any] | Sequence[Any], clients: int, shards_per_client
     samples = len(classes)
     _check_clients(clients, samples)
     _check_whole("shards_per_client", shards_per_client, samples // clients, f"{clients} clients of {samples} samples")
-    draws = stream(checked_seed(seed), "shard partition")
+    draws = stream(check_seed(seed), "shard partition")
     shuffled = draws.permutation(samples)  # which samples of a label lie together is drawn as well
     order = shuffled[np.argsort(classes[shuffled], kind="stable")]
     pieces = clients * shards_per_client
@@ -77,7 +77,7 @@ def iid(samples: int, clients: int, seed: int = 0) -> Partition:
     _check_whole("samples", samples, 2**62)
     _check_clients(clients, samples)
     owner = np.empty(samples, dtype=np.int64)
-    owner[stream(checked_seed(seed), "iid partition").permutation(samples)] = np.arange(samples) * clients // samples
+    owner[stream(check_seed(seed), "iid partition").permutation(samples)] = np.arange(samples) * clients // samples
     return _by_owner(owner, clients)
 
 
@@ -149,7 +149,7 @@ def _check_whole(name: str, value: int, high: int, of: str = "") -> None:
         raise BadSetting(f"{name} = {value!r} must be a whole number from 1 to {high}{among}")
 
 
-def checked_seed(seed: int) -> int:
+def check_seed(seed: int) -> int:
     """The seed, if it is one."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise BadSetting(f"seed = {seed!r} must be a whole number from 0 to 2**63 - 1")

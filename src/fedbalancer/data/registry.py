@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
-from fedbalancer.core.task import Task
+from fedbalancer.data.task import Task
 
 SCALES = ("small", "paper")
 
@@ -60,7 +60,7 @@ def load_task(name: str, *, scale: str = "small", users: int | None = None, vari
     if ":" not in name and name not in TASKS:
         raise UnknownName("task", name, TASKS)
     place = TASKS[name].loader if name in TASKS else name
-    thing = imported(place)
+    thing = import_attribute(place)
     options = {"scale": scale, "users": users, "variant": variant}
     task = thing if isinstance(thing, Task) else _called(thing, name, options)
     if not isinstance(task, Task):
@@ -68,7 +68,7 @@ def load_task(name: str, *, scale: str = "small", users: int | None = None, vari
     return task
 
 
-def imported(place: str, kind: str = "task") -> Any:
+def import_attribute(place: str, kind: str = "task") -> Any:
     """What "package.module:thing" names; `kind` is what errors call it."""
     module, _, attribute = place.partition(":")
     try:

@@ -57,7 +57,7 @@ class Source:
         return "official" if self.official else "stand-in"
 
 
-def named(sources: Sequence[Source], variant: str | None = None) -> Source:
+def find_source(sources: Sequence[Source], variant: str | None = None) -> Source:
     """The variant of that name, present or not; without a name the first, which is the official one."""
     if variant is None:
         return sources[0]
@@ -67,11 +67,11 @@ def named(sources: Sequence[Source], variant: str | None = None) -> Source:
     return found
 
 
-def choose(sources: Sequence[Source], variant: str | None = None) -> Source:
+def choose_source(sources: Sequence[Source], variant: str | None = None) -> Source:
     """The variant asked for, or else the first that is there; the official one comes first in every list."""
     task = sources[0].task
     if variant is not None:
-        asked = named(sources, variant)
+        asked = find_source(sources, variant)
         if not asked.present:
             raise MissingData(_absent(f"variant {variant!r} of task {task!r}", asked, f" --variant {variant}"))
         return asked

@@ -19,7 +19,7 @@ import polars as pl
 
 from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.lock import LOCK, FolderLock
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.display import comparison_display, is_wanted
 from fedbalancer.experiments.events import goes_further
 from fedbalancer.experiments.executor_cache import ExecutorCache
@@ -34,7 +34,7 @@ from fedbalancer.methods.table import Method
 from fedbalancer.reporting import Comparison, RunCurve, score, write_report
 from fedbalancer.reporting.results import load_run
 from fedbalancer.simulation.executors import Resources
-from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, schema_of, status_of
+from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, read_status, schema_of
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.contents import MANIFEST, make_folder, refuse_links
 from fedbalancer.training.model_check import check_accuracy
@@ -130,7 +130,7 @@ def run_comparison(
     """Run or go on with a comparison in the folder `out`, or run it in memory."""
     if out is not None and not resumed:
         check_free(out, overwrite, COMPARISON)
-    side_by_side, each = (resources or Resources(workers=None)).shared_out(len(plan.specs), jobs)
+    side_by_side, each = (resources or Resources(workers=None)).divide(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
     check_accuracy(plan.task)
     with _alone_in(out, plan):
@@ -180,7 +180,7 @@ def _run(
     stopped: Callable[[], bool],
 ) -> ComparisonRun:
     """The comparison itself: all runs to their budget, then those further that have not reached the target."""
-    there = {spec.key for spec in plan.specs if resumed and out and status_of(run_folder(out, spec)) == "done"}
+    there = {spec.key for spec in plan.specs if resumed and out and read_status(run_folder(out, spec)) == "done"}
     for key in there:
         listen(JobEvent(key, "found"))
     first = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fedbalancer.core.errors import FedBalancerError, RunFolderError
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.display import is_wanted, run_display
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.result import RunResult
@@ -25,7 +25,7 @@ from fedbalancer.experiments.variants import named_in_full
 from fedbalancer.methods.table import Method
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.store import MemoryRecorder, RunFolder
-from fedbalancer.store.privacy import described_privacy, privacy_rows
+from fedbalancer.store.privacy import describe_privacy, privacy_rows
 
 __all__ = ["RunResult", "carry_on", "execute", "go", "resume", "run"]
 
@@ -109,7 +109,7 @@ def execute(
     executors.check(spec)
     if out is None:
         return go(spec, task, MemoryRecorder(), executors, progress, stopped)
-    manifest = {**spec.manifest(task, settings, method), "privacy": described_privacy(method, settings)}
+    manifest = {**spec.manifest(task, settings, method), "privacy": describe_privacy(method, settings)}
     with RunFolder.create(out, manifest, overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
         result = go(spec, task, folder, executors, progress, stopped)

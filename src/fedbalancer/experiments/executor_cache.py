@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 
-from fedbalancer.core.contracts import Executor, Trainer
 from fedbalancer.core.errors import MissingData
+from fedbalancer.core.interfaces import Executor, Trainer
 from fedbalancer.core.processes import check_memory_limit
 from fedbalancer.core.settings import resolve
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.tracking import check_sinks
-from fedbalancer.simulation.attacks import poisons, with_poison
+from fedbalancer.simulation.attacks import poison_task, poisons_data
 from fedbalancer.simulation.executors import InlineExecutor, Resources
-from fedbalancer.simulation.executors.remembering import RememberingExecutor
+from fedbalancer.simulation.executors.result_cache import CachingExecutor
 from fedbalancer.training.fast import kernels
 from fedbalancer.training.timing_only import TimingOnly
 
@@ -58,7 +58,7 @@ class ExecutorCache:
         if self._executor is None:
             executor = self.resources.make_executor(TrainerMaker(spec, task), task.sizes, spec.device)
             results, about = self.resources.results, str(_way_to_train(spec).to_json())
-            self._executor = executor if results is None else RememberingExecutor(executor, results, about)
+            self._executor = executor if results is None else CachingExecutor(executor, results, about)
         return self._executor
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class TrainerMaker:
         if self._decided is not None:
             kernels.hold_to(self._decided)
         task = self._task if self._task is not None else self._spec.load_task()
-        poisoned = with_poison(task, _attacks(self._spec), self._spec.seed)
+        poisoned = poison_task(task, _attacks(self._spec), self._spec.seed)
         return trainer_for(poisoned, self._spec.backend, self._spec.device)
 
     def __reduce__(self) -> tuple[type[TrainerMaker], tuple[RunSpec, None, dict[str, str | None] | None]]:
@@ -100,7 +100,7 @@ def _way_to_train(spec: RunSpec) -> RunSpec:
     """The spec without all that makes no difference to a trainer."""
     settings = {key: value for key, value in spec.overrides.items() if key == "label_noise"}  # which is of the data
     seed, attacks = 0, _attacks(spec)
-    if poisons(attacks):  # and so are these, of other clients in every run
+    if poisons_data(attacks):  # and so are these, of other clients in every run
         seed, settings["attacks"] = spec.seed, attacks
     return replace(
         spec, method="", seed=seed, settings=settings, rounds=None, budget_s=None, target=None, timing_only=False

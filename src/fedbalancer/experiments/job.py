@@ -13,7 +13,7 @@ import cloudpickle
 
 from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.core.processes import become_worker
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.events import JobEvent
 from fedbalancer.experiments.execute import carry_on, execute, go
 from fedbalancer.experiments.executor_cache import ExecutorCache
@@ -26,7 +26,7 @@ from fedbalancer.reporting.clients import add_selections
 from fedbalancer.reporting.results import split_by_schedule
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.simulation.executors.shared_memory import SharedValue
-from fedbalancer.store import MemoryRecorder, status_of
+from fedbalancer.store import MemoryRecorder, read_status
 from fedbalancer.training.fast import kernels
 
 PACKAGE = Path(__file__).parents[1]
@@ -123,7 +123,7 @@ def _run_or_resume(job: Job, here: _Here, progress: Callable[[Progress], None]) 
     if isinstance(job.place, MemoryRecorder):
         spec = replace(spec, **job.changes)
         return go(spec, executors.load_task(spec), job.place, executors, progress, stopped)
-    if job.overwrite or status_of(job.place) == "absent":
+    if job.overwrite or read_status(job.place) == "absent":
         return execute(
             spec, job.place, overwrite=job.overwrite, executors=executors, progress=progress, stopped=stopped
         )

@@ -14,8 +14,8 @@ from typing import Any
 import cloudpickle
 
 from fedbalancer.core.processes import DIED, TRIES, process_context, without_main
-from fedbalancer.core.task import Task
 from fedbalancer.core.watchdog import Watchdog
+from fedbalancer.data import Task
 from fedbalancer.experiments.events import JobEvent, Listen
 from fedbalancer.experiments.executor_cache import kernels_for
 from fedbalancer.experiments.job import OWN_TASK, Job, carry_out, start

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.experiments.simulation import check_settings, resolve_spec, timed_clock_s
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.trust import check_trusted, code_of

@@ -27,9 +27,9 @@ def population_of(simulation: Simulation, state: ServerState) -> list[Population
 
 
 def classes_of(simulation: Simulation, state: ServerState) -> list[ClassRow]:
-    """A row per class; none where nobody counted all rounds."""
+    """A row per class; none where nobody counted."""
     counted = simulation.engine.classes
-    if counted is None or not counted.is_whole:
+    if counted is None:
         return []
     pairs = zip(counted.held.tolist(), counted.trained.tolist(), strict=True)
     return [ClassRow(label, held, trained, state.clock_s) for label, (held, trained) in enumerate(pairs)]

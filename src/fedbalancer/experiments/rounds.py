@@ -73,8 +73,8 @@ class RunLoop:
         for state, result in run_rounds(self.simulation.server, self.simulation.engine, self.state, self.is_over):
             self.state = state
             evals = [] if self.spec.timing_only else self._evals(before)
-            row = RoundRow.of(before, state, result, self.simulation.engine.seen_losses)
-            self._record(row, evals, ClientRow.all_of(result))
+            row = RoundRow.from_round(before, state, result, self.simulation.engine.seen_losses)
+            self._record(row, evals, ClientRow.from_round(result))
             self._tell_faults(result)
             before = state
             self.progress(self._progress())
@@ -106,7 +106,7 @@ class RunLoop:
     def _first_evals(self) -> list[EvalRow]:
         """The evaluations before the first round."""
         at_s = [None] if self.simulation.settings.eval_every_s is None else [None, 0.0]
-        return [EvalRow.of(self.state, 0.0, self._evaluation(self.state), each) for each in at_s]
+        return [EvalRow.from_evaluation(self.state, 0.0, self._evaluation(self.state), each) for each in at_s]
 
     def _evals(self, before: ServerState) -> list[EvalRow]:
         """The evaluations that fall due with the round from `before` to now: at a time of the grid within it the model
@@ -115,12 +115,12 @@ class RunLoop:
         step_s = settings.eval_every_s
         times_s = [] if step_s is None else grid_times(step_s, before.clock_s, now.clock_s)
         within = [at_s for at_s in times_s if not is_at(at_s, now.clock_s)]
-        rows = [EvalRow.of(before, self.start_s, self._evaluation(before), at_s) for at_s in within]
+        rows = [EvalRow.from_evaluation(before, self.start_s, self._evaluation(before), at_s) for at_s in within]
         self.start_s = before.clock_s
         asking: list[float | None] = [*times_s[len(within) :]]
         if now.round % settings.eval_every == 0 or self.is_over(now, with_target=False):
             asking.insert(0, None)
-        return rows + [EvalRow.of(now, self.start_s, self._evaluation(now), at_s) for at_s in asking]
+        return rows + [EvalRow.from_evaluation(now, self.start_s, self._evaluation(now), at_s) for at_s in asking]
 
     def _evaluation(self, state: ServerState) -> Evaluation:
         """Of the model in a state; a model that is asked for again, as after a lost round, is evaluated once."""

@@ -10,23 +10,31 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.policies import of_client
-from fedbalancer.core.contracts import Availability, Executor
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.interfaces import Availability, Executor
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.core.task import Task
 from fedbalancer.core.types import Layout, Ledger
+from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.fields import check_settings_used
 from fedbalancer.methods.table import Method, method_of_run, setup_of
 from fedbalancer.server.loop import rounds as run_rounds
 from fedbalancer.server.server import Server
-from fedbalancer.simulation.attacks import attackers_of, with_poison
-from fedbalancer.simulation.classes import ClassCounts
-from fedbalancer.simulation.devices import AlwaysOn, Network, Phones, many, read_traces, resolve_latency, spread_latency
-from fedbalancer.simulation.simulated import SENT_NOTHING, SimulatedEngine
+from fedbalancer.simulation.attacks import make_attackers, poison_task
+from fedbalancer.simulation.devices import (
+    AlwaysOn,
+    Network,
+    Phones,
+    estimate_network_s,
+    read_traces,
+    resolve_latency,
+    sample_batch_s,
+    spread_latency,
+)
+from fedbalancer.simulation.engine import SENT_NOTHING, SimulatedEngine
+from fedbalancer.simulation.state import ClassCounts
 from fedbalancer.store.privacy import is_private, spending_for
 
 
@@ -68,8 +76,8 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
                 f"task {task.name!r} has {len(task.sizes)} clients, so 1 to {len(task.sizes)} are allowed"
             )
         settings = settings.model_copy(update={"clients_per_round": len(task.sizes)})
-    attackers_of(settings.attacks, tuple(task.sizes), spec.seed)
-    with_poison(task, settings.attacks, spec.seed)
+    make_attackers(settings.attacks, tuple(task.sizes), spec.seed)
+    poison_task(task, settings.attacks, spec.seed)
     spending_for(chosen, settings, SENT_NOTHING)  # a budget that allows nothing is refused before anything starts
     return settings, chosen
 
@@ -92,15 +100,15 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     size_of = task.sizes
     clients = tuple(sorted(size_of))
     sizes = np.array([size_of[client] for client in clients], dtype=np.int64)
-    plain = isinstance(chosen.client.compress, NoCompression)
+    plain = chosen.client.compress.is_identity
     encoded_bytes = None if plain else chosen.client.compress.encoded_bytes(layout())
     # A narrow model that travels as the published one: what is sent of it is as large a share of that.
     up_bytes = model_bytes if encoded_bytes is None else round(encoded_bytes * model_bytes / layout().wire_bytes)
     ledger = Ledger.start(
         clients,
         sizes,
-        many.expected_network_s(devices, clients, model_bytes, up_bytes),
-        many.sample_batch_s(devices, clients, settings.latency_samples),
+        estimate_network_s(devices, clients, model_bytes, up_bytes),
+        sample_batch_s(devices, clients, settings.latency_samples),
     )
     labels = partial(_labels, task)
     engine = SimulatedEngine(
@@ -114,7 +122,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         encoded_bytes=encoded_bytes,
         window_s=settings.window_s,
         spending=spending_for(chosen, settings, SENT_NOTHING),
-        attackers=attackers_of(settings.attacks, clients, spec.seed),
+        attackers=make_attackers(settings.attacks, clients, spec.seed),
         labels=labels,
         classes=_classes(spec, task, settings, labels),
         saves_losses=settings.save_exact_losses or not is_private(chosen),

@@ -11,9 +11,8 @@ from typing import Any, TypedDict
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, resolve
-from fedbalancer.core.task import Task
-from fedbalancer.data.tasks import load_task
-from fedbalancer.data.tasks.label_noise import with_label_noise
+from fedbalancer.data import Task, load_task
+from fedbalancer.data.clients import add_label_noise
 from fedbalancer.methods.fields import described_settings
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
 from fedbalancer.methods.table import Method
@@ -139,7 +138,7 @@ class RunSpec:
         if not isinstance(task, Task):
             task = load_task(task, scale=self.scale, users=self.users, variant=self.variant)
         share = resolve({key: value for key, value in self.overrides.items() if key == "label_noise"}).label_noise
-        return with_label_noise(task, share)
+        return add_label_noise(task, share)
 
     def to_json(self) -> dict[str, Any]:
         """All fields, for `from_json`. A task or method of the user's own cannot be written down, and is null."""

@@ -9,15 +9,16 @@ from dataclasses import replace
 import numpy as np
 
 from fedbalancer.core.settings import Settings
-from fedbalancer.core.task import MadeOnDemand, Task
+from fedbalancer.core.task import MadeOnDemand
 from fedbalancer.core.types import IndexArray
+from fedbalancer.data import Task
 from fedbalancer.data.registry import TASKS
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.simulation import availability_of, resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import Method
 from fedbalancer.server.pace import RatioControl
-from fedbalancer.simulation.devices import LATENCY_MS, many
+from fedbalancer.simulation.devices import LATENCY_MS, are_available
 from fedbalancer.store.privacy import model_claim
 
 
@@ -112,7 +113,7 @@ def _of_traces(spec: RunSpec, task: Task, settings: Settings) -> Iterator[str]:
     if settings.availability is None:
         return
     clients = tuple(sorted(task.sizes))
-    there = int(many.are_available(availability_of(settings, clients, spec.seed), clients, settings.window_s).sum())
+    there = int(are_available(availability_of(settings, clients, spec.seed), clients, settings.window_s).sum())
     if there < settings.clients_per_round:
         yield (
             f"{there} of {len(clients)} clients are there when seed {spec.seed} begins (availability), fewer than the "

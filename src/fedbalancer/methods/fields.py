@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedbalancer.core.contracts import SLOTS, Wrapping
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.fields import FieldType, field_types
 from fedbalancer.core.settings import METHOD_VALUES, SHORT_NAMES, Settings, short_key
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.methods.composition import Method
 
 

@@ -58,7 +58,7 @@ def _share_over(m: Method, modifier: str) -> float:
     """Return p of Algorithm 1; `EverySample` is the case of a threshold of 0."""
     if type(m.samples) not in (EverySample, OverThreshold):
         raise BadSetting(f"method '{m.name}{modifier}': {type(m.samples).__name__} selects samples by another rule")
-    return float(getattr(m.samples, "p", 1.0))
+    return float(m.samples.p) if isinstance(m.samples, OverThreshold) else 1.0
 
 
 def _forecast(m: Method) -> Method:

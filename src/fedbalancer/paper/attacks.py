@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbalancer.core.contracts import Executor
-from fedbalancer.core.task import Task
+from fedbalancer.core.interfaces import Executor
 from fedbalancer.core.types import ClientReport, Order, RoundPlan, RoundResult, ServerState
+from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.simulation import Simulation, build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.server.report_check import drop_invalid_reports
-from fedbalancer.simulation.attacks import Attackers, poisons
+from fedbalancer.simulation.attacks import Attackers, poisons_data
 
 LAST = 5
 """Number of rounds at the end of a run over which accuracy is averaged, because it varies between rounds."""
@@ -54,9 +54,9 @@ class _RecordedAttackers(Attackers):
         super().__init__({} if attackers is None else attackers.attack_of)
         self.truth: list[ClientReport] = []
 
-    def falsified(self, report: ClientReport, order: Order) -> ClientReport:
+    def falsify(self, report: ClientReport, order: Order) -> ClientReport:
         self.truth.append(report)
-        return super().falsified(report, order)
+        return super().falsify(report, order)
 
 
 class _Counts:
@@ -104,7 +104,7 @@ def measure_influence(spec: RunSpec, task: Task, executor: Executor, attacks: Se
     """
     settings = {**spec.overrides, "attacks": tuple(attacks)}
     attacked = replace(spec, settings=settings)
-    if poisons(tuple(attacks)):  # the executor needs the changed data
+    if poisons_data(tuple(attacks)):  # the executor needs the changed data
         executor = ExecutorCache().executor(attacked, task)
     simulation = build(attacked, task, executor)
     server, engine = simulation.server, simulation.engine

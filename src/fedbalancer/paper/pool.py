@@ -94,7 +94,7 @@ class TaskPool:
         missing = [spec for spec in specs if not self._is_complete(spec)]
         for spec in specs:
             listen(JobEvent(spec.key, "waiting") if spec in missing else JobEvent(spec.key, "done", why=REUSED))
-        count, resources = self.request.resources.shared_out(max(len(missing), 1), self.request.jobs)
+        count, resources = self.request.resources.divide(max(len(missing), 1), self.request.jobs)
         with (
             _shared_results(self.folder) as results,
             JobPool(self.plan.own_task, count, replace(resources, results=results)) as pool,

@@ -9,13 +9,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, Aggregator, Private
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)
-class PrivateMean(Stateless):
+class PrivateMean(Aggregator):
     """Clip every update to the length `clip_norm` and add noise to their mean: McMahan et al., "Learning Differentially
     Private Recurrent Language Models", 2018.
 
@@ -36,6 +36,7 @@ class PrivateMean(Stateless):
     draws: Literal["seed", "system"] = "seed"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (0 < self.clip_norm < math.inf and 0 < self.noise_multiplier < math.inf):
             raise ValueError(
                 f"clip_norm = {self.clip_norm} and noise_multiplier = {self.noise_multiplier} must be finite and over 0"

@@ -26,7 +26,7 @@ from fedbalancer.reporting.page import Live, page_html, waiting_html
 from fedbalancer.reporting.results import StoredRun, load, load_run
 from fedbalancer.reporting.scores import score_comparison
 from fedbalancer.store import COMPARISON, ComparisonFile
-from fedbalancer.store.follow import JournalReader, journal_of
+from fedbalancer.store.journal import JournalReader, journal_path
 
 FILES = ("manifest.json", "rounds.parquet", "evals.parquet", "clients.parquet", "population.parquet")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -76,7 +76,7 @@ class LiveRuns:
 
     def sign(self, folder: Path) -> Signature:
         """Return a value that changes whenever the run in a folder does."""
-        return sign(*(folder / name for name in FILES), journal_of(folder))
+        return sign(*(folder / name for name in FILES), journal_path(folder))
 
     def close(self) -> None:
         """Remove the temporary folder."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.files import write_bytes
 from fedbalancer.core.types import FloatArray, IndexArray
-from fedbalancer.data.catalogue.holdings import OTHER, Holdings
+from fedbalancer.data.catalogue.summary import OTHER, LabelCounts
 from fedbalancer.reporting.style import BLUE, DASHES, GREY, ORANGE, RED, SKY, choose_looks
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def plot_latencies(rows: Sequence[tuple[str, FloatArray, FloatArray]], title: st
     return figure
 
 
-def plot_holdings(held: Holdings) -> Figure:
+def plot_holdings(held: LabelCounts) -> Figure:
     """Plot the labels of every client as stacked bars, and histograms of samples and labels per client.
 
     Args:
@@ -229,7 +229,7 @@ def plot_holdings(held: Holdings) -> Figure:
     return figure
 
 
-def _draw_clients(axes: Axes, held: Holdings) -> None:
+def _draw_clients(axes: Axes, held: LabelCounts) -> None:
     rows = held.spaced(MOST_BARS)
     heights = held.counts[rows] if held.labels else held.sizes[rows][:, None]
     places, tops = np.arange(len(rows)), np.cumsum(heights, axis=1, dtype=np.float64)

@@ -37,9 +37,9 @@ from fedbalancer.store import (
     schema_of,
 )
 from fedbalancer.store.comparison import TARGETS
-from fedbalancer.store.glossary import RUN
+from fedbalancer.store.contents import find_damaged_files, is_unchanged
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
-from fedbalancer.store.seals import damaged, is_unchanged
+from fedbalancer.store.rows import RUN
 
 EVALS, _ROUND = schema_of(EvalRow), schema_of(RoundRow)
 POPULATION = {**schema_of(PopulationRow), "selected": int}
@@ -346,7 +346,7 @@ def _read_parquet(
 def _mismatches(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
     """Describe the files that have changed since the run ended."""
     changed = [] if is_unchanged(manifest) else ["manifest.json was changed since it was written"]
-    return [*changed, *(f"{name} does not match its checksum" for name in damaged(folder, manifest))]
+    return [*changed, *(f"{name} does not match its checksum" for name in find_damaged_files(folder, manifest))]
 
 
 def _add_derived_columns(rounds: pl.DataFrame) -> pl.DataFrame:

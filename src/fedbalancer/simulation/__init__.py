@@ -1,1 +1,5 @@
-"""The virtual-clock engine, its executors (inline, pool, Ray), device models and simulated attackers."""
+"""Simulation of federated training on a virtual clock.
+
+The engine runs rounds, executors (inline, pool, Ray) train clients, device models draw times, and attackers
+falsify reports.
+"""

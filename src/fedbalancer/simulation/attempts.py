@@ -1,6 +1,6 @@
-"""Who will finish a round, when, and after how many batches: worked out for a whole cohort before anything is trained.
+"""Predicts, for a whole cohort and before any training, who finishes a round, when, and after how many batches.
 
-Everything here is a column with a value per client, in the order of the cohort.
+All arrays have one value per client, in the order of the cohort.
 """
 
 from __future__ import annotations
@@ -14,27 +14,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.client.round import ClientRound
-from fedbalancer.core.contracts import Availability
+from fedbalancer.core.interfaces import Availability
 from fedbalancer.core.types import FloatArray, IndexArray, Order, RoundPlan, Timings
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws
 
 
 @dataclass(frozen=True)
 class RoundClock:
-    """A round that starts at `start_s`, as the clients' availability lets it pass."""
+    """Converts seconds of work into seconds on the clock of one round.
+
+    Args:
+        availability: When each client may work; outside these times its work pauses.
+        start_s: Second on the run's clock at which the round starts.
+    """
 
     availability: Availability
     start_s: float
 
     def elapsed_s(self, clients: Sequence[str], busy_s: FloatArray) -> FloatArray:
-        """When each client has done its seconds of work; inf if never."""
+        """Return the seconds from the start until each client has worked for `busy_s` seconds; inf if never."""
         if isinstance(self.availability, AlwaysOn):
             return busy_s
         pairs = zip(clients, busy_s.tolist(), strict=True)
         return np.array([self.availability.elapsed_s(client, self.start_s, seconds) for client, seconds in pairs])
 
-    def after_batches(self, client: str, before_s: float, batch_s: float, upload_s: float) -> Callable[[int], float]:
-        """When a client that trains so many batches has finished its upload."""
+    def predict_finish(self, client: str, before_s: float, batch_s: float, upload_s: float) -> Callable[[int], float]:
+        """Return a function that predicts when the client finishes its upload if it trains `n` batches.
+
+        Args:
+            client: The client's id.
+            before_s: Seconds of work before the first batch: download and forward pass.
+            batch_s: Seconds per batch.
+            upload_s: Seconds of the upload.
+        """
         if isinstance(self.availability, AlwaysOn):
             return lambda batches: before_s + batches * batch_s + upload_s
         elapsed_s = self.availability.elapsed_s
@@ -43,9 +55,19 @@ class RoundClock:
 
 @dataclass(frozen=True, eq=False)
 class Attempts:
-    """A cohort's round as it will go. `batches` is what each client trains, or would for one that is too late;
-    `started` says who trains any before the deadline (or ever, where late reports count), `makes_it` who is in time,
-    and `why` in which phase the others fail ("" for those in time)."""
+    """The predicted round of every client in a cohort.
+
+    Args:
+        clients: Ids of the clients.
+        draws: Batch latency and transfer times of each client.
+        forward_s: Seconds of each client's forward pass.
+        batches: Batches that each client trains, or would train if it is too late.
+        per_epoch: Batches per epoch.
+        started: Whether the client trains at least one batch before the deadline (or ever, if late reports count).
+        elapsed_s: Seconds from the start of the round to the end of the upload; inf if it never ends.
+        is_in_time: Whether the report arrives in time.
+        failed_phase: Phase in which the deadline passes; "" for clients that are in time.
+    """
 
     clients: tuple[str, ...]
     draws: DeviceDraws
@@ -54,16 +76,16 @@ class Attempts:
     per_epoch: IndexArray
     started: NDArray[np.bool_]
     elapsed_s: FloatArray
-    makes_it: NDArray[np.bool_]
-    why: NDArray[np.str_]
+    is_in_time: NDArray[np.bool_]
+    failed_phase: NDArray[np.str_]
 
     @property
-    def comes(self) -> NDArray[np.bool_]:
-        """Who will have a report, in time or not."""
+    def will_report(self) -> NDArray[np.bool_]:
+        """Whether each client finishes its report at all, in time or late."""
         return (self.batches > 0) & np.isfinite(self.elapsed_s)
 
     def timings(self) -> list[Timings]:
-        """Where every client's seconds went."""
+        """Return the seconds that each client spends in each phase."""
         train_s = self.batches * self.draws.batch_s
         busy_s = self.draws.download_s + self.forward_s + train_s + self.draws.upload_s
         paused_s = np.maximum(self.elapsed_s - busy_s, 0.0)
@@ -74,72 +96,99 @@ class Attempts:
 def simulate_attempts(
     rounds: Sequence[ClientRound], draws: DeviceDraws, order: Order, clock: RoundClock, late_counts: bool = False
 ) -> Attempts:
-    """How the round goes for clients that have selected their samples, or have none to select from. Where a late report
-    counts, a client that cannot make the deadline trains what it will report all the same."""
-    clients = tuple(round.client for round in rounds)
-    samples = np.array([len(round.indices) for round in rounds], dtype=np.int64)
-    all_batches = np.array([round.all_batches for round in rounds], dtype=np.int64)
-    forward_s = np.array([round.look_batches for round in rounds]) * draws.batch_s
+    """Predict the round of every client, after its sample selection.
+
+    Args:
+        rounds: The clients' rounds.
+        draws: Batch latency and transfer times of each client.
+        order: The server's order, with the deadline.
+        clock: The clock of the round.
+        late_counts: Whether late reports count. If so, a client that cannot meet the deadline trains nevertheless.
+
+    Returns:
+        The predicted round of every client.
+    """
+    clients = tuple(client_round.client for client_round in rounds)
+    samples = np.array([len(client_round.indices) for client_round in rounds], dtype=np.int64)
+    all_batches = np.array([client_round.all_batches for client_round in rounds], dtype=np.int64)
+    forward_s = np.array([client_round.look_batches for client_round in rounds]) * draws.batch_s
     before_s = draws.download_s + forward_s
     columns = (before_s, draws.batch_s, draws.upload_s)
-    done, started = np.zeros(len(rounds), dtype=np.int64), np.zeros(len(rounds), dtype=bool)
-    otherwise = all_batches.copy()
+    in_time, started = np.zeros(len(rounds), dtype=np.int64), np.zeros(len(rounds), dtype=bool)
+    if_late = all_batches.copy()
     start_by_s = math.inf if late_counts else order.deadline_s
-    for place, (round, *seconds) in enumerate(zip(rounds, *(column.tolist() for column in columns), strict=True)):
-        after_s = clock.after_batches(round.client, *seconds)
-        started[place] = not round.needs_forward_pass and round.can_finish(after_s(0), start_by_s)
-        if not round.needs_forward_pass:
-            done[place] = _batches(round, after_s, clock, seconds, float(draws.download_s[place]))
-            if late_counts and not done[place]:
-                otherwise[place] = round.batches_late(after_s, order.deadline_s)
-    batches = np.where((done == 0) & (samples > 0), otherwise, done)
+    for place, (client_round, *seconds) in enumerate(
+        zip(rounds, *(column.tolist() for column in columns), strict=True)
+    ):
+        finish_s = clock.predict_finish(client_round.client, *seconds)
+        started[place] = not client_round.needs_forward_pass and client_round.can_finish(finish_s(0), start_by_s)
+        if not client_round.needs_forward_pass:
+            in_time[place] = _choose_batches(client_round, finish_s, clock, seconds, float(draws.download_s[place]))
+            if late_counts and not in_time[place]:
+                if_late[place] = client_round.batches_late(finish_s, order.deadline_s)
+    batches = np.where((in_time == 0) & (samples > 0), if_late, in_time)
     trained_s = before_s + batches * draws.batch_s
     elapsed_s = clock.elapsed_s(clients, trained_s + draws.upload_s)
-    forecast = np.array([round.forecasts for round in rounds], dtype=bool)
-    makes_it = (done > 0) & np.isfinite(elapsed_s) & (~forecast | (elapsed_s <= order.deadline_s))
+    forecasts = np.array([client_round.forecasts for client_round in rounds], dtype=bool)
+    is_in_time = (in_time > 0) & np.isfinite(elapsed_s) & (~forecasts | (elapsed_s <= order.deadline_s))
     ends_s = (draws.download_s, before_s, trained_s)
-    why = _why(clients, makes_it, elapsed_s, ends_s, order.deadline_s, clock)
-    return Attempts(clients, draws, forward_s, batches, all_batches // order.epochs, started, elapsed_s, makes_it, why)
+    phase = _failed_phases(clients, is_in_time, elapsed_s, ends_s, order.deadline_s, clock)
+    per_epoch = all_batches // order.epochs
+    return Attempts(clients, draws, forward_s, batches, per_epoch, started, elapsed_s, is_in_time, phase)
 
 
-def _batches(
-    round: ClientRound, after_s: Callable[[int], float], clock: RoundClock, seconds: list[float], download_s: float
+def _choose_batches(
+    client_round: ClientRound,
+    finish_s: Callable[[int], float],
+    clock: RoundClock,
+    seconds: list[float],
+    download_s: float,
 ) -> int:
-    """What a client decides to train: knowing how long its upload will take, or by a forecast of that."""
-    if not round.forecasts:
-        return round.batches_in_time(after_s, round.order.deadline_s)
+    """Return the batches that a client decides to train, from the true duration of its upload or from a forecast."""
+    if not client_round.forecasts:
+        return client_round.batches_in_time(finish_s, client_round.order.deadline_s)
     before_s, batch_s, _ = seconds
-    return round.batches_by_forecast(partial(clock.after_batches, round.client, before_s, batch_s), download_s)
+    predict = partial(clock.predict_finish, client_round.client, before_s, batch_s)
+    return client_round.batches_by_forecast(predict, download_s)
 
 
-def _why(
+def _failed_phases(
     clients: tuple[str, ...],
-    makes_it: NDArray[np.bool_],
+    is_in_time: NDArray[np.bool_],
     elapsed_s: FloatArray,
     ends_s: tuple[FloatArray, FloatArray, FloatArray],
     deadline_s: float,
     clock: RoundClock,
 ) -> NDArray[np.str_]:
-    """The phase in which the deadline passes; `ends_s` has the busy seconds at which download, forward pass and
-    training end."""
-    why = np.full(len(clients), "", dtype="<U11")
-    late = np.flatnonzero(~makes_it)
+    """Return the phase in which the deadline passes.
+
+    `ends_s` holds the seconds of work after which download, forward pass and training end.
+    """
+    phase = np.full(len(clients), "", dtype="<U11")
+    late = np.flatnonzero(~is_in_time)
     if not len(late):
-        return why
+        return phase
     names = [clients[place] for place in late]
     passed = [clock.elapsed_s(names, end_s[late]) > deadline_s for end_s in ends_s]
     phases = ["unavailable", "download", "forward", "train"]
-    why[late] = np.select([~np.isfinite(elapsed_s[late]), *passed], phases, "upload")
-    return why
+    phase[late] = np.select([~np.isfinite(elapsed_s[late]), *passed], phases, "upload")
+    return phase
 
 
 def close_round(plan: RoundPlan, attempts: Attempts) -> tuple[NDArray[np.bool_], float]:
-    """Who is accepted, and when the round closes: at the quorum-th report or at the deadline. Of equal times the first
-    in the cohort, which is in order of client id, is taken.
+    """Decide which reports are accepted and when the round closes: at the quorum-th report or at the deadline.
 
-    Without a deadline, a quorum that can never be reached closes with the last report that comes.
+    Ties are broken by the order of the cohort, which is sorted by client id. Without a deadline, a quorum that is never
+    reached closes the round with its last report.
+
+    Args:
+        plan: The round's plan, with cohort, quorum and deadline.
+        attempts: The predicted round of every client.
+
+    Returns:
+        Whether each client's report is accepted, and the seconds from the start to the close of the round.
     """
-    finished = np.flatnonzero(attempts.makes_it)
+    finished = np.flatnonzero(attempts.is_in_time)
     first = finished[np.argsort(attempts.elapsed_s[finished], kind="stable")][: plan.quorum]
     accepted = np.zeros(len(attempts.clients), dtype=bool)
     accepted[first] = True

@@ -1,7 +1,7 @@
 """The run folder: what a run leaves behind, and how it goes on after it was killed."""
 
 from fedbalancer.store.comparison import COMPARISON, ComparisonFile
-from fedbalancer.store.contents import check_free, new_manifest, read_manifest, status_of
+from fedbalancer.store.contents import check_free, new_manifest, read_manifest, read_status
 from fedbalancer.store.folder import RunFolder
 from fedbalancer.store.recorder import MemoryRecorder
 from fedbalancer.store.rows import ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow, schema_of
@@ -20,6 +20,6 @@ __all__ = [
     "check_free",
     "new_manifest",
     "read_manifest",
+    "read_status",
     "schema_of",
-    "status_of",
 ]

@@ -1,11 +1,17 @@
-"""What lies in a folder: which files are ours, what the manifest says, and when a folder is free for a new run."""
+"""The files of a run folder: their names, the manifest, checksums, and checks before a new run is written.
+
+The manifest contains its own checksum ("sha256") and, after the end of the run, the checksums of the tables and the
+model. To change a manifest on purpose, delete its "sha256".
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import shutil
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import RunFolderError
-from fedbalancer.core.files import TEMPORARY_SUFFIX, check_path_name, clean_temporaries
+from fedbalancer.core.files import TEMPORARY_SUFFIX, check_path_name, clean_temporaries, readable
 from fedbalancer.core.lock import LOCK
 from fedbalancer.store.comparison import COMPARISON
-from fedbalancer.store.seals import SEAL, is_unchanged
 
 FORMAT = "fedbalancer run 1"
 """What the manifest of a run says under "format"; other programs write files of the same name."""
@@ -41,7 +46,7 @@ def new_manifest(**fields: Any) -> dict[str, Any]:
     return {**fields, "versions": versions, "started": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
-def status_of(path: Path) -> str:
+def read_status(path: Path) -> str:
     """The status in the manifest of the run at `path`; "absent" if no run was ever started there."""
     return str(read_manifest(path)["status"]) if (path / MANIFEST).is_file() else "absent"
 
@@ -135,3 +140,58 @@ def drop_torn_line(file: Path) -> None:
 def _is_trace(name: str) -> bool:
     """Whether a file is what a process leaves that was killed before it wrote a manifest."""
     return name == LOCK or name.endswith(TEMPORARY_SUFFIX)
+
+
+SEAL, FILES = "sha256", "files"
+"""The fields of a manifest: the checksum of all the others, and checksums by the name of a file."""
+MAY_CHANGE = ("rounds", "budget_s", "target", "backend", "device")
+"""What of a spec another may be given to a run that goes on."""
+
+
+def add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with its checksum."""
+    plain = {key: value for key, value in readable(dict(content)).items() if key != SEAL}
+    return {**plain, SEAL: _digest(plain)}
+
+
+def is_unchanged(content: Mapping[str, Any]) -> bool:
+    """Whether a content that was sealed is still what it was; True of one that never was."""
+    return SEAL not in content or content[SEAL] == add_checksum(content)[SEAL]
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Of those files that are there."""
+    return {name: _of_file(folder / name) for name in names if (folder / name).is_file()}
+
+
+def find_damaged_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """The files that are not as the manifest says they were when the run ended."""
+    known = manifest.get(FILES)
+    known = known if isinstance(known, Mapping) else {}
+    return [name for name, digest in known.items() if checksums(folder, [name]).get(name) != digest]
+
+
+def identity(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a run stays as it is for all its life, and a checkpoint therefore remembers."""
+    spec = manifest.get("spec")
+    return {key: value for key, value in spec.items() if key not in MAY_CHANGE} if isinstance(spec, Mapping) else {}
+
+
+def check_identity(remembered: Mapping[str, Any], manifest: Mapping[str, Any], place: Path) -> None:
+    """Refuse to go on from the checkpoint of one run with the manifest of another."""
+    now = identity(manifest)
+    for key in remembered.keys() & now.keys():
+        if remembered[key] != now[key]:
+            raise RunFolderError(
+                f"{place} says {key} = {now[key]!r}, but its checkpoint is of a run with {remembered[key]!r}; put that "
+                "back, or start again with --overwrite"
+            )
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

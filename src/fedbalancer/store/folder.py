@@ -28,6 +28,7 @@ from fedbalancer.store.codec import Arrays, decode_state, encode_state, from_jso
 from fedbalancer.store.contents import (
     CHECKPOINT,
     CLASSES,
+    FILES,
     FORMAT,
     LOG,
     MANIFEST,
@@ -35,18 +36,21 @@ from fedbalancer.store.contents import (
     POPULATION,
     PRIVACY,
     SEALED,
+    add_checksum,
     check_free,
+    check_identity,
+    checksums,
     drop_torn_line,
+    find_damaged_files,
+    identity,
     make_folder,
     read_manifest,
     refuse_links_of_run,
     remove_run,
 )
-from fedbalancer.store.glossary import RUN
-from fedbalancer.store.journal import Journal, open_at
+from fedbalancer.store.journal import Journal, open_journal
 from fedbalancer.store.recorder import Restored
-from fedbalancer.store.rows import ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow
-from fedbalancer.store.seals import FILES, check_identity, checksums, damaged, identity, sealed
+from fedbalancer.store.rows import RUN, ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow
 from fedbalancer.store.tables import RunTables, class_table, population_table, privacy_table
 
 if TYPE_CHECKING:
@@ -111,7 +115,7 @@ class RunFolder:
         manifest = {**self.manifest, **fields}
         if manifest.get("status") == "running":  # its files are about to change
             manifest.pop(FILES, None)
-        self.manifest = sealed(manifest)
+        self.manifest = add_checksum(manifest)
         write_json(self.path / MANIFEST, self.manifest)
 
     def log(self, event: str, **fields: Any) -> None:
@@ -210,7 +214,7 @@ class RunFolder:
 
         if not self.has_population:
             return None
-        if POPULATION in damaged(self.path, self._as_opened):
+        if POPULATION in find_damaged_files(self.path, self._as_opened):
             raise RunFolderError(
                 f"{self.path / POPULATION} is damaged: it does not match its checksum; use --overwrite"
             )
@@ -255,7 +259,7 @@ class RunFolder:
 
     def _open_journal(self, size: int, sha256: str | None) -> None:
         self._close_journal()
-        self._journal, entries = open_at(self.path / CHECKPOINT, size, sha256)
+        self._journal, entries = open_journal(self.path / CHECKPOINT, size, sha256)
         self._tables, self.notes = RunTables(), [entry[_NOTES] for entry in entries if _NOTES in entry]
         for entry in entries:
             self._tables.add(entry)

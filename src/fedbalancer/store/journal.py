@@ -1,7 +1,7 @@
-"""The rows of a run as they arise: one JSON line per round, only ever appended to.
+"""The journal of a run: one JSON line per round, append-only.
 
-A checkpoint remembers how long the journal was, and its checksum. A resumed run cuts the journal back to that length:
-what follows belongs to rounds that will be run again.
+A checkpoint stores the length and the checksum of the journal. A resumed run truncates the journal to that length,
+because the rounds after it run again. Other processes can follow the journal while it is written.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Any
 from fedbalancer.core.errors import RunFolderError
 from fedbalancer.core.files import sync_directory
 from fedbalancer.store.codec import dumps, loads
+from fedbalancer.store.contents import CHECKPOINT
+from fedbalancer.store.tables import RunTables
 
 JOURNAL = "journal.jsonl"
 
 
 class Journal:
-    """An open journal; use `open_at` to make one. `size` is its length in bytes."""
+    """An open journal; use `open_journal` to make one. `size` is its length in bytes."""
 
     def __init__(self, path: Path, prefix: bytes) -> None:
         # Unbuffered: a forked worker must not hold, and later write, a copy of bytes that wait in a buffer.
@@ -54,7 +56,7 @@ class Journal:
         self._file.close()
 
 
-def open_at(folder: Path, size: int, sha256: str | None = None) -> tuple[Journal, list[dict[str, Any]]]:
+def open_journal(folder: Path, size: int, sha256: str | None = None) -> tuple[Journal, list[dict[str, Any]]]:
     """The journal in `folder`, cut back to `size` bytes, and the entries in them. Makes an empty one if there is none.
 
     Raises `RunFolderError` if the journal is shorter than `size` or is not the one that has the checksum `sha256`.
@@ -81,3 +83,49 @@ def _entries(path: Path, prefix: bytes, size: int, sha256: str | None) -> list[d
         return [loads(line) for line in prefix.splitlines()]
     except ValueError as error:
         raise RunFolderError(f"{path} is damaged ({error}); start again with --overwrite") from error
+
+
+TAIL_BYTES = 512
+"""By so many bytes before where it stopped a reader knows that the journal is still the one it has read."""
+
+
+def journal_path(folder: Path) -> Path:
+    """Where the run in a folder keeps its journal."""
+    return folder / CHECKPOINT / JOURNAL
+
+
+class JournalReader:
+    """Reads what was added since the last time. A journal that was cut back, as a resumed run does, or replaced by one
+    of a new run is read from its start."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = journal_path(folder)
+        self._tables, self._read, self._tail = RunTables(), 0, b""
+
+    def tables(self) -> RunTables | None:
+        """All rounds so far; None if there is no journal that can be read."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(max(self._read - len(self._tail), 0))
+                if file.read(len(self._tail)) != self._tail:
+                    self._forget()
+                    file.seek(0)
+                data = file.read()
+        except OSError:
+            self._forget()
+            return None
+        return self._taken(data[: data.rfind(b"\n") + 1])  # the last line may be half written
+
+    def _taken(self, lines: bytes) -> RunTables | None:
+        try:
+            for line in lines.splitlines():
+                self._tables.add(loads(line))
+        except (ValueError, KeyError, TypeError):
+            self._forget()
+            return None
+        self._read += len(lines)
+        self._tail = (self._tail + lines)[-TAIL_BYTES:]
+        return self._tables
+
+    def _forget(self) -> None:
+        self._tables, self._read, self._tail = RunTables(), 0, b""

@@ -1,14 +1,13 @@
-"""The rows of a run's tables. The fields of each kind of row are the columns of its table: nothing else lists
-them, whether rows are made, written or read."""
+"""The rows of a run's tables: their columns, and how they are computed from a round."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias, get_args, get_type_hints
 
 from fedbalancer.core.sums import total
-from fedbalancer.core.types import Evaluation, RoundResult, ServerState, Timings
-from fedbalancer.store.effort import device_s, sample_passes
-from fedbalancer.store.losses import released_losses
+from fedbalancer.core.types import ClientReport, Evaluation, FailedClient, Order, RoundResult, ServerState, Timings
 
 ROUNDS, SECONDS = "rounds", "seconds"
 """What decided that a model was evaluated: that so many rounds were over, or that the clock came to a grid time."""
@@ -47,7 +46,7 @@ class RoundRow(NamedTuple):
     seen_loss_p90: float | None = None
 
     @classmethod
-    def of(
+    def from_round(
         cls, before: ServerState, after: ServerState, result: RoundResult,
         seen: tuple[float, float, float] | None = None,
     ) -> RoundRow:  # fmt: skip
@@ -93,7 +92,9 @@ class EvalRow(NamedTuple):
     schedule: str = ROUNDS
 
     @classmethod
-    def of(cls, state: ServerState, start_s: float, evaluation: Evaluation, at_s: float | None = None) -> EvalRow:
+    def from_evaluation(
+        cls, state: ServerState, start_s: float, evaluation: Evaluation, at_s: float | None = None
+    ) -> EvalRow:
         """The row of an evaluation of the model in `state`; `at_s` is the time of the grid that asked for it."""
         found = (evaluation.accuracy, evaluation.loss)
         if at_s is None:
@@ -124,7 +125,7 @@ class ClientRow(NamedTuple):
     why: str = ""
 
     @classmethod
-    def all_of(cls, result: RoundResult) -> list[ClientRow]:
+    def from_round(cls, result: RoundResult) -> list[ClientRow]:
         """The rows of a round, in order of client id."""
         number = result.plan.order.round
         rows = [
@@ -198,3 +199,180 @@ def nullable_in(kind: type[Row]) -> frozenset[str]:
     ['deadline_high_s', 'deadline_low_s', 'device_s']
     """
     return frozenset(name for name, hint in get_type_hints(kind).items() if type(None) in get_args(hint))
+
+
+Glossary = Mapping[str, tuple[str, str]]
+"""By column: unit ("" where it has none) and meaning."""
+
+RUN: Glossary = {
+    "task": ("", "name of the task"),
+    "method": ("", "name of the method"),
+    "seed": ("", "seed of the run"),
+}
+"""The last columns of every file: which run a row is of."""
+
+_ROUND = {"round": ("", "number of the round; the first is 1")}
+_CLIENT = {"client": ("", "id of the client")}
+
+TABLES: Mapping[str, Glossary] = {
+    "rounds": {
+        **_ROUND,
+        "start_s": ("s", "simulated clock at the round's start"),
+        "end_s": ("s", "simulated clock at its end"),
+        "deadline_s": ("s", "deadline of the round (ddl), from its start; infinite if it waits"),
+        "loss_threshold": ("loss", "samples over it are preferred (lt)"),
+        "loss_threshold_ratio": ("0 to 1", "where lt lies between the lowest and the highest loss (ltr)"),
+        "deadline_ratio": ("0 to 1", "where ddl lies between dl and dh (ddlr)"),
+        "selected": ("clients", "clients of the cohort"),
+        "completed": ("clients", "clients whose report came in time"),
+        "samples": ("samples", "samples that the completed clients trained on"),
+        "epochs": ("epochs", "mean epochs of the completed clients"),
+        "utility": ("loss/s", "what the ratio control compares (U); null where there is none"),
+        "down_bytes": ("bytes", "sent to the cohort"),
+        "up_bytes": ("bytes", "received from it"),
+        "device_s": ("s", "seconds that all devices of the cohort were busy, those in vain included"),
+        "sample_passes": ("samples x epochs", "training of the whole cohort, that in vain included"),
+        "deadline_low_s": ("s", "dl, where the method has it"),
+        "deadline_high_s": ("s", "dh, where the method has it"),
+        "loss_low": ("loss", "lowest loss that clients released"),
+        "loss_mean": ("loss", "mean loss that clients released"),
+        "loss_high": ("loss", "highest loss that clients released"),
+        "seen_loss_p10": (
+            "loss",
+            "10th percentile of the losses of samples as they were trained on; simulator only, not of private runs",
+        ),
+        "seen_loss_p50": ("loss", "their median"),
+        "seen_loss_p90": ("loss", "their 90th percentile"),
+        **RUN,
+    },
+    "evals": {
+        "round": ("", "rounds that the evaluated model has behind it; 0 is the first model"),
+        "start_s": ("s", "simulated clock at the start of the round that made the model"),
+        "clock_s": ("s", "simulated clock of the evaluation"),
+        "accuracy": ("0 to 1", "share of the test samples that are classified rightly"),
+        "loss": ("loss", "mean loss on the test samples"),
+        "schedule": ("", "why it was evaluated: rounds (so many were over) or seconds (a time of the grid)"),
+        **RUN,
+    },
+    "clients": {
+        **_ROUND,
+        **_CLIENT,
+        "download_s": ("s", "seconds to receive the model"),
+        "forward_s": ("s", "seconds of the pass that makes the loss list"),
+        "train_s": ("s", "seconds of training"),
+        "upload_s": ("s", "seconds to send the update"),
+        "paused_s": ("s", "seconds in which the device was not available"),
+        "epochs": ("epochs", "epochs trained, of which the last may be partial"),
+        "samples": ("samples", "samples selected for training"),
+        "outcome": ("", "completed, joined (late, in the round in which it came), or why there is no report"),
+        "why": ("", "of a rejected report: the field, its value and the rule; of a client whose app failed: its error"),
+        **RUN,
+    },
+    "population": {
+        **_CLIENT,
+        "samples": ("samples", "samples that the client holds"),
+        "device": ("", "class of its device"),
+        "clock_s": ("s", "simulated clock of the evaluated model"),
+        "accuracy": ("0 to 1", "of that model on the client's own data; null: not evaluated"),
+        **RUN,
+    },
+    "classes": {
+        "label": ("", "the class, as the data number it"),
+        "held": ("samples", "samples of it that clients held when they trained, summed over all their rounds"),
+        "trained": ("samples", "of these, the samples that they trained on"),
+        "clock_s": ("s", "simulated clock up to which was counted"),
+        **RUN,
+    },
+    "privacy": {
+        **_CLIENT,
+        "releases": ("", "how often it told of its losses"),
+        "epsilon": ("epsilon", "privacy loss of its metadata for one unit"),
+        "delta": ("delta", "of all epsilons"),
+        "unit": ("", "what is hidden: one sample, loss or client"),
+        "mechanism": ("", "how noise is added"),
+        "model_epsilon": (
+            "epsilon",
+            "privacy loss by the models for one client; infinite without noise, or where reports steer others",
+        ),
+        "whole_epsilon": ("epsilon", "of both together for one unit"),
+        **RUN,
+    },
+}
+"""By the name of the file, in the order of its columns."""
+
+
+def markdown() -> str:
+    """The text of docs/reference/columns.md."""
+    parts = [
+        "# Columns",
+        "Every column of a run folder's tables with its unit. `fedbalancer list columns` prints the same, and each "
+        "file has it in its own metadata:",
+        '    json.loads(polars.read_parquet_metadata("rounds.parquet")["fedbalancer.columns"])["deadline_s"]',
+        "All rows of all runs, with their task, method and seed:",
+        '    polars.read_parquet("runs/compare-watch/**/rounds.parquet")',
+    ]
+    for table, columns in TABLES.items():
+        rows = [f"| `{name}` | {unit} | {meaning} |" for name, (unit, meaning) in columns.items()]
+        parts += [f"## {table}.parquet", "\n".join(["| column | unit | meaning |", "|:--|:--|:--|", *rows])]
+    return "\n\n".join(parts) + "\n"
+
+
+LATE = "late"
+"""Why a client is missing that finished after the quorum was full."""
+
+
+def device_s(result: RoundResult) -> float:
+    """Seconds that all devices of the cohort were busy: download, forward pass, training and upload."""
+    made_it = total(_busy_s(report) for report in result.reports)
+    deadline_s = result.plan.order.deadline_s
+    return made_it + total(
+        _busy_s(each) if each.why == LATE else min(_busy_s(each), deadline_s) for each in result.missing
+    )
+
+
+def sample_passes(result: RoundResult) -> float:
+    """Samples times epochs, trained by all of the cohort."""
+    order = result.plan.order
+    made_it = total(_an_epoch(report.summary.trained, order) * max(report.epochs, 1.0) for report in result.reports)
+    return made_it + total(_wasted(missing, order) for missing in result.missing)
+
+
+def _busy_s(client: ClientReport | FailedClient) -> float:
+    """Without the time in which the device was not available."""
+    spent = client.timings
+    return spent.download_s + spent.forward_s + spent.train_s + spent.upload_s
+
+
+def _an_epoch(samples: int, order: Order) -> int:
+    """Samples that one epoch trains. Of a client that trained less than one epoch, `samples` are those it saw."""
+    return samples if order.epoch_batches is None else min(samples, order.epoch_batches * order.batch_size)
+
+
+def _wasted(missing: FailedClient, order: Order) -> float:
+    """Sample passes of a client that did not make it: those that it had time for."""
+    spent = missing.timings
+    if spent.train_s <= 0:
+        return 0.0
+    left_s = order.deadline_s - spent.download_s - spent.forward_s
+    share = 1.0 if missing.why == LATE else min(max(left_s / spent.train_s, 0.0), 1.0)
+    return share * order.epochs * _an_epoch(missing.samples, order)
+
+
+class Losses(NamedTuple):
+    """The mean of the lowest losses that the clients released, the mean loss of their samples, and the mean of the
+    highest; None where nobody released any."""
+
+    low: float | None = None
+    mean: float | None = None
+    high: float | None = None
+
+
+def released_losses(result: RoundResult) -> Losses:
+    """Of the reports that arrived; noise that was added for privacy is in them."""
+    told = [report.summary for report in result.reports if report.summary.loss_count > 0]
+    if not told:
+        return Losses()
+    low = math.fsum(each.loss_low for each in told) / len(told)
+    high = math.fsum(each.loss_high for each in told) / len(told)
+    mean = math.fsum(each.loss_sum for each in told) / math.fsum(each.loss_count for each in told)
+    return Losses(*(value if math.isfinite(value) else None for value in (low, mean, high)))

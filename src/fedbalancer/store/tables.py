@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.store.glossary import RUN, TABLES
 from fedbalancer.store.rows import (
+    RUN,
+    TABLES,
     ClassRow,
     ClientRow,
     EvalRow,

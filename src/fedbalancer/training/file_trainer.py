@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from fedbalancer.core.task import Task
+from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.training.model_file import ModelFile
 from fedbalancer.training.open_model import open_model
@@ -16,7 +16,7 @@ class FileTrainer:
     """Trains the clients of a task by a file of `fedbalancer export`, which is opened when it is first needed: only
     then, for a process that has opened it must not fork."""
 
-    def __init__(self, task: Task, path: Path | str) -> None:
+    def __init__(self, task: BaseTask, path: Path | str) -> None:
         self._path = path
         self._shelf = Shelf(lambda client: task.clients[client])
 

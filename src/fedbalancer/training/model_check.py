@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.core.task import TEST, MadeOnDemand, Samples, Task, as_array, check_alike
+from fedbalancer.core.task import TEST, BaseTask, MadeOnDemand, Samples, as_array, check_alike
 from fedbalancer.training.flat import build
 from fedbalancer.training.tensors import correct, to_tensors
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedbalancer.training.tensors import Hits, Loss
 
 
-def check_model(task: Task, module: torch.nn.Module, loss: Loss, hits: Hits) -> int | None:
+def check_model(task: BaseTask, module: torch.nn.Module, loss: Loss, hits: Hits) -> int | None:
     """Run two samples of the first client through model, loss and metric, and check all labels that are there already.
 
     Returns the number of classes that the model tells apart, None if the loss is the user's own. Clients that are
@@ -56,14 +56,14 @@ def check_model(task: Task, module: torch.nn.Module, loss: Loss, hits: Hits) -> 
     return classes
 
 
-def _present(task: Task) -> Iterator[tuple[str, Samples]]:
+def _present(task: BaseTask) -> Iterator[tuple[str, Samples]]:
     """The data that need not be made first."""
     if not isinstance(task.clients, MadeOnDemand):
         yield from ((f"client {client!r}", samples) for client, samples in task.clients.items())
     yield TEST, task.test
 
 
-def check_accuracy(task: Task) -> None:
+def check_accuracy(task: BaseTask) -> None:
     """Raise `BadData` if the model's outputs have no accuracy: then no comparison can score them."""
     if task.metric != "accuracy" or not callable(task.loss):  # the cross-entropy needs classes, which have one
         return

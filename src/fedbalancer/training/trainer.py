@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedbalancer.core.task import Samples, Task
+from fedbalancer.core.task import BaseTask, Samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.training.flat import build
 from fedbalancer.training.model_check import check_client, check_model
@@ -21,7 +21,7 @@ __all__ = ["BACKENDS", "TorchTrainer"]
 class TorchTrainer:
     """A `Trainer` of any task whose model is a `torch.nn.Module`: pure functions of their arguments."""
 
-    def __init__(self, task: Task, backend: str = "fast", device: str = "cpu") -> None:
+    def __init__(self, task: BaseTask, backend: str = "fast", device: str = "cpu") -> None:
         self._task = task
         self.model = TorchModel(
             task.model, loss=task.loss, metric=task.metric, backend=backend, device=device,

@@ -65,5 +65,5 @@ def test_bytes_that_nobody_encoded_are_refused() -> None:
 
 
 def test_a_share_that_is_none_is_refused() -> None:
-    with pytest.raises(BadSetting, match="GradientDropping: share is 2"):
+    with pytest.raises(BadSetting, match="GradientDropping: share = 2"):
         GradientDropping(2)

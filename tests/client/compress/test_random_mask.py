@@ -36,5 +36,5 @@ def test_every_place_is_kept_as_often() -> None:
 
 
 def test_a_share_that_is_none_is_refused() -> None:
-    with pytest.raises(BadSetting, match="RandomMask: share is 0"):
+    with pytest.raises(BadSetting, match="RandomMask: share = 0"):
         RandomMask(0)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.compress.random_subset import kept, random_subset, require_share
+from fedbalancer.client.compress import GradientDropping, Quantised, RandomMask, Subsample
+from fedbalancer.client.compress.random_subset import kept, random_subset
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 
@@ -52,5 +53,6 @@ def test_equal_keys_do_not_let_more_in() -> None:
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
-    with pytest.raises(BadSetting, match=r"Somebody: share is .* over 0 and at most 1"):
-        require_share(share, "Somebody")
+    for policy in (RandomMask, Subsample, GradientDropping, Quantised):
+        with pytest.raises(BadSetting, match=f"{policy.__name__}: share = .* must be a number > 0 and <= 1"):
+            policy(share=share)

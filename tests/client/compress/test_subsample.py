@@ -40,5 +40,5 @@ def test_everything_kept_is_everything() -> None:
 
 
 def test_a_share_that_is_none_is_refused() -> None:
-    with pytest.raises(BadSetting, match=r"Subsample: share is 1\.5"):
+    with pytest.raises(BadSetting, match=r"Subsample: share = 1\.5"):
         Subsample(1.5)

@@ -14,7 +14,7 @@ from fedbalancer.client.policies import ClientPolicies, of_client
 from fedbalancer.client.samples import ClassFloor, OverThreshold
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import FloatArray, IndexArray
-from fedbalancer.data.tasks import load_task
+from fedbalancer.data import load_task
 from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import method

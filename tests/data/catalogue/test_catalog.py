@@ -8,14 +8,14 @@ import faketask
 import pytest
 
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
+from fedbalancer.data import TASKS, TaskEntry
 from fedbalancer.data.catalogue import catalog as module
-from fedbalancer.data.catalogue.catalog import catalog, source_of, sources_of
-from fedbalancer.data.tasks import TASKS, TaskEntry
+from fedbalancer.data.catalogue.catalog import catalog, get_source, get_sources
 
 
 def test_every_task_of_the_registry_has_sound_sources() -> None:
     for task in TASKS:
-        sources = sources_of(task)
+        sources = get_sources(task)
         assert len({source.variant for source in sources}) == len(sources), f"{task}: two variants of one name"
         for source in sources:
             assert source.task == task
@@ -32,24 +32,24 @@ def test_every_task_of_the_registry_has_sound_sources() -> None:
 
 
 def test_the_demo_needs_no_files() -> None:
-    assert sources_of("watch") == sources_of("synthetic") == sources_of("my_task.toml") == ()
+    assert get_sources("watch") == get_sources("synthetic") == get_sources("my_task.toml") == ()
     with pytest.raises(BadSetting, match="task 'watch' has no data files"):
-        source_of("watch")
+        get_source("watch")
 
 
 def test_a_task_of_your_own_may_have_sources_too() -> None:
-    assert sources_of("faketask:load") == faketask.SOURCES
-    assert source_of("faketask:load") is faketask.FOLDER
-    assert source_of("faketask:load", "one") is faketask.ONE
+    assert get_sources("faketask:load") == faketask.SOURCES
+    assert get_source("faketask:load") is faketask.FOLDER
+    assert get_source("faketask:load", "one") is faketask.ONE
     with pytest.raises(UnknownName, match="did you mean folder"):
-        source_of("faketask:load", "foldr")
+        get_source("faketask:load", "foldr")
     with pytest.raises(BadData, match="no module 'absent_module'"):
-        sources_of("absent_module:load")
+        get_sources("absent_module:load")
 
 
 def test_unknown_tasks_suggest_one() -> None:
     with pytest.raises(UnknownName, match="unknown task 'wacth'; did you mean watch"):
-        sources_of("wacth")
+        get_sources("wacth")
 
 
 def test_the_catalog_has_a_row_per_source(monkeypatch: pytest.MonkeyPatch) -> None:

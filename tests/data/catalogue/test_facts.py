@@ -10,19 +10,18 @@ import pytest
 from faketask import FOLDER, ONE, TWO, write
 
 from fedbalancer.core.errors import BadData, MissingData
-from fedbalancer.data.catalogue import catalog, checking
-from fedbalancer.data.catalogue.checking import check_all
-from fedbalancer.data.catalogue.facts import Disk, count, disk, inspect, recall
-from fedbalancer.data.tasks import TASKS, Task, TaskEntry
+from fedbalancer.data import TASKS, Task, TaskEntry
+from fedbalancer.data.catalogue import catalog
+from fedbalancer.data.catalogue.catalog import Disk, check_all, count, disk, inspect, load_facts
 
 
 @pytest.fixture
 def fake_only(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A registry of the fake task alone; gives the data folder."""
     entries = MappingProxyType({"fake": TaskEntry("fake", "a fake", "faketask:load"), "watch": TASKS["watch"]})
-    from fedbalancer.data.tasks import registry
+    from fedbalancer.data import registry
 
-    for module in (catalog, checking, registry):
+    for module in (catalog, registry):
         monkeypatch.setattr(module, "TASKS", entries)
     return folders[0]
 
@@ -51,7 +50,7 @@ def test_the_disk(tmp_path: Path) -> None:
 
 
 def rows() -> dict[str, catalog.Row]:
-    return {row.variant: row for row in catalog.listing()}
+    return {row.variant: row for row in catalog.list_data()}
 
 
 def test_the_listing_says_what_is_here_and_what_is_known(fake_only: Path) -> None:
@@ -104,4 +103,4 @@ def test_a_spoilt_note_is_no_fact(fake_only: Path, folders: tuple[Path, Path]) -
     check_all("fake")
     for note in (folders[1] / "facts").iterdir():
         note.write_text('{"task": 3}')
-    assert recall(ONE, disk(ONE.paths)) is None
+    assert load_facts(ONE, disk(ONE.paths)) is None

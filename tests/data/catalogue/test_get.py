@@ -14,8 +14,7 @@ from loopback import Site, serving
 
 from fedbalancer.core.errors import BadData, MissingData, RunFolderError
 from fedbalancer.core.lock import FolderLock
-from fedbalancer.data.catalogue.download import Unreachable
-from fedbalancer.data.catalogue.get import get
+from fedbalancer.data.catalogue.download import Unreachable, get
 
 TASK = "faketask:load"
 

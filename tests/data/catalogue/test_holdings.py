@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.data.catalogue.holdings import OTHER, holdings
-from fedbalancer.data.tasks import Task
+from fedbalancer.data import Task
+from fedbalancer.data.catalogue.summary import OTHER, count_labels
 
 
 def task(labels: dict[str, object]) -> Task:
@@ -19,7 +19,7 @@ def task(labels: dict[str, object]) -> Task:
 
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=20), min_size=1, max_size=8), st.integers(2, 40))
 def test_nothing_is_lost_and_nothing_counted_twice(labels: list[list[int]], most: int) -> None:
-    held = holdings(task({f"c{number}": values for number, values in enumerate(labels)}), most)
+    held = count_labels(task({f"c{number}": values for number, values in enumerate(labels)}), most)
     assert held.counts.sum() == held.sizes.sum() == sum(map(len, labels))
     assert held.counts.sum(axis=1).tolist() == held.sizes.tolist()
     assert held.counts.shape == (len(labels), len(held.labels))
@@ -36,7 +36,7 @@ def test_nothing_is_lost_and_nothing_counted_twice(labels: list[list[int]], most
 
 
 def test_the_largest_comes_first_and_ties_go_by_name() -> None:
-    held = holdings(task({"b": [0], "a": [1], "c": [0, 0]}))
+    held = count_labels(task({"b": [0], "a": [1], "c": [0, 0]}))
     assert held.clients == ("c", "a", "b")
     assert held.sizes.tolist() == [2, 1, 1]
     assert held.labels == ("0", "1")
@@ -44,19 +44,19 @@ def test_the_largest_comes_first_and_ties_go_by_name() -> None:
 
 
 def test_beyond_the_most_frequent_labels_the_rest_is_put_together() -> None:
-    held = holdings(task({"a": [5, 5, 5, 1, 2], "b": [7, 7, 5, 3]}), most_labels=3)
+    held = count_labels(task({"a": [5, 5, 5, 1, 2], "b": [7, 7, 5, 3]}), most_labels=3)
     assert held.labels == ("5", "7", OTHER)
     assert held.counts.tolist() == [[3, 0, 2], [1, 2, 1]]
 
 
 def test_tokens_of_a_sequence_are_counted_one_by_one() -> None:
-    held = holdings(task({"a": [[1, 2, 2], [1, 1, 1]]}))
+    held = count_labels(task({"a": [[1, 2, 2], [1, 1, 1]]}))
     assert held.sizes.tolist() == [2]
     assert held.counts.tolist() == [[4, 2]]
 
 
 def test_labels_that_are_no_classes_are_not_counted() -> None:
-    held = holdings(task({"a": [0.5, 0.25], "b": [1.5]}))
+    held = count_labels(task({"a": [0.5, 0.25], "b": [1.5]}))
     assert held.labels == ()
     assert held.counts.shape == (2, 0)
     assert held.sizes.tolist() == [2, 1]
@@ -64,7 +64,7 @@ def test_labels_that_are_no_classes_are_not_counted() -> None:
 
 @given(st.integers(1, 50), st.integers(2, 20))
 def test_some_clients_are_spread_from_the_largest_to_the_smallest(count: int, most: int) -> None:
-    rows = holdings(task({f"c{number:02}": [0] for number in range(count)})).spaced(most)
+    rows = count_labels(task({f"c{number:02}": [0] for number in range(count)})).spaced(most)
     assert len(rows) == min(count, most)
     assert rows[0] == 0
     assert rows[-1] == count - 1 or most == 1

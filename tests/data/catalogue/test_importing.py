@@ -13,8 +13,8 @@ from faketask import FOLDER, ONE, TWO, write
 from fedbalancer.core.errors import BadData, BadSetting, RunFolderError
 from fedbalancer.core.lock import FolderLock
 from fedbalancer.data.catalogue import importing
-from fedbalancer.data.catalogue.facts import Facts, disk, recall
-from fedbalancer.data.catalogue.importing import bring, copied, hard_linked, linked
+from fedbalancer.data.catalogue.catalog import Facts, disk, load_facts
+from fedbalancer.data.catalogue.importing import copy_path, hard_link_path, import_data, link_path
 
 TASK = "faketask:load"
 
@@ -25,42 +25,42 @@ def everything(folder: Path) -> list[str]:
 
 def test_a_file_of_any_name_is_copied_to_the_name_that_is_expected(folders: tuple[Path, Path], tmp_path: Path) -> None:
     mine = write(tmp_path / "mine.npz", users=3)
-    facts = bring(TASK, ONE, mine, copied)
+    facts = import_data(TASK, ONE, mine, copy_path)
     assert facts == Facts(TASK, "one", "small", users=3, samples=2 + 3 + 4, test_samples=2, labels=2)
     assert everything(folders[0]) == ["one.npz"]
     assert (folders[0] / "one.npz").read_bytes() == mine.read_bytes()
     assert not (folders[0] / "one.npz").is_symlink()
     assert len(faketask.load(variant="one").clients) == 3
-    assert recall(ONE, disk(ONE.paths)) == facts
+    assert load_facts(ONE, disk(ONE.paths)) == facts
 
 
 def test_a_folder_is_copied_whole(folders: tuple[Path, Path], tmp_path: Path) -> None:
     write(tmp_path / "mine" / "x.npz", 2)
     write(tmp_path / "mine" / "y.npz", 1, first="b")
-    assert bring(TASK, FOLDER, tmp_path / "mine", copied).users == 3
+    assert import_data(TASK, FOLDER, tmp_path / "mine", copy_path).users == 3
     assert everything(folders[0]) == ["fake-set", "fake-set/x.npz", "fake-set/y.npz"]
 
 
 def test_several_files_from_a_folder_and_one_by_one(folders: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = write(tmp_path / "in" / "a.npz", 2), write(tmp_path / "in" / "b.npz", 1, first="b")
-    assert bring(TASK, TWO, tmp_path / "in", copied).users == 3
+    assert import_data(TASK, TWO, tmp_path / "in", copy_path).users == 3
     assert everything(folders[0]) == ["fake", "fake/a.npz", "fake/b.npz"]
     (folders[0] / "fake" / "a.npz").unlink()
-    assert bring(TASK, TWO, a, copied).users == 3, "the other file was there"
+    assert import_data(TASK, TWO, a, copy_path).users == 3, "the other file was there"
     assert everything(folders[0]) == ["fake", "fake/a.npz", "fake/b.npz"]
     (folders[0] / "fake" / "a.npz").unlink()
     with pytest.raises(BadData, match=r"b\.npz has no a\.npz; give a folder that holds a\.npz and b\.npz"):
-        bring(TASK, TWO, b, copied)
+        import_data(TASK, TWO, b, copy_path)
 
 
 def test_an_archive_is_unpacked(folders: tuple[Path, Path], tmp_path: Path) -> None:
     file = write(tmp_path / "x.npz")
     with zipfile.ZipFile(tmp_path / "mine.zip", "w") as archive:
         archive.write(file, "some folder/x.npz")
-    assert bring(TASK, FOLDER, tmp_path / "mine.zip", copied).users == 3
+    assert import_data(TASK, FOLDER, tmp_path / "mine.zip", copy_path).users == 3
     assert everything(folders[0]) == ["fake-set", "fake-set/x.npz"]
     with pytest.raises(BadSetting, match="leave out --link"):
-        bring(TASK, FOLDER, tmp_path / "mine.zip", linked, overwrite=True)
+        import_data(TASK, FOLDER, tmp_path / "mine.zip", link_path, overwrite=True)
     assert everything(folders[0]) == ["fake-set", "fake-set/x.npz"]
 
 
@@ -69,7 +69,7 @@ def test_a_link_leaves_the_data_where_it_is(
 ) -> None:
     write(tmp_path / "mine" / "x.npz")
     monkeypatch.chdir(tmp_path)
-    bring(TASK, FOLDER, Path("mine"), linked)
+    import_data(TASK, FOLDER, Path("mine"), link_path)
     assert (folders[0] / "fake-set").is_symlink()
     monkeypatch.chdir("/")
     assert len(faketask.load(variant="folder").clients) == 3
@@ -77,7 +77,7 @@ def test_a_link_leaves_the_data_where_it_is(
 
 def test_a_hard_link_is_the_same_file(folders: tuple[Path, Path], tmp_path: Path) -> None:
     mine = write(tmp_path / "mine.npz")
-    bring(TASK, ONE, mine, hard_linked)
+    import_data(TASK, ONE, mine, hard_link_path)
     assert os.path.samefile(mine, folders[0] / "one.npz")
 
 
@@ -89,7 +89,7 @@ def test_systems_without_links_copy(
 
     monkeypatch.setattr(Path, "symlink_to", refuse)
     monkeypatch.setattr(os, "link", refuse)
-    assert bring(TASK, ONE, write(tmp_path / "mine.npz"), hard_linked).users == 3
+    assert import_data(TASK, ONE, write(tmp_path / "mine.npz"), hard_link_path).users == 3
 
 
 @pytest.mark.parametrize("there_before", [True, False])
@@ -114,7 +114,7 @@ def test_bad_data_leaves_nothing_behind(
         write(folders[0] / "fake" / "a.npz")
     before = everything(folders[0]) if there_before else None
     with pytest.raises(BadData, match=words):
-        bring(TASK, ONE, mine, copied, overwrite=overwrite)
+        import_data(TASK, ONE, mine, copy_path, overwrite=overwrite)
     assert mine.exists()
     assert folders[0].exists() == there_before
     if there_before:
@@ -125,28 +125,28 @@ def test_an_error_names_the_file_that_was_given(folders: tuple[Path, Path], tmp_
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "x.npz").write_text("half")
     with pytest.raises(BadData) as caught:
-        bring(TASK, FOLDER, tmp_path / "mine", copied)
+        import_data(TASK, FOLDER, tmp_path / "mine", copy_path)
     assert str(caught.value).startswith(f"{tmp_path / 'mine' / 'x.npz'} is no file")
 
 
 def test_bad_data_does_not_replace_good(folders: tuple[Path, Path], tmp_path: Path) -> None:
     good, bad = write(tmp_path / "good.npz"), write(tmp_path / "bad.npz", bad=True)
-    bring(TASK, ONE, good, copied)
+    import_data(TASK, ONE, good, copy_path)
     with pytest.raises(BadData):
-        bring(TASK, ONE, bad, copied, overwrite=True)
+        import_data(TASK, ONE, bad, copy_path, overwrite=True)
     assert (folders[0] / "one.npz").read_bytes() == good.read_bytes()
 
 
 def test_what_is_there_is_replaced_only_when_told(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    bring(TASK, ONE, write(tmp_path / "first.npz", 2), copied)
+    import_data(TASK, ONE, write(tmp_path / "first.npz", 2), copy_path)
     second = write(tmp_path / "second.npz", 4)
     with pytest.raises(BadSetting, match=r"there already, at .*one\.npz; add --overwrite"):
-        bring(TASK, ONE, second, copied)
-    assert bring(TASK, ONE, second, copied, overwrite=True).users == 4
+        import_data(TASK, ONE, second, copy_path)
+    assert import_data(TASK, ONE, second, copy_path, overwrite=True).users == 4
     write(tmp_path / "x" / "x.npz", 2)
     write(tmp_path / "y" / "y.npz", 3)
-    bring(TASK, FOLDER, tmp_path / "x", copied)
-    assert bring(TASK, FOLDER, tmp_path / "y", copied, overwrite=True).users == 3
+    import_data(TASK, FOLDER, tmp_path / "x", copy_path)
+    assert import_data(TASK, FOLDER, tmp_path / "y", copy_path, overwrite=True).users == 3
     assert everything(folders[0]) == ["fake-set", "fake-set/y.npz", "one.npz"]
 
 
@@ -156,7 +156,7 @@ def test_a_failure_between_two_files_puts_everything_back(
     for name, users in (("old", 2), ("new", 5)):
         write(tmp_path / name / "a.npz", users)
         write(tmp_path / name / "b.npz", 1, first="b")
-    bring(TASK, TWO, tmp_path / "old", copied)
+    import_data(TASK, TWO, tmp_path / "old", copy_path)
     before = {path: path.read_bytes() for path in TWO.paths}
     real, done = os.replace, []
 
@@ -168,45 +168,45 @@ def test_a_failure_between_two_files_puts_everything_back(
 
     monkeypatch.setattr(importing.os, "replace", replace)
     with pytest.raises(BadSetting, match="the disk is gone"):
-        bring(TASK, TWO, tmp_path / "new", copied, overwrite=True)
+        import_data(TASK, TWO, tmp_path / "new", copy_path, overwrite=True)
     assert {path: path.read_bytes() for path in TWO.paths} == before
     assert everything(folders[0]) == ["fake", "fake/a.npz", "fake/b.npz"]
 
 
 def test_what_a_killed_import_left_is_cleared_away(folders: tuple[Path, Path], tmp_path: Path) -> None:
     write(folders[0] / ".importing-dead" / "new" / "one.npz")
-    bring(TASK, ONE, write(tmp_path / "mine.npz"), copied)
+    import_data(TASK, ONE, write(tmp_path / "mine.npz"), copy_path)
     assert everything(folders[0]) == ["one.npz"]
 
 
 def test_one_import_at_a_time(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    bring(TASK, ONE, write(tmp_path / "mine.npz"), copied)
+    import_data(TASK, ONE, write(tmp_path / "mine.npz"), copy_path)
     (place,) = (folders[1] / "locks").iterdir()
     lock = FolderLock(place)
     try:
         with pytest.raises(RunFolderError, match="another process is writing there"):
-            bring(TASK, ONE, tmp_path / "mine.npz", copied, overwrite=True)
+            import_data(TASK, ONE, tmp_path / "mine.npz", copy_path, overwrite=True)
     finally:
         lock.release()
 
 
 def test_mistakes_with_the_path_are_told(folders: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="nowhere does not exist"):
-        bring(TASK, ONE, tmp_path / "nowhere", copied)
+        import_data(TASK, ONE, tmp_path / "nowhere", copy_path)
     with pytest.raises(BadSetting, match="holds the data folder"):
-        bring(TASK, FOLDER, tmp_path, copied)
+        import_data(TASK, FOLDER, tmp_path, copy_path)
     write(folders[0] / "one.npz")
     with pytest.raises(BadSetting, match="already; type: fedbalancer data check"):
-        bring(TASK, ONE, folders[0] / "one.npz", copied, overwrite=True)
+        import_data(TASK, ONE, folders[0] / "one.npz", copy_path, overwrite=True)
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadData, match=r"has no a\.npz, b\.npz"):
-        bring(TASK, TWO, tmp_path / "empty", copied)
+        import_data(TASK, TWO, tmp_path / "empty", copy_path)
 
 
 def test_a_data_folder_that_cannot_be_written_is_told(folders: tuple[Path, Path], tmp_path: Path) -> None:
     folders[0].write_text("a file")
     with pytest.raises(BadSetting, match="must be a folder that can be written"):
-        bring(TASK, ONE, write(tmp_path / "mine.npz"), copied)
+        import_data(TASK, ONE, write(tmp_path / "mine.npz"), copy_path)
 
 
 def test_all_files_reach_the_disk_at_once(
@@ -216,5 +216,5 @@ def test_all_files_reach_the_disk_at_once(
     monkeypatch.setattr(importing.os, "sync", lambda: synced.append(True), raising=False)
     write(tmp_path / "mine" / "x.npz")
     write(tmp_path / "mine" / "y.npz", first="b")
-    assert bring(TASK, FOLDER, tmp_path / "mine", copied).users == 6
+    assert import_data(TASK, FOLDER, tmp_path / "mine", copy_path).users == 6
     assert synced == [True]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.data.catalogue.locate import locate
+from fedbalancer.data.catalogue.importing import locate
 
 
 def put(*paths: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.digits import ink_on_paper, read_digits
+from fedbalancer.data.readers.femnist import ink_on_paper, read_digits
 
 
 def file(folder: Path, **changes: Any) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.faces import read_faces
+from fedbalancer.data.readers.celeba import read_faces
 
 
 def file(folder: Path, **changes: Any) -> Path:

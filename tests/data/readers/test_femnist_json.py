@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.femnist_json import class_labels, femnist_samples
-from fedbalancer.data.readers.leaf import LeafUser
+from fedbalancer.data.readers.femnist import femnist_samples
+from fedbalancer.data.readers.leaf import LeafUser, class_labels
 
 WHITE = [1.0] * 784
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.gutenberg import read_gutenberg
-from fedbalancer.data.readers.plays import Speech
+from fedbalancer.data.readers.shakespeare import Speech, read_gutenberg
 
 OF_1994 = """\
 This is the complete works.

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers import har_hapt
+from fedbalancer.data.readers import har as har_hapt
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -38,7 +38,7 @@ def saved(folder: Path, arrays: Arrays) -> Path:
 
 
 def test_only_whole_windows_of_the_six_activities_are_cut(tmp_path: Path) -> None:
-    made = har_hapt.read(saved(tmp_path, recordings()))
+    made = har_hapt.read_hapt(saved(tmp_path, recordings()))
     assert made.meta == {"names": ["s01"], "lengths": [3], "test_names": ["s02"], "test_lengths": [5]}
     assert list(made.arrays["y"]) == [4, 4, 0]
     assert list(made.arrays["test_y"]) == [2] * 5
@@ -48,7 +48,7 @@ def test_only_whole_windows_of_the_six_activities_are_cut(tmp_path: Path) -> Non
 
 def test_windows_are_cut_out_of_the_filtered_recording_at_their_labels(tmp_path: Path) -> None:
     data = recordings()
-    made = har_hapt.read(saved(tmp_path, data))
+    made = har_hapt.read_hapt(saved(tmp_path, data))
     first = har_hapt.nine_channels(data["acc"][:400] / 720.0, data["gyro"][:400] / 3274.0)
     second = har_hapt.nine_channels(data["acc"][400:800] / 720.0, data["gyro"][400:800] / 3274.0)
     np.testing.assert_array_equal(made.arrays["x"][0], first[9:137].T)
@@ -124,14 +124,14 @@ def test_a_fault_is_named_with_its_place(tmp_path: Path, damage: Callable[[Array
     arrays = recordings()
     damage(arrays)
     with pytest.raises(BadData, match=rf"raw\.npz.*{message}"):
-        har_hapt.read(saved(tmp_path, arrays))
+        har_hapt.read_hapt(saved(tmp_path, arrays))
 
 
 def test_an_array_that_is_missing(tmp_path: Path) -> None:
     arrays = recordings()
     del arrays["labels"]
     with pytest.raises(BadData, match=r"raw\.npz is not a \.npz file of the raw recordings.*labels"):
-        har_hapt.read(saved(tmp_path, arrays))
+        har_hapt.read_hapt(saved(tmp_path, arrays))
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", "cut"])
@@ -139,9 +139,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | str) -> None:
     path = saved(tmp_path, recordings())
     path.write_bytes(path.read_bytes()[:5000] if isinstance(content, str) else content)
     with pytest.raises(BadData, match=r"raw\.npz is not a \.npz file of the raw recordings"):
-        har_hapt.read(path)
+        har_hapt.read_hapt(path)
 
 
 def test_pickled_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadData, match=r"raw\.npz is not a \.npz file"):
-        har_hapt.read(saved(tmp_path, {**recordings(), "acc": np.array([[None] * 3])}))
+        har_hapt.read_hapt(saved(tmp_path, {**recordings(), "acc": np.array([[None] * 3])}))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.irc import read_irc, words
+from fedbalancer.data.readers.reddit import read_irc, split_words
 
 
 def write(path: Path, *records: object) -> Path:
@@ -35,9 +35,16 @@ def test_messages_are_in_order_of_time_and_empty_ones_are_left_out(tmp_path: Pat
 
 
 def test_words_are_lower_case_ascii_with_links_and_names_replaced() -> None:
-    assert words("Bob: See www.x.org/A?b=1, it's re-done :)") == ["<user>", "see", "<url>", "it's", "re-done", ":)"]
-    assert words("naïve  café") == ["nave", "caf"]
-    assert words("") == []
+    assert split_words("Bob: See www.x.org/A?b=1, it's re-done :)") == [
+        "<user>",
+        "see",
+        "<url>",
+        "it's",
+        "re-done",
+        ":)",
+    ]
+    assert split_words("naïve  café") == ["nave", "caf"]
+    assert split_words("") == []
 
 
 @pytest.mark.parametrize("bad", [message("ann", "d", "t", "x"), message(1, "d", "t", None), {"user": 1}])

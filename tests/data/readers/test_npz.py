@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.npz import read_npz
+from fedbalancer.data.readers.files import read_npz
 
 SHAPES = {"x": (2,), "y": ()}
 

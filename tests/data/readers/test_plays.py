@@ -13,8 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.moby import read_moby
-from fedbalancer.data.readers.plays import ALPHABET, WINDOW, Span, Speech, Windows, encode, role_name, role_texts
+from fedbalancer.data.readers.shakespeare import (
+    ALPHABET,
+    WINDOW,
+    Span,
+    Speech,
+    Windows,
+    encode,
+    read_moby,
+    role_name,
+    role_texts,
+)
 
 
 def test_the_alphabet_has_80_different_characters() -> None:
@@ -73,10 +82,10 @@ def test_every_window_is_followed_by_its_label(samples: int, start: int, step: i
 
 @given(st.integers(1, 5000), st.integers(1, 600))
 def test_fewer_windows_stay_inside_the_part(samples: int, most: int) -> None:
-    thin = Span("a", 7, samples).thinned(most)
+    thin = Span("a", 7, samples).thin(most)
     assert thin.samples == min(samples, most)
     assert (thin.samples - 1) * thin.step < samples
-    assert Span("a", 7, samples).thinned(None).samples == samples
+    assert Span("a", 7, samples).thin(None).samples == samples
 
 
 def test_windows_are_clients_whose_sizes_are_known() -> None:
@@ -85,7 +94,7 @@ def test_windows_are_clients_whose_sizes_are_known() -> None:
     assert dict(clients.sizes) == {"a": 20, "b": 30}
     assert list(clients) == ["a", "b"]
     assert len(clients["b"][1]) == 30
-    features, labels = clients.pooled()
+    features, labels = clients.concatenate()
     assert features.shape == (50, WINDOW)
     assert features.dtype == labels.dtype == np.int16
     assert "c" not in clients

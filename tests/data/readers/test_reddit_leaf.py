@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from fedbalancer.core.errors import BadData, MissingData
-from fedbalancer.data.readers.reddit_leaf import read_reddit
-from fedbalancer.data.readers.vocabulary import sequences
+from fedbalancer.data.readers.reddit import cut_sequences, read_reddit
 
 
 def comment(text: str) -> tuple[list[Any], dict[str, Any]]:
-    parts = sequences(text.split())
+    parts = cut_sequences(text.split())
     label = {
         "subreddit": "ask",
         "created_utc": 1512086400,
@@ -47,8 +46,8 @@ def test_sequences_of_all_comments_are_read_in_their_order(tmp_path: Path) -> No
     long = "one two three four five six seven eight nine ten eleven"
     train, test = read_reddit(write(tmp_path, document(ann=["hi there", long], bob=["x"]), document(ann=["bye"])))
     assert list(train) == ["ann", "bob"]
-    assert train["ann"] == [*sequences(["hi", "there"]), *sequences(long.split())]
-    assert test == {"ann": sequences(["bye"])}
+    assert train["ann"] == [*cut_sequences(["hi", "there"]), *cut_sequences(long.split())]
+    assert test == {"ann": cut_sequences(["bye"])}
 
 
 def broken(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.strokes import CHARACTERS, draw, read_strokes
+from fedbalancer.data.readers.femnist import CHARACTERS, draw, read_strokes
 
 LINE = [[[100, 100], [100, 300]]]
 SMALL = [[[100, 100], [140, 140]]]

@@ -12,7 +12,8 @@ from PIL import Image
 
 from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.core.types import ClientWork
-from fedbalancer.data.tasks import celeba, load_task
+from fedbalancer.data import load_task
+from fedbalancer.data.tasks import celeba
 from fedbalancer.training.trainer import TorchTrainer
 
 torch = pytest.importorskip("torch", reason="models need the extra [torch]")

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, UnknownName
-from fedbalancer.data.tasks import femnist, load_task
+from fedbalancer.data import load_task
+from fedbalancer.data.tasks import femnist
 
 torch = pytest.importorskip("torch", reason="models need the extra [torch]")
 

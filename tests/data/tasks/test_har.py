@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, UnknownName
-from fedbalancer.core.task import Task
-from fedbalancer.data.readers import har_uci
-from fedbalancer.data.readers.har_windows import ACTIVITIES, SIGNALS
+from fedbalancer.data.readers.har import ACTIVITIES, SIGNALS
 from fedbalancer.data.registry import load_task
+from fedbalancer.data.task import Task
 from fedbalancer.data.tasks import har
 
 HAPT = har.SOURCES[1].files[0]
@@ -196,7 +195,7 @@ def test_the_second_start_reads_the_cache_and_a_change_is_noticed(
 ) -> None:
     har.load()
     with monkeypatch.context() as patch:
-        patch.setattr(har_uci, "read", lambda path: pytest.fail("prepared twice"))
+        patch.setattr(har, "read_uci", lambda path: pytest.fail("prepared twice"))
         assert isinstance(har.load("paper").test[0], np.memmap)
     labels = folder / "test" / "y_test.txt"
     labels.write_text("2\n3\n\n"[:-1])

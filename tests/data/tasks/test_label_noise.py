@@ -7,7 +7,7 @@ import pytest
 
 import fedbalancer as fb
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.data.tasks.label_noise import with_label_noise
+from fedbalancer.data.clients import add_label_noise
 from fedbalancer.data.tasks.synthetic import load
 from fedbalancer.experiments.spec import RunSpec
 
@@ -19,7 +19,7 @@ def a_task(labels: np.ndarray) -> fb.Task:
 
 def test_about_so_many_labels_are_another_class_and_the_test_stays_clean() -> None:
     labels = np.arange(5000) % 7
-    task = with_label_noise(a_task(labels), 0.2)
+    task = add_label_noise(a_task(labels), 0.2)
     for _, found in task.clients.values():
         assert set(found.tolist()) == set(range(7))
         assert 0.18 < (found != labels).mean() < 0.22
@@ -31,15 +31,15 @@ def test_about_so_many_labels_are_another_class_and_the_test_stays_clean() -> No
 
 def test_it_is_the_same_noise_every_time_and_never_twice() -> None:
     clean = a_task(np.arange(100) % 3)
-    once = with_label_noise(clean, 0.5)
-    assert with_label_noise(once, 0.5) is once
-    assert with_label_noise(clean, 0.0) is clean
-    assert (with_label_noise(clean, 0.5).clients["ann"][1] == once.clients["ann"][1]).all()
+    once = add_label_noise(clean, 0.5)
+    assert add_label_noise(once, 0.5) is once
+    assert add_label_noise(clean, 0.0) is clean
+    assert (add_label_noise(clean, 0.5).clients["ann"][1] == once.clients["ann"][1]).all()
 
 
 def test_clients_that_are_made_on_demand_stay_so() -> None:
     clean = load(users=5)
-    noisy = with_label_noise(clean, 0.3)
+    noisy = add_label_noise(clean, 0.3)
     assert noisy.sizes == clean.sizes
     changed = [(noisy.clients[name][1] != clean.clients[name][1]).mean() for name in clean.sizes]
     assert 0.2 < np.mean(changed) < 0.4
@@ -47,7 +47,7 @@ def test_clients_that_are_made_on_demand_stay_so() -> None:
 
 def test_labels_that_are_no_classes_are_refused() -> None:
     with pytest.raises(BadSetting, match="no labels that are one class a sample"):
-        with_label_noise(a_task(np.arange(4.0)), 0.2)
+        add_label_noise(a_task(np.arange(4.0)), 0.2)
 
 
 def test_a_run_trains_on_the_noise_in_workers_too() -> None:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedbalancer.data.tasks.lstm import one_bias_lstm, text_model
+from fedbalancer.data.tasks.layers import make_one_bias_lstm, make_text_model
 from fedbalancer.training.flat import FlatModule
 
 
 def test_the_constant_bias_works_like_tensorflows_forget_bias() -> None:
-    ours, plain = one_bias_lstm(3, 4, 2, forget_bias=1.0), torch.nn.LSTM(3, 4, 2, batch_first=True)
+    ours, plain = make_one_bias_lstm(3, 4, 2, forget_bias=1.0), torch.nn.LSTM(3, 4, 2, batch_first=True)
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             parameter.copy_(getattr(ours, name))
@@ -24,7 +24,7 @@ def test_the_constant_bias_works_like_tensorflows_forget_bias() -> None:
 
 
 def test_only_one_bias_a_layer_is_trained_and_it_starts_at_zero() -> None:
-    lstm = one_bias_lstm(3, 4, 2, forget_bias=1.0)
+    lstm = make_one_bias_lstm(3, 4, 2, forget_bias=1.0)
     biases = {name: parameter for name, parameter in lstm.named_parameters() if "bias" in name}
     assert list(biases) == ["bias_ih_l0", "bias_ih_l1"]
     assert all(not parameter.any() for parameter in biases.values())
@@ -32,7 +32,7 @@ def test_only_one_bias_a_layer_is_trained_and_it_starts_at_zero() -> None:
 
 
 def test_a_step_moves_all_parameters_and_a_load_undoes_it() -> None:
-    flat = FlatModule(partial(text_model, symbols=7, embedding=3, hidden=4))
+    flat = FlatModule(partial(make_text_model, symbols=7, embedding=3, hidden=4))
     start = flat.initial(0)
     flat.load(start)
     x, y = torch.arange(35).reshape(5, 7) % 7, torch.arange(5)
@@ -52,7 +52,7 @@ def test_a_step_moves_all_parameters_and_a_load_undoes_it() -> None:
 
 @pytest.mark.parametrize(("uniform", "limit"), [(None, np.sqrt(6 / (8 + 40))), (0.1, 0.1)])
 def test_weights_start_within_the_rule_and_by_the_seed(uniform: float | None, limit: float) -> None:
-    flat = FlatModule(partial(text_model, symbols=30, embedding=8, hidden=8, uniform=uniform))
+    flat = FlatModule(partial(make_text_model, symbols=30, embedding=8, hidden=8, uniform=uniform))
     np.testing.assert_array_equal(flat.initial(1), flat.initial(1))
     assert (flat.initial(1) != flat.initial(2)).any()
     flat.load(flat.initial(1))
@@ -63,5 +63,5 @@ def test_weights_start_within_the_rule_and_by_the_seed(uniform: float | None, li
 
 def test_scores_are_of_the_last_step_or_of_every_one() -> None:
     x = torch.zeros(2, 10, dtype=torch.int64)
-    assert text_model(symbols=7, embedding=3, hidden=4)(x).shape == (2, 7)
-    assert text_model(symbols=7, embedding=3, hidden=4, every_step=True)(x).shape == (2, 10, 7)
+    assert make_text_model(symbols=7, embedding=3, hidden=4)(x).shape == (2, 7)
+    assert make_text_model(symbols=7, embedding=3, hidden=4, every_step=True)(x).shape == (2, 10, 7)

@@ -10,7 +10,7 @@ import pytest
 
 import fedbalancer as fb
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
-from fedbalancer.data.own.npz import from_npz
+from fedbalancer.data.own.build import from_npz
 
 
 def save(folder: Path, user: str, **arrays: Any) -> None:

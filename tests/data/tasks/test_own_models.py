@@ -11,7 +11,7 @@ import pytest
 
 import fedbalancer as fb
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
-from fedbalancer.data.catalogue.summary import describe
+from fedbalancer.data.catalogue.summary import describe_task
 from fedbalancer.training.trainer import TorchTrainer
 
 RNG = np.random.default_rng(0)
@@ -54,7 +54,7 @@ def test_shapes_come_from_the_data(model: dict[str, Any], x: Any, reading: str, 
     weights = trainer.initial_weights(0)
     assert weights.size == parameters
     assert np.isfinite(trainer.evaluate(weights).loss)
-    text = describe(task)
+    text = describe_task(task)
     assert reading in text
     assert f"{parameters:,} parameters" in text
 
@@ -70,7 +70,7 @@ def test_bytes_are_pixels_between_0_and_1() -> None:
     x = RNG.integers(0, 256, size=(N, 4, 4)).astype(np.uint8)
     task = make(x, "cnn2d")
     assert task.test[0].dtype == np.uint8
-    assert "/ 255" in describe(task)
+    assert "/ 255" in describe_task(task)
     scaled = make(x / np.float32(255), "cnn2d")
     weights = TorchTrainer(task).initial_weights(0)
     of_bytes, of_floats = (TorchTrainer(which).evaluate(weights).loss for which in (task, scaled))
@@ -114,7 +114,7 @@ def test_a_model_of_ones_own_is_told_shape_and_classes(own: str) -> None:
     x = RNG.normal(size=(N, 4))
     assert TorchTrainer(make(x, {"name": f"{own}:make", "width": 7})).initial_weights(0).size == 4 * 7 + 7 + 7 * 3 + 3
     assert TorchTrainer(make(x, f"{own}:fixed")).initial_weights(0).size == 15
-    assert "own_nets:fixed: 15 parameters" in describe(make(x, f"{own}:fixed"))
+    assert "own_nets:fixed: 15 parameters" in describe_task(make(x, f"{own}:fixed"))
     assert TorchTrainer(make(x, {"name": f"{own}:wide", "classes": 3})).initial_weights(0).size == 15
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import fedbalancer as fb
 from fedbalancer.cli.app import app
-from fedbalancer.data.catalogue.summary import describe
+from fedbalancer.data.catalogue.summary import describe_task
 
 GOOD = """
 name = "tiny"
@@ -77,11 +77,11 @@ def test_folder_and_parquet_and_test_are_found_beside_the_file(place: Path) -> N
     )
     task = fb.load_task(str(home / "p.toml"))
     assert task.sizes == {"client-0": 4, "client-1": 4}
-    assert "shared out by iid" in describe(task)
+    assert "shared out by iid" in describe_task(task)
 
 
 def test_the_summary_fits_a_screen(place: Path) -> None:
-    text = describe(fb.load_task(str(place / "home" / "my_task.toml")), {"rounds": 9, "w": 3})
+    text = describe_task(fb.load_task(str(place / "home" / "my_task.toml")), {"rounds": 9, "w": 3})
     lines = text.splitlines()
     assert len(lines) <= 20
     assert max(len(line) for line in lines) <= 110

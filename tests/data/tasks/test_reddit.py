@@ -15,8 +15,9 @@ import torch
 
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
 from fedbalancer.core.types import ClientWork
-from fedbalancer.data.readers.vocabulary import sequences
-from fedbalancer.data.tasks import load_task, reddit
+from fedbalancer.data import load_task
+from fedbalancer.data.readers.reddit import cut_sequences
+from fedbalancer.data.tasks import reddit
 from fedbalancer.training.losses import masked_loss
 from fedbalancer.training.trainer import TorchTrainer
 
@@ -37,7 +38,7 @@ needs_irc = pytest.mark.skipif(
 def document(texts: dict[str, list[str]]) -> dict[str, Any]:
     data = {}
     for user, comments in texts.items():
-        parts = [sequences(text.split()) for text in comments]
+        parts = [cut_sequences(text.split()) for text in comments]
         data[user] = {
             "x": [[part.inputs for part in comment] for comment in parts],
             "y": [{"score": 1, "target_tokens": [part.targets for part in comment]} for comment in parts],
@@ -101,7 +102,7 @@ def test_unknown_words_and_padding_are_never_right() -> None:
     labels = torch.tensor([[2, 3, 1, 0, 4, 7, 7, 7, 7, 7]])
     guesses = torch.tensor([[2, 4, 1, 0, 4, 0, 0, 1, 2, 3]])
     outputs = torch.nn.functional.one_hot(guesses, 7).float()
-    assert reddit.masked_hits(outputs, labels) == (2.0, 5.0)
+    assert reddit.count_hits(outputs, labels) == (2.0, 5.0)
 
 
 def test_a_number_of_users_out_of_range_and_unknown_names_are_told(official: Path) -> None:

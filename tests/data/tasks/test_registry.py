@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from fedbalancer.core.errors import BadData, UnknownName
-from fedbalancer.data.tasks import SCALES, TASKS, load_task
+from fedbalancer.data import SCALES, TASKS, load_task
 
 MODULE = """
 import numpy as np
-from fedbalancer.data.tasks import Task
+from fedbalancer.data import Task
 
 def plain(users=None):
     x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])

@@ -12,7 +12,8 @@ import pytest
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, UnknownName
 from fedbalancer.core.types import ClientWork
-from fedbalancer.data.tasks import load_task, shakespeare
+from fedbalancer.data import load_task
+from fedbalancer.data.tasks import shakespeare
 from fedbalancer.training.trainer import TorchTrainer
 
 MOBY = shakespeare.SOURCES[2].files[0]

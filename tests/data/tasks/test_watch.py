@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData
-from fedbalancer.core.task import Task
-from fedbalancer.data.tasks import watch, watch_data
+from fedbalancer.data.readers import watch as watch_data
+from fedbalancer.data.task import Task
+from fedbalancer.data.tasks import watch
 
 needs_recordings = pytest.mark.skipif(find_spec("seglearn") is None, reason="the recordings need the extra [demo]")
 

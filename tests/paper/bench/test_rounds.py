@@ -5,8 +5,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbalancer.core.task import Task
 from fedbalancer.core.types import Weights
+from fedbalancer.data import Task
 from fedbalancer.paper.bench.workloads import NaiveLoop, make_executor, time_rounds
 
 

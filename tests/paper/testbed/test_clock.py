@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedbalancer.paper.testbed.clock import BedClock
-from fedbalancer.paper.testbed.wakeups import WakeupPipe, make_pipes, wake
+from fedbalancer.paper.testbed.clock import BedClock, WakeupPipe, make_pipes, wake
 
 SPEED = 4.0
 

@@ -37,7 +37,7 @@ def test_a_machine_that_keeps_up_has_no_lag() -> None:
     frame = pl.DataFrame([row(n, "a", 5.0) for n in range(20)], schema=SCHEMA)
     lag = lag_of(frame, 5.0)
     assert (lag.late, lag.p90_s, lag.suggested_speed) == (0.0, 0.0, None)
-    assert lag.words() == "quick enough for the phones but in 0% of their rounds"
+    assert lag.words() == "fast enough in 100% of the phones' rounds"
 
 
 def test_a_machine_that_takes_twice_as_long_is_told_half_the_speed() -> None:

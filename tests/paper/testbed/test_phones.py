@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadData, MissingData
-from fedbalancer.paper.testbed.phones import FILE, SITTINGS, Phone, RecordedPhones, handed_out, read_phones
+from fedbalancer.paper.testbed.phones import FILE, SITTINGS, Phone, RecordedPhones, assign_phones, read_phones
 
 
 def content(phones: int = 4) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_a_round_is_a_recorded_one(seed: int, round: int, client: str) -> None:
 @given(st.integers(1, 60), st.integers(1, 21))
 def test_every_client_has_a_phone_and_no_phone_is_idle_while_another_has_two(clients: int, count: int) -> None:
     phones = [Phone(str(n), np.ones(1), np.ones(1)) for n in range(count)]
-    given_out = handed_out([f"c{n}" for n in range(clients)], phones)
+    given_out = assign_phones([f"c{n}" for n in range(clients)], phones)
     used = [phone.name for phone in given_out.values()]
     assert len(given_out) == clients
     times = [used.count(phone.name) for phone in phones]

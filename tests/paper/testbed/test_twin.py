@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedbalancer.client.work import AllOrNothing, WholeEpochs
 from fedbalancer.core.types import Order, RoundPlan
-from fedbalancer.paper.testbed.twin import BedRound, read_rounds, twin, with_measured_ways
+from fedbalancer.paper.testbed.twin import BedRound, read_rounds, twin, with_measured_transfers
 
 EPOCHS, BATCH = 3, 10
 SECONDS = st.floats(0.01, 50.0)
@@ -93,7 +93,7 @@ def test_a_run_folder_is_read_with_the_network_as_it_was(tmp_path: Path) -> None
         "round": [1, 1], "client": ["a", "b"], "download_s": [1.5, 0.0], "upload_s": [1.5, 0.0],
         "outcome": ["completed", "train"],
     })  # fmt: skip
-    ways = with_measured_ways(phones, clients)
+    ways = with_measured_transfers(phones, clients)
     assert ways["download_s"].to_list() == [1.5, 3.0]
     clients.write_parquet(tmp_path / "clients.parquet")
     pl.DataFrame({"round": [1], "loss_threshold": [0.0], "deadline_s": [8.0]}).write_parquet(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.core.contracts import Availability
 from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.interfaces import Availability
 from fedbalancer.simulation.devices import AlwaysOn, Traces
 
 
@@ -62,7 +62,7 @@ def test_who_is_never_available_never_finishes(traces: Traces) -> None:
 
 
 def test_a_client_without_a_trace_is_an_error(traces: Traces) -> None:
-    with pytest.raises(BadData, match=r"client 'zoe' has no availability trace; .* assign\(\)"):
+    with pytest.raises(BadData, match=r"client 'zoe' has no availability trace; assign\(\)"):
         traces.is_available("zoe", 0)
     with pytest.raises(BadData, match="client 'zoe'"):
         traces.elapsed_s("zoe", 0, 1)

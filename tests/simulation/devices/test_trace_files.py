@@ -125,7 +125,7 @@ def test_malformed_files_are_refused_with_the_place(tmp_path: Path, content: Any
 
 
 def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"there is no file .*nothing.json; give a trace file as FILE.json or"):
+    with pytest.raises(MissingData, match=r"there is no file .*nothing.json; name a trace file as FILE.json or"):
         read_traces(tmp_path / "nothing.json")
 
 

@@ -24,9 +24,9 @@ import fedbalancer as fb
 pytest.importorskip("ray")
 
 from fedbalancer.core.errors import BadData, FedBalancerError, TrainingDiverged
-from fedbalancer.simulation.executors import InlineExecutor, RayExecutor, ray_session
+from fedbalancer.simulation.executors import InlineExecutor, RayExecutor
 from fedbalancer.simulation.executors import ray as ray_module
-from fedbalancer.simulation.executors.ray_session import RaySession
+from fedbalancer.simulation.executors.ray import RaySession
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,8 +79,8 @@ def test_a_cluster_of_unlike_processors_is_told_when_it_is_used(
     monkeypatch.setattr(session.ray, "nodes", lambda: [node | {"NodeManagerHostname": name} for name in ("one", "two")])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ray_session.warn_of_unlike_nodes(session.ray)
-    monkeypatch.setattr(ray_session, "processor", lambda: f"processor {os.urandom(4).hex()}")
+        ray_module.warn_of_different_nodes(session.ray)
+    monkeypatch.setattr(ray_module, "processor", lambda: f"processor {os.urandom(4).hex()}")
     with pytest.warns(UserWarning, match="processors of the Ray cluster differ.* one: processor .*; two: processor"):
         executor = RayExecutor(Plain, 1)
     executor.initial_weights(0)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedbalancer.core.errors import BadSetting, MissingData
-from fedbalancer.simulation.executors import RayExecutor, ray_session
+from fedbalancer.simulation.executors import RayExecutor
+from fedbalancer.simulation.executors import ray as ray_module
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,25 +34,25 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 )
 def test_an_address_that_cannot_be_right_is_refused(address: str, words: str) -> None:
     with pytest.raises(BadSetting, match=words):
-        ray_session.check_answers(address)
+        ray_module.check_answers(address)
 
 
 def test_an_address_that_answers_is_left_to_ray() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        ray_session.check_answers(f"127.0.0.1:{server.getsockname()[1]}")
-    ray_session.check_answers("auto")
+        ray_module.check_answers(f"127.0.0.1:{server.getsockname()[1]}")
+    ray_module.check_answers("auto")
 
 
 def test_the_folders_of_killed_drivers_are_removed_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_session.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(ray_session, "LONGEST_FOLDER", 1000)
+    monkeypatch.setattr(ray_module.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(ray_module, "MAX_FOLDER_LENGTH", 1000)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     names = [f"fb-ray-{ended.pid}-abc", f"fb-ray-{os.getpid()}-abc", "fb-ray-notes-abc", "other"]
     for name in names:
         (tmp_path / name).mkdir()
-    fresh = ray_session.fresh_folder()
+    fresh = ray_module.make_temp_folder()
     assert fresh.is_dir()
     assert {path.name for path in tmp_path.iterdir()} == {*names[1:], fresh.name}

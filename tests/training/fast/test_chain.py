@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedbalancer.core.task import Task
+from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork, Weights
 from fedbalancer.paper.bench.workloads import bench_task
 from fedbalancer.training.fast import chain, kernels
@@ -24,7 +24,7 @@ from fedbalancer.training.trainer import TorchTrainer
 needs_kernels = pytest.mark.skipif(kernels.load("conv") is None, reason="no C compiler: layers stay torch's own")
 
 
-def updates(task: Task, work: ClientWork) -> tuple[Weights, Weights, Weights]:
+def updates(task: BaseTask, work: ClientWork) -> tuple[Weights, Weights, Weights]:
     """By the chain, by autograd on the same layers, and by the plain backend."""
     by_chain, by_autograd, plain = (TorchTrainer(task, backend) for backend in ("fast", "fast", "plain"))
     assert by_chain.plan is not None
@@ -37,7 +37,9 @@ def updates(task: Task, work: ClientWork) -> tuple[Weights, Weights, Weights]:
     return first, second, third
 
 
-def work_of(task: Task, batches: int, batch_size: int, mu: float = 0.0, clip_norm: float | None = None) -> ClientWork:
+def work_of(
+    task: BaseTask, batches: int, batch_size: int, mu: float = 0.0, clip_norm: float | None = None
+) -> ClientWork:
     client = next(iter(task.clients))
     rows = np.arange(task.sizes[client])
     return ClientWork(client, rows, batches, batch_size, 0.05, mu=mu, clip_norm=clip_norm, seed=3)
@@ -68,7 +70,7 @@ def test_rows_of_dense_layers_train_as_plain(
     rng = np.random.default_rng(0)
     data = (rng.normal(size=(11, 3, 4)).astype(np.float32), rng.integers(3, size=11))
     by_chain, by_autograd, plain = updates(
-        Task({"ann": data}, data, model), work_of(Task({"ann": data}, data, model), batches, batch_size, mu)
+        BaseTask({"ann": data}, data, model), work_of(BaseTask({"ann": data}, data, model), batches, batch_size, mu)
     )
     assert np.allclose(by_chain, by_autograd, rtol=1e-5, atol=1e-7)
     assert np.allclose(by_chain, plain, rtol=1e-4, atol=1e-6)
@@ -77,7 +79,7 @@ def test_rows_of_dense_layers_train_as_plain(
 def test_clipping_sees_all_gradients() -> None:
     rng = np.random.default_rng(0)
     data = (rng.normal(size=(11, 12)).astype(np.float32), rng.integers(3, size=11))
-    task = Task({"ann": data}, data, lambda: nn.Sequential(nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3)))
+    task = BaseTask({"ann": data}, data, lambda: nn.Sequential(nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3)))
     by_chain, _, plain = updates(task, work_of(task, 4, 5, clip_norm=0.01))
     assert np.allclose(by_chain, plain, rtol=1e-4, atol=1e-6)
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 
 from torch import nn  # noqa: E402
 
-from fedbalancer.data.tasks.lstm import one_bias_lstm, text_model  # noqa: E402
+from fedbalancer.data.tasks.layers import make_one_bias_lstm, make_text_model  # noqa: E402
 from fedbalancer.training.fast import kernels  # noqa: E402
 from fedbalancer.training.fast import lstm as module  # noqa: E402
 from fedbalancer.training.fast.lstm import FastLSTM  # noqa: E402
@@ -42,7 +42,7 @@ def make(inputs: int, hidden: int, layers: int, biases: str = "two", seed: int =
     """Weights and biases larger than usual, so that gates are driven to their ends too."""
     torch.manual_seed(seed)
     if biases == "constant":
-        return one_bias_lstm(inputs, hidden, layers, forget_bias=1.0)
+        return make_one_bias_lstm(inputs, hidden, layers, forget_bias=1.0)
     lstm = nn.LSTM(inputs, hidden, layers, bias=biases == "two", batch_first=True)
     with torch.no_grad():
         for parameter in lstm.parameters():
@@ -128,7 +128,7 @@ def test_without_a_kernel_it_is_the_plain_layer(put_in_place: Any) -> None:
 @pytest.mark.parametrize("every_step", [False, True])
 def test_training_a_text_model_is_the_same_with_both(every_step: bool) -> None:
     torch.manual_seed(0)
-    plain = text_model(symbols=31, embedding=6, hidden=24, every_step=every_step)
+    plain = make_text_model(symbols=31, embedding=6, hidden=24, every_step=every_step)
     fast = copy.deepcopy(plain)
     fast.lstm = FastLSTM(fast.lstm)
     judge = copy.deepcopy(plain).double()
@@ -240,7 +240,7 @@ def test_a_small_number_keeps_its_digits() -> None:
 
 
 def test_parameters_are_shared_and_keep_their_names() -> None:
-    net = text_model(symbols=9, embedding=3, hidden=8)
+    net = make_text_model(symbols=9, embedding=3, hidden=8)
     before, names = dict(net.named_parameters()), list(net.state_dict())
     net.lstm = FastLSTM(net.lstm)
     after = dict(net.named_parameters())

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 from torch import nn  # noqa: E402
 
 from fedbalancer.data.own import nets  # noqa: E402
-from fedbalancer.data.own.shapes import Reading  # noqa: E402
+from fedbalancer.data.own.nets import Reading  # noqa: E402
 from fedbalancer.data.tasks import celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
 from fedbalancer.training.fast import kernels, layers  # noqa: E402
 from fedbalancer.training.fast.agree import disagreement  # noqa: E402

@@ -15,7 +15,8 @@ from torch import nn  # noqa: E402
 
 from fedbalancer.core.errors import TrainingDiverged  # noqa: E402
 from fedbalancer.core.types import ClientWork  # noqa: E402
-from fedbalancer.data.tasks import Task, femnist, har  # noqa: E402
+from fedbalancer.data import Task  # noqa: E402
+from fedbalancer.data.tasks import femnist, har  # noqa: E402
 from fedbalancer.training.fast import row  # noqa: E402
 from fedbalancer.training.fast.agree import row_disagreement  # noqa: E402
 from fedbalancer.training.fast.plan import fast_module  # noqa: E402

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 from torch import nn  # noqa: E402
 
 from fedbalancer.core.types import ClientWork  # noqa: E402
-from fedbalancer.data.tasks import Task  # noqa: E402
+from fedbalancer.data import Task  # noqa: E402
 from fedbalancer.training.fast import layers  # noqa: E402
 from fedbalancer.training.fast.held import FewRows  # noqa: E402
 from fedbalancer.training.fast.layers import EMBEDDING, WORDS  # noqa: E402

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.client.compress.elias_fano import decode_positions, encode_positions, positions_bytes
-from fedbalancer.client.compress.random_subset import kept, require_share
+from fedbalancer.client.compress.random_subset import kept
 from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
+from fedbalancer.core.contracts import Compressor
+from fedbalancer.core.fields import NonzeroShare
 from fedbalancer.core.types import Layout, Weights
 
 
 @dataclass(frozen=True)
-class GradientDropping:
+class GradientDropping(Compressor):
     """Of the update plus what was kept back before, the `share` of greatest magnitude travels and the rest is kept
     back: sent + kept = update + kept before, exactly. (A. F. Aji and K. Heafield, "Sparse Communication for Distributed
     Gradient Descent", EMNLP 2017; dropping 99 % is theirs.)
@@ -26,10 +28,7 @@ class GradientDropping:
     is the local update, in every round that the client takes part in and finishes in time.
     """
 
-    share: float = 0.01
-
-    def __post_init__(self) -> None:
-        require_share(self.share, "GradientDropping")
+    share: NonzeroShare = 0.01
 
     def encoded_bytes(self, layout: Layout) -> int:
         count = kept(layout.parameters, self.share)

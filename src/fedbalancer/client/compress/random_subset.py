@@ -9,15 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
-from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.contracts import Compressor
+from fedbalancer.core.fields import NonzeroShare
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Layout, Weights
-
-
-def require_share(share: float, owner: str) -> None:
-    """A share to keep is over 0 and at most 1."""
-    if not 0 < share <= 1:
-        raise BadSetting(f"{owner}: share is {share}; it must be over 0 and at most 1")
 
 
 def kept(size: int, share: float) -> int:
@@ -53,7 +48,7 @@ def drawn_share(size: int, share: float, rng: np.random.Generator) -> NDArray[np
 
 
 @dataclass(frozen=True)
-class RandomMask:
+class RandomMask(Compressor):
     """A random `share` of the update's values, fresh for every client and round; the others are 0. (J. Konecny et al.,
     "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 2.)
 
@@ -64,10 +59,7 @@ class RandomMask:
     vector, with exactly the share of it that is nearest to `share`.
     """
 
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_share(self.share, "RandomMask")
+    share: NonzeroShare = 0.1
 
     def encoded_bytes(self, layout: Layout) -> int:
         return 4 * kept(layout.parameters, self.share)
@@ -83,7 +75,7 @@ class RandomMask:
 
 
 @dataclass(frozen=True)
-class Subsample:
+class Subsample(Compressor):
     """k random values of d, times d / k; the others are 0. The mean over seeds is the update itself, the mean squared
     error (d / k - 1) times its squared length. (J. Konecny et al., "Federated Learning: Strategies for Improving
     Communication Efficiency", 2016, section 3.)
@@ -92,10 +84,7 @@ class Subsample:
     vector; k is the whole number nearest to `share` times d, and the factor is that of k, not of `share`.
     """
 
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_share(self.share, "Subsample")
+    share: NonzeroShare = 0.1
 
     def encoded_bytes(self, layout: Layout) -> int:
         return 4 * kept(layout.parameters, self.share)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from fedbalancer.core.contracts import SampleSelector
+from fedbalancer.core.fields import Bounds
 from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
@@ -53,7 +55,7 @@ def draw_groups(losses: FloatArray, order: Order, wanted: int, p: float, rng: np
 
 
 @dataclass(frozen=True)
-class OverThreshold:
+class OverThreshold(SampleSelector):
     """Everything if it fits the deadline; otherwise L = max(S, |OT|) samples, L p of them at or above the threshold
     (OT), the others below (UT), uniformly without replacement, and never fewer than one.
 
@@ -65,10 +67,7 @@ class OverThreshold:
     by_threshold: ClassVar[bool] = True
     """The server may estimate the number of selected samples from the share of losses over the threshold."""
 
-    p: float = 1.0
-
-    def cap(self, sizes: IndexArray) -> int | None:
-        return None
+    p: Annotated[float, Bounds(ge=0.5, le=1)] = 1.0
 
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator

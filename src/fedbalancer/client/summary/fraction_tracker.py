@@ -11,15 +11,15 @@ import numpy as np
 
 from fedbalancer.client.summary.histogram import EPSILON_8_OVER_140
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
-from fedbalancer.client.summary.release import Release
-from fedbalancer.core.types import FloatArray, IndexArray, Order, Summary
+from fedbalancer.core.contracts import Summarizer
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
 
 STEP = 2.0**-10
 """Shares are told in multiples of this."""
 
 
 @dataclass(frozen=True)
-class FractionTracker:
+class FractionTracker(Summarizer):
     """The share of a client's losses at or above the threshold, in multiples of 1/1024, plus N(0, `noise_multiplier`)
     rounded to the same.
 
@@ -34,11 +34,13 @@ class FractionTracker:
 
     releases_losses: ClassVar[bool] = False
     releases_fraction: ClassVar[bool] = True
+    releases_numbers: ClassVar[bool] = True
     of_received_model: ClassVar[bool] = True
 
     noise_multiplier: float = EPSILON_8_OVER_140
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.noise_multiplier <= MOST_NOISE:
             raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be a number from 0 to {MOST_NOISE:g}")
 
@@ -70,6 +72,6 @@ class FractionTracker:
 
     def refuses(self, method: Any) -> str | None:
         """Whether nobody would listen."""
-        if not getattr(method.threshold, "needs_fractions", False):
+        if not method.threshold.needs_fractions:
             return "FractionTracker releases a share that only the threshold policy TrackedThreshold reads"
         return None

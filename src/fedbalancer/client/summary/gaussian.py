@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
-from fedbalancer.client.summary.release import Release
-from fedbalancer.core.types import FloatArray, IndexArray, Order, Summary
+from fedbalancer.core.contracts import Summarizer
+from fedbalancer.core.fields import Bounds
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
 
 LOSS_STEP = 2.0**-10
 """Private losses are multiples of this,"""
@@ -21,7 +22,7 @@ MOST_CLIP = 100.0
 
 
 @dataclass(frozen=True)
-class LossStatistics:
+class LossStatistics(Summarizer):
     """LLow (minimum) and LHigh (80th percentile) of the whole list, the loss sum of the selected samples, and count and
     sum of squares over OT; each plus N(0, `noise_factor`), so that no exact statistic of losses leaves the client.
 
@@ -45,13 +46,14 @@ class LossStatistics:
     sample more changes all of the draw, and with it the sum by as much as the losses of all selected samples.
     """
 
-    noise_factor: float = 0.0
+    noise_factor: Annotated[float, Bounds(ge=0, le=10**6)] = 0.0
     utility_samples: Literal["selected", "all"] = "selected"
     over_samples: Literal["known", "selected"] = "known"
     high_percentile: float = 80.0
     loss_clip: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.loss_clip is not None and not LOSS_STEP <= self.loss_clip <= MOST_CLIP:
             raise ValueError(f"loss_clip = {self.loss_clip} must be a number from {LOSS_STEP:g} to {MOST_CLIP:g}")
         if self.loss_clip is not None and not 0 <= self.noise_factor <= MOST_NOISE:
@@ -61,11 +63,6 @@ class LossStatistics:
     def sums_all_losses(self) -> bool:
         """Whether the statistics are over the whole list of losses, so that one sample moves them by little."""
         return self.utility_samples == "all" and self.over_samples == "known"
-
-    @property
-    def is_private(self) -> bool:
-        """Whether an epsilon follows from the noise."""
-        return self.noise_factor > 0 and self.loss_clip is not None and self.sums_all_losses
 
     @property
     def of_received_model(self) -> bool:

@@ -1,7 +1,7 @@
-"""Data of the user's own disk, or just downloaded, brought to where tasks look for it.
+"""Import of data files into the data folder.
 
-It is loaded first, for real, from a folder in which it is staged; only what a task can be made of comes into the data
-folder, all of it or nothing.
+The files are first linked into a staging folder and loaded from there. They are moved into the data folder only if the
+task can be loaded from them: all of them, or none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
@@ -18,8 +18,8 @@ from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.files import sync_directory
 from fedbalancer.core.lock import FolderLock
 from fedbalancer.core.paths import cache_folder, data_folder, looking_in
-from fedbalancer.data.catalogue.facts import Facts, inspect, remember
-from fedbalancer.data.catalogue.locate import locate
+from fedbalancer.data.archives import is_archive, unpack
+from fedbalancer.data.catalogue.catalog import Facts, inspect, save_facts
 from fedbalancer.data.source import Source
 
 _STAGING = ".importing-"
@@ -28,7 +28,7 @@ Take = Callable[[Path, Path], None]
 """How something comes from where it is to where it shall be."""
 
 
-def bring(
+def import_data(
     task: str, source: Source, given: Path, take: Take, *, scale: str = "small", overwrite: bool = False
 ) -> Facts:
     """Check what was given by loading it, and put it where the source expects it. Files of the source that are not
@@ -47,11 +47,11 @@ def bring(
         if hasattr(os, "sync"):  # all at once: file by file, a hundred thousand images would take hours
             os.sync()
         _exchange(new, staging / "old")
-    remember(facts, source)
+    save_facts(facts, source)
     return facts
 
 
-def copied(path: Path, target: Path) -> None:
+def copy_path(path: Path, target: Path) -> None:
     """Copy a file or a folder; links in it become what they point to."""
     if path.is_dir():
         shutil.copytree(path, target)
@@ -59,29 +59,29 @@ def copied(path: Path, target: Path) -> None:
         shutil.copy2(path, target)
 
 
-def linked(path: Path, target: Path) -> None:
+def link_path(path: Path, target: Path) -> None:
     """Leave the thing where it is, and point to it."""
     target.symlink_to(path.absolute(), target_is_directory=path.is_dir())
 
 
-def hard_linked(path: Path, target: Path) -> None:
+def hard_link_path(path: Path, target: Path) -> None:
     """A second name for a file, or where the disk has none, a copy; what is left under the first is not needed."""
     try:
         os.link(path, target)
     except OSError:
-        copied(path, target)
+        copy_path(path, target)
 
 
-def _moved(path: Path, target: Path) -> None:
+def _move(path: Path, target: Path) -> None:
     os.replace(path, target)
 
 
 def _taker(path: Path, staging: Path, take: Take) -> Take:
     if not path.is_relative_to(staging):
         return take
-    if take is linked:
+    if take is link_path:
         raise BadSetting(f"{path.name} comes from an archive, which cannot be linked to; leave out --link")
-    return _moved
+    return _move
 
 
 def _check(task: str, source: Source, given: Path, overwrite: bool) -> None:
@@ -113,9 +113,9 @@ def _link_all(source: Source, found: Mapping[str, Path], folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         path = found.get(file, data_folder() / file)
         try:
-            linked(path, target)
+            link_path(path, target)
         except OSError:  # a system that does not let us
-            copied(path, target)
+            copy_path(path, target)
 
 
 @contextmanager
@@ -182,3 +182,66 @@ def _exchange(new: Mapping[str, Path], old: Path) -> None:
         for path, back in reversed(undo):
             os.replace(path, back)
         raise
+
+
+_DEPTH = 2
+"""How often archives inside of archives are unpacked."""
+
+
+def locate(wanted: Sequence[str], given: Path, unpacked: Path, archive_names: Collection[str] = ()) -> dict[str, Path]:
+    """Where the wanted files are: in the given file or folder, or in an archive, unpacked on the way into `unpacked`:
+    the given one, or in the given folder one of `archive_names`. What cannot be found is left out. A single wanted
+    file may have any name."""
+    roots = level = [given]
+    archives = _archives_given(given, archive_names, wanted)
+    found = _matches(wanted, roots)
+    for depth in range(_DEPTH):
+        if len(found) == len(wanted) or not archives:
+            break
+        level = _unpack_all(archives, unpacked / str(depth))
+        archives = [file for folder in level for file in sorted(folder.iterdir()) if _to_unpack(file, wanted)]
+        roots = roots + level
+        found = _matches(wanted, roots)
+    if not found and len(wanted) == len(level) == 1:
+        return {wanted[0]: level[0] if level[0] == given else _heart(level[0])}
+    return found
+
+
+def _matches(wanted: Sequence[str], roots: Sequence[Path]) -> dict[str, Path]:
+    matches = {file: _match(PurePosixPath(file), roots) for file in wanted}
+    return {file: path for file, path in matches.items() if path is not None}
+
+
+def _match(wanted: PurePosixPath, roots: Sequence[Path]) -> Path | None:
+    """The wanted file by the longest end of its path that is there: in a folder, one below it, or the folder itself."""
+    tails = [PurePosixPath(*wanted.parts[start:]) for start in range(len(wanted.parts))]
+    folders = [root for root in roots if root.is_dir()]
+    deeper = [below for folder in folders for below in sorted(folder.iterdir()) if below.is_dir()]
+    for tail in tails:
+        for folder in (*folders, *deeper):
+            if (folder / tail).exists():
+                return folder / tail
+    return next((root for root in roots if root.name == wanted.name), None)
+
+
+def _archives_given(given: Path, names: Collection[str], wanted: Sequence[str]) -> list[Path]:
+    if given.is_dir():  # a folder of downloads may hold any number of other archives
+        return [given / name for name in names if _to_unpack(given / name, wanted)]
+    return [given] if _to_unpack(given, wanted) else []
+
+
+def _to_unpack(file: Path, wanted: Sequence[str]) -> bool:
+    return file.is_file() and is_archive(file.name) and all(PurePosixPath(name).name != file.name for name in wanted)
+
+
+def _unpack_all(archives: Sequence[Path], into: Path) -> list[Path]:
+    folders = [into / str(number) for number in range(len(archives))]
+    for archive, folder in zip(archives, folders, strict=True):
+        unpack(archive, folder)
+    return folders
+
+
+def _heart(folder: Path) -> Path:
+    """What an archive holds: the one thing in it, or all of it."""
+    inside = sorted(folder.iterdir())
+    return inside[0] if len(inside) == 1 else folder

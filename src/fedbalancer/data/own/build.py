@@ -1,16 +1,156 @@
-"""The last steps that all kinds of data share: labels, classes, model, task."""
+"""Tasks from arrays, `.npz` files and folders of `.npz` files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedbalancer.core.errors import BadData, BadSetting, UnknownName
 from fedbalancer.core.task import TEST, Samples, check_samples, check_shapes
-from fedbalancer.data.own.labels import count_classes, numbered
-from fedbalancer.data.own.models import Model, make_factory, ready
-from fedbalancer.data.tasks.task import Task
+from fedbalancer.data.clients import concatenate_users
+from fedbalancer.data.own.models import Model, convert_features, make_factory
+from fedbalancer.data.own.options import (
+    OwnOptions,
+    check_options,
+    draw_test_users,
+    split_notes,
+    split_options,
+    split_rows,
+)
+from fedbalancer.data.readers.files import load_npz
+from fedbalancer.data.task import Task
+
+
+def from_table(
+    samples: Samples,
+    users: NDArray[Any] | None,
+    test: Samples | None,
+    model: Model,
+    classes: int | None,
+    split: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    where: str,
+) -> Task:
+    """The task of a table that was read; `where` is what errors call it."""
+    features, labels = samples
+    check_table(features, labels, users, where)
+    if test is not None:
+        check_table(*test, None, TEST)
+    rows = split_rows(labels, users, split, test is not None, where)
+    if test is None:
+        assert rows.test is not None
+        test = features[rows.test], labels[rows.test]
+    clients = {client: (features[chosen], labels[chosen]) for client, chosen in rows.clients.items()}
+    notes = {"source": where, **split_notes(split, rows.held_out, users is not None, rows.test is None)}
+    return assemble(clients, test, model, classes, settings, notes)
+
+
+def as_samples(samples: Any, where: str) -> Samples:
+    """Two arrays, the first one of numbers."""
+    try:
+        features, labels = (np.asarray(part) for part in samples)
+    except (TypeError, ValueError) as error:
+        raise BadData(f"{where} must be (features, labels), two arrays of as many rows, all of one shape") from error
+    if features.ndim == 0 or labels.ndim == 0:
+        raise BadData(f"{where} must be (features, labels), two arrays with one row per sample, not single values")
+    if features.dtype.kind not in "iubf":
+        raise BadData(f"{where} has features of type {features.dtype}; they must be numbers")
+    return features, labels
+
+
+def check_table(features: NDArray[Any], labels: NDArray[Any], users: NDArray[Any] | None, where: str) -> None:
+    """What can be told of the whole table, with the numbers of its rows; later all is known by client."""
+    if len(features) != len(labels):
+        raise BadData(f"{where} has {len(features)} rows of features but {len(labels)} labels")
+    if len(labels) == 0:
+        raise BadData(f"{where} has no samples")
+    if features.dtype.kind == "f":
+        bad = np.flatnonzero(~np.isfinite(features.reshape(len(features), -1)).all(axis=1))
+        if len(bad):
+            whose = f" (user {str(users[bad[0]])!r})" if users is not None and len(users) == len(labels) else ""
+            raise BadData(f"{where} has a NaN or infinite feature in row {bad[0]}{whose}")
+
+
+TEST_FILE = "test.npz"
+OPTIONS = ("test_share", "seed")
+
+
+def from_folder(path: Path | str, *, model: Model, classes: int | None = None, **options: Unpack[OwnOptions]) -> Task:
+    """See `Task.from_folder`."""
+    split, settings = split_options(options, OPTIONS)
+    folder = Path(path)
+    files = sorted(folder.glob("*.npz"))
+    if not folder.is_dir():
+        raise BadData(f"there is no folder {folder}")
+    has_test = (folder / TEST_FILE).is_file()
+    check_options(split, has_users=True, has_test=has_test)
+    users = {file.stem: read_client(file) for file in files if file.name != TEST_FILE}
+    if not users:
+        raise BadData(f"{folder} has no clients: it must hold one .npz file per client, with arrays x and y")
+    places = {user: f" ({user}.npz)" for user in users}
+    check_shapes({f"client {user!r}{places[user]}": samples for user, samples in users.items()})
+    held_out = () if has_test else draw_test_users(list(users), split, str(folder))
+    if has_test:
+        test = read_client(folder / TEST_FILE)
+    else:
+        _, _, *both = concatenate_users({user: users[user] for user in held_out})
+        test = (both[0], both[1])
+    clients = {user: samples for user, samples in users.items() if user not in set(held_out)}
+    notes = {"source": str(folder), **split_notes(split, held_out, has_users=True, has_test=has_test)}
+    settings.setdefault("name", folder.resolve().name)
+    return assemble(clients, test, model, classes, settings, notes, places)
+
+
+def read_client(file: Path) -> Samples:
+    """The arrays x and y of one file, checked."""
+    arrays = NpzFile(file)
+    samples = as_samples((arrays["x"], arrays["y"]), str(file))
+    check_samples(samples, str(file), None)
+    return samples
+
+
+class NpzFile(dict[str, NDArray[Any]]):
+    """The arrays of one file by name; a missing name is an error that suggests the nearest."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(load_npz(path))
+        self.path = path
+
+    def __missing__(self, name: str) -> NDArray[Any]:
+        raise UnknownName(f"array in {self.path}", name, self)
+
+
+def from_npz(
+    path: Path | str,
+    *,
+    model: Model,
+    features: str = "x",
+    label: str = "y",
+    user: str | None = None,
+    classes: int | None = None,
+    **options: Unpack[OwnOptions],
+) -> Task:
+    """One file with all samples: arrays x and y (or as named), `users` where there are any, and x_test and y_test
+    where there is a test."""
+    split, settings = split_options(options)
+    arrays = NpzFile(Path(path))
+    if user is None and "partition" not in split and "users" in arrays:
+        user = "users"
+    has_test = f"{features}_test" in arrays or f"{label}_test" in arrays
+    return from_table(
+        as_samples((arrays[features], arrays[label]), str(path)),
+        arrays[user] if user is not None else None,
+        as_samples((arrays[f"{features}_test"], arrays[f"{label}_test"]), f"the test of {path}") if has_test else None,
+        model,
+        classes,
+        split,
+        {"name": Path(path).stem, **settings},
+        str(path),
+    )
 
 
 def assemble(
@@ -34,7 +174,75 @@ def assemble(
     for where, x, y in zip(parts, features, labels, strict=True):
         check_samples((x, y), where, count)
     factory = make_factory(model, features, count)
-    done = [(ready(factory, x), y) for x, y in zip(features, labels, strict=True)]
+    done = [(convert_features(factory, x), y) for x, y in zip(features, labels, strict=True)]
     settings = {"clients_per_round": min(10, len(clients)), **settings}
     notes = {**notes, **({"labels": names} if names else {})}
     return Task(dict(zip(clients, done[:-1], strict=True)), done[-1], factory, classes=count, notes=notes, **settings)
+
+
+MOST_CLASSES = 65_536
+"""More are not taken from the labels: a column of ids, named by mistake, must not become a model that fills memory."""
+
+Placed = tuple[str, NDArray[Any]]
+"""Labels, and where they are from."""
+
+
+def numbered(parts: Sequence[Placed], keep_floats: bool) -> tuple[list[NDArray[Any]], list[str]]:
+    """Class numbers for every part, and the names of the classes where labels are text, in the order of the alphabet.
+
+    Floats that are whole numbers become integers, unless `keep_floats` says that the loss is one for floats.
+    """
+    arrays = [(where, _plain(where, labels)) for where, labels in parts]
+    text = [array.dtype.kind == "U" for _, array in arrays]
+    if all(text):
+        names = np.unique(np.concatenate([array.reshape(-1) for _, array in arrays]))
+        return [np.searchsorted(names, array) for _, array in arrays], names.tolist()
+    if any(text):
+        odd = text.index(not text[0])
+        kinds = ("text", "numbers") if text[odd] else ("numbers", "text")
+        raise BadData(f"labels of {arrays[odd][0]} are {kinds[0]}, but those of {arrays[0][0]} are {kinds[1]}")
+    floats = keep_floats and any(array.dtype.kind == "f" for _, array in arrays)
+    return [array if floats else _whole(where, array) for where, array in arrays], []
+
+
+def count_classes(parts: Sequence[Placed], given: int | None) -> int | None:
+    """The number of classes: as given, or one more than the highest label; None for labels that are no classes."""
+    if given is not None:
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise BadSetting(f"classes = {given!r} must be a whole number of at least 1")
+        return given
+    if any(labels.dtype.kind not in "iu" for _, labels in parts):
+        return None
+    top = max(int(labels.max()) for _, labels in parts)
+    if top >= MOST_CLASSES:
+        where, labels = next((where, labels) for where, labels in parts if labels.max() == top)
+        raise BadData(
+            f"{where} has label {top} in sample {int(labels.argmax())}; labels must be 0, 1, 2, ... or text; if there "
+            "are that many classes, say so with classes"
+        )
+    return top + 1
+
+
+def _plain(where: str, labels: NDArray[Any]) -> NDArray[Any]:
+    array = np.asarray(labels)
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    if array.dtype.kind == "O":
+        odd = [row for row, value in enumerate(array.tolist()) if not isinstance(value, str)]
+        if odd:
+            raise BadData(f"{where} has label {array[odd[0]]!r} in sample {odd[0]}; labels must be numbers or text")
+        return array.astype(str)
+    if array.dtype.kind not in "iubfU":
+        raise BadData(f"{where} has labels of type {array.dtype}; they must be whole numbers or text")
+    return array
+
+
+def _whole(where: str, labels: NDArray[Any]) -> NDArray[np.int64]:
+    if labels.dtype.kind == "f":
+        odd = np.flatnonzero(~(np.isfinite(labels) & (labels == np.floor(labels))))
+        if len(odd):
+            raise BadData(
+                f"{where} has label {labels.flat[odd[0]]} in sample {odd[0]}; labels must be whole numbers or text, "
+                "unless the task has a loss of its own"
+            )
+    return labels.astype(np.int64)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.data.own.nets import Reading, read_shape
 from fedbalancer.data.own.options import check_names
-from fedbalancer.data.own.shapes import Reading, read_shape
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "mlp": {"hidden": (64,)},
@@ -67,7 +67,7 @@ def make_factory(model: Model, features: Sequence[NDArray[Any]], classes: int | 
     return _built_in(name, options, features, classes)
 
 
-def ready(factory: Callable[[], Any], features: NDArray[Any]) -> NDArray[Any]:
+def convert_features(factory: Callable[[], Any], features: NDArray[Any]) -> NDArray[Any]:
     """Features as the factory's model wants them: a built-in one wants whole numbers that are no tokens as floats."""
     if isinstance(factory, BuiltIn) and not factory.reading.tokens and features.dtype.kind in "iu":
         return features if features.dtype == np.uint8 else features.astype(np.float32)
@@ -119,9 +119,9 @@ def _vocabulary(features: Sequence[NDArray[Any]], given: int | None) -> int:
 def _imported_factory(
     place: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: int | None
 ) -> Callable[[], Any]:
-    from fedbalancer.data.registry import imported
+    from fedbalancer.data.registry import import_attribute
 
-    function = imported(place, "model")
+    function = import_attribute(place, "model")
     if not callable(function):
         raise BadData(f"model {place} is {type(function).__name__}; it must be a function that makes a torch module")
     parameters = signature(function).parameters

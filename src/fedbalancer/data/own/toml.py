@@ -29,11 +29,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.settings import RUN_KEYS, is_policy_key
-from fedbalancer.data import checked_users
-from fedbalancer.data.own.folder import from_folder
-from fedbalancer.data.own.npz import from_npz
+from fedbalancer.data import check_user_count
+from fedbalancer.data.own.build import from_folder, from_npz
 from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names
-from fedbalancer.data.tasks.task import Task
+from fedbalancer.data.task import Task
 
 TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes")
 """Keys of [settings]."""
@@ -89,7 +88,7 @@ def load_toml(path: Path, users: int | None = None, variant: str | None = None) 
     if ":" in str(document["model"].get("name")) and folder not in sys.path:
         sys.path.append(folder)  # the model's module may lie beside the file, for this process and its workers
     task = load(data.pop("path"), model=document["model"], name=document["name"], **data, **document["settings"])
-    users = checked_users(users, len(task.clients), str(path))
+    users = check_user_count(users, len(task.clients), str(path))
     return replace(task, clients=dict(islice(task.clients.items(), users)))
 
 

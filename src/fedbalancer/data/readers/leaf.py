@@ -14,8 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedbalancer.core.errors import BadData, MissingData
-from fedbalancer.data.checksums import checksum
+from fedbalancer.data.cache import checksum
 
 PARTS = ("train", "val", "test")
 
@@ -67,6 +70,18 @@ def leaf_users(files: Iterable[Path], exact_counts: bool = True) -> Iterator[Lea
                 raise BadData(f"{user.where} is there twice, also in {seen[user.name]}; a user must be in one place")
             seen[user.name] = file
             yield user
+
+
+def class_labels(user: LeafUser, classes: int) -> NDArray[np.int64]:
+    """The user's labels; whole numbers may be written as floats, as LEAF does for CelebA."""
+    for index, label in enumerate(user.y):
+        if not _is_class(label, classes):
+            raise BadData(f"{user.where}, sample {index}: label {label!r}; labels must be 0 to {classes - 1}")
+    return np.array(user.y, dtype=np.int64)
+
+
+def _is_class(label: Any, classes: int) -> bool:
+    return isinstance(label, int | float) and label in range(classes)
 
 
 def _users_of(file: Path, exact_counts: bool) -> Iterator[LeafUser]:

@@ -12,7 +12,7 @@ from fedbalancer.core.errors import BadData
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import Samples
 from fedbalancer.data.cache import Prepared
-from fedbalancer.data.clients import SlicedClients, checked_users, joined
+from fedbalancer.data.clients import SlicedClients, check_user_count, concatenate_users
 from fedbalancer.data.readers.leaf import LeafUser, leaf_users
 
 
@@ -57,7 +57,7 @@ def pack(split: UserSplit) -> Prepared:
     for part, users in split._asdict().items():
         order = stream(0, "order of users").permutation(len(users))
         pairs = [list(users.items())[row] for row in order]
-        names, lengths, arrays[f"{part}_x"], arrays[f"{part}_y"] = joined(pairs)
+        names, lengths, arrays[f"{part}_x"], arrays[f"{part}_y"] = concatenate_users(pairs)
         meta[part] = {"names": names, "lengths": lengths}
     return Prepared(arrays, meta)
 
@@ -68,7 +68,7 @@ def unpack(
     """The first `users` training clients, or unless told `most` of them, and the samples of the first `test_users`
     others; None for all there are."""
     names, lengths = prepared.meta["train"]["names"], prepared.meta["train"]["lengths"]
-    users = len(names[:most]) if users is None else checked_users(users, len(names), "the data")
+    users = len(names[:most]) if users is None else check_user_count(users, len(names), "the data")
     train = _first(prepared, "train", users)
     return SlicedClients(tuple(names[:users]), tuple(lengths[:users]), *train), _first(prepared, "test", test_users)
 

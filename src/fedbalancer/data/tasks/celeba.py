@@ -35,11 +35,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data import Prepared, Source, cached, checksum, choose
-from fedbalancer.data.readers.celeba_images import PIXELS, celeba_key, read_celeba
-from fedbalancer.data.readers.faces import TRAIN_SHARE, read_faces
+from fedbalancer.data import Prepared, Source, checksum, choose_source, load_or_prepare
+from fedbalancer.data.readers.celeba import PIXELS, TRAIN_SHARE, celeba_key, read_celeba, read_faces
 from fedbalancer.data.readers.user_split import pack, unpack
-from fedbalancer.data.tasks.task import Task
+from fedbalancer.data.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -95,14 +94,14 @@ USERS: Mapping[str, tuple[int | None, int | None]] = {"paper": (None, None), "sm
 
 def load(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
     """The task with the first `users` training people, in an order that was drawn once."""
-    source = choose(SOURCES, variant)
+    source = choose_source(SOURCES, variant)
     data = prepare(source)
     clients, test = unpack(data, users, *USERS[scale])
     settings = dict(SETTINGS[scale])
     settings["clients_per_round"] = min(settings["clients_per_round"], len(clients))
     return Task(
-        clients=replace(clients, features=_shrunk(clients.features, EVERY[scale])),
-        test=(_shrunk(test[0], EVERY[scale]), test[1]),
+        clients=replace(clients, features=_shrink(clients.features, EVERY[scale])),
+        test=(_shrink(test[0], EVERY[scale]), test[1]),
         model=partial(make_model, FILTERS[scale], PIXELS // EVERY[scale]),
         name="celeba",
         variant=source.variant,
@@ -118,12 +117,12 @@ def prepare(source: Source) -> Prepared:
     path = source.paths[0]
     key: dict[str, Any] = {"variant": source.variant, "pixels": PIXELS}
     if source.official:
-        return cached("celeba", {**key, **celeba_key(path)}, lambda: pack(read_celeba(path)))
+        return load_or_prepare("celeba", {**key, **celeba_key(path)}, lambda: pack(read_celeba(path)))
     key |= {"file": checksum(path), "train_share": TRAIN_SHARE, "split": "images"}
-    return cached("celeba", key, lambda: pack(read_faces(path)))
+    return load_or_prepare("celeba", key, lambda: pack(read_faces(path)))
 
 
-def _shrunk(images: NDArray[np.uint8], every: int) -> NDArray[np.uint8]:
+def _shrink(images: NDArray[np.uint8], every: int) -> NDArray[np.uint8]:
     if every == 1:
         return images
     side = PIXELS // every
@@ -138,13 +137,13 @@ def make_model(filters: int = 32, side: int = PIXELS) -> torch.nn.Module:
     """
     from torch import nn
 
-    from fedbalancer.data.tasks.init import glorot
+    from fedbalancer.data.tasks.layers import init_glorot
     from fedbalancer.training.channels_last import ChannelsLast
 
     blocks = nn.Sequential(*(layer for inputs in (3, filters, filters, filters) for layer in _block(inputs, filters)))
     head = nn.Linear(filters * (-(-side // 16)) ** 2, 2)  # halved four times, rounded up
     layers = {"layout": ChannelsLast(), "blocks": blocks, "flat": nn.Flatten(), "head": head}
-    return glorot(nn.Sequential(OrderedDict(layers)))
+    return init_glorot(nn.Sequential(OrderedDict(layers)))
 
 
 def _block(inputs: int, filters: int) -> tuple[torch.nn.Module, ...]:

@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data import Prepared, Source, cached, checksum, choose
-from fedbalancer.data.readers import digits, strokes
-from fedbalancer.data.readers.femnist_json import CLASSES, PIXELS, femnist_samples
+from fedbalancer.data import Prepared, Source, checksum, choose_source, load_or_prepare
+from fedbalancer.data.readers import femnist as reader
+from fedbalancer.data.readers.femnist import CLASSES, PIXELS, femnist_samples
 from fedbalancer.data.readers.leaf import leaf_checksums, leaf_files
 from fedbalancer.data.readers.user_split import from_leaf, pack, unpack
-from fedbalancer.data.tasks.task import Task
+from fedbalancer.data.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -108,14 +108,14 @@ MODEL_BYTES = 26_414_840
 
 def load(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
     """The task with the first `users` training users, in an order that was drawn once."""
-    source = choose(SOURCES, variant)
+    source = choose_source(SOURCES, variant)
     data = prepare(source)
     clients, test = unpack(data, users, *USERS[scale])
     settings, shape = dict(SETTINGS[scale]), SHAPES[scale]
     settings["clients_per_round"] = min(settings["clients_per_round"], len(clients))
     return Task(
-        clients=replace(clients, features=_shrunk(clients.features, shape.every)),
-        test=(_shrunk(test[0], shape.every), test[1]),
+        clients=replace(clients, features=_shrink(clients.features, shape.every)),
+        test=(_shrink(test[0], shape.every), test[1]),
         model=partial(make_model, *shape),
         name="femnist",
         variant=source.variant,
@@ -131,14 +131,14 @@ def prepare(source: Source) -> Prepared:
     path = source.paths[0]
     if source.variant == "leaf":
         files = leaf_files(path)
-        return cached("femnist", leaf_checksums(files), lambda: pack(from_leaf(files, femnist_samples)))
+        return load_or_prepare("femnist", leaf_checksums(files), lambda: pack(from_leaf(files, femnist_samples)))
     if source.variant == "digits":
-        return cached("femnist", {"file": checksum(path)}, lambda: pack(digits.read_digits(path)))
-    pen = {"body": strokes.BODY, "largest": strokes.LARGEST, "pen": strokes.PEN}
-    return cached("femnist", {"file": checksum(path), **pen}, lambda: pack(strokes.read_strokes(path)))
+        return load_or_prepare("femnist", {"file": checksum(path)}, lambda: pack(reader.read_digits(path)))
+    pen = {"body": reader.BODY, "largest": reader.LARGEST, "pen": reader.PEN}
+    return load_or_prepare("femnist", {"file": checksum(path), **pen}, lambda: pack(reader.read_strokes(path)))
 
 
-def _shrunk(images: NDArray[np.float32], every: int) -> NDArray[np.float32]:
+def _shrink(images: NDArray[np.float32], every: int) -> NDArray[np.float32]:
     """Images of which every so many pixels, across and down, became their mean."""
     if every == 1:
         return images
@@ -151,9 +151,9 @@ def make_model(first: int = 32, second: int = 64, dense: int = 2048, every: int 
     """LEAF's CNN, with 6,603,710 parameters as published; Glorot-uniform weights and zero biases."""
     from torch import nn
 
-    from fedbalancer.data.tasks.init import glorot
+    from fedbalancer.data.tasks.layers import init_glorot
 
-    return glorot(
+    return init_glorot(
         nn.Sequential(
             nn.Conv2d(1, first, 5, padding=2),
             nn.MaxPool2d(2),

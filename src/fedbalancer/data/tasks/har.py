@@ -20,7 +20,7 @@ budget (10,750 s, 34 rounds); published are .82 .84 .80 at about this budget, on
 so that waiting for all gives the same. Trained centrally, the same model has .84 after three epochs and .90 after nine.
 The most frequent activity is 19 % of the test windows. A round takes some 9 s on one core.
 
-The variant `hapt` is made of the raw recordings of the same people (`fedbalancer.data.readers.har_hapt` says how). Its
+The variant `hapt` is made of the raw recordings of the same people (`fedbalancer.data.readers.har` says how). Its
 activities were labelled anew: walking, upstairs and downstairs have the official numbers of windows (but for one
 more), the three postures up to 5 % more: 7,415 and 2,996 windows instead of 7,352 and 2,947.
 """
@@ -35,10 +35,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.data import Prepared, SlicedClients, Source, cached, checked_users, checksum, choose
-from fedbalancer.data.readers import har_hapt, har_uci
-from fedbalancer.data.readers.har_windows import ACTIVITIES, SIGNALS, WINDOW
-from fedbalancer.data.tasks.task import Task
+from fedbalancer.data import Prepared, SlicedClients, Source, check_user_count, checksum, choose_source, load_or_prepare
+from fedbalancer.data.readers.har import ACTIVITIES, FILTERS, SIGNALS, WINDOW, read_hapt, read_uci, uci_files
+from fedbalancer.data.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -93,14 +92,14 @@ SHAPES = {"paper": Shape(192, 256, 1), "small": Shape(32, 64, 2)}
 
 def load(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
     """The task with the first `users` training subjects (all 21 unless told)."""
-    source = choose(SOURCES, variant)
+    source = choose_source(SOURCES, variant)
     data = prepare(source)
     names, lengths = data.meta["names"], data.meta["lengths"]
-    users = checked_users(users, len(names), "har")
+    users = check_user_count(users, len(names), "har")
     settings = dict(SETTINGS[scale])
     settings["clients_per_round"] = min(settings["clients_per_round"], users)
     rows, shape = slice(sum(lengths[:users])), SHAPES[scale]
-    features, test = (_thinned(data.arrays[part], shape.every) for part in ("x", "test_x"))
+    features, test = (_thin(data.arrays[part], shape.every) for part in ("x", "test_x"))
     return Task(
         clients=SlicedClients(tuple(names[:users]), tuple(lengths[:users]), features[rows], data.arrays["y"][rows]),
         test=(test, data.arrays["test_y"]),
@@ -118,12 +117,12 @@ def prepare(source: Source) -> Prepared:
     """The windows of a source, from the cache if they were made before."""
     path: Path = source.paths[0]
     if source.official:
-        key: dict[str, Any] = {"files": [checksum(file) for file in har_uci.files(path) if file.is_file()]}
-        return cached("har", key, lambda: har_uci.read(path))
-    return cached("har", {"file": checksum(path), **har_hapt.FILTERS}, lambda: har_hapt.read(path))
+        key: dict[str, Any] = {"files": [checksum(file) for file in uci_files(path) if file.is_file()]}
+        return load_or_prepare("har", key, lambda: read_uci(path))
+    return load_or_prepare("har", {"file": checksum(path), **FILTERS}, lambda: read_hapt(path))
 
 
-def _thinned(windows: NDArray[np.float32], every: int) -> NDArray[np.float32]:
+def _thin(windows: NDArray[np.float32], every: int) -> NDArray[np.float32]:
     return windows if every == 1 else np.ascontiguousarray(windows[:, :, ::every])
 
 
@@ -132,10 +131,10 @@ def make_model(filters: int = 192, dense: int = 256, every: int = 1) -> torch.nn
     second, however many readings that is."""
     from torch import nn
 
-    from fedbalancer.data.tasks.init import glorot
+    from fedbalancer.data.tasks.layers import init_glorot
 
     width, steps, pool = 16 // every, WINDOW // every, 4
-    return glorot(
+    return init_glorot(
         nn.Sequential(
             nn.ConstantPad1d(((width - 1) // 2, width // 2), 0.0),  # as many steps out as in
             nn.Conv1d(len(SIGNALS), filters, width),

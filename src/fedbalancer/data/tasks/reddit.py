@@ -37,13 +37,30 @@ from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.errors import BadData, UnknownName
 from fedbalancer.core.randomness import stream
-from fedbalancer.data import Prepared, SlicedClients, Source, cached, checked_users, checksum, choose, joined
-from fedbalancer.data.readers.irc import read_irc
+from fedbalancer.data import (
+    Prepared,
+    SlicedClients,
+    Source,
+    check_user_count,
+    checksum,
+    choose_source,
+    concatenate_users,
+    load_or_prepare,
+)
 from fedbalancer.data.readers.leaf import leaf_checksums, leaf_files
-from fedbalancer.data.readers.reddit_leaf import ByUser, read_reddit
-from fedbalancer.data.readers.vocabulary import UNKNOWN, Tokens, known_only, numbered, sequences, vocabulary
-from fedbalancer.data.tasks.lstm import text_model
-from fedbalancer.data.tasks.task import Task
+from fedbalancer.data.readers.reddit import (
+    UNKNOWN,
+    ByUser,
+    Tokens,
+    build_vocabulary,
+    cut_sequences,
+    drop_unknown_words,
+    number_words,
+    read_irc,
+    read_reddit,
+)
+from fedbalancer.data.task import Task
+from fedbalancer.data.tasks.layers import make_text_model
 from fedbalancer.training.losses import masked_loss
 
 if TYPE_CHECKING:
@@ -93,10 +110,10 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
     """The task with the first `users` of the authors (all of the scale's unless told)."""
     if scale not in SETTINGS:
         raise UnknownName("scale", scale, SETTINGS)
-    source = choose(SOURCES, variant)
+    source = choose_source(SOURCES, variant)
     prepared = _prepared(source, scale)
     names, lengths = prepared.meta["names"], prepared.meta["lengths"]
-    users = checked_users(users, len(names), f"reddit at scale {scale}")
+    users = check_user_count(users, len(names), f"reddit at scale {scale}")
     names, lengths, tests = names[:users], lengths[:users], prepared.meta["test_lengths"][:users]
     rows, test_rows = sum(lengths), sum(tests)
     arrays, settings = prepared.arrays, SETTINGS[scale]
@@ -110,7 +127,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
         clip_norm=5.0,
         sample_selection_deadline=2,
         loss=masked_loss,
-        metric=masked_hits,
+        metric=count_hits,
         latency="reddit",
         model_bytes=MODEL_BYTES,
         notes={"words": WORDS[scale], "width": WIDTH[scale], "known_words": prepared.meta["known_words"]},
@@ -120,10 +137,12 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
 
 def make_model(words: int = 10_000, width: int = 256, uniform: float = 0.1) -> torch.nn.Module:
     """Embedding, two layers of LSTM without forget bias, and a dense layer at every step, all uniform within ±0.1."""
-    return text_model(symbols=words, embedding=width, hidden=width, forget_bias=0.0, every_step=True, uniform=uniform)
+    return make_text_model(
+        symbols=words, embedding=width, hidden=width, forget_bias=0.0, every_step=True, uniform=uniform
+    )
 
 
-def masked_hits(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
+def count_hits(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
     """How many words are right, of how many that count; padding and unknown words never are."""
     right = (outputs.argmax(dim=2) == labels) & (labels > UNKNOWN)
     return float(right.sum()), float((labels != outputs.shape[2]).sum())
@@ -139,19 +158,19 @@ def _prepared(source: Source, scale: str) -> Prepared:
         "users": USERS[scale],
         "messages": MESSAGES[scale],
     }
-    return cached("reddit", key, partial(_prepare, source, scale))
+    return load_or_prepare("reddit", key, partial(_prepare, source, scale))
 
 
 def _prepare(source: Source, scale: str) -> Prepared:
     train, test = _irc(source.paths[0], scale) if source.variant == "irc" else read_reddit(source.paths[0])
-    names = _drawn(train.keys() & test.keys(), scale, source)
+    names = _draw_users(train.keys() & test.keys(), scale, source)
     size = WORDS[scale]
-    words = vocabulary(chain.from_iterable(train[name] for name in names), size)
+    words = build_vocabulary(chain.from_iterable(train[name] for name in names), size)
     if KNOWN_ONLY[scale]:
-        train, test = ({name: known_only(part[name], words) for name in names} for part in (train, test))
+        train, test = ({name: drop_unknown_words(part[name], words) for name in names} for part in (train, test))
         names = [name for name in names if train[name] and test[name]]
-    _, lengths, train_x, train_y = joined([(name, numbered(train[name], words, size)) for name in names])
-    _, tests, test_x, test_y = joined([(name, numbered(test[name], words, size)) for name in names])
+    _, lengths, train_x, train_y = concatenate_users([(name, number_words(train[name], words, size)) for name in names])
+    _, tests, test_x, test_y = concatenate_users([(name, number_words(test[name], words, size)) for name in names])
     arrays = {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
     known = len(words) - 1  # without padding
     return Prepared(arrays, {"names": names, "lengths": lengths, "test_lengths": tests, "known_words": known})
@@ -161,7 +180,7 @@ def _irc(path: Path, scale: str) -> tuple[ByUser, ByUser]:
     """LEAF's split by time, of as many authors as the scale has, that write neither too little nor too much."""
     least, most = MESSAGES[scale]
     messages = {user: said for user, said in read_irc(path).items() if least <= len(said) <= most}
-    chosen = _drawn(messages.keys(), scale, SOURCES[1])
+    chosen = _draw_users(messages.keys(), scale, SOURCES[1])
 
     def cut(start: float, end: float) -> ByUser:
         return {user: _sequences_between(messages[user], start, end) for user in chosen}
@@ -171,10 +190,10 @@ def _irc(path: Path, scale: str) -> tuple[ByUser, ByUser]:
 
 def _sequences_between(said: list[list[str]], start: float, end: float) -> list[Tokens]:
     span = said[int(start * len(said)) : int(end * len(said))]
-    return [part for message in span for part in sequences(message)]
+    return [part for message in span for part in cut_sequences(message)]
 
 
-def _drawn(users: Collection[str], scale: str, source: Source) -> list[str]:
+def _draw_users(users: Collection[str], scale: str, source: Source) -> list[str]:
     """The scale's number of users in random order, the same every time, so that the first few are a fair choice."""
     if not users:
         raise BadData(f"{source.paths[0]} has no user with enough comments for both training and test")

@@ -34,12 +34,10 @@ import numpy as np
 
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.randomness import stream
-from fedbalancer.data import Prepared, Source, cached, checked_users, checksum, choose
-from fedbalancer.data.readers.gutenberg import read_gutenberg
-from fedbalancer.data.readers.moby import read_moby
-from fedbalancer.data.readers.plays import ALPHABET, WINDOW, Span, Windows, role_texts
-from fedbalancer.data.tasks.lstm import text_model
-from fedbalancer.data.tasks.task import Task
+from fedbalancer.data import Prepared, Source, check_user_count, checksum, choose_source, load_or_prepare
+from fedbalancer.data.readers.shakespeare import ALPHABET, WINDOW, Span, Windows, read_gutenberg, read_moby, role_texts
+from fedbalancer.data.task import Task
+from fedbalancer.data.tasks.layers import make_text_model
 
 if TYPE_CHECKING:
     import torch
@@ -104,16 +102,18 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
         raise UnknownName("scale", scale, SETTINGS)
     if split not in SPLITS:
         raise UnknownName("split", split, SPLITS)
-    source = choose(SOURCES, variant)
-    prepared = cached("shakespeare", {"text": [checksum(path) for path in source.paths]}, partial(_prepare, source))
-    drawn = _drawn(prepared, scale)
+    source = choose_source(SOURCES, variant)
+    prepared = load_or_prepare(
+        "shakespeare", {"text": [checksum(path) for path in source.paths]}, partial(_prepare, source)
+    )
+    drawn = _draw_users(prepared, scale)
     train, test = (_by_user if split == "user" else _by_time)(drawn, scale)
-    train = train[: checked_users(users, len(train), f"shakespeare at scale {scale}")]
+    train = train[: check_user_count(users, len(train), f"shakespeare at scale {scale}")]
     text, characters = prepared.arrays["text"], CHARACTERS[scale]
     settings = SETTINGS[scale]
     return Task(
         clients=Windows(text, tuple(train), characters),
-        test=Windows(text, tuple(test), characters).pooled(),
+        test=Windows(text, tuple(test), characters).concatenate(),
         model=partial(make_model, HIDDEN[scale]),
         name="shakespeare",
         variant=source.variant if split == "user" else f"{source.variant} by time",
@@ -133,7 +133,7 @@ def load_by_time(scale: str = "small", users: int | None = None, variant: str | 
 
 def make_model(hidden: int = 256) -> torch.nn.Module:
     """Embedding of 8, two layers of LSTM, and a dense layer on the last state."""
-    return text_model(symbols=len(ALPHABET), embedding=8, hidden=hidden)
+    return make_text_model(symbols=len(ALPHABET), embedding=8, hidden=hidden)
 
 
 def _prepare(source: Source) -> Prepared:
@@ -143,7 +143,7 @@ def _prepare(source: Source) -> Prepared:
     return Prepared({"text": np.concatenate(list(texts.values()))}, {"names": list(texts), "lengths": lengths})
 
 
-def _drawn(prepared: Prepared, scale: str) -> list[Span]:
+def _draw_users(prepared: Prepared, scale: str) -> list[Span]:
     """Roles in an order drawn once and for all, until the scale's share of the samples is met; the last one is cut."""
     names, lengths = prepared.meta["names"], np.array(prepared.meta["lengths"], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -162,7 +162,7 @@ def _by_user(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
     cut = max(1, int(TRAIN_SHARE * len(spans)))
     train, test = spans[:cut][: USERS[scale]], spans[cut:][: TEST_USERS[scale]]
     most = MOST_SAMPLES[scale], MOST_TEST_SAMPLES[scale]
-    return [span.thinned(most[0]) for span in train], [span.thinned(most[1]) for span in test]
+    return [span.thin(most[0]) for span in train], [span.thin(most[1]) for span in test]
 
 
 def _by_time(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:

@@ -27,7 +27,7 @@ from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import IndexArray
-from fedbalancer.data.tasks.task import Task
+from fedbalancer.data.task import Task
 
 if TYPE_CHECKING:
     import torch

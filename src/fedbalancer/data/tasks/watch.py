@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.task import Samples
-from fedbalancer.data import checked_users
-from fedbalancer.data.tasks.task import Task
-from fedbalancer.data.tasks.watch_data import Recording, read_recordings, recordings_path
+from fedbalancer.data import check_user_count
+from fedbalancer.data.readers.watch import Recording, read_recordings, recordings_path
+from fedbalancer.data.task import Task
 
 if TYPE_CHECKING:
     import torch
@@ -40,18 +40,18 @@ exercise at the same pace, as if they had trained together, so both of a pair ar
 def load(scale: str = "small", users: int | None = None) -> Task:
     """The task with the first `users` training clients (all 16 unless told). There is no published setting of it, so
     every scale is the same."""
-    clients = by_client(read_recordings(recordings_path()))
+    clients = group_by_client(read_recordings(recordings_path()))
     test = [name for name in clients if int(name[1:3]) in HELD_OUT]
     train = [name for name in clients if name not in test]
-    train = train[: checked_users(users, len(train), "watch")]
+    train = train[: check_user_count(users, len(train), "watch")]
     # Here one place sees all training data. In deployment these two numbers per channel come with the app, for instance
     # from the recordings on which it was developed.
     seen = np.concatenate([clients[name][0] for name in train])
     mean, deviation = seen.mean(axis=(0, 2))[:, None], seen.std(axis=(0, 2))[:, None]
-    ready = {name: (((x - mean) / deviation).astype(np.float32), y) for name, (x, y) in clients.items()}
+    convert_features = {name: (((x - mean) / deviation).astype(np.float32), y) for name, (x, y) in clients.items()}
     return Task(
-        clients={name: ready[name] for name in train},
-        test=_joined(ready[name] for name in test),
+        clients={name: convert_features[name] for name in train},
+        test=_joined(convert_features[name] for name in test),
         model=make_model,
         name="watch",
         batch_size=10,
@@ -66,7 +66,7 @@ def load(scale: str = "small", users: int | None = None) -> Task:
     )
 
 
-def by_client(recordings: Iterable[Recording]) -> dict[str, Samples]:
+def group_by_client(recordings: Iterable[Recording]) -> dict[str, Samples]:
     """Windows and exercises of every arm, named like `s03-left`, in order of name."""
     arms: dict[str, list[Samples]] = {}
     for recording in recordings:

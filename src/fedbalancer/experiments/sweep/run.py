@@ -34,7 +34,7 @@ def run_sweep(
 ) -> Sweep:
     """Run or go on with a sweep in the folder `out`, and write its table and figure there."""
     with_optuna()
-    side_by_side, each = Resources(workers=1).shared_out(max(plan.trials, len(plan.seeds)), jobs)
+    side_by_side, each = Resources(workers=1).divide(max(plan.trials, len(plan.seeds)), jobs)
     make_folder(out)
     refuse_links(out, LOCK, STORAGE, SHARED_RESULTS, "runs", "figures")
     lock = FolderLock(out)

@@ -17,7 +17,7 @@ from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.trust import code_of
 from fedbalancer.reporting import RunCurve
 from fedbalancer.simulation.executors import Resources
-from fedbalancer.store import status_of
+from fedbalancer.store import read_status
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,6 @@ def _run_or_resume(work: Work, place: int, spec: RunSpec, folder: Path, here: _H
         here.news.put(News(work.number, place, now))
 
     stopped = here.stops[work.slot].is_set
-    if status_of(folder) == "absent":
+    if read_status(folder) == "absent":
         return execute(spec, folder, executors=here.executors, progress=progress, stopped=stopped)
     return carry_on(folder, here.executors, {}, trusted=code_of(spec), progress=progress, stopped=stopped)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.core.task import Task
+from fedbalancer.data import Task
 from fedbalancer.data.tasks.synthetic import CLASSES, FEATURES, load, make_model
 from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.contracts import Executor
 from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.interfaces import Executor
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.task import Samples, Task
+from fedbalancer.core.task import Samples
 from fedbalancer.core.types import Weights
+from fedbalancer.data import Task
 from fedbalancer.data.tasks import celeba, femnist, har, reddit, shakespeare, watch
 from fedbalancer.experiments.executor_cache import trainer_for
 from fedbalancer.experiments.simulation import build
@@ -83,7 +84,7 @@ def _settings(published: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
     return {"batch_size": published["batch_size"], **more}
 
 
-_REDDIT_LOSS = {"loss": masked_loss, "metric": reddit.masked_hits, "clip_norm": 5.0}
+_REDDIT_LOSS = {"loss": masked_loss, "metric": reddit.count_hits, "clip_norm": 5.0}
 SHAPES: Mapping[str, Shape] = MappingProxyType(
     {
         "femnist": Shape(femnist.make_model, 180, (1, 28, 28), 62, settings=_settings(femnist.PAPER)),

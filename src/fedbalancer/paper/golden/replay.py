@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedbalancer.client.samples import HighestLoss
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import ClientSelector
 from fedbalancer.core.types import IndexArray, Ledger, RoundResult, ServerState, Setup, batches_per_epoch
 from fedbalancer.methods.table import method
 from fedbalancer.paper.golden.format import (
@@ -40,9 +40,9 @@ from fedbalancer.server.pace import PaceState, RatioControl
 from fedbalancer.server.server import Server
 from fedbalancer.server.threshold.interpolated import LossRange
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw, Replay
-from fedbalancer.simulation.devices.network import DOWNLOAD_KB_BYTES
+from fedbalancer.simulation.devices.models import DOWNLOAD_KB_BYTES
+from fedbalancer.simulation.engine import SimulatedEngine
 from fedbalancer.simulation.executors import InlineExecutor
-from fedbalancer.simulation.simulated import SimulatedEngine
 from fedbalancer.training.timing_only import TimingOnly
 
 UPLOAD_KB_BYTES = 1000
@@ -182,7 +182,7 @@ def _count_epochs(result: RoundResult, batch_s: dict[str, float]) -> dict[str, f
 
 
 @dataclass(frozen=True)
-class RecordedClients(Stateless):
+class RecordedClients(ClientSelector):
     """Selects the recorded clients: a cohort per round, from round 1 on."""
 
     cohorts: tuple[tuple[str, ...], ...]

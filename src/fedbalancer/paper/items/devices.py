@@ -26,7 +26,7 @@ from fedbalancer.reporting.style import BLUE, GREEN, ORANGE
 from fedbalancer.server.deadline.peak import peak_deadline
 from fedbalancer.server.expected import expected_first_s
 from fedbalancer.simulation.devices import Network, Phones, resolve_latency
-from fedbalancer.simulation.devices.phones import CLASS_WEIGHTS
+from fedbalancer.simulation.devices.models import CLASS_WEIGHTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

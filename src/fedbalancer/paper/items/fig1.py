@@ -19,8 +19,9 @@ import safetensors.numpy
 
 from fedbalancer.core.files import write_bytes
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.task import Samples, Task
+from fedbalancer.core.task import Samples
 from fedbalancer.core.types import FloatArray, Weights
+from fedbalancer.data import Task
 from fedbalancer.experiments.execute import RunResult, carry_on, execute
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.jobs import JobEvent
@@ -44,7 +45,7 @@ from fedbalancer.reporting.plotting import make_panels
 from fedbalancer.reporting.ratio import Estimate
 from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.style import RED
-from fedbalancer.store import status_of
+from fedbalancer.store import read_status
 from fedbalancer.training.flat import FlatModule
 from fedbalancer.training.tensors import batch_of, per_sample_loss, stored
 
@@ -143,7 +144,7 @@ class _PausedRun:
     def _run_to(self, number: int) -> RunResult:
         place, spec = self.folder / "run", replace(self.spec, rounds=number)
         report, stopped = self._progress_reporter(), self.work.stopped
-        if status_of(place) == "absent":
+        if read_status(place) == "absent":
             result = execute(
                 spec, place, task=self._task, executors=self.executors, progress=report, stopped=stopped
             )  # fmt: skip

@@ -57,7 +57,7 @@ from fedbalancer.reporting.results import Results, load_comparison
 from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.scores import score
 from fedbalancer.reporting.style import BLUE, ORANGE
-from fedbalancer.store import status_of
+from fedbalancer.store import read_status
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -143,7 +143,7 @@ def _is_complete(plan: BedPlan) -> bool:
     if not (Path(plan.folder) / FILE).is_file():
         return False
     before = {**asdict(BedPlan.read(Path(plan.folder) / FILE)), "folder": plan.folder, "phones": plan.phones}
-    return before == asdict(plan) and all(status_of(plan.run_folder(method)) == "done" for method in plan.methods)
+    return before == asdict(plan) and all(read_status(plan.run_folder(method)) == "done" for method in plan.methods)
 
 
 def _score_sittings(work: Work, plan: BedPlan, sittings: Sequence[Results]) -> dict[str, pl.DataFrame]:

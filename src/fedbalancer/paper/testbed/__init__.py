@@ -1,8 +1,8 @@
-"""The test bed of section 4.6: real Flower processes on this machine, each held to the times of a real phone.
+"""The test bed of section 4.6: real Flower processes, each slowed down to the speed of a recorded phone.
 
     fedbalancer testbed --clients 21 --method fedavg+1t,fedbalancer
 
-One SuperLink and one SuperNode a phone, all on loopback; every phone takes as long as a recorded one by pausing, and
-all clocks run `speed` times faster than the phones'. The policies, the wire and the run folders are those of
+One SuperLink and one SuperNode per phone, all on loopback. Every emulated phone pauses until a recorded phone would be
+done; all clocks run `speed` times as fast as the phones'. Policies, messages and run folders are those of
 `fedbalancer.flower`.
 """

@@ -1,4 +1,4 @@
-"""The Flower app of a bed: a folder that `flwr run` takes. The phones hold their client app already."""
+"""The Flower app of the test bed: a folder for `flwr run`. The phones keep their client app loaded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(grid: Grid, context: Context) -> None:
 '''
 
 CLIENT = '''\
-"""Not used: the runners of the phones hold their app, with the model loaded."""
+"""Not used: the phones' processes keep their app and model loaded."""
 
 from flwr.clientapp import ClientApp
 
@@ -57,7 +57,7 @@ app = ClientApp()
 
 
 def write_app(folder: Path) -> Path:
-    """Make the app's folder."""
+    """Write the app's files into `folder` and return it."""
     package = folder / "bed"
     package.mkdir(parents=True, exist_ok=True)
     write_text(folder / "pyproject.toml", PYPROJECT)

@@ -1,4 +1,4 @@
-"""A whole bed from start to report."""
+"""Run a whole test bed, from start to report."""
 
 from __future__ import annotations
 
@@ -22,17 +22,25 @@ from fedbalancer.paper.testbed.running import Listen, RunningBed
 from fedbalancer.paper.testbed.twin import Twin
 from fedbalancer.reporting import Comparison, write_report
 from fedbalancer.reporting.plotting import plot_latencies, write_figure
-from fedbalancer.store import RunFolder, check_free, status_of
+from fedbalancer.store import RunFolder, check_free, read_status
 from fedbalancer.training.open_model import SUFFIXES, open_model
 from fedbalancer.training.trainer import TorchTrainer
 
 GONE_S = 20.0
-"""How long the lock of a process that was killed may stay."""
+"""Seconds to wait for the lock of a killed process."""
 
 
 @dataclass(frozen=True, eq=False)
 class BedResult:
-    """A bed that has run: the scores, and by method the error of the twin and the lag of this machine."""
+    """Result of a test bed.
+
+    Args:
+        comparison: Scores of all methods.
+        folder: Folder of the test bed.
+        twins: Error of the simulated twin, by method.
+        lags: Lag of this machine, by method.
+        stopped: Whether the test bed was interrupted.
+    """
 
     comparison: Comparison
     folder: Path
@@ -41,7 +49,7 @@ class BedResult:
     stopped: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """What `compare --json` has, and what is the bed's."""
+        """Return the values of `compare --json` and, under "bed", lag and twin by method."""
         bed = {
             name: {"lag": self.lags[name].to_json(), "twin": {**self.twins[name].to_json(), "rounds": None}}
             for name in self.lags
@@ -56,21 +64,34 @@ def run_bed(
     listen: Listen = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> BedResult:
-    """Run all methods of the plan and write the report. Every process that was started is gone afterwards."""
+    """Run all methods of a plan and write the report; all started processes have ended afterwards.
+
+    Args:
+        plan: The checked plan.
+        overwrite: Whether to replace an existing test bed in the plan's folder.
+        listen: Called with the progress of every method.
+        stopped: Returns whether the user has interrupted the test bed.
+
+    Returns:
+        The scores, and the error of the twin and the lag of every method.
+
+    Raises:
+        MissingData: If a package is missing, or a process of the test bed fails.
+    """
     _check_packages(plan)
     if plan.netns:
         check()
     if plan.model:
         _check_model(plan)
-    _make_free(Path(plan.folder), overwrite)
+    _prepare_folder(Path(plan.folder), overwrite)
     if plan.runtime in SUFFIXES and not plan.model:
-        plan = replace(plan, model=str(_exported(plan)))
+        plan = replace(plan, model=str(_export_model(plan)))
     with ExitStack() as stack:
         bed = RunningBed(plan, stack, listen, stopped)
         for method in bed.order():
             if not stopped():
                 bed.run(method)
-    return _reported(plan, bed, stopped())
+    return _write_results(plan, bed, stopped())
 
 
 def _check_packages(plan: BedPlan) -> None:
@@ -85,21 +106,23 @@ def _check_packages(plan: BedPlan) -> None:
 
 
 def _check_model(plan: BedPlan) -> None:
-    """Refuse a file of another model than the task's."""
-    found, wanted = open_model(plan.model).layout, TorchTrainer(plan.loaded).layout
-    if found != wanted:
-        strange = next(str(item) for item in (*wanted, *found) if item not in found or item not in wanted)
-        raise BadSetting(f"{plan.model} is no model of {plan.task} at scale {plan.scale}: they differ in {strange}")
+    """Refuse a file that contains another model than the task's."""
+    actual, expected = open_model(plan.model).layout, TorchTrainer(plan.loaded).layout
+    if actual != expected:
+        strange = next(str(item) for item in (*expected, *actual) if item not in actual or item not in expected)
+        raise BadSetting(
+            f"{plan.model} does not contain the model of {plan.task} at scale {plan.scale}: they differ in {strange}"
+        )
 
 
-def _exported(plan: BedPlan) -> Path:
-    """The file of the task's model, in the folder of the bed."""
+def _export_model(plan: BedPlan) -> Path:
+    """Export the task's model into the folder of the test bed."""
     path = Path(plan.folder) / "bed" / f"model{SUFFIXES[plan.runtime]}"
     path.parent.mkdir(parents=True, exist_ok=True)
     return export(plan.loaded, path, plan.runtime).path
 
 
-def _reported(plan: BedPlan, bed: RunningBed, stopped: bool) -> BedResult:
+def _write_results(plan: BedPlan, bed: RunningBed, stopped: bool) -> BedResult:
     folder = Path(plan.folder)
     if stopped:
         _mark_stopped(plan)
@@ -115,15 +138,15 @@ def _reported(plan: BedPlan, bed: RunningBed, stopped: bool) -> BedResult:
 
 
 def _mark_stopped(plan: BedPlan) -> None:
-    """A run whose server was ended from outside still says that it is running."""
+    """Mark runs as stopped whose server was killed."""
     for method in plan.methods:
         run = plan.run_folder(method)
-        if status_of(run) == "running":
+        if read_status(run) == "running":
             with RunFolder.open(run, GONE_S) as folder:
                 folder.update_manifest(status="stopped", why="interrupted")
 
 
-def _make_free(folder: Path, overwrite: bool) -> None:
+def _prepare_folder(folder: Path, overwrite: bool) -> None:
     check_free(folder, overwrite, FILE)
     if (folder / FILE).is_file():
         shutil.rmtree(folder)

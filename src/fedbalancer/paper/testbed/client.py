@@ -1,9 +1,9 @@
-"""The client app of an emulated phone: trains for real, and answers when the phone would.
+"""The client app of an emulated phone: it trains for real and replies when the recorded phone would.
 
-What a phone does in a round is worked out on the phone's own clock, on which a batch takes what it takes there. The
-training itself is done at once, and only as far as it counts; then the app pauses until the phone's report would have
-arrived. A machine keeps up as long as all real work of a round fits into the phone's time for the round. What is beyond
-that is the lag, which the phone writes down; the clock of the bed stands still meanwhile, unless it is in real time.
+What a phone does in a round is computed on the phone's own clock, on which a batch takes the recorded seconds. The app
+trains only the batches that count, at full speed, and then pauses until the phone's report would have arrived. The
+machine keeps up as long as the real work of a round fits into the phone's time for the round. The excess is the lag,
+which the phone logs; the test bed's clock stops meanwhile, except in real time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from numpy.typing import ArrayLike
 
-from fedbalancer.core.contracts import DeviceModel, Draw
+from fedbalancer.core.interfaces import DeviceModel, Draw
 from fedbalancer.core.types import ClientWork, FloatArray, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced, introduce
 from fedbalancer.flower.compat import ClientApp, Context, Message
@@ -25,13 +25,13 @@ from fedbalancer.flower.messages import round_of
 from fedbalancer.paper.testbed.plan import BedPlan
 
 TRAVEL_S = 0.25
-"""Seconds of this machine that a report takes from the app to the server. In real time the app answers so much earlier;
-else the clock waits for it."""
+"""Seconds of this machine that a report travels from the app to the server. In real time the app replies this much
+earlier; otherwise the clock waits."""
 
 
-def order_name(round: int, client: str) -> str:
-    """By what name a client's order of a round holds the clock of the bed."""
-    return f"{round} {client}"
+def order_name(round_number: int, client: str) -> str:
+    """Return the name under which a client's order of a round holds the test bed's clock."""
+    return f"{round_number} {client}"
 
 
 def _nap(seconds: float) -> bool:
@@ -41,7 +41,7 @@ def _nap(seconds: float) -> bool:
 
 @dataclass
 class PhoneClock:
-    """The clock of a phone on which a batch takes `batch_s`: it goes on only by what the phone computes."""
+    """A phone's clock: it advances only by what the phone computes, `batch_s` per batch."""
 
     batch_s: float
     at_s: float = 0.0
@@ -54,7 +54,7 @@ class PhoneClock:
 
 
 class PhoneTrainer(Protocol):
-    """What a phone trains with: torch, or a model file."""
+    """The trainer of a phone: PyTorch, or a model file."""
 
     def prepare(self) -> None: ...
     def losses(self, weights: Weights, client: str) -> FloatArray: ...
@@ -63,7 +63,15 @@ class PhoneTrainer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class EmulatedPhone:
-    """One client of the bed. Where the network is real (`--netns`) only the training takes a pause."""
+    """One client of the test bed. With a shaped network (`--netns`) it pauses for the training only.
+
+    Args:
+        client: Name of the client.
+        plan: Plan of the test bed.
+        devices: Recorded or modelled latencies.
+        trainer: Trains the client's samples.
+        model_bytes: Bytes of the model on the wire.
+    """
 
     client: str
     plan: BedPlan
@@ -72,12 +80,12 @@ class EmulatedPhone:
     model_bytes: int
 
     def loaded_app(self) -> ClientApp:
-        """The app, when all that it needs is ready: only a fork of its own may do that, since torch starts threads."""
+        """Prepare the trainer and return the app; only in the phone's own fork, because torch starts threads."""
         self.trainer.prepare()
         return self.app()
 
     def app(self) -> ClientApp:
-        """The app that the runner of this phone keeps."""
+        """Return the app that this phone's process keeps."""
         app = ClientApp()
         introduce(app, lambda context: self.size, batch_s=self._batch_s)
 
@@ -95,15 +103,15 @@ class EmulatedPhone:
         return self.plan.loaded.clients[self.client][1]
 
     def train(self, message: Message, context: Context) -> Message:
-        """One round of the phone."""
-        plan, began, round = self.plan, time.monotonic(), round_of(message)
+        """Train one round and reply when the phone would."""
+        plan, began, round_number = self.plan, time.monotonic(), round_of(message)
         order_s = max(time.time() - message.metadata.created_at, 0.0)  # one machine, one clock
-        draw = self.devices.draw(self.client, round, self.model_bytes, self.model_bytes)
+        draw = self.devices.draw(self.client, round_number, self.model_bytes, self.model_bytes)
         clock = PhoneClock(draw.batch_s)
         work = balanced(message, context, size=self.size, clock=clock, labels=self._labels)
-        name, bed = order_name(round, self.client), plan.clock()
+        name, bed = order_name(round_number, self.client), plan.clock()
         sent_s = bed.now_s() - (order_s * plan.speed if plan.in_real_time else 0.0)
-        reply = self._worked(work)
+        reply = self._train(work)
         due_s = clock.at_s + (0.0 if plan.netns else draw.download_s + draw.upload_s)
         real_s = order_s + time.monotonic() - began + TRAVEL_S
         ahead_s = TRAVEL_S * plan.speed if plan.in_real_time and not plan.netns else 0.0
@@ -111,11 +119,11 @@ class EmulatedPhone:
         bed.wait(sent_s + due_s - ahead_s, _nap)
         bed.hold(name)  # until the server has the report
         arrives_s = bed.now_s() + ahead_s - sent_s
-        self._write_down(work, draw, clock, order_s=order_s, real_s=real_s, arrives_s=arrives_s)
+        self._log(work, draw, clock, order_s=order_s, real_s=real_s, arrives_s=arrives_s)
         return reply
 
-    def _worked(self, work: LocalRound) -> Message:
-        """The reply. How far the phone gets is known from its clock, so that only what counts is trained."""
+    def _train(self, work: LocalRound) -> Message:
+        """Train the batches that count, as the phone's clock predicts, and return the reply."""
         weights = work.weights()
         work.select(forward=lambda: self.trainer.losses(weights, self.client))
         for _ in work.batches():
@@ -126,11 +134,11 @@ class EmulatedPhone:
     def _batch_s(self, context: Context, batch_size: int, count: int) -> Sequence[float]:
         return [float(seconds) for seconds in self.devices.sample_batch_s(self.client, count)]
 
-    def _write_down(
+    def _log(
         self, work: LocalRound, draw: Draw, clock: PhoneClock, order_s: float, real_s: float, arrives_s: float
     ) -> None:
-        """What the phone did, in its own seconds: what its recording says, when the order came (`order_s`), when the
-        report was made (`real_s`) and when it arrives, and by how much the machine was too slow (`lag_s`)."""
+        """Log the phone's round in its own seconds: the recorded times, when the order arrived (`order_s`), when the
+        report was finished (`real_s`), when it arrives, and by how much the machine was too slow (`lag_s`)."""
         speed, live = self.plan.speed, work.live
         row: dict[str, Any] = {
             "round": work.order.round, "client": self.client, "download_s": draw.download_s, "batch_s": draw.batch_s,

@@ -1,10 +1,13 @@
-"""The clock of a bed: phone time, which all its processes share and which waits for those that are behind.
+"""The test bed's clock: phone time, shared by all processes, which waits for processes that are behind.
 
-Phone time runs `speed` times as fast as this machine's. But a machine that has to train, carry and average for 21
-phones may be slower than they are, and then the bed would measure the machine. So whoever has real work to do that
-takes no phone time holds the clock, and whoever sleeps until some phone time promises to act then: the clock stands
-still while it is held, and never passes a promise before it is kept. That is the conservative rule of parallel
-simulation (K. M. Chandy and J. Misra, 1979), with a wall clock as its upper bound. A bed in real time holds nothing.
+Phone time runs `speed` times as fast as this machine's clock. A machine that trains, transfers and aggregates for 21
+phones may be slower than the phones; the test bed would then measure the machine. A process with real work that takes
+no phone time therefore holds the clock. A process that sleeps until some phone time promises to act then. The clock
+stops while it is held, and never passes a promise before it is kept. This is the conservative rule of parallel
+simulation (K. M. Chandy and J. Misra, 1979), bounded by the wall clock. In real time nothing holds the clock.
+
+Processes wake each other through named pipes. Flower's processes poll each other on a timer; 21 SuperNodes that poll
+often enough for fast phones would use a whole core. Here they poll rarely and are woken when there is a message.
 """
 
 from __future__ import annotations
@@ -12,21 +15,31 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import os
+import select
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.files import write_text
 
 LOOK_S, SLEEP_S = 0.01, 0.1
-"""Seconds of this machine: the shortest and the longest nap of somebody who waits for the clock."""
+"""Shortest and longest sleep of a process that waits for the clock, in seconds of this machine."""
 
 
 class BedClock:
-    """Phone time, in a file that all processes of a bed share. `holders` has, by name, the phone time that somebody has
-    promised to act at, or None of somebody who is at work."""
+    """Phone time in a file that all processes of a test bed share.
+
+    `holders` maps a name to the phone time at which that process has promised to act, or to None while it works.
+
+    Args:
+        file: The shared file.
+        speed: Phone seconds per second of this machine.
+        real_time: Whether the clock never waits.
+        wall: This machine's clock.
+    """
 
     def __init__(
         self, file: Path, speed: float, real_time: bool = False, wall: Callable[[], float] = time.time
@@ -34,33 +47,33 @@ class BedClock:
         self._file, self._speed, self._real_time, self._wall = file, speed, real_time, wall
 
     def start(self) -> None:
-        """Begin at 0, held by nobody."""
+        """Start at 0 without holders."""
         write_text(self._file, json.dumps({"at_s": 0.0, "since": self._wall(), "stood_s": 0.0, "holders": {}}))
 
     def now_s(self) -> float:
-        """Phone time."""
+        """Return the phone time."""
         with self._state(write=False) as state:
             return self._reading(state)
 
     def hold(self, *names: str) -> None:
-        """Stand still: these are at work."""
+        """Stop the clock while these names work."""
         self._change(lambda holders: holders.update(dict.fromkeys(names)))
 
     def promise(self, name: str, due_s: float) -> None:
-        """Go on, but not past `due_s`, when this one will act."""
+        """Let the clock run until `due_s`, when `name` will act."""
         self._change(lambda holders: holders.update({name: due_s}))
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all holders but these."""
+        """Remove all holders except these."""
         self._change(lambda holders: [holders.pop(name) for name in list(holders) if name not in names])
 
     def stood_s(self) -> float:
-        """For how many seconds of this machine the clock has stood still."""
+        """Return the seconds of this machine during which the clock was stopped."""
         with self._state(write=False) as state:
             return float(state["stood_s"])
 
     def wait(self, due_s: float, nap: Callable[[float], bool], most_s: float = math.inf) -> None:
-        """Sleep until phone time is `due_s`, `nap` says that something has happened, or `most_s` of our own seconds."""
+        """Sleep until phone time `due_s`, until `nap` returns true, or for at most `most_s` seconds of this machine."""
         until = time.monotonic() + most_s
         while (left_s := due_s - self.now_s()) > 0 and time.monotonic() < until:
             if nap(min(max(left_s / self._speed, LOOK_S), SLEEP_S)):
@@ -85,8 +98,7 @@ class BedClock:
 
     @contextmanager
     def _state(self, write: bool) -> Iterator[dict[str, Any]]:
-        """What the file says, while nobody else changes it. It is written in place: a lock is on the file itself, and
-        nobody needs it after the bed."""
+        """Yield the file's content under a lock. It is written in place, because the lock is on the file itself."""
         with open(self._file, "r+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
             state = json.load(file)
@@ -95,3 +107,38 @@ class BedClock:
                 file.seek(0)
                 file.truncate()
                 json.dump(state, file)
+
+
+SERVER = "server"
+
+
+def make_pipes(folder: Path, names: tuple[str, ...]) -> None:
+    """Create one named pipe per name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        os.mkfifo(folder / name)
+
+
+def wake(pipe: Path) -> None:
+    """Wake the process that waits at a pipe, if any."""
+    with suppress(OSError):
+        opened = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(opened, b"!")
+        finally:
+            os.close(opened)
+
+
+class WakeupPipe:
+    """The end of a pipe at which a process waits."""
+
+    def __init__(self, pipe: Path) -> None:
+        # Also open for writing, so that the pipe does not end when a writer closes it.
+        self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for `seconds` or until woken, also by a signal sent before; return whether it was woken."""
+        woken, _, _ = select.select([self._pipe], [], [], max(seconds, 0.0))
+        if woken:
+            os.read(self._pipe, 4096)
+        return bool(woken)

@@ -1,7 +1,7 @@
-"""A network of its own for every phone: a namespace with bandwidth, and where the kernel can delay, by tc.
+"""One network namespace per phone, with limited bandwidth and, if the kernel supports it, delay.
 
-Every phone sits behind a pair of virtual cables, `fbN` on a bridge and `eth0` in the namespace. Either end is shaped
-for what leaves it, so that the model takes the phone's seconds in both directions. Needs root, `ip` and `tc`.
+Every phone is behind a virtual cable with the ends `fbN` (on a bridge) and `eth0` (in the namespace). Both ends limit
+what they send, so that the model takes the phone's seconds in both directions. Needs root, `ip` and `tc`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ NEWNET = 0x40000000
 """CLONE_NEWNET of Linux."""
 
 DELAY_MS = 10.0
-"""One way, where the kernel has netem: what Wi-Fi and a campus net take."""
+"""One-way delay of Wi-Fi and a campus network, used if the kernel has netem."""
 
 Command = tuple[str, ...]
 
 
 def namespace_of(number: int) -> str:
-    """The name of a phone's namespace."""
+    """Return the name of a phone's namespace."""
     return f"{PREFIX}bed{number}"
 
 
 def bridge_commands() -> list[Command]:
-    """The bridge that all phones hang on, with the SuperLink's address."""
+    """Return the commands that create the bridge of all phones, with the SuperLink's address."""
     return [
         ("ip", "link", "add", BRIDGE, "type", "bridge"),
         ("ip", "addr", "add", f"{HOST}/16", "dev", BRIDGE),
@@ -42,7 +42,7 @@ def bridge_commands() -> list[Command]:
 
 
 def phone_commands(number: int, bits_s: float, delay_ms: float = 0.0) -> list[Command]:
-    """The namespace of a phone, its cable, and what the two ends let through.
+    """Return the commands that create a phone's namespace and its shaped cable.
 
     >>> phone_commands(3, 8e6)[-1][-6:]
     ('rate', '8000000bit', 'burst', '80000', 'latency', '10s')
@@ -62,8 +62,8 @@ def phone_commands(number: int, bits_s: float, delay_ms: float = 0.0) -> list[Co
 
 
 def shape_commands(inside: Command, device: str, bits_s: float, delay_ms: float) -> list[Command]:
-    """Bandwidth for all that leaves a device, behind a delay if there is one."""
-    burst = str(max(int(bits_s / 100), 4000))  # what a tick of the kernel lets through
+    """Return the commands that limit the bandwidth of a device and, if `delay_ms` > 0, delay what it sends."""
+    burst = str(max(int(bits_s / 100), 4000))  # bits per timer tick of the kernel
     bandwidth = ("tbf", "rate", f"{bits_s:.0f}bit", "burst", burst, "latency", "10s")
     if not delay_ms:
         return [(*inside, "tc", "qdisc", "add", "dev", device, "root", *bandwidth)]
@@ -74,7 +74,11 @@ def shape_commands(inside: Command, device: str, bits_s: float, delay_ms: float)
 
 
 class Networks:
-    """The networks of all phones, for the length of a `with` statement. `bits_s` has the bandwidth of every phone."""
+    """Context manager of all phones' networks.
+
+    Args:
+        bits_s: Bandwidth of every phone, in bits per second.
+    """
 
     def __init__(self, bits_s: Sequence[float]) -> None:
         self.bits_s = bits_s
@@ -102,28 +106,28 @@ class Networks:
 
 
 def check() -> None:
-    """Say what is missing for `--netns`, if anything is."""
+    """Raise `MissingData` if `--netns` cannot work here."""
     if not hasattr(os, "geteuid") or not os.path.isdir("/proc/self/ns"):
-        raise MissingData("--netns needs Linux: network namespaces are a part of its kernel")
+        raise MissingData("--netns needs Linux, whose kernel has network namespaces")
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         raise MissingData(f"--netns needs the commands {' and '.join(missing)}: install the package iproute2")
     if os.geteuid() != 0:
-        raise MissingData("--netns needs root, to make network namespaces; start it with sudo, or leave out --netns")
+        raise MissingData("--netns needs root to create network namespaces; use sudo, or run without --netns")
     with _probe() as device:
         shape = ("tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", "1mbit", "burst", "10000", "latency", "1s")
         _run(shape)
 
 
 def enter(name: str) -> None:
-    """Move this process into a namespace."""
+    """Move this process into a network namespace."""
     with open(f"/var/run/netns/{name}", "rb") as namespace:
         if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), NEWNET) != 0:
-            raise MissingData(f"the network namespace {name} cannot be entered: {os.strerror(ctypes.get_errno())}")
+            raise MissingData(f"cannot enter the network namespace {name}: {os.strerror(ctypes.get_errno())}")
 
 
 def has_netem() -> bool:
-    """Whether the kernel can delay what it sends."""
+    """Return whether the kernel can delay packets."""
     with _probe() as device, suppress(MissingData):
         _run(("tc", "qdisc", "add", "dev", device, "root", "netem", "delay", "1ms"))
         return True
@@ -132,7 +136,7 @@ def has_netem() -> bool:
 
 @contextmanager
 def _probe() -> Iterator[str]:
-    """A cable to try things on, in a namespace of its own."""
+    """Yield the name of a temporary cable, for tests of what the kernel allows."""
     name, device = f"{PREFIX}bedtry", f"{PREFIX}try"
     try:
         _run(("ip", "netns", "add", name))
@@ -146,7 +150,7 @@ def _run(command: Command) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise MissingData(f"--netns: this kernel does not allow `{' '.join(command)}`: {said}; leave out --netns")
+        raise MissingData(f"--netns: this kernel does not allow `{' '.join(command)}`: {said}; run without --netns")
 
 
 def _quietly(command: Command) -> None:

@@ -1,4 +1,4 @@
-"""What a run on the bed leaves behind beside the usual tables: what every phone did, and how far the machine lagged."""
+"""Extra results of a test-bed run: every phone's rounds, and the lag of this machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,19 @@ SCHEMA = {
     "arrives_s": pl.Float64, "lag_s": pl.Float64,
 }  # fmt: skip
 BEARABLE = 0.05
-"""Share of a phone's time by which this machine may be late, in nine of ten cases."""
+"""Largest acceptable lag as a share of a phone's time, at the 90th percentile."""
 
 
 def gather(logs: Path, run: Path) -> pl.DataFrame:
-    """The phones' logs of a run as one table in its folder."""
+    """Merge the phones' logs of a run into `phones.parquet` in its folder.
+
+    Args:
+        logs: Folder of the logs; it is deleted.
+        run: Run folder.
+
+    Returns:
+        The table.
+    """
     rows = [row for file in sorted(logs.glob("*.jsonl")) for row in _rows(file)]
     frame = pl.DataFrame(rows, schema=SCHEMA).sort("round", "client")
     buffer = BytesIO()
@@ -38,15 +46,22 @@ def gather(logs: Path, run: Path) -> pl.DataFrame:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    """Whole lines only: a phone may have been stopped while it wrote."""
+    """Read complete lines only: a phone may have been killed while it wrote."""
     return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
 @dataclass(frozen=True)
 class Lag:
-    """By how much the machine was too slow for the phones, in phone seconds and as a share of a phone's time for a
-    round. `late` is the share of all rounds of all phones in which it was too slow at all; `stood_s` for how many
-    seconds of this machine the clock stood still, waiting for it (0 in real time: there the lag is in the results)."""
+    """How much this machine was too slow for the phones.
+
+    Args:
+        late: Share of the phones' rounds in which it was too slow.
+        p90_s: 90th percentile of the lag, in phone seconds.
+        p90_share: 90th percentile of the lag, as a share of the phone's time for a round.
+        worst_s: Largest lag, in phone seconds.
+        stood_s: Seconds of this machine during which the clock waited. 0 in real time, where the lag is in the results.
+        suggested_speed: Speed at which the machine would keep up. None if it does.
+    """
 
     late: float
     p90_s: float
@@ -59,20 +74,28 @@ class Lag:
         return asdict(self)
 
     def words(self) -> str:
-        """For people."""
+        """Return one sentence for people."""
         if self.suggested_speed is None:
-            return f"quick enough for the phones but in {self.late:.0%} of their rounds"
-        what = (
-            f"too slow for the phones in {self.late:.0%} of their rounds, in one of ten by {self.p90_s:.0f} s or more"
-        )
+            return f"fast enough in {1 - self.late:.0%} of the phones' rounds"
+        what = f"too slow in {self.late:.0%} of the phones' rounds (90th percentile of the lag: {self.p90_s:.0f} s)"
         if self.stood_s:
-            what += f"; their clock waited for it, {self.stood_s:.0f} s of our time in all"
-        return f"{what}; it would keep up with --speed {self.suggested_speed:g}"
+            what += f"; the phones' clock waited for {self.stood_s:.0f} s of real time"
+        return f"{what}; use --speed {self.suggested_speed:g} to keep up"
 
 
 def lag_of(phones: pl.DataFrame, speed: float, stood_s: float = 0.0) -> Lag:
-    """The lag of a run. The speed to suggest is that at which nine of ten rounds would have been bearable: real work
-    takes as long at any speed, so that a phone's second may be as many of ours."""
+    """Compute the lag of a run.
+
+    Real work takes the same time at any speed, so the suggested speed is that at which nine of ten rounds keep up.
+
+    Args:
+        phones: The rows of `phones.parquet`.
+        speed: Phone seconds per second of this machine.
+        stood_s: Seconds of this machine during which the clock waited.
+
+    Returns:
+        The lag.
+    """
     if not phones.height:
         return Lag(0.0, 0.0, 0.0, 0.0, stood_s, None)
     due = phones["download_s"] + phones["busy_s"] + phones["upload_s"]

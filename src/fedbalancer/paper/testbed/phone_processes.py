@@ -1,11 +1,11 @@
-"""All phones of a bed, forked from one process that has loaded everything.
+"""All phones of a test bed, forked from one process that has loaded everything.
 
 Started as `python -m fedbalancer.paper.testbed.phone_processes PLAN SUPERLINK PORTS`.
 
-Nothing of torch or flwr runs before the forks, for a process with threads cannot be forked safely. The forks end with
-this process, however that went. On Linux the kernel sees to it, and every phone has a session of its own: a machine
-that shares its time out by sessions then gives a phone as much as any other program. Elsewhere they stay in the group
-of this process, which whoever started it ends as a whole.
+No code of torch or flwr runs before the forks, because a process with threads cannot be forked safely. The forks end
+with this process. On Linux the kernel ensures this, and every phone has its own session, so that a scheduler that
+shares time by session gives each phone as much as any other program. On other systems the forks stay in this process's
+group, which the parent ends as a whole.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fedbalancer.core.processes import one_thread_here
 from fedbalancer.flower.memory import FOLDER_KEY
 from fedbalancer.paper.testbed import preloaded
 from fedbalancer.paper.testbed.client import EmulatedPhone, PhoneTrainer
+from fedbalancer.paper.testbed.clock import SERVER
 from fedbalancer.paper.testbed.netns import enter, namespace_of
 from fedbalancer.paper.testbed.plan import BedPlan
-from fedbalancer.paper.testbed.wakeups import SERVER
 from fedbalancer.training.file_trainer import FileTrainer
 from fedbalancer.training.trainer import TorchTrainer
 
@@ -33,7 +33,7 @@ WATCH_S, PR_SET_PDEATHSIG = 0.5, 1
 
 
 def main(plan: BedPlan, superlink: str, ports: Sequence[int]) -> None:
-    """Start every phone and wait until one of them, or whoever started this, is gone."""
+    """Start every phone and wait until one of them, or the parent process, has ended."""
     one_thread_here()
     devices, parent = plan.devices(), os.getppid()
     trainer: PhoneTrainer = FileTrainer(plan.loaded, plan.model) if plan.model else TorchTrainer(plan.loaded)
@@ -45,25 +45,25 @@ def main(plan: BedPlan, superlink: str, ports: Sequence[int]) -> None:
 
 
 def _start(phone: EmulatedPhone, number: int, superlink: str, port: int) -> None:
-    """Fork the SuperNode and the runner of a phone, with a pipe by which the one wakes the other."""
+    """Fork the SuperNode and the runner of a phone, connected by a pipe."""
     reading, writing = os.pipe()
     place = namespace_of(number) if phone.plan.netns else None
     config = f'client-id="{phone.client}" {FOLDER_KEY}="off"'
     pipes = phone.plan.wakeups
     node = partial(preloaded.supernode, superlink, port, config, writing, pipes / phone.client, pipes / SERVER)
-    _forked("node", place, (reading,), node)
-    _forked("phone", place, (writing,), lambda: preloaded.runner(port, phone.loaded_app(), reading))
+    _fork("node", place, (reading,), node)
+    _fork("phone", place, (writing,), lambda: preloaded.runner(port, phone.loaded_app(), reading))
     os.close(reading)
     os.close(writing)
 
 
-def _forked(name: str, place: str | None, unwanted: tuple[int, ...], work: Callable[[], None]) -> None:
-    """A child process that does `work`, if need be in a network namespace, and nothing else."""
+def _fork(name: str, place: str | None, unwanted: tuple[int, ...], work: Callable[[], None]) -> None:
+    """Fork a child that runs `work`, in a network namespace if `place` names one, and then exits."""
     if os.fork():
         return
     try:
         if sys.platform == "linux":
-            _on_linux(f"fb-{name}")
+            _configure_on_linux(f"fb-{name}")
         for descriptor in unwanted:
             os.close(descriptor)
         if place is not None:
@@ -74,8 +74,8 @@ def _forked(name: str, place: str | None, unwanted: tuple[int, ...], work: Calla
         os._exit(1)
 
 
-def _on_linux(name: str) -> None:
-    """A session and a name of its own, and the end with the parent."""
+def _configure_on_linux(name: str) -> None:
+    """Give this process its own session and name, and end it with its parent."""
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     Path("/proc/self/comm").write_text(name)

@@ -1,9 +1,8 @@
-"""The recorded phones of the paper's test bed: how long each took to train a batch and to talk to the server.
+"""The recorded phones of the paper's test bed: seconds per batch and seconds of the network.
 
-21 Android phones were measured in three sittings, about ten rounds each (section 4.6, Table 4). Of every phone and
-round the file has the seconds per batch and the seconds of the network, which were taken on the server's clock. How
-these divide into download and upload is not known: the phones' own clocks were up to 13 hours off. So both ways take
-half.
+21 Android phones were measured in three sessions of about ten rounds each (section 4.6, Table 4). For every phone and
+round the file has the seconds per batch and the seconds of the network, measured on the server's clock. How the latter
+divide into download and upload is unknown, because the phones' clocks were off by up to 13 hours; each gets half.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.core.paths import data_folder
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray
-from fedbalancer.simulation.devices.many import DeviceDraw
+from fedbalancer.simulation.devices.models import DeviceDraw
 
 FILE, ARCHIVE = "fedbalancer_testbed_21phones.json", "devices.zip"
 SITTINGS = ("experiments_batch1", "experiments_batch2", "experiments_batch3")
@@ -30,7 +29,13 @@ BATCH, NETWORK = "per_batch_train_times", "networking_times"
 
 @dataclass(frozen=True, eq=False)
 class Phone:
-    """Recorded rounds of one phone: seconds per batch and seconds of the network, one value per round."""
+    """Recorded rounds of one phone.
+
+    Args:
+        name: Number of the phone in the file.
+        batch_s: Seconds per batch, one value per round.
+        network_s: Seconds of the network, one value per round.
+    """
 
     name: str
     batch_s: FloatArray
@@ -39,22 +44,28 @@ class Phone:
 
 @dataclass(frozen=True, eq=False)
 class RecordedPhones:
-    """A `DeviceModel`: every client has one of the phones, and in every round does as that phone did in one of its
-    recorded rounds, drawn by seed, round and client. The same seed gives every method the same rounds."""
+    """A `DeviceModel` that replays recorded rounds, drawn by seed, round and client.
+
+    The same seed gives every method the same rounds.
+
+    Args:
+        seed: Seed of the draws.
+        phone_of: The phone of every client.
+    """
 
     seed: int
     phone_of: Mapping[str, Phone]
 
     def expected_network_s(self, client: str, down_bytes: int, up_bytes: int) -> float:
-        """The mean of the recorded rounds: the paper sampled every phone before the experiments."""
+        """Return the mean of the recorded rounds: the paper sampled every phone before the experiments."""
         return float(self.phone_of[client].network_s.mean())
 
     def sample_batch_s(self, client: str, count: int) -> FloatArray:
-        """The recorded batch latencies, from the start again where more are asked for."""
+        """Return the first `count` recorded batch latencies, repeated if there are fewer."""
         return np.resize(self.phone_of[client].batch_s, count)
 
     def draw(self, client: str, round: int, down_bytes: int, up_bytes: int) -> DeviceDraw:
-        """One recorded round."""
+        """Return one recorded round."""
         phone = self.phone_of[client]
         row = int(stream(self.seed, "recorded round", round, client).integers(len(phone.batch_s)))
         way_s = float(phone.network_s[row]) / 2
@@ -62,7 +73,7 @@ class RecordedPhones:
 
 
 def find_file() -> Path | None:
-    """The file of the recorded phones, or the archive that holds it, in the data folder."""
+    """Return the file of the recorded phones, or the archive with it, in the data folder; None if absent."""
     for name in (FILE, ARCHIVE):
         if (data_folder() / name).is_file():
             return data_folder() / name
@@ -70,7 +81,18 @@ def find_file() -> Path | None:
 
 
 def read_phones(path: Path, seed: int) -> tuple[Phone, ...]:
-    """All phones in the sitting of this seed (the three take turns), in order of their numbers."""
+    """Read all phones of one session, ordered by number.
+
+    Args:
+        path: The JSON file, or the archive with it.
+        seed: Selects the session: `seed` modulo 3.
+
+    Returns:
+        The phones.
+
+    Raises:
+        BadData: If the file has another format.
+    """
     sitting = SITTINGS[seed % len(SITTINGS)]
     content = _content(path)
     if sitting not in content:
@@ -91,9 +113,8 @@ def read_phones(path: Path, seed: int) -> tuple[Phone, ...]:
     return phones
 
 
-def handed_out(clients: Sequence[str], phones: Sequence[Phone]) -> dict[str, Phone]:
-    """A phone for every client: in order, and where there are fewer clients spread over all phones, because the slow
-    ones come first. Where there are more, phones are used again."""
+def assign_phones(clients: Sequence[str], phones: Sequence[Phone]) -> dict[str, Phone]:
+    """Assign a phone to every client, spread over all phones, because the slow ones come first."""
     step = max(len(phones) / len(clients), 1.0)
     return {client: phones[int(number * step) % len(phones)] for number, client in enumerate(clients)}
 
@@ -107,11 +128,11 @@ def _content(path: Path) -> dict[str, Any]:
             text = path.read_bytes()
         content = json.loads(text)
     except OSError as error:
-        raise MissingData(f"the phones in {path} cannot be read: {error}; give another file with --phones") from error
+        raise MissingData(f"cannot read the phones in {path}: {error}; choose another file with --phones") from error
     except (KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise BadData(f"{path} is no JSON file of phones, nor an archive that holds {FILE}: {error}") from error
+        raise BadData(f"{path} is neither a JSON file of phones nor an archive with {FILE}: {error}") from error
     if not isinstance(content, dict):
-        raise BadData(f"{path} must hold an object of sittings, {', '.join(SITTINGS)}")
+        raise BadData(f"{path} must contain an object with the sessions {', '.join(SITTINGS)}")
     return content
 
 

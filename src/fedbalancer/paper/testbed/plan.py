@@ -1,4 +1,4 @@
-"""What a test bed is to do: everything that its processes need to know, as one file."""
+"""The plan of a test bed: everything that its processes need, as one file."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.core.contracts import DeviceModel
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.files import write_json
+from fedbalancer.core.interfaces import DeviceModel
 from fedbalancer.core.settings import Settings
-from fedbalancer.core.task import Task
-from fedbalancer.data.tasks import load_task
+from fedbalancer.data import Task, load_task
 from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import Method
 from fedbalancer.paper.testbed.clock import BedClock
-from fedbalancer.paper.testbed.phones import RecordedPhones, find_file, handed_out, read_phones
+from fedbalancer.paper.testbed.phones import RecordedPhones, assign_phones, find_file, read_phones
 from fedbalancer.simulation.devices import Network, Phones, resolve_latency
 from fedbalancer.training.open_model import SUFFIXES, runtime_of
 
@@ -30,11 +29,24 @@ FILE = "bed.json"
 
 @dataclass(frozen=True)
 class BedPlan:
-    """A test bed: `clients` of a task on as many phones, methods one after the other, `speed` phone seconds a second.
+    """The plan of a test bed.
 
-    `phones` is the file of the recorded phones, "" for the project's device model. `folder` gets one run folder a
-    method, as a comparison has them. In `real_time` the clock of the phones does not wait for this machine. `runtime`
-    is what the phones train with, and `model` their file if it is litert or executorch.
+    Args:
+        folder: Output folder, with one run folder per method as in a comparison.
+        methods: Methods, run one after the other.
+        clients: Number of clients, one per phone.
+        task: Task name.
+        scale: Scale of the task.
+        seed: Seed of all runs.
+        rounds: Rounds of the first method. Default: the task's.
+        speed: Phone seconds per second of this machine.
+        phones: File of the recorded phones. "": the project's device model.
+        overrides: Settings.
+        extend: Longest run of a method below the target accuracy, in budgets.
+        netns: Whether every phone has a shaped network.
+        real_time: Whether the phones' clock never waits for this machine.
+        runtime: What the phones train with: torch, litert or executorch.
+        model: The phones' model file, for litert and executorch.
     """
 
     folder: str
@@ -55,32 +67,44 @@ class BedPlan:
 
     @classmethod
     def make(cls, folder: Path, phones: Path | None = None, **options: Any) -> BedPlan:
-        """A plan that has been checked: every mistake is told before anything starts."""
-        found = phones if phones is not None else find_file()
-        plan = cls(str(folder.absolute()), phones="" if found is None else str(found.absolute()), **options)
+        """Create a plan and check it.
+
+        Args:
+            folder: Output folder.
+            phones: File of the recorded phones. Default: the one in the data folder, if any.
+            **options: Other fields of the plan.
+
+        Returns:
+            The plan.
+
+        Raises:
+            BadSetting: If an option is invalid.
+        """
+        recorded = phones if phones is not None else find_file()
+        plan = cls(str(folder.absolute()), phones="" if recorded is None else str(recorded.absolute()), **options)
         if not 0.1 <= plan.speed <= 1000:
-            raise BadSetting(f"speed = {plan.speed} must be from 0.1 to 1000 phone seconds a second")
+            raise BadSetting(f"speed = {plan.speed} must be from 0.1 to 1000 phone seconds per second")
         if plan.runtime not in RUNTIMES:
             raise UnknownName("runtime", plan.runtime, RUNTIMES)
         if plan.model and plan.runtime == "torch":
-            raise BadSetting(f"model = {plan.model}: phones with torch have no model file; say --runtime litert")
+            raise BadSetting(f"model = {plan.model}: phones with torch use no model file; add --runtime litert")
         if plan.model and runtime_of(Path(plan.model)) != plan.runtime:
-            raise BadSetting(f"model = {plan.model} is no file for {plan.runtime}, whose files end in "
+            raise BadSetting(f"model = {plan.model} is not a file for {plan.runtime}; such files end in "
                              f"{SUFFIXES[plan.runtime]}")  # fmt: skip
         if plan.clients < 1:
             raise BadSetting(f"clients = {plan.clients} must be at least 1")
         if not plan.methods or len(set(plan.methods)) < len(plan.methods):
-            raise BadSetting(f"methods must be one or more different ones, not {', '.join(plan.methods) or 'none'}")
+            raise BadSetting(f"methods must be one or more distinct names, not {', '.join(plan.methods) or 'none'}")
         for method in plan.methods:
             if plan.method(method).late.rule() != "lost":
-                raise BadSetting(f"method {method} counts late reports, and neither the bed's twin nor its tables know "
-                                 "of rounds that overlap; `fedbalancer run` has it, and Flower itself")  # fmt: skip
+                raise BadSetting(f"method {method} accepts late reports, which the test bed does not support; "
+                                 "use `fedbalancer run` or Flower")  # fmt: skip
         plan.devices()
         return plan
 
     @classmethod
     def read(cls, path: Path) -> BedPlan:
-        """The plan in a file."""
+        """Read a plan from its file."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             return cls(**{**content, "methods": tuple(content["methods"])})
@@ -88,19 +112,19 @@ class BedPlan:
             raise RunFolderError(f"{path} is not the plan of a test bed: {error}") from error
 
     def write(self) -> Path:
-        """Put the plan into its folder, for the processes of the bed and for the reader."""
+        """Write the plan into its folder and return the path."""
         path = Path(self.folder) / FILE
         write_json(path, asdict(self))
         return path
 
     @cached_property
     def loaded(self) -> Task:
-        """The task with as many clients as there are phones."""
+        """The task, with one client per phone."""
         return load_task(self.task, scale=self.scale, users=self.clients)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients, in the order in which they get their phones."""
+        """The clients, in the order of their phones."""
         return tuple(self.loaded.sizes)
 
     def settings(self, method: str) -> Settings:
@@ -110,15 +134,15 @@ class BedPlan:
         return resolve_spec(self._spec(name), self.loaded)[1]
 
     def devices(self) -> DeviceModel:
-        """How long every phone takes."""
+        """Return the latencies of the phones."""
         if self.phones:
-            return RecordedPhones(self.seed, handed_out(self.names, read_phones(Path(self.phones), self.seed)))
+            return RecordedPhones(self.seed, assign_phones(self.names, read_phones(Path(self.phones), self.seed)))
         task = self.loaded
         latency = task.latency if isinstance(task.latency, Mapping) else self.settings(self.methods[0]).latency
         return Phones(self.seed, resolve_latency(latency), Network(self.seed, floor=0.1))
 
     def model_bytes(self) -> int:
-        """What travels each way."""
+        """Return the bytes of the model on the wire."""
         from fedbalancer.training.trainer import TorchTrainer
 
         return self.loaded.model_bytes or TorchTrainer(self.loaded).layout.wire_bytes
@@ -127,11 +151,11 @@ class BedPlan:
         return Path(self.folder) / method / f"seed-{self.seed}"
 
     def phone_logs(self, method: str) -> Path:
-        """Where the phones write down what they do, until the run is over."""
+        """Return the folder of the phones' logs during a run."""
         return Path(self.folder) / "bed" / "phones" / method
 
     def clock(self) -> BedClock:
-        """Phone time. Where the network is real there is nothing to wait for: the bed runs in real time."""
+        """Return the phones' clock. With a shaped network the test bed runs in real time."""
         return BedClock(Path(self.folder) / "bed" / "clock", self.speed, self.in_real_time)
 
     @property
@@ -140,11 +164,11 @@ class BedPlan:
 
     @property
     def wakeups(self) -> Path:
-        """Where the processes of the bed ring each other."""
+        """Folder of the pipes through which processes wake each other."""
         return Path(self.folder) / "bed" / "pipes"
 
     def failure(self, method: str) -> Path:
-        """Where a server that fails says why."""
+        """Return the file in which a failed server writes the reason."""
         return Path(self.folder) / "bed" / f"{method}.failed"
 
     def _spec(self, method: str) -> RunSpec:

@@ -1,8 +1,8 @@
-"""SuperNodes that ask often, and client apps that stay loaded. All that the test bed uses of flwr's inside is here.
+"""SuperNodes that poll when woken, and client apps that stay loaded. Only this module uses flwr's private names.
 
-Flower starts a process a message, which loads torch anew: some three seconds of a core, where a phone at twenty times
-its speed takes one. Its SuperNodes also ask for messages every three seconds, which would be a minute of a phone's
-time. So a phone here is two processes that were forked when all was loaded: Flower's own SuperNode with `--isolation
+Flower starts one process per message, which imports torch each time: about three seconds of a core, where a phone at 20
+times its speed takes one. Its SuperNodes poll for messages every three seconds, which is a minute of a phone's time. A
+phone here is therefore two processes, forked after everything was loaded: Flower's own SuperNode with `--isolation
 process` and a shorter sleep, and a runner that does for every message what `flwr-clientapp` does for one.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 from fedbalancer.core.errors import MissingData
 from fedbalancer.flower.compat import ClientApp, Context, Error, Message
-from fedbalancer.paper.testbed.wakeups import WakeupPipe, wake
+from fedbalancer.paper.testbed.clock import WakeupPipe, wake
 
 try:
     from flwr.common.constant import ErrorCode, SubStatus
@@ -36,19 +36,26 @@ try:
     from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 except ImportError as error:
     raise MissingData(
-        f"the test bed needs flwr 1.41, whose inside it uses ({error}); install it: pip install 'flwr==1.41.*'"
+        f"the test bed needs flwr 1.41, whose private names it uses ({error}); install it: pip install 'flwr==1.41.*'"
     ) from error
 
 ASK_S, LOOK_S = 10.0, 0.05
-"""How often a SuperNode that nobody wakes asks the SuperLink for a message, and how often it looks whether its app has
-answered one."""
+"""Seconds between two polls of a SuperNode that is not woken, and between two checks for its app's reply."""
 
 _log = logging.getLogger("flwr.fedbalancer")
 
 
 def supernode(superlink: str, port: int, config: str, wake_runner: int, own_pipe: Path, server_pipe: Path) -> None:
-    """Be a SuperNode until the end. `wake_runner` is written to when there is a message for the runner, `own_pipe`
-    wakes us when there may be one for us, and we wake the server at its pipe when it has been answered."""
+    """Run a SuperNode until the process ends.
+
+    Args:
+        superlink: Address of the SuperLink.
+        port: Port for the runner.
+        config: Node configuration.
+        wake_runner: File descriptor that receives a byte per message for the runner.
+        own_pipe: Pipe that wakes this SuperNode.
+        server_pipe: Pipe that wakes the server after a reply.
+    """
     own = WakeupPipe(own_pipe)
 
     def sleep(seconds: float) -> None:
@@ -68,7 +75,7 @@ def supernode(superlink: str, port: int, config: str, wake_runner: int, own_pipe
 
 
 def runner(port: int, app: ClientApp, wake: int) -> None:
-    """Answer the messages of a SuperNode, one after the other, until it is gone."""
+    """Answer the messages of a SuperNode one by one until it ends."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     address = f"127.0.0.1:{port}"
@@ -76,13 +83,13 @@ def runner(port: int, app: ClientApp, wake: int) -> None:
         while os.read(wake, 1):
             task = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
             if task.HasField("task") and task.token:
-                # flwr ends a task that nobody waits for any more by an interrupt of this process.
+                # flwr interrupts this process to end a task that has expired.
                 with suppress(KeyboardInterrupt):
                     _answer(address, task.token, app)
 
 
 def _then(work: Callable[..., Any], do: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The function, and then something more with its result."""
+    """Return `work`, extended by a call of `do` with its result."""
 
     def done(*args: Any, **options: Any) -> Any:
         result = work(*args, **options)
@@ -93,7 +100,7 @@ def _then(work: Callable[..., Any], do: Callable[[Any], Any]) -> Callable[..., A
 
 
 def _answer(address: str, token: str, app: ClientApp) -> None:
-    """One message: pull it, let the app answer, push the answer."""
+    """Pull one message, run the app and push its reply."""
     with _client(address, token) as client:
         heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
         heartbeat.start()
@@ -101,10 +108,10 @@ def _answer(address: str, token: str, app: ClientApp) -> None:
         status, details = SubStatus.COMPLETED, ""
         try:
             message, context, _, _ = pull_task_input(client)
-            reply, details = _replied(app, message, context)
+            reply, details = _reply(app, message, context)
             status = SubStatus.FAILED if details else SubStatus.COMPLETED
             push_message(client, reply, context)
-        except Exception as error:  # the next message may do better
+        except Exception as error:  # the next message may succeed
             _log.exception("a message could not be answered")
             status, details = SubStatus.FAILED, repr(error)
         finally:
@@ -112,8 +119,8 @@ def _answer(address: str, token: str, app: ClientApp) -> None:
             heartbeat.stop()
 
 
-def _replied(app: ClientApp, message: Message, context: Context) -> tuple[Message, str]:
-    """The app's reply, or one that says how it failed."""
+def _reply(app: ClientApp, message: Message, context: Context) -> tuple[Message, str]:
+    """Return the app's reply, or an error reply and its reason."""
     try:
         return app(message=message, context=context), ""
     except Exception as error:

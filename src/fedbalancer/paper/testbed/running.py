@@ -1,4 +1,4 @@
-"""A bed while it runs: its processes, and one method after the other."""
+"""A running test bed: its processes, and its methods one after the other."""
 
 from __future__ import annotations
 
@@ -20,27 +20,34 @@ from fedbalancer.experiments.plan import BUDGET_METHOD
 from fedbalancer.experiments.rounds import Progress
 from fedbalancer.flower.federation import Federation, free_port
 from fedbalancer.paper.testbed.app import write_app
+from fedbalancer.paper.testbed.clock import SERVER, make_pipes
 from fedbalancer.paper.testbed.netns import HOST, Networks
 from fedbalancer.paper.testbed.phone_logs import Lag, gather, lag_of
 from fedbalancer.paper.testbed.plan import FILE, BedPlan
 from fedbalancer.paper.testbed.twin import FILE as TWIN
 from fedbalancer.paper.testbed.twin import Twin, read_rounds, twin
-from fedbalancer.paper.testbed.wakeups import SERVER, make_pipes
 from fedbalancer.reporting.results import load_run
 from fedbalancer.reporting.rule import final_accuracy, is_fedavg, select_evaluations
-from fedbalancer.store import ComparisonFile, read_manifest, status_of
+from fedbalancer.store import ComparisonFile, read_manifest, read_status
 
 LOOK_S, SILENCE_S = 0.5, 600.0
-"""How often the bed looks at a run, and after how many seconds without any news it gives up."""
+"""Seconds between two checks of a run, and without any progress until the run fails."""
 
 TRIES, EXPIRED = 5, "[/v1/runtime/pull-task-input][ApiError"
-"""How often a server app is started that Flower has given up, and what its log says then."""
+"""Attempts to start a server app that Flower has expired, and the log text by which that is recognised."""
 
 Listen = Callable[[JobEvent], None]
 
 
 class RunningBed:
-    """The processes of a bed, for as long as the stack is open."""
+    """The processes of a test bed, as long as the stack is open.
+
+    Args:
+        plan: The plan.
+        stack: Ends the processes when it closes.
+        listen: Called with the progress of every method.
+        stopped: Returns whether the user has interrupted the test bed.
+    """
 
     def __init__(self, plan: BedPlan, stack: ExitStack, listen: Listen, stopped: Callable[[], bool]) -> None:
         self.plan, self.listen, self.stopped = plan, listen, stopped
@@ -64,13 +71,13 @@ class RunningBed:
         self.federation.start("phones", command)
 
     def order(self) -> list[str]:
-        """Who gives the budget comes first, then the other FedAvg variants, which give the target."""
+        """Return the methods: first the one that sets the budget, then other FedAvg variants, which set the target."""
         methods = self.plan.methods
         first = BUDGET_METHOD if BUDGET_METHOD in methods else methods[0]
         return sorted(methods, key=lambda method: (method != first, not is_fedavg(method), methods.index(method)))
 
     def run(self, method: str) -> None:
-        """One method from start to end, and what is to be learnt from it."""
+        """Run one method and evaluate it."""
         config = f'plan="{Path(self.plan.folder) / FILE}" method={json.dumps(method)}'
         is_reference = is_fedavg(method) or not any(map(is_fedavg, self.plan.methods))
         target = 0.0 if is_reference else self.target
@@ -91,12 +98,11 @@ class RunningBed:
         if self.stopped():
             self.listen(JobEvent((method, self.plan.seed), "stopped"))
             return
-        self._learn(method, is_reference, self.clock.stood_s() - stood_s)
+        self._evaluate(method, is_reference, self.clock.stood_s() - stood_s)
         self.listen(JobEvent((method, self.plan.seed), "done"))
 
     def _expired(self, method: str, before: int) -> bool:
-        """Wait until the server app has begun, or until Flower has given it up because it took too long to load, as
-        happens on a machine that is very busy; then it can be started again."""
+        """Wait until the server app has started; return whether Flower has expired it, as on a very busy machine."""
         run = self.plan.run_folder(method) / "manifest.json"
         while not (self.stopped() or run.is_file()):
             self._check_alive(method)
@@ -106,18 +112,18 @@ class RunningBed:
         return False
 
     def _wait(self, method: str) -> None:
-        """Until the run is over; tells how it gets on."""
+        """Wait for the end of a run and report its progress."""
         run, news_s, said = self.plan.run_folder(method), time.monotonic(), ""
         while not self.stopped():
             self._check_alive(method)
-            status = status_of(run)
+            status = read_status(run)
             if status in ("done", "failed"):
                 break
             if (progress := self._progress(run)) is not None and repr(progress) != said:
                 news_s, said = time.monotonic(), repr(progress)
                 self.listen(JobEvent((method, self.plan.seed), "running", progress))
             if time.monotonic() - news_s > SILENCE_S:
-                raise MissingData(f"{method}: nothing has happened for {SILENCE_S:.0f} s; see {self.federation.folder}")
+                raise MissingData(f"{method}: no progress for {SILENCE_S:.0f} s; see {self.federation.folder}")
             time.sleep(LOOK_S)
         if not self.stopped() and status == "failed":
             raise MissingData(f"{method} failed: {read_manifest(run)['why']}")
@@ -133,7 +139,7 @@ class RunningBed:
             raise MissingData(f"{method} failed: {failure.read_text(encoding='utf-8').strip()}")
 
     def _progress(self, run: Path) -> Progress | None:
-        """How far a run has come, by its log."""
+        """Return the progress of a run, from its log."""
         closed = [event for event in _events(run) if event["event"] == "round closed"]
         if not closed:
             return None
@@ -143,8 +149,8 @@ class RunningBed:
         share = clock_s / self.budget_s if self.budget_s else closed[-1]["round"] / rounds
         return Progress(closed[-1]["round"], clock_s, float(seen[-1]) if seen else None, min(share, 1.0))
 
-    def _learn(self, method: str, is_reference: bool, stood_s: float) -> None:
-        """The budget and the target of those that follow, the twin and the lag."""
+    def _evaluate(self, method: str, is_reference: bool, stood_s: float) -> None:
+        """Compute budget and target for the next methods, and twin and lag of this one."""
         run, settings = self.plan.run_folder(method), self.plan.settings(method)
         if not self.budget_s:
             self.budget_s = float(pl.read_parquet(run / "rounds.parquet", glob=False)["end_s"].max())  # type: ignore[arg-type]
@@ -161,7 +167,7 @@ class RunningBed:
         write_json(run / TWIN, {**self.twins[method].to_json(), "lag": self.lags[method].to_json()})
 
     def _write_comparison(self) -> None:
-        """comparison.json, by which `fedbalancer report` knows the folder."""
+        """Write comparison.json for `fedbalancer report`."""
         plan = self.plan
         ComparisonFile(
             methods=tuple(plan.methods),
@@ -176,7 +182,7 @@ class RunningBed:
 
 
 def _bandwidths(plan: BedPlan) -> list[float]:
-    """Bits a second at which the model takes the seconds that it takes on the phone, at the bed's speed."""
+    """Return the bandwidths at which the model takes each phone's seconds, at the test bed's speed."""
     size, devices = plan.model_bytes(), plan.devices()
     return [8 * size * plan.speed / (devices.expected_network_s(client, size, size) / 2) for client in plan.names]
 

@@ -1,11 +1,11 @@
-"""The twin of a bed: the simulator's clock, fed with the latencies that the bed measured.
+"""The twin of a test bed: the simulator's clock with the latencies that the test bed measured.
 
-For every round that the bed ran, the plan (cohort, deadline, quorum) is the bed's; who finishes, after how many epochs
-and when the round closes is worked out by the code of the simulator (`engine/attempts.py`) from what each phone's
-network and batches took. The difference to what the bed saw is the error of the simulator, and of the bed.
+For every round of the test bed the twin takes its plan (cohort, deadline, quorum). The simulator's code
+(`simulation/attempts.py`) then computes who finishes, after how many epochs, and when the round closes, from each
+phone's measured network and batch times. The difference is the error of the simulator and of the test bed.
 
-What the two cannot agree on: a simulated phone knows how long its upload will take and fits its epochs to it, a phone
-of the bed expects the mean of its last ways.
+One difference is inherent: a simulated phone knows how long its upload will take; a phone of the test bed expects the
+mean of its last transfers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,15 @@ FILE = "twin.json"
 
 @dataclass(frozen=True, eq=False)
 class BedRound:
-    """One round as the bed ran it: the plan, who completed, the seconds it took, and one row per phone (`client`,
-    `download_s`, `upload_s`, `batch_s`, `forward_s`, `samples`). Phones that never got the order have no row."""
+    """One round of the test bed.
+
+    Args:
+        plan: Cohort, order and quorum.
+        completed: Clients that completed.
+        seconds: Duration of the round.
+        phones: One row per phone that received its order: `client`, `download_s`, `upload_s`, `batch_s`, `forward_s`,
+            `samples`.
+    """
 
     plan: RoundPlan
     completed: frozenset[str]
@@ -43,7 +50,7 @@ class BedRound:
 
 @dataclass(frozen=True)
 class TwinRound:
-    """What the twin says of a round, beside what the bed saw."""
+    """One round as predicted by the twin (`twin_*`) and as measured (`bed_*`)."""
 
     round: int
     clients: int
@@ -56,8 +63,15 @@ class TwinRound:
 
 @dataclass(frozen=True)
 class Twin:
-    """The error of the twin over a run: the share of clients whose completion it got right, the mean absolute error of
-    a round's seconds, its mean (over 0: the bed was slower) and that of the whole run, both as shares of the bed's."""
+    """The twin's error over a run.
+
+    `agreement` is the share of clients whose completion it predicts. `mean_error_s` is the mean absolute error of a
+    round's seconds, and `mean_error_share` the same as a share of the measured seconds. `clock_error_share` is the
+    error of the whole run's seconds (above 0: the test bed was slower).
+
+    Args:
+        rounds: The compared rounds.
+    """
 
     rounds: tuple[TwinRound, ...]
 
@@ -86,7 +100,7 @@ class Twin:
         }  # fmt: skip
 
     def words(self) -> str:
-        """For people."""
+        """Return one sentence for people."""
         return (
             f"the simulator predicts {self.agreement:.1%} of the completions, the seconds of a round within "
             f"{self.mean_error_s:.1f} s ({self.mean_error_share:.1%}) and the clock of the run within "
@@ -95,17 +109,17 @@ class Twin:
 
 
 def twin(rounds: Iterable[BedRound], work: WorkPolicy) -> Twin:
-    """The twin of these rounds, under a method's work policy."""
+    """Return the twin of these rounds for a method's work policy."""
     return Twin(tuple(_twin_round(bed, work) for bed in rounds))
 
 
 def _twin_round(bed: BedRound, work: WorkPolicy) -> TwinRound:
     plan = replace(bed.plan, cohort=tuple(bed.phones["client"].to_list()))
     columns = {name: bed.phones[name].to_numpy() for name in ("batch_s", "download_s", "upload_s", "forward_s")}
-    # The forward pass was measured: it goes before the training as the download does.
+    # The measured forward pass precedes the training, as the download does.
     draws = DeviceDraws(columns["batch_s"], columns["download_s"] + columns["forward_s"], columns["upload_s"])
     clients = [
-        ClientRound(ClientPolicies(work=work), plan.order, client, samples, ClientMemory())  # of which it trains all
+        ClientRound(ClientPolicies(work=work), plan.order, client, samples, ClientMemory())  # trains all of them
         for client, samples in zip(plan.cohort, bed.phones["samples"].to_list(), strict=True)
     ]
     attempts = simulate_attempts(clients, draws, plan.order, RoundClock(AlwaysOn(), 0.0))
@@ -118,12 +132,12 @@ def _twin_round(bed: BedRound, work: WorkPolicy) -> TwinRound:
 
 
 def read_rounds(run: Path, phones: pl.DataFrame, order: Order) -> Iterator[BedRound]:
-    """The rounds of a run folder of the bed, with what its phones wrote down; `order` has what all rounds share."""
+    """Yield the rounds of a test-bed run folder, with its phones' logs; `order` has what all rounds share."""
     rounds, clients = (pl.read_parquet(run / f"{name}.parquet", glob=False) for name in ("rounds", "clients"))
     events = _events(run / "log.jsonl")
     planned = {event["round"]: event for event in events if event["event"] == "round"}
     closed = {event["round"]: event for event in events if event["event"] == "round closed"}
-    measured = with_measured_ways(phones, clients)
+    measured = with_measured_transfers(phones, clients)
     for row in rounds.iter_rows(named=True):
         number, mine = row["round"], pl.col("round") == row["round"]
         of_round = replace(order, round=number, loss_threshold=row["loss_threshold"], deadline_s=row["deadline_s"])
@@ -135,9 +149,11 @@ def read_rounds(run: Path, phones: pl.DataFrame, order: Order) -> Iterator[BedRo
         )
 
 
-def with_measured_ways(phones: pl.DataFrame, clients: pl.DataFrame) -> pl.DataFrame:
-    """The phones' rows with the network as it was: of a report that arrived in time by the server's clock, of another
-    by when the phone sent it. Both ways take half."""
+def with_measured_transfers(phones: pl.DataFrame, clients: pl.DataFrame) -> pl.DataFrame:
+    """Replace the phones' network times by measured ones: the server's for reports in time, the phones' for others.
+
+    Download and upload each take half.
+    """
     arrived = clients.filter(pl.col("outcome") == "completed").select(
         "round", "client", arrived_s=pl.col("download_s") + pl.col("upload_s")
     )

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import BelowOne, Step
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import mean_update
 
@@ -35,17 +37,17 @@ def stepped(state: ServerState, moments: Moments, eta: float, tau: float) -> Wei
 
 
 @dataclass(frozen=True)
-class FedAdam:
+class FedAdam(Aggregator):
     """m = b1 m + (1 - b1) D, v = b2 v + (1 - b2) D^2, x += eta' m / (sqrt(v) + tau), with D the mean update.
 
     Departures, both as in Flower: v starts at 0 (in the paper at least at tau^2), and eta' = eta sqrt(1 - b2^(r + 1)) /
     (1 - b1^(r + 1)) corrects for that in early rounds.
     """
 
-    eta: float = 0.01
-    beta_1: float = 0.9
-    beta_2: float = 0.99
-    tau: float = 1e-3
+    eta: Step = 0.01
+    beta_1: BelowOne = 0.9
+    beta_2: BelowOne = 0.99
+    tau: Step = 1e-3
 
     def init(self, setup: Setup) -> Moments:
         return Moments.none_yet()
@@ -63,16 +65,16 @@ class FedAdam:
 
 
 @dataclass(frozen=True)
-class FedYogi:
+class FedYogi(Aggregator):
     """m = b1 m + (1 - b1) D, v -= (1 - b2) D^2 sign(v - D^2), x += eta m / (sqrt(v) + tau), with D the mean update.
 
     Departure, as in Flower: v starts at 0.
     """
 
-    eta: float = 0.01
-    beta_1: float = 0.9
-    beta_2: float = 0.99
-    tau: float = 1e-3
+    eta: Step = 0.01
+    beta_1: BelowOne = 0.9
+    beta_2: BelowOne = 0.99
+    tau: Step = 1e-3
 
     def init(self, setup: Setup) -> Moments:
         return Moments.none_yet()
@@ -89,14 +91,14 @@ class FedYogi:
 
 
 @dataclass(frozen=True)
-class FedAdagrad:
+class FedAdagrad(Aggregator):
     """v += D^2, x += eta D / (sqrt(v) + tau), with D the mean update.
 
     Without momentum (the paper's beta_1 = 0), as in its experiments. Departure, as in Flower: v starts at 0.
     """
 
-    eta: float = 0.01
-    tau: float = 1e-3
+    eta: Step = 0.01
+    tau: Step = 1e-3
 
     def init(self, setup: Setup) -> Moments:
         return Moments.none_yet()

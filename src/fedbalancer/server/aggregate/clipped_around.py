@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from fedbalancer.core.contracts import Aggregator, Wrapping
+from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import AtLeastOne, Weight
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.server.aggregate.mean import WeightedMean, in_order, mean_update
 from fedbalancer.server.loss_increase_ratio import loss_increase_ratio
 
@@ -29,7 +31,7 @@ class ClippedState:
 
 
 @dataclass(frozen=True)
-class ClippedAround(Wrapping):
+class ClippedAround(Wrapping, Aggregator):
     """Ours, for `+robust`: centred clipping (Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust
     Optimization", ICML 2021) before another aggregation. Every update is drawn towards the last step until it is no
     further from it than the median update is, and no client weighs more than `most_weight` times the median client;
@@ -41,25 +43,17 @@ class ClippedAround(Wrapping):
     and the last rounds is not clipped but named and left out (`cohort_faults`), and its sender sits out.
     """
 
-    slot: ClassVar[str] = "aggregate"
-
     inner: Aggregator = field(default_factory=WeightedMean)
-    most_norm: float = 10.0
-    most_weight: float = 3.0
-    worse_power: float = 4.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.worse_power < np.inf:
-            raise ValueError(f"worse_power = {self.worse_power} must be a number of at least 0")
-        if not (self.most_norm >= 1 and self.most_weight >= 1):
-            raise ValueError(f"most_norm = {self.most_norm} and most_weight = {self.most_weight} must be at least 1")
+    most_norm: AtLeastOne = 10.0
+    most_weight: AtLeastOne = 3.0
+    worse_power: Weight = 4.0
 
     def init(self, setup: Setup) -> ClippedState:
         return ClippedState(self.inner.init(setup))
 
     def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
         """Updates that are far longer than usual, and what the wrapped policy finds."""
-        found = dict(super().cohort_faults(state, reports))
+        found = dict(self.inner.cohort_faults(self.unwrapped(state), reports))
         norms = {report.client: _norm(report.update) for report in reports}
         usual = [*state.aggregate.norms, *([float(np.median(list(norms.values())))] if len(norms) >= ENOUGH else [])]
         most = self.most_norm * float(np.median(usual)) if usual else np.inf

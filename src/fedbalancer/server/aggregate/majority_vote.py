@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import Bounds
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import in_order
 
 
 @dataclass(frozen=True)
-class MajorityVote(Stateless):
+class MajorityVote(Aggregator):
     """Every parameter moves by one fixed step in the direction that most clients voted for; where as many voted for
     either it stays. Every client has one vote (Bernstein et al., "signSGD with Majority Vote is Communication
     Efficient and Fault Tolerant", ICLR 2019).
@@ -25,7 +26,7 @@ class MajorityVote(Stateless):
 
     counts_votes: ClassVar[bool] = True
 
-    step: float | None = None
+    step: Annotated[float, Bounds(gt=0)] | None = None
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         step = setup.learning_rate if self.step is None else self.step

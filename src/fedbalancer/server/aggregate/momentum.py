@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import BelowOne, Step
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import mean_update
 
@@ -19,12 +21,12 @@ class Velocity:
 
 
 @dataclass(frozen=True)
-class ServerMomentum:
+class ServerMomentum(Aggregator):
     """v = beta v + D, x += eta v, with D the mean update (Hsu et al., "Measuring the Effects of Non-Identical Data
     Distribution for Federated Visual Classification", 2019)."""
 
-    beta: float = 0.9
-    eta: float = 1.0
+    beta: BelowOne = 0.9
+    eta: Step = 1.0
 
     def init(self, setup: Setup) -> Velocity:
         return Velocity(np.zeros(0))

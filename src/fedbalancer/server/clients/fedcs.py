@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, ClientSelector, Private
+from fedbalancer.core.fields import Multiple
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import IndexArray, ServerState, Setup
 from fedbalancer.server.clients.draws import smallest
@@ -15,7 +16,7 @@ from fedbalancer.server.expected import expected_s
 
 
 @dataclass(frozen=True)
-class FedCS(Stateless):
+class FedCS(ClientSelector):
     """`candidates` K random clients tell what time they will need (the paper's resource request); the K fastest of them
     take part.
 
@@ -29,7 +30,7 @@ class FedCS(Stateless):
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    candidates: float = 2.0
+    candidates: Multiple = 2.0
 
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))

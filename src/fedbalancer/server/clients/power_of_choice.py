@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
+from fedbalancer.core.fields import Multiple
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.clients.draws import in_proportion, smallest
@@ -22,7 +23,7 @@ class PowerOfChoiceState:
 
 
 @dataclass(frozen=True)
-class PowerOfChoice:
+class PowerOfChoice(ClientSelector):
     """d = `candidates` K clients are drawn without replacement in proportion to their data; the K of them with the
     highest local loss take part.
 
@@ -37,7 +38,7 @@ class PowerOfChoice:
     needs_losses: ClassVar[bool] = True
     reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
-    candidates: float = 2.0
+    candidates: Multiple = 2.0
 
     def init(self, setup: Setup) -> PowerOfChoiceState:
         return PowerOfChoiceState(np.zeros(len(setup.ledger.clients), dtype=np.bool_))

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import NonzeroShare
 from fedbalancer.core.types import IndexArray, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import completion_s
 
 
 @dataclass(frozen=True)
-class KthFastest(Stateless):
+class KthFastest(DeadlinePolicy):
     """The time that the k-th fastest of n selected clients is expected to take for its transfer and `epochs` epochs
     over all its data, with k a `share` of n (Zhang et al., "TimelyFL: Heterogeneity-aware Asynchronous Federated
     Learning with Adaptive Partial Training", CVPR workshops 2023). Clients fit their work to it: faster ones do more
@@ -26,7 +27,7 @@ class KthFastest(Stateless):
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    share: float = 0.5
+    share: NonzeroShare = 0.5
     epochs: float = 1.0
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:

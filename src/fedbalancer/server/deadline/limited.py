@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private, Wrapping
+from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import AtLeastOne, Share
 from fedbalancer.core.types import (
     FORWARD_PASS_EPOCHS,
     RECENT_COUNTS,
@@ -21,6 +22,7 @@ from fedbalancer.core.types import (
     Timings,
     batches_per_epoch,
 )
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.server.deadline.peak import PeakDeadline
 from fedbalancer.server.expected import completion_s
 
@@ -43,7 +45,7 @@ class LimitedState:
 
 
 @dataclass(frozen=True)
-class LimitedDeadline(Wrapping):
+class LimitedDeadline(Wrapping, DeadlinePolicy):
     """Ours, for `+robust`: limits the deadline of another policy and feeds that policy measured times.
 
     The deadline is long enough for a share `floor` of the cohort to finish one epoch, and changes by at most the factor
@@ -55,24 +57,14 @@ class LimitedDeadline(Wrapping):
     long for an epoch. The batch latencies from before its first report are where the estimate starts.
     """
 
-    slot: ClassVar[str] = "deadline"
     own_reactions: ClassVar[frozenset[Private]] = NOTHING
 
     inner: DeadlinePolicy = field(default_factory=PeakDeadline)
-    floor: float = 0.8
-    rate: float = 1.5
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.floor <= 1 <= self.rate):
-            raise ValueError(f"floor = {self.floor} must be from 0 to 1, and rate = {self.rate} at least 1")
+    floor: Share = 0.8
+    rate: AtLeastOne = 1.5
 
     def init(self, setup: Setup) -> LimitedState:
         return LimitedState(self.inner.init(setup))
-
-    def retime(self, setup: Setup, own: LimitedState) -> LimitedState:
-        """The state with T of the other policy computed again, if it has one."""
-        retime = getattr(self.inner, "retime", None)
-        return own if retime is None else replace(own, inner=retime(setup, own.inner))
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         own, seen = state.deadline, self.unwrapped(state)

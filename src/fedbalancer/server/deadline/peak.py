@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from fedbalancer.core.contracts import LOSSES, NOTHING, Private
+from fedbalancer.core.contracts import LOSSES, NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import Bounds, Seconds, Share
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import completion_s, mean_completion_s, whole_seconds
 
@@ -38,7 +39,7 @@ class PeakState:
 
 
 @dataclass(frozen=True)
-class PeakDeadline:
+class PeakDeadline(DeadlinePolicy):
     """ddl = dl + (dh - dl) ddlr, with dl and dh the deadlines of peak DDL-E at one and at E epochs.
 
     As published: where a few clients are much faster than the rest, dl may exceed dh.
@@ -53,9 +54,9 @@ class PeakDeadline:
 
     counts: Literal["recent", "over"] = "recent"
     grid: Literal["integer", "continuous"] = "integer"
-    gate: float = 0.5
-    gate_clients: int = 200
-    guard_s: float = 10.0
+    gate: Share = 0.5
+    gate_clients: Annotated[int, Bounds(ge=0)] = 200
+    guard_s: Seconds = 10.0
 
     @property
     def needs_losses(self) -> bool:

@@ -6,17 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import NonzeroShare
 from fedbalancer.core.types import IndexArray, ServerState, Setup
 
 
 @dataclass(frozen=True)
-class WaitForShare(Stateless):
+class WaitForShare(DeadlinePolicy):
     """The round closes when int(share n) of n clients have reported: all of them for WaitForAll, .8 for SmartPC."""
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    share: float = 1.0
+    share: NonzeroShare = 1.0
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         # The guard against 0.8 * 5 = 3.9999... is smaller than any share of a cohort.
@@ -24,7 +25,7 @@ class WaitForShare(Stateless):
 
 
 @dataclass(frozen=True)
-class FirstReports(Stateless):
+class FirstReports(DeadlinePolicy):
     """The round closes at the K-th report, or at the last one of a smaller cohort. For client selectors that invite
     more than K to be rid of the slowest (Oort's over-commitment)."""
 

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, PacePolicy, Private
+from fedbalancer.core.fields import Rounds, Share
 from fedbalancer.core.types import RoundResult, ServerState, Setup
 from fedbalancer.server.pace.utility import round_utility
 
@@ -23,7 +24,7 @@ class PaceState:
 
 
 @dataclass(frozen=True)
-class RatioControl:
+class RatioControl(PacePolicy):
     """Every `w` rounds: if the past w rounds' utility exceeds the last w rounds', training is stable, so select more
     sharply (ltr + lss) and wait less (ddlr - dss); otherwise the reverse. Both are clipped to [0, 1].
 
@@ -36,9 +37,9 @@ class RatioControl:
     needs_losses: ClassVar[bool] = True
     reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
-    w: int = 20
-    lss: float = 0.05
-    dss: float = 0.05
+    w: Rounds = 20
+    lss: Share = 0.05
+    dss: Share = 0.05
 
     def init(self, setup: Setup) -> PaceState:
         return PaceState()

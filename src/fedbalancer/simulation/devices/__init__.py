@@ -1,10 +1,21 @@
-"""How fast devices are, how fast their network is, and when they may work."""
+"""Device models and availability: how fast devices and their networks are, and when devices may work."""
 
-from fedbalancer.simulation.devices.availability import AlwaysOn, Traces, read_traces
-from fedbalancer.simulation.devices.many import DeviceDraw, DeviceDraws
-from fedbalancer.simulation.devices.network import PROFILES, Network
-from fedbalancer.simulation.devices.phones import CLASS_WEIGHTS, LATENCY_MS, Phones, resolve_latency, spread_latency
-from fedbalancer.simulation.devices.replay import Replay
+from fedbalancer.simulation.devices.availability import AlwaysOn, Traces, are_available, read_traces
+from fedbalancer.simulation.devices.models import (
+    CLASS_WEIGHTS,
+    LATENCY_MS,
+    PROFILES,
+    DeviceDraw,
+    DeviceDraws,
+    Network,
+    Phones,
+    Replay,
+    draw_devices,
+    estimate_network_s,
+    resolve_latency,
+    sample_batch_s,
+    spread_latency,
+)
 from fedbalancer.simulation.devices.trace_files import CleaningReport
 
 __all__ = [
@@ -19,7 +30,11 @@ __all__ = [
     "Phones",
     "Replay",
     "Traces",
+    "are_available",
+    "draw_devices",
+    "estimate_network_s",
     "read_traces",
     "resolve_latency",
+    "sample_batch_s",
     "spread_latency",
 ]

@@ -1,15 +1,15 @@
-"""Reading and cleaning files of availability traces; the format is in `availability`.
+"""Reads and cleans files of availability traces; `availability` describes the format.
 
-The recordings of real phones that we know (about 3,460 users, some 35,000 intervals) cover two days from second 0; a
-sixth of the intervals is empty, and a few phones had a clock that was years behind. So, interval by interval:
+The known recordings of real phones (about 3,460 users and 35,000 intervals) cover two days from second 0. A sixth of
+their intervals is empty, and a few phones had a clock that was years behind. Cleaning therefore has five steps:
 
-1. not finite, empty or reversed: dropped.
-2. an end more than a year from second 0: dropped whole. One of the two times is from a wrong clock. Clipping would keep
-   an interval of which nobody knows how long it was, and grant such a phone days without a pause.
-3. the period: whole days, as few as hold the ends of 99 % of what is left (stragglers must not stretch it: phones would
-   seem to sleep through the days that hardly anybody recorded).
-4. what sticks out of [0, period) is clipped; what is outside is dropped.
-5. overlapping and touching intervals are merged; users left without any are dropped.
+1. Drop intervals that are not finite, empty or reversed.
+2. Drop intervals with a time more than a year from second 0: one of their two times comes from a wrong clock, so their
+   length is unknown. Clipping them would give such a phone days without a pause.
+3. Choose the period: the fewest whole days that contain the ends of 99% of the remaining intervals. A few stragglers
+   must not add days that hardly any phone recorded.
+4. Clip intervals to [0, period), and drop those outside.
+5. Merge overlapping and touching intervals, and drop users without any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 
 from fedbalancer.core.errors import BadData, MissingData, UnknownName
 from fedbalancer.core.types import FloatArray
-from fedbalancer.simulation.devices.intervals import merged
+from fedbalancer.simulation.devices.intervals import merge_intervals
 
 DAY_S = 86400.0
 YEAR_S = 366 * DAY_S
@@ -35,8 +35,20 @@ _PERIOD_QUANTILE = 0.99
 
 @dataclass(frozen=True)
 class CleaningReport:
-    """What a file held and what became of it. Users without interval are those that came with none and those that
-    lost all; `clipped` intervals are kept shortened, `merged` ones went into a neighbour."""
+    """Counts of what a file contained and what was cleaned.
+
+    Args:
+        users: Users in the file.
+        users_dropped: Users without any usable interval.
+        intervals: Intervals in the file.
+        not_finite: Intervals dropped because a time is not finite.
+        empty: Intervals dropped because they are empty.
+        reversed: Intervals dropped because they end before they start.
+        years_off: Intervals dropped because a time is more than a year from second 0.
+        outside: Intervals dropped because they lie outside the period.
+        clipped: Intervals shortened to the period.
+        merged: Intervals merged into a neighbour.
+    """
 
     users: int
     users_dropped: int
@@ -51,7 +63,17 @@ class CleaningReport:
 
 
 def load_intervals(path: str | Path) -> dict[str, FloatArray]:
-    """The file as it is, one array [k, 2] per id; `BadData` names file, id and index of what is malformed."""
+    """Read a file without cleaning it.
+
+    Args:
+        path: A JSON file, or a member of a zip file as `archive.zip:member`.
+
+    Returns:
+        One array of shape (k, 2) per id.
+
+    Raises:
+        BadData: If the file is malformed; the message names file, id and index.
+    """
     try:
         content = json.loads(_read(str(path)))
     except (ValueError, RecursionError) as error:
@@ -64,7 +86,15 @@ def load_intervals(path: str | Path) -> dict[str, FloatArray]:
 
 
 def clean(raw: Mapping[str, FloatArray], period_s: float | None) -> tuple[dict[str, FloatArray], float, CleaningReport]:
-    """Usable intervals per id, the period, and what was dropped: the five steps at the top of this file."""
+    """Clean traces in the five steps described at the top of this file.
+
+    Args:
+        raw: Intervals per id, as `load_intervals` returns them.
+        period_s: Period in seconds. Default: chosen in step 3.
+
+    Returns:
+        The usable intervals per id, the period, and the counts of what was cleaned.
+    """
     every = np.concatenate([np.empty((0, 2)), *raw.values()])
     owner = np.repeat(np.arange(len(raw)), [len(rows) for rows in raw.values()])
     finite = np.isfinite(every).all(axis=1)
@@ -74,7 +104,7 @@ def clean(raw: Mapping[str, FloatArray], period_s: float | None) -> tuple[dict[s
     inside = near & (every[:, 0] < period_s) & (every[:, 1] > 0)
     clipped = np.clip(every, 0, period_s)
     parts = np.split(clipped[inside], np.searchsorted(owner[inside], np.arange(1, len(raw))))
-    kept = {user: merged(rows) for user, rows in zip(raw, parts, strict=False) if len(rows)}
+    kept = {user: merge_intervals(rows) for user, rows in zip(raw, parts, strict=False) if len(rows)}
     report = CleaningReport(
         users=len(raw),
         users_dropped=len(raw) - len(kept),
@@ -109,7 +139,7 @@ def _rows(path: str | Path, user: str, rows: object) -> FloatArray:
 def _float(value: int | float) -> float:
     try:
         return float(value)
-    except OverflowError:  # JSON has integers of any length; such a time is dropped with the infinite ones
+    except OverflowError:  # a huge JSON integer counts as infinite, and is dropped
         return math.inf
 
 
@@ -119,11 +149,11 @@ def _short(value: object) -> str:
 
 
 def _read(path: str) -> bytes:
-    """The bytes of a file, or of a member of a zip written as `archive.zip:member`."""
+    """Return the bytes of a file, or of a member of a zip file written as `archive.zip:member`."""
     head, colon, member = path.partition(".zip:")
     archive = Path(head + ".zip" if colon else path)
     if not archive.is_file():
-        raise MissingData(f"there is no file {archive}; give a trace file as FILE.json or ARCHIVE.zip:FILE.json")
+        raise MissingData(f"there is no file {archive}; name a trace file as FILE.json or ARCHIVE.zip:FILE.json")
     try:
         if not (colon or zipfile.is_zipfile(archive)):
             return archive.read_bytes()

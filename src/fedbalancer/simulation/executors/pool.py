@@ -1,4 +1,4 @@
-"""A pool of processes on this machine, one thread each."""
+"""The executor that trains in a pool of processes on this machine."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ from typing import Any
 
 import cloudpickle
 
-from fedbalancer.core.contracts import Trainer
+from fedbalancer.core.interfaces import Trainer
 from fedbalancer.core.processes import become_worker, process_context, without_main
 from fedbalancer.core.types import Weights
 from fedbalancer.core.watchdog import LOOK_EVERY_S, Watchdog
-from fedbalancer.simulation.executors.distributed import DistributedExecutor
+from fedbalancer.simulation.executors.distributed import Answer, DistributedExecutor, Worker
 from fedbalancer.simulation.executors.shared_memory import SharedValue
-from fedbalancer.simulation.executors.worker import Answer, Worker
 
 
 class PoolExecutor(DistributedExecutor):
-    """`workers` processes, each with a trainer of its own, that live until `close`. Pipes carry questions and answers,
-    shared memory the weights and updates in them."""
+    """Trains in processes of one thread each, which live until `close`.
+
+    Pipes carry requests and answers; shared memory carries their weights and updates.
+
+    Args:
+        make_trainer: Makes the trainer of each process.
+        workers: Number of processes.
+        sizes: Number of samples of each client, to predict costs. Default: all clients are equal.
+    """
 
     def __init__(
         self, make_trainer: Callable[[], Trainer], workers: int, sizes: Mapping[str, int] | None = None
@@ -34,6 +40,7 @@ class PoolExecutor(DistributedExecutor):
         super().__init__(workers, sizes)
 
     def close(self) -> None:
+        """End all processes."""
         for worker in list(self._processes):
             self._end(worker)
         self._make_trainer.close()
@@ -51,12 +58,12 @@ class PoolExecutor(DistributedExecutor):
         if worker in self._processes:
             self._pipes.pop(worker).close()
             process = self._processes.pop(worker)
-            process.kill()  # it holds nothing that anyone would miss
+            process.kill()  # it holds no state
             process.join()
             process.close()
 
     @contextmanager
-    def _shared(self, weights: Weights | None) -> Iterator[SharedValue]:
+    def _share(self, weights: Weights | None) -> Iterator[SharedValue]:
         shared = SharedValue(weights)
         try:
             yield shared
@@ -68,18 +75,18 @@ class PoolExecutor(DistributedExecutor):
             self._pipes[worker].send_bytes(cloudpickle.dumps((verb, items)))
             shared.send(self._pipes[worker], self._processes[worker].pid)
         except OSError:
-            pass  # it has died, which `_answers` will tell
+            pass  # it has died, which `_answers` reports
 
     def _answers(self, timeout_s: float | None) -> list[tuple[int, Answer | None]]:
         ready = connection.wait(list(self._pipes.values()), LOOK_EVERY_S if timeout_s is None else timeout_s)
         while not ready and timeout_s is None:
             pids = {worker: process.pid for worker, process in self._processes.items()}
-            self._watchdog.look(pids.values(), [pids[worker] for worker in self._busy])  # who is killed has answered
+            self._watchdog.look(pids.values(), [pids[worker] for worker in self._busy])  # a killed one is ready below
             ready = connection.wait(list(self._pipes.values()), LOOK_EVERY_S)
-        return [(worker, _answer(pipe)) for worker, pipe in list(self._pipes.items()) if pipe in ready]
+        return [(worker, _receive_answer(pipe)) for worker, pipe in list(self._pipes.items()) if pipe in ready]
 
 
-def _answer(pipe: Any) -> Answer | None:
+def _receive_answer(pipe: Any) -> Answer | None:
     try:
         answer: Answer = SharedValue.receive(pipe)
     except (EOFError, OSError):
@@ -88,7 +95,12 @@ def _answer(pipe: Any) -> Answer | None:
 
 
 def serve(pipe: Any, make_trainer: SharedValue) -> None:
-    """The life of a worker process: it ends when the driver closes the pipe or is gone."""
+    """Run a worker process until the driver closes the pipe or ends.
+
+    Args:
+        pipe: Receives requests and sends answers.
+        make_trainer: The function that makes the trainer.
+    """
     become_worker()
     worker = Worker()
     answer = worker.start(lambda: make_trainer.value)

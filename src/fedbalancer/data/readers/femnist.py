@@ -1,0 +1,168 @@
+"""Readers for FEMNIST and its stand-ins.
+
+- LEAF's JSON: x has 784 grey values from 0 (ink) to 1 (paper) per image, y is a class from 0 to 61.
+- `digits`: MNIST with the writer of each image. The `.npz` file has x (uint8, n x 28 x 28, ink is 255), y and writer.
+  MNIST's own split into 60,000 and 10,000 images is a split by user: no writer is in both.
+- `strokes`: characters drawn with a pen (T. E. de Campos et al., "Character recognition in natural images", VISAPP
+  2009: the Chars74K data, part "hnd"). The file is {character: [drawing of writer 0, drawing of writer 1, ...]}. A
+  drawing is a list of strokes, a stroke is a list of points [x, y] with y downwards. Every writer drew each of the 62
+  characters once.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.task import Samples
+from fedbalancer.data.readers.files import read_npz
+from fedbalancer.data.readers.leaf import LeafUser, class_labels
+from fedbalancer.data.readers.user_split import UserSplit, held_out
+
+PIXELS = 28
+CLASSES = 62
+
+
+def femnist_samples(user: LeafUser) -> Samples:
+    """Checked images (n, 1, 28, 28) and labels of one user."""
+    for index, image in enumerate(user.x):
+        if not isinstance(image, list) or len(image) != PIXELS**2:
+            size = len(image) if isinstance(image, list) else type(image).__name__
+            raise BadData(f"{user.where}, sample {index}: an image must be a list of 28 x 28 = 784 values, not {size}")
+    features = _numbers(user)
+    fair = ((features >= 0) & (features <= 1)).all(axis=1)  # False for NaN as well
+    if not fair.all():
+        index = int(np.argmin(fair))
+        worst = features[index][~((features[index] >= 0) & (features[index] <= 1))][0]
+        raise BadData(f"{user.where}, sample {index}: value {worst:g}; grey values must be from 0 to 1")
+    return features.reshape(-1, 1, PIXELS, PIXELS), class_labels(user, CLASSES)
+
+
+def _numbers(user: LeafUser) -> NDArray[np.float32]:
+    try:
+        return np.array(user.x, dtype=np.float32)
+    except (TypeError, ValueError):
+        for index, image in enumerate(user.x):
+            if not all(isinstance(value, int | float) for value in image):
+                raise BadData(f"{user.where}, sample {index}: grey values must be numbers from 0 to 1") from None
+        raise
+
+
+TRAIN = 60_000
+"""The first so many images are MNIST's training set."""
+
+
+def read_digits(path: Path, train: int = TRAIN) -> UserSplit:
+    """Images (n, 1, 28, 28) from 0 (ink) to 1 (paper), as in FEMNIST, and digits of every writer, in MNIST's split."""
+    arrays = read_npz(path, {"x": (28, 28), "y": (), "writer": ()})
+    x, y, writer = arrays["x"], arrays["y"], arrays["writer"].astype(np.int64)
+    if y.min() < 0 or y.max() > 9:
+        bad = int(np.flatnonzero((y < 0) | (y > 9))[0])
+        raise BadData(f"{path}: sample {bad} of writer {writer[bad]} has label {y[bad]}; labels must be 0 to 9")
+    both = np.intersect1d(writer[:train], writer[train:])
+    if len(both) or len(y) <= train:
+        what = f"writer {both[0]} is in both" if len(both) else f"there are only {len(y)} images"
+        raise BadData(f"{path}: the first {train} images are to train and the rest to test, but {what}")
+
+    return UserSplit(*(_by_writer(x[rows], y[rows], writer[rows]) for rows in (slice(train), slice(train, None))))
+
+
+def _by_writer(x: NDArray[Any], y: NDArray[Any], writer: NDArray[np.int64]) -> dict[str, Samples]:
+    users: dict[str, Samples] = {}
+    for name in np.unique(writer):
+        mine = np.flatnonzero(writer == name)
+        users[f"w{name:04d}"] = (ink_on_paper(x[mine]), y[mine].astype(np.int64))
+    return users
+
+
+def ink_on_paper(ink: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Images (n, 1, 28, 28) from 0 (ink) to 1 (paper) as in FEMNIST, of images with ink 255 on paper 0."""
+    return np.subtract(1, ink / np.float32(255), dtype=np.float32)[:, None]
+
+
+CHARACTERS = digits + ascii_uppercase + ascii_lowercase
+"""In FEMNIST's order of classes."""
+
+FINE = 4
+"""Drawn so many times larger, then averaged down: soft edges."""
+BODY = 20
+"""Pixels that a writer's large characters take; 9 of 10 are smaller."""
+LARGEST = 22
+"""Pixels that a character may take at most, so that no ink comes to the edge."""
+PEN = 2
+"""Pixels that a line is wide."""
+
+Drawing = list[NDArray[np.float64]]
+
+
+def read_strokes(path: Path) -> UserSplit:
+    """Images (n, 1, 28, 28) from 0 (ink) to 1 (paper) and classes of every writer; 9 of 10 writers are to train."""
+    drawings = _drawings(path)
+    labels = np.arange(len(CHARACTERS))
+    users: dict[str, Samples] = {}
+    for writer in range(len(drawings[CHARACTERS[0]])):
+        mine = [drawings[character][writer] for character in CHARACTERS]
+        # One scale for all drawings of a writer: it keeps o smaller than O, which is all that tells them apart.
+        scale = BODY / np.percentile([_extent(drawing) for drawing in mine], 90)
+        users[f"writer{writer:02d}"] = (ink_on_paper(np.stack([draw(drawing, scale) for drawing in mine])), labels)
+    return held_out(users)
+
+
+def draw(drawing: Drawing, scale: float) -> NDArray[np.uint8]:
+    """The strokes as ink (255) on an image of 28 x 28, centred, `scale` pixels a unit, or less if it would not fit."""
+    from PIL import Image, ImageDraw
+
+    points = np.concatenate(drawing)
+    middle = (points.min(axis=0) + points.max(axis=0)) / 2
+    scale = FINE * min(scale, LARGEST / max(_extent(drawing), 1e-9))
+    canvas = Image.new("L", (PIXELS * FINE, PIXELS * FINE))
+    pen = ImageDraw.Draw(canvas)
+    for stroke in drawing:
+        line = [(float(x), float(y)) for x, y in (stroke - middle) * scale + PIXELS * FINE / 2]
+        pen.line(line, fill=255, width=PEN * FINE)
+        for x, y in (line[0], line[-1]):  # round ends; and a dot for a stroke of one point
+            half = PEN * FINE / 2
+            pen.ellipse((x - half, y - half, x + half, y + half), fill=255)
+    return np.asarray(canvas.resize((PIXELS, PIXELS), Image.Resampling.BOX))
+
+
+def _extent(drawing: Drawing) -> float:
+    return float(np.ptp(np.concatenate(drawing), axis=0).max())
+
+
+def _drawings(path: Path) -> dict[str, list[Drawing]]:
+    try:
+        with lzma.open(path) as file:
+            document: Any = json.load(file)
+    except (ValueError, EOFError, lzma.LZMAError) as error:
+        raise BadData(f"{path} is damaged or no packed JSON ({' '.join(str(error).split())})") from error
+    if not isinstance(document, dict) or set(document) != set(CHARACTERS):
+        raise BadData(f"{path} must have an entry for each of the 62 characters {CHARACTERS}")
+    counts = {character: len(document[character]) for character in CHARACTERS}
+    odd = next((character for character, count in counts.items() if count != counts[CHARACTERS[0]]), None)
+    if odd is not None:
+        raise BadData(f"{path}: {odd!r} was drawn by {counts[odd]} writers, '0' by {counts[CHARACTERS[0]]}")
+    return {
+        character: [_drawing(strokes, f"{path}: {character!r} of writer {k}") for k, strokes in enumerate(all_of_it)]
+        for character, all_of_it in document.items()
+    }
+
+
+def _drawing(strokes: Any, where: str) -> Drawing:
+    try:
+        arrays = [np.array(stroke, dtype=np.float64) for stroke in strokes]
+    except (TypeError, ValueError) as error:
+        raise BadData(f"{where} is no list of strokes of points [x, y]") from error
+    if not arrays:
+        raise BadData(f"{where} has no strokes")
+    for index, stroke in enumerate(arrays):
+        if stroke.ndim != 2 or stroke.shape[1] != 2 or not len(stroke) or not np.isfinite(stroke).all():
+            raise BadData(f"{where}: stroke {index} must be a list of points [x, y] of finite numbers")
+    return arrays

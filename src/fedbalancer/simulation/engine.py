@@ -1,0 +1,380 @@
+"""The engine that runs rounds on a virtual clock.
+
+The engine first predicts who finishes, when, and after how many batches. Only then does it train the clients whose
+reports count. That training is pure work, which an executor may distribute; results that nobody uses are not computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedbalancer.client.policies import ClientPolicies, of_client
+from fedbalancer.client.round import ClientRound, decode_summaries, received
+from fedbalancer.core.errors import TrainingDiverged
+from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import (
+    UNDER_WAY,
+    ClientReport,
+    ClientWork,
+    Evaluation,
+    FailedClient,
+    IndexArray,
+    Ledger,
+    Order,
+    RoundPlan,
+    RoundResult,
+    Timings,
+    TrainResult,
+    Weights,
+)
+from fedbalancer.privacy.spending import RELEASES, Spending
+from fedbalancer.server.suspensions import INVALID
+from fedbalancer.simulation.attacks import Attackers
+from fedbalancer.simulation.attempts import Attempts, RoundClock, close_round, simulate_attempts
+from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, are_available, draw_devices
+from fedbalancer.simulation.state import ClassCounts, Memories, PendingReport, PendingReports
+
+SENT_NOTHING = ("download", "forward", "train", "unavailable", UNDER_WAY)
+"""Phases in which a failed client has not sent anything yet.
+
+A client that fails during its upload may have sent everything. A client whose report counts late is charged then.
+"""
+LOST_ROUND_S = 1.0
+"""Duration of a round without any event or selection window, so that the clock always advances."""
+
+SeenLosses: TypeAlias = tuple[float, float, float]
+"""The 10%, 50% and 90% quantiles of the losses of all samples, each the first time it is seen in a round."""
+QUANTILES = (0.1, 0.5, 0.9)
+
+
+class SimulatedEngine:
+    """Simulates all clients of a task on modelled devices.
+
+    Args:
+        policies: The method's client policies.
+        ledger: The server's ledger at the start.
+        executor: Trains clients and evaluates models.
+        devices: Draws batch latencies and transfer times.
+        availability: When each client may work.
+        model_bytes: Bytes of the model that a client downloads.
+        up_bytes: Bytes that a client uploads. Default: `model_bytes`.
+        encoded_bytes: Bytes of an encoded update. Default: `up_bytes`.
+        window_s: Seconds that client selection takes before each round.
+        spending: Counts private releases and excludes clients that have spent their budget.
+        attackers: The clients that are not honest.
+        labels: Returns the labels of a client's samples, for policies that select by label.
+        classes: Counts the classes that are trained.
+        saves_losses: Whether snapshots and `seen_losses` may contain exact losses.
+    """
+
+    def __init__(
+        self,
+        policies: ClientPolicies,
+        ledger: Ledger,
+        executor: Executor,
+        devices: DeviceModel,
+        availability: Availability,
+        model_bytes: int,
+        up_bytes: int | None = None,
+        encoded_bytes: int | None = None,
+        window_s: float = 20.0,
+        spending: Spending | None = None,
+        attackers: Attackers | None = None,
+        labels: Callable[[str], ArrayLike] | None = None,
+        classes: ClassCounts | None = None,
+        saves_losses: bool = True,
+    ) -> None:
+        self.policies = policies
+        self.ledger = ledger
+        self.executor = executor
+        self.devices = devices
+        self.availability = availability
+        self.down_bytes = model_bytes
+        self.up_bytes = model_bytes if up_bytes is None else up_bytes
+        self._encoded_bytes = self.up_bytes if encoded_bytes is None else encoded_bytes
+        self.window_s = window_s
+        self.spending = spending
+        self.attackers = attackers
+        self.labels = labels
+        self.classes = classes
+        self.saves_losses = saves_losses
+        self.memory = Memories(ledger)
+        self.pending = PendingReports()
+        self.seen_losses: SeenLosses | None = None
+        """Quantiles of the last round's losses, for its record."""
+
+    @cached_property
+    def _all_rows(self) -> IndexArray:
+        return np.arange(len(self.ledger.clients))
+
+    def available(self, clock_s: float) -> IndexArray:
+        """Return the ledger rows of the clients that can be selected.
+
+        These are available at the end of the selection window, have no pending report, and have privacy budget left.
+
+        Args:
+            clock_s: Second on the run's clock at which the selection window starts.
+        """
+        rows = self._available_rows(clock_s + self.window_s)
+        if self.pending:
+            rows = rows[~np.isin(rows, self.ledger.rows(self.pending.clients))]
+        return rows if self.spending is None else self.spending.allowed(self.ledger, rows)
+
+    def _available_rows(self, at_s: float) -> IndexArray:
+        if isinstance(self.availability, AlwaysOn):  # faster for a million clients
+            return self._all_rows
+        return np.flatnonzero(are_available(self.availability, self.ledger.clients, at_s))
+
+    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
+        """Simulate one round: predict its outcome, then train the clients whose reports count.
+
+        Args:
+            plan: The server's plan.
+            weights: The global model.
+            clock_s: Second on the run's clock at which the selection window starts.
+
+        Returns:
+            The reports, the failed clients, and the duration of the round.
+        """
+        order, rows = plan.order, self.ledger.rows(plan.cohort)
+        clock, late_counts = RoundClock(self.availability, clock_s + self.window_s), plan.late != "lost"
+        draws = draw_devices(self.devices, plan.cohort, order.round, self.down_bytes, self.up_bytes)
+        rounds = [
+            self._client_round(order, client, row) for client, row in zip(plan.cohort, rows.tolist(), strict=True)
+        ]
+        self._forward_passes(order, rounds, draws, weights, clock, math.inf if late_counts else order.deadline_s)
+        attempts = simulate_attempts(rounds, draws, order, clock, late_counts)
+        accepted, stale, seconds = close_with_pending(plan, attempts, self.pending, clock.start_s)
+        if seconds + self.window_s == 0:
+            seconds = LOST_ROUND_S
+        for place, (client_round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
+            if attempts.started[place]:
+                client_round.timed(float(draws.batch_s[place]))
+                client_round.uploaded(float(draws.upload_s[place]))
+            self.memory.put(row, client_round.memory)
+        timings = attempts.timings()
+        late = attempts.will_report & ~accepted & late_counts
+        places = np.flatnonzero(accepted | late).tolist()
+        trained = self._train(order, weights, [rounds[p].work(int(attempts.batches[p])) for p in places])
+        # A run that only simulates the clock has no losses.
+        self.seen_losses = seen_losses(trained) if self.saves_losses and len(weights) else None
+        reports = {
+            p: self._report(rounds[p], int(rows[p]), attempts, p, t, timings[p])
+            for p, t in zip(places, trained, strict=True)
+        }
+        if self.attackers is not None:
+            reports = {p: self.attackers.falsify(report, order) for p, report in reports.items()}
+        arrives_s = clock.start_s + attempts.elapsed_s
+        pending = [PendingReport(reports[p], order.round, float(arrives_s[p])) for p in places if late[p]]
+        self.pending = self.pending.remove(stale).add(pending)
+        arrived, unreadable = self._split_unreadable(
+            [each.join_round(order.round) for each in stale] + [reports[p] for p in places if accepted[p]]
+        )
+        read = decode_summaries(sorted(arrived, key=lambda report: report.client), self.policies, order, self._size_of)
+        failed = self._failed_clients(plan, rounds, attempts, timings, accepted, late)
+        failed = tuple(sorted((*failed, *unreadable), key=lambda each: each.client)) if unreadable else failed
+        uploads = len(arrived) + len(unreadable) if late_counts else int(attempts.is_in_time.sum())
+        down_bytes, up_bytes = self.down_bytes * len(rows), self.up_bytes * uploads
+        result = RoundResult(plan, read, failed, seconds, self.window_s, down_bytes, up_bytes, self.pending.clients)
+        if self.spending is not None:
+            self.spending.note(result)
+        return result
+
+    @staticmethod
+    def _failed_clients(
+        plan: RoundPlan,
+        rounds: list[ClientRound],
+        attempts: Attempts,
+        timings: list[Timings],
+        accepted: NDArray[np.bool_],
+        late: NDArray[np.bool_],
+    ) -> tuple[FailedClient, ...]:
+        """Return the clients without a report in this round; those still working get timings with their report."""
+        return tuple(
+            FailedClient(plan.cohort[place], UNDER_WAY, samples=rounds[place].reported_samples)
+            if late[place]
+            else FailedClient(
+                plan.cohort[place],
+                str(attempts.failed_phase[place]) or "late",
+                timings[place],
+                rounds[place].reported_samples,
+            )
+            for place in np.flatnonzero(~accepted)
+        )
+
+    def evaluate(self, weights: Weights) -> Evaluation:
+        """Evaluate a model on the test data."""
+        return self.executor.evaluate(weights)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state that a resumed run needs, as arrays."""
+        arrays = self.memory.to_arrays(self.saves_losses)
+        if self.spending is not None:
+            arrays[RELEASES] = self.spending.to_array(self.ledger.clients)
+        if self.classes is not None:
+            arrays |= self.classes.to_arrays()
+        return arrays | self.pending.to_arrays(self.ledger)
+
+    def restore(self, arrays: dict[str, Any]) -> None:
+        """Restore a snapshot."""
+        self.memory.load(arrays)
+        self.pending = PendingReports.from_arrays(arrays, self.ledger)
+        if self.spending is not None:
+            self.spending.load(dict(zip(self.ledger.clients, arrays[RELEASES].tolist(), strict=True)))
+        if self.classes is not None:
+            self.classes.load(arrays)
+
+    def _size_of(self, client: str) -> int:
+        return int(self.ledger.size[self.ledger.position[client]])
+
+    def _client_round(self, order: Order, client: str, row: int) -> ClientRound:
+        policies = of_client(self.policies, partial(self.labels, client) if self.labels is not None else None)
+        return ClientRound(policies, order, client, int(self.ledger.size[row]), self.memory.of(row))
+
+    def _forward_passes(
+        self,
+        order: Order,
+        rounds: list[ClientRound],
+        draws: DeviceDraws,
+        weights: Weights,
+        clock: RoundClock,
+        start_by_s: float,
+    ) -> None:
+        """Run the forward passes of the clients that need one and could still finish."""
+        asking = np.array([place for place, each in enumerate(rounds) if each.needs_forward_pass], dtype=np.int64)
+        transfer_s = draws.download_s[asking] + draws.upload_s[asking]
+        soonest_s = clock.elapsed_s([rounds[place].client for place in asking], transfer_s).tolist()
+        chosen = [
+            rounds[place]
+            for place, soonest in zip(asking.tolist(), soonest_s, strict=True)
+            if rounds[place].can_finish(soonest, start_by_s)
+        ]
+        if not chosen:
+            return
+        with _errors_name_round(order):
+            losses = self.executor.losses(weights, [client_round.client for client_round in chosen])
+        for client_round, client_losses in zip(chosen, losses, strict=True):
+            client_round.look(client_losses)
+
+    def _train(self, order: Order, weights: Weights, works: list[ClientWork]) -> list[TrainResult]:
+        with _errors_name_round(order):
+            return self.executor.train(weights, works)
+
+    def _split_unreadable(self, reports: list[ClientReport]) -> tuple[list[ClientReport], list[FailedClient]]:
+        """Separate reports whose release an attacker made unreadable; one would spoil the whole cohort's decoding."""
+        check = self.policies.summary.fault
+        if self.attackers is None:
+            return reports, []
+        problems = {report.client: check(report.summary.released, self._size_of(report.client)) for report in reports}
+        unreadable = [
+            FailedClient(report.client, INVALID, report.timings, problem=problem)
+            for report in reports
+            if (problem := problems[report.client])
+        ]
+        return [report for report in reports if not problems[report.client]], unreadable
+
+    def _report(
+        self,
+        client_round: ClientRound,
+        row: int,
+        attempts: Attempts,
+        place: int,
+        trained: TrainResult,
+        timings: Timings,
+    ) -> ClientReport:
+        """Return a client's report as the server receives it, encoded and decoded."""
+        order, layout = client_round.order, self.executor.layout
+        noise = stream(order.seed, "noise", order.round, client_round.client)
+        released = client_round.released(trained, float(attempts.draws.batch_s[place]), layout, noise)
+        if isinstance(released.sent, bytes) and len(released.sent) != self._encoded_bytes:
+            policy = type(self.policies.compress).__name__
+            raise ValueError(f"{policy} sent {len(released.sent)} bytes but promised {self._encoded_bytes}")
+        self.memory.put(row, released.memory)
+        if self.classes is not None:
+            self.classes.note(client_round.client, trained.seen)
+        update = received(released.sent, self.policies.compress, layout, order, client_round.client)
+        epochs = client_round.reported_epochs(int(attempts.batches[place]))
+        weight = 1.0 if released.summary.withholds_counts else float(len(trained.seen))
+        return ClientReport(client_round.client, update, weight, epochs, released.summary, timings)
+
+
+def seen_losses(trained: Sequence[TrainResult]) -> SeenLosses | None:
+    """Return quantiles of the losses of all samples of a round, each the first time it is seen.
+
+    Only a simulator can compute them. They are recorded for reports; they never reach the server or change a run.
+
+    Args:
+        trained: The results of all trainings of the round.
+
+    Returns:
+        The 10%, 50% and 90% quantiles; None if there is no finite loss.
+
+    >>> one = TrainResult("ann", np.zeros(2), np.arange(11), np.linspace(0.0, 1.0, 11))
+    >>> [round(loss, 6) for loss in seen_losses([one])], seen_losses([])
+    ([0.1, 0.5, 0.9], None)
+    """
+    losses = np.concatenate([each.losses for each in trained]) if trained else np.zeros(0)
+    finite = losses[np.isfinite(losses)]
+    if not len(finite):
+        return None
+    low, median, high = np.quantile(finite.astype(np.float64), QUANTILES).tolist()
+    return low, median, high
+
+
+def close_with_pending(
+    plan: RoundPlan, attempts: Attempts, pending: PendingReports, start_s: float
+) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
+    """Decide which reports of the cohort and which pending reports are accepted, and when the round closes.
+
+    Args:
+        plan: The round's plan; `plan.late` says how late reports count.
+        attempts: The predicted round of every client in the cohort.
+        pending: Reports of clients selected in earlier rounds.
+        start_s: Second on the run's clock at which the round starts.
+
+    Returns:
+        Whether each client of the cohort is accepted, the accepted pending reports, and the seconds until the close.
+    """
+    if plan.late == "counts":
+        return _close_buffered(plan, attempts, pending, start_s)
+    accepted, seconds = close_round(plan, attempts)
+    if plan.late == "lost":
+        return accepted, [], seconds
+    if not accepted.any() and not (plan.cohort and math.isfinite(plan.order.deadline_s)):  # nobody else to wait for
+        seconds = max(min((each.arrives_s for each in pending), default=start_s) - start_s, 0.0)
+    return accepted, [each for each in pending if each.arrives_s - start_s <= seconds], seconds
+
+
+def _close_buffered(
+    plan: RoundPlan, attempts: Attempts, pending: PendingReports, start_s: float
+) -> tuple[NDArray[np.bool_], list[PendingReport], float]:
+    """Accept the first `quorum` reports, whenever their clients started; ties are broken by client id."""
+    arrivals = [(each.arrives_s - start_s, each.report.client, place) for place, each in enumerate(pending)]
+    earlier = len(arrivals)
+    for place in np.flatnonzero(attempts.is_in_time).tolist():
+        arrivals.append((float(attempts.elapsed_s[place]), attempts.clients[place], earlier + place))
+    deadline_s = plan.order.deadline_s
+    first = [each for each in sorted(arrivals) if each[0] <= deadline_s][: plan.quorum]
+    accepted = np.zeros(len(attempts.clients), dtype=bool)
+    accepted[[place - earlier for _, _, place in first if place >= earlier]] = True
+    stale = [pending[place] for _, _, place in first if place < earlier]
+    if len(first) < plan.quorum and math.isfinite(deadline_s):
+        return accepted, stale, deadline_s
+    return accepted, stale, max(first[-1][0], 0.0) if first else 0.0
+
+
+@contextmanager
+def _errors_name_round(order: Order) -> Iterator[None]:
+    """A context in which the error of a diverged training names its round."""
+    try:
+        yield
+    except TrainingDiverged as error:
+        raise TrainingDiverged(f"round {order.round}, {error}") from error

@@ -1,0 +1,235 @@
+"""The state of the simulated engine between rounds, saved in checkpoints as arrays.
+
+`Memories` holds what every client stores on its device, `PendingReports` the reports of clients that are still working
+when their round closes, and `ClassCounts` how many samples of each class were trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, fields, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedbalancer.client.memory import ClientMemory
+from fedbalancer.core.types import ClientReport, IndexArray, Ledger, Summary, Timings, Weights
+
+_NOT_SAVED = ("released", "read_by_server", "estimated")
+_SUMMARY_NUMBERS = tuple(each.name for each in fields(Summary) if each.name not in _NOT_SAVED)
+HELD, TRAINED = "classes.held", "classes.trained"
+
+
+class Memories(Mapping[str, ClientMemory]):
+    """The memories of all clients, stored as arrays: 20 bytes per client plus the loss lists.
+
+    The engine reads and writes them by ledger row; as a mapping they give the memory of one client id. A loss list is
+    replaced, never modified, so clients may share one.
+
+    Args:
+        ledger: The server's ledger at the start, with the batch latencies measured before training.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._clients, self._position = ledger.clients, ledger.position
+        self._batch_s_sum = ledger.batch_s_sum.copy()
+        self._batch_s_count = ledger.batch_s_count.copy()
+        self._losses: NDArray[Any] = np.full(len(ledger.clients), None, dtype=object)
+        self._residuals: dict[int, Weights] = {}
+        self._uploads_s: dict[int, tuple[float, ...]] = {}
+
+    def __getitem__(self, client: str) -> ClientMemory:
+        return self.of(self._position[client])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def of(self, row: int) -> ClientMemory:
+        """Return the memory of the client in a ledger row."""
+        total_s, count = float(self._batch_s_sum[row]), int(self._batch_s_count[row])
+        return ClientMemory(self._losses[row], total_s, count, self._residuals.get(row), self._uploads_s.get(row, ()))
+
+    def put(self, row: int, memory: ClientMemory) -> None:
+        """Replace the memory of the client in a ledger row."""
+        self._losses[row] = memory.losses
+        self._batch_s_sum[row], self._batch_s_count[row] = memory.batch_s_sum, memory.batch_s_count
+        if memory.residual is not None:
+            self._residuals[row] = memory.residual
+        else:
+            self._residuals.pop(row, None)
+        if memory.uploads_s:
+            self._uploads_s[row] = memory.uploads_s
+        else:
+            self._uploads_s.pop(row, None)
+
+    def to_arrays(self, with_losses: bool = True) -> dict[str, Any]:
+        """Return all memories as arrays.
+
+        Args:
+            with_losses: Whether to include the loss lists.
+
+        Returns:
+            Six arrays by row, where `loss_length` is -1 for a client without a loss list. If any client remembers
+            uploads, two more arrays hold the row and the seconds of each upload.
+        """
+        length = np.fromiter(
+            (len(losses) if with_losses and losses is not None else -1 for losses in self._losses), np.int64, len(self)
+        )
+        rows = sorted(self._residuals)
+        has_residual = np.zeros(len(self), dtype=bool)
+        has_residual[rows] = True
+        return {
+            "batch_s_sum": self._batch_s_sum.copy(),
+            "batch_s_count": self._batch_s_count.copy(),
+            "loss_length": length,
+            "losses": np.concatenate([np.zeros(0), *self._losses[length >= 0]]),
+            "has_residual": has_residual,
+            "residuals": np.concatenate([np.zeros(0, dtype=np.float32), *(self._residuals[row] for row in rows)]),
+            **self._uploads_to_arrays(),
+        }
+
+    def _uploads_to_arrays(self) -> dict[str, Any]:
+        pairs = [(row, seconds) for row, uploads in sorted(self._uploads_s.items()) for seconds in uploads]
+        if not pairs:
+            return {}
+        rows, seconds = zip(*pairs, strict=True)
+        return {"upload_row": np.array(rows, dtype=np.int64), "upload_s": np.array(seconds)}
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Restore what `to_arrays` returned."""
+        self._batch_s_sum[:] = arrays["batch_s_sum"]
+        self._batch_s_count[:] = arrays["batch_s_count"]
+        self._losses[:] = None
+        ends = np.cumsum(np.maximum(arrays["loss_length"], 0))
+        for row in np.flatnonzero(np.asarray(arrays["loss_length"]) >= 0):
+            self._losses[row] = np.array(arrays["losses"][ends[row] - arrays["loss_length"][row] : ends[row]])
+        rows = np.flatnonzero(arrays["has_residual"]).tolist()
+        residuals = np.array(arrays["residuals"]).reshape(len(rows), -1) if rows else ()
+        self._residuals = dict(zip(rows, residuals, strict=True))
+        self._uploads_s = {}
+        if "upload_row" in arrays:
+            for row, seconds in zip(arrays["upload_row"].tolist(), arrays["upload_s"].tolist(), strict=True):
+                self._uploads_s[row] = (*self._uploads_s.get(row, ()), seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class PendingReport:
+    """A report that arrives after its round has closed.
+
+    It is computed when the client starts, from the model that the client received, and kept until the simulated clock
+    reaches its arrival. A checkpoint of the pending reports is therefore all that a resumed run needs.
+
+    Args:
+        report: The report.
+        round: The round in which the client was selected.
+        arrives_s: Second on the run's clock at which the report arrives.
+    """
+
+    report: ClientReport
+    round: int
+    arrives_s: float
+
+    def join_round(self, round_number: int) -> ClientReport:
+        """Return the report with its staleness in a later round."""
+        return replace(self.report, staleness=round_number - self.round)
+
+
+class PendingReports(tuple[PendingReport, ...]):
+    """All pending reports, sorted by client id. A client with a pending report is not selected again."""
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Ids of the clients."""
+        return tuple(each.report.client for each in self)
+
+    def remove(self, reports: Iterable[PendingReport]) -> PendingReports:
+        """Return a copy without these reports."""
+        clients = {each.report.client for each in reports}
+        return PendingReports(each for each in self if each.report.client not in clients)
+
+    def add(self, reports: Iterable[PendingReport]) -> PendingReports:
+        """Return a copy with these reports added."""
+        return PendingReports(sorted([*self, *reports], key=lambda each: each.report.client))
+
+    def to_arrays(self, ledger: Ledger) -> dict[str, Any]:
+        """Return arrays with one row per report; an empty dictionary if there is none."""
+        if not self:
+            return {}
+        reports = [each.report for each in self]
+        return {
+            "pending_row": ledger.rows(self.clients),
+            "pending_round": np.array([each.round for each in self], dtype=np.int64),
+            "pending_arrives_s": np.array([each.arrives_s for each in self]),
+            "pending_update": np.stack([report.update for report in reports]),
+            "pending_amount": np.array([(report.weight, report.epochs) for report in reports]),
+            "pending_summary": np.array([[getattr(r.summary, name) for name in _SUMMARY_NUMBERS] for r in reports]),
+            "pending_released": np.array([report.summary.released for report in reports], dtype=np.float64),
+            "pending_timings": np.array([astuple(report.timings) for report in reports]),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], ledger: Ledger) -> PendingReports:
+        """Restore what `to_arrays` returned."""
+        if "pending_row" not in arrays:
+            return cls()
+        columns = {name.removeprefix("pending_"): values for name, values in arrays.items() if "pending_" in name}
+        return cls(
+            _restore_report(ledger.clients[row], {name: values[place] for name, values in columns.items()})
+            for place, row in enumerate(columns["row"].tolist())
+        )
+
+
+def _restore_report(client: str, saved: Mapping[str, Any]) -> PendingReport:
+    numbers = dict(zip(_SUMMARY_NUMBERS, saved["summary"].tolist(), strict=True))
+    summary = Summary(**numbers | {"trained": int(numbers["trained"])}, released=tuple(saved["released"].tolist()))
+    weight, epochs = saved["amount"].tolist()
+    timings = Timings(*saved["timings"].tolist())
+    report = ClientReport(client, np.array(saved["update"]), weight, epochs, summary, timings)
+    return PendingReport(report, int(saved["round"]), float(saved["arrives_s"]))
+
+
+class ClassCounts:
+    """Counts, over all rounds and clients that trained, the samples of each class that were held and trained.
+
+    Only a simulator can count them, because it has the labels of all clients. Without sample selection both counts have
+    the same proportions.
+
+    Args:
+        labels: Returns the labels of a client's samples, as integers from 0.
+    """
+
+    def __init__(self, labels: Callable[[str], ArrayLike]) -> None:
+        self._labels = cache(lambda client: np.asarray(labels(client)).astype(np.int32))
+        self.held, self.trained = np.zeros((2, 0), dtype=np.int64)
+
+    def note(self, client: str, seen: IndexArray) -> None:
+        """Count one training of a client.
+
+        Args:
+            client: The client's id.
+            seen: Indices of the samples that it trained.
+        """
+        labels = self._labels(client)
+        self.held = _add_counts(self.held, np.bincount(labels))
+        self.trained = _add_counts(self.trained, np.bincount(labels[seen], minlength=len(self.held)))
+
+    def to_arrays(self) -> dict[str, Any]:
+        """Return the counts as arrays."""
+        return {HELD: self.held, TRAINED: self.trained}
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Restore what `to_arrays` returned."""
+        self.held, self.trained = arrays[HELD].copy(), arrays[TRAINED].copy()
+
+
+def _add_counts(counts: IndexArray, more: IndexArray) -> IndexArray:
+    """Add two arrays of counts per class; the shorter one is padded with zeros."""
+    total = np.zeros(max(len(counts), len(more)), dtype=np.int64)
+    total[: len(counts)] += counts
+    total[: len(more)] += more
+    return total
