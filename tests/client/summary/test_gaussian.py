@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.summary import LossStatistics
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, IndexArray, Summary
 
@@ -93,7 +94,7 @@ def test_noise_depends_on_the_generator_only() -> None:
 
 @pytest.mark.parametrize("wrong", [{"loss_clip": 0.0}, {"loss_clip": 101.0}, {"noise_factor": 1e300}])
 def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(BadSetting, match=next(iter(wrong))):
         LossStatistics(**{"loss_clip": 5.0, **wrong})
 
 

@@ -46,18 +46,11 @@ class LossStatistics(Summarizer):
     sample more changes all of the draw, and with it the sum by as much as the losses of all selected samples.
     """
 
-    noise_factor: Annotated[float, Bounds(ge=0, le=10**6)] = 0.0
+    noise_factor: Annotated[float, Bounds(ge=0, le=MOST_NOISE)] = 0.0
     utility_samples: Literal["selected", "all"] = "selected"
     over_samples: Literal["known", "selected"] = "known"
     high_percentile: float = 80.0
-    loss_clip: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.loss_clip is not None and not LOSS_STEP <= self.loss_clip <= MOST_CLIP:
-            raise ValueError(f"loss_clip = {self.loss_clip} must be a number from {LOSS_STEP:g} to {MOST_CLIP:g}")
-        if self.loss_clip is not None and not 0 <= self.noise_factor <= MOST_NOISE:
-            raise ValueError(f"noise_factor = {self.noise_factor} must be a number from 0 to {MOST_NOISE:g}")
+    loss_clip: Annotated[float, Bounds(ge=LOSS_STEP, le=MOST_CLIP)] | None = None
 
     @property
     def sums_all_losses(self) -> bool:
