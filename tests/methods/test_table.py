@@ -32,7 +32,7 @@ from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.errors import BadSetting, FedBalancerError, UnknownName
 from fedbalancer.core.settings import resolve
-from fedbalancer.methods.fields import check_settings_used, described_settings
+from fedbalancer.methods.fields import check_settings_used, describe_settings
 from fedbalancer.methods.names import check_name
 from fedbalancer.methods.policy_registry import policy_fields
 from fedbalancer.methods.table import (
@@ -511,11 +511,11 @@ class TestFields:
         assert method("fedbalancer[clients.alpha=3]", resolve({"clients.alpha": 1})).clients.alpha == 3.0
 
     def test_the_manifest_has_every_field(self) -> None:
-        described = described_settings(resolve({"epochs": 2}), method("fedbalancer+robust[w=7]"))
+        described = describe_settings(resolve({"epochs": 2}), method("fedbalancer+robust[w=7]"))
         assert described["epochs"] == 2
         assert described["clients"] == "CappedParticipation of OverThresholdUtility"
         assert (described["w"], described["clients.alpha"], described["mu"]) == (7, 0.5, 0.0)
-        assert described_settings(resolve(), method("oort"))["clients.blacklist"] == "inf"
+        assert describe_settings(resolve(), method("oort"))["clients.blacklist"] == "inf"
 
     def test_every_field_of_a_policy_is_listed_with_default_and_range(self) -> None:
         rows = {(row["policy"], row["key"]): row for row in policy_fields()}

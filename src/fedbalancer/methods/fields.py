@@ -86,7 +86,7 @@ def unknown_field(key: str, methods: Iterable[Method], place: str) -> UnknownNam
     return UnknownName(f"field of {owners} in {place}{key}:", field, known)
 
 
-def described_settings(settings: Settings, method: Method) -> dict[str, Any]:
+def describe_settings(settings: Settings, method: Method) -> dict[str, Any]:
     """Return the resolved settings of a run, with the policies of its method and all their fields by address."""
     resolved = {key: value for key, value in settings.model_dump(mode="json").items() if key != "policies"}
     resolved |= {name: getattr(method, name) for name in METHOD_VALUES}
