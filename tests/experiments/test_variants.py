@@ -35,8 +35,8 @@ def test_each_has_a_folder_a_row_and_settings_of_its_own(compared: Path) -> None
     summary = json.loads((compared / "summary.json").read_text())
     assert list(summary["methods"]) == NAMES
     manifests = {name: json.loads((compared / name / "seed-0" / "manifest.json").read_text()) for name in NAMES}
-    assert [manifests[name]["settings"].get("w") for name in NAMES] == [None, 7, 2, 2]
-    assert [manifests[name]["settings"].get("p") for name in NAMES] == [None, 1.0, 1.0, 0.75]
+    assert [manifests[name]["settings"].get("w") for name in NAMES] == [None, None, 2, 2]
+    assert [manifests[name]["settings"].get("p") for name in NAMES] == [None, None, 1.0, 0.75]
     assert [manifests[name]["spec"]["method"] for name in NAMES] == NAMES
     assert all(manifests[name]["spec"]["settings"]["w"] == 7 for name in NAMES)
     scored = score_comparison(load(compared))

@@ -196,7 +196,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     table = content.get("space", content)
     if not isinstance(table, dict) or not table:
         raise BadSetting(
-            f"{path} must define settings to vary: w = [5, 20], lss = '0.01..0.1', 'clients.alpha' = {{low=, high=, log=}}"
+            f"{path} must define settings to vary: w = [5, 20], lss = '0.01..0.1', mu = {{low=, high=, log=}}"
         )
     return table
 
