@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.batches import batches, epochs
+from fedbalancer.client.work import batches, epochs
 from fedbalancer.core.types import ClientWork
 
 

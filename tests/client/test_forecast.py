@@ -11,11 +11,10 @@ from builders import make_order
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.forecast import ForecastBatches, ForecastEpochs, batches_by_forecast
 from fedbalancer.client.memory import UPLOADS, ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound
-from fedbalancer.client.work import WholeBatches
+from fedbalancer.client.work import ForecastBatches, ForecastEpochs, WholeBatches, batches_by_forecast
 from fedbalancer.core.contracts import WorkPolicy
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.methods.table import method

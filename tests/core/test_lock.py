@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from fedbalancer.core.errors import RunFolderError
-from fedbalancer.core.lock import FolderLock
+from fedbalancer.core.files import FolderLock
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="there is no advisory lock on Windows")
 
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from fedbalancer.core.lock import FolderLock
+from fedbalancer.core.files import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 worker = os.fork()
 if worker == 0:

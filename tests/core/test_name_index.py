@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.core.name_index import Positions
+from fedbalancer.core.types.state import Positions
 
 some_names = st.lists(st.text(max_size=4), unique=True, max_size=20).map(tuple)
 

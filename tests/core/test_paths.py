@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.core.paths import cache_folder, data_folder, looking_in
+from fedbalancer.core.files import cache_folder, data_folder, looking_in
 
 
 @pytest.fixture(autouse=True)

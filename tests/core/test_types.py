@@ -11,8 +11,8 @@ from builders import Unchanged, make_ledger, make_report, make_result, same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.core.sums import total
 from fedbalancer.core.types import RECENT_COUNTS, Layout, Ledger, RoundResult, Timings, batches_per_epoch
+from fedbalancer.core.types.arrays import total
 
 
 def start() -> Ledger:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from fedbalancer.core.paths import data_folder
+from fedbalancer.core.files import data_folder
 from fedbalancer.data.catalogue.catalog import Check, Facts, Row
 from fedbalancer.data.source import Source
 from fedbalancer.reporting.style import size_text

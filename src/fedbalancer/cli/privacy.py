@@ -92,8 +92,8 @@ def planned(epsilon: float | None, rounds: int | None, noise: float | None, delt
 def _ways(noise: float, clip: float) -> list[dict[str, Any]]:
     """The summaries with this noise, as methods ready to paste; rounded up, never down."""
     from fedbalancer.client.summary import LossStatistics
+    from fedbalancer.client.summary.histogram import LEAST_DEVIATION
     from fedbalancer.client.summary.noise import MOST_NOISE
-    from fedbalancer.client.summary.secagg_histogram import LEAST_DEVIATION
 
     try:
         statistics = LossStatistics(loss_clip=clip, utility_samples="all")

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 import polars as pl
 
 from fedbalancer.core.errors import FedBalancerError
-from fedbalancer.core.lock import LOCK, FolderLock
+from fedbalancer.core.files import LOCK, FolderLock
 from fedbalancer.data import Task
 from fedbalancer.experiments.display import comparison_display, is_wanted
 from fedbalancer.experiments.events import goes_further

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from fedbalancer.core.sums import total
+from fedbalancer.core.types.arrays import total
 from fedbalancer.reporting.rule import CLOCK_SLACK, HELD
 from fedbalancer.store.rows import SECONDS, EvalRow
 

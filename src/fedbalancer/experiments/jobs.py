@@ -13,8 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from fedbalancer.core.processes import DIED, TRIES, process_context, without_main
-from fedbalancer.core.watchdog import Watchdog
+from fedbalancer.core.processes import DIED, TRIES, Watchdog, process_context, without_main
 from fedbalancer.data import Task
 from fedbalancer.experiments.events import JobEvent, Listen
 from fedbalancer.experiments.executor_cache import kernels_for

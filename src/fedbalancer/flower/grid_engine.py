@@ -23,7 +23,7 @@ from fedbalancer.flower.open_round import LateReports, OpenRound
 from fedbalancer.flower.reading import MOST_SAMPLES, batch_s_of, busy_s, question
 from fedbalancer.flower.wire import ReplyLimit
 from fedbalancer.methods.table import Method
-from fedbalancer.privacy.spending import RELEASES
+from fedbalancer.privacy.accounting import RELEASES
 from fedbalancer.server.suspensions import Suspensions
 from fedbalancer.store.privacy import spending_for
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias, get_args, get_type_hints
 
-from fedbalancer.core.sums import total
 from fedbalancer.core.types import ClientReport, Evaluation, FailedClient, Order, RoundResult, ServerState, Timings
+from fedbalancer.core.types.arrays import total
 
 ROUNDS, SECONDS = "rounds", "seconds"
 """What decided that a model was evaluated: that so many rounds were over, or that the clock came to a grid time."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.compress.elias_fano import decode_positions, encode_positions, positions_bytes
+from fedbalancer.client.compress.wire import decode_positions, encode_positions, positions_bytes
 
 
 @given(st.integers(1, 5000).flatmap(lambda size: st.tuples(st.just(size), st.sets(st.integers(0, size - 1)))))

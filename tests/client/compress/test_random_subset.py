@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.compress.random_subset import kept, random_subset, require_share
+from fedbalancer.client.compress.sparse import kept, random_subset, require_share
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 

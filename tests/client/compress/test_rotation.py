@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.linalg import hadamard
 
-from fedbalancer.client.compress.rotation import BLOCK, rotate, rotate_back
+from fedbalancer.client.compress.quantised import BLOCK, rotate, rotate_back
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Weights
 

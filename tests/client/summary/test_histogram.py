@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.client.summary import Histogram
-from fedbalancer.client.summary.bins import cleaned
+from fedbalancer.client.summary.histogram import clean_counts
 from fedbalancer.client.summary.noise import MOST_NOISE
 from fedbalancer.core.types import FloatArray, Summary
 from fedbalancer.testing import check_policy
@@ -89,7 +89,7 @@ def test_statistics_read_from_pure_noise_are_numbers_in_their_ranges() -> None:
 
 @given(st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=40))
 def test_cleaned_counts_are_not_negative_and_keep_their_total(noisy: list[float]) -> None:
-    found = cleaned(np.array(noisy))
+    found = clean_counts(np.array(noisy))
     assert (found >= 0).all()
     assert found.sum() == pytest.approx(max(sum(noisy), 1.0), rel=1e-6, abs=1e-6)
 
@@ -153,6 +153,6 @@ def check_read(found: list[Summary]) -> None:
 
 @given(st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=64))
 def test_any_finite_counts_can_be_cleaned(noisy: list[float]) -> None:
-    found = cleaned(np.array(noisy))
+    found = clean_counts(np.array(noisy))
     assert (found >= 0).all()
     assert 0 < found.sum() < math.inf

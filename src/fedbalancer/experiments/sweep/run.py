@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedbalancer.core.errors import RunFolderError
-from fedbalancer.core.files import readable, write_json
-from fedbalancer.core.lock import LOCK, FolderLock
+from fedbalancer.core.files import LOCK, FolderLock, readable, write_json
 from fedbalancer.experiments.compare import SHARED_RESULTS, shared_results
 from fedbalancer.experiments.sweep.driver import Driver, Listen, trial_processes
 from fedbalancer.experiments.sweep.plan import SweepPlan
