@@ -1,4 +1,4 @@
-"""Equality through and through, on which the contract of policies rests."""
+"""Equality of nested values."""
 
 from __future__ import annotations
 
