@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower.evaluation import MOST_NAMES
 from fedbalancer.flower.events import LOGGED, line
-from fedbalancer.server.report_check import MOST_GROWTH, MOST_WEIGHT, SMALL_GROWTH
+from fedbalancer.server.report_check import MAX_GROWTH, MOST_WEIGHT, SMALL_GROWTH
 
 
 def hold(phone: Phone, samples: int) -> None:
@@ -75,7 +75,7 @@ class TestSize:
         world = World(Phone(0), Phone(1), growing)
         world.start(9, "fedavg+wfa", evaluate_fn=at(2, lambda: hold(growing, 500)))
         (refused,) = world.of("invalid")
-        most = int(max(MOST_GROWTH * 50, 50 + SMALL_GROWTH))
+        most = int(max(MAX_GROWTH * 50, 50 + SMALL_GROWTH))
         assert refused["why"] == f"size 500, which must be from 1 to {most}: it was 50 before"
         assert [e["samples"] for e in world.of("client introduced") if e["client"] == "c2"] == [50, 500]
         assert completed(world)[-3:] == [3, 3, 3]

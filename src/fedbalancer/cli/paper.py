@@ -13,7 +13,7 @@ import typer
 from fedbalancer.cli import options
 from fedbalancer.cli.errors import EXIT_USER_ERROR, Commands, with_clear_errors
 from fedbalancer.cli.options import Json, Rounds
-from fedbalancer.cli.shown import show_item
+from fedbalancer.cli.output import show_item
 from fedbalancer.cli.testbed import GentleStop, PhonesFile, Speed
 from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 from fedbalancer.paper.items import ITEMS
@@ -70,7 +70,7 @@ def item_command(name: str) -> Callable[..., None]:
         item = load_item(name)
         size = scale if scale is not None else item.scale
         request = Request(
-            tasks=item.tasks if tasks is None else _names(tasks), scale=size, seeds=options.seeds_of(seeds),
+            tasks=item.tasks if tasks is None else _names(tasks), scale=size, seeds=options.parse_seeds(seeds),
             users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
             rule=item.rule if rule is None else check_rule(rule), runs=runs, jobs=jobs,
             grid=grid if grid is not None else size == "small",
@@ -136,7 +136,7 @@ def table5(
     item = Table5(speed=speed, phones=phones)
     request = Request(
         tasks=item.tasks, scale=scale or item.scale, rounds=rounds, runs=runs,
-        seeds=options.seeds_of(seeds) if seed is None else (seed,),
+        seeds=options.parse_seeds(seeds) if seed is None else (seed,),
         rule=item.rule if rule is None else check_rule(rule), grid=False,
     )  # fmt: skip
     _make(item, request, out, as_json, GentleStop())

@@ -15,7 +15,7 @@ from fedbalancer.core.types import Evaluation
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from fedbalancer.flower.mailbox import OutgoingMessage
 from fedbalancer.flower.messages import ARRAYS, CONFIG, EVALUATE, WEIGHT, InvalidMessage
-from fedbalancer.server.report_check import BIGGEST_LOSS, MOST_WEIGHT, heaviest
+from fedbalancer.server.report_check import MAX_LOSS, MOST_WEIGHT, weight_limit
 
 if TYPE_CHECKING:
     from fedbalancer.flower.grid_engine import GridEngine
@@ -129,7 +129,7 @@ def weighted_mean(contents: list[RecordDict], key: str) -> MetricRecord:
     `MOST_WEIGHT` times the median weight."""
     sums: dict[str, list[float]] = {}
     all_metrics = [_metrics(content) for content in contents]
-    most = heaviest([float(metrics[key]) for metrics in all_metrics], MOST_WEIGHT)
+    most = weight_limit([float(metrics[key]) for metrics in all_metrics], MOST_WEIGHT)
     for metrics in all_metrics:
         weight = min(float(metrics[key]), most)
         for name, value in metrics.items():
@@ -183,7 +183,7 @@ def _checked(message: Message) -> RecordDict:
     strange = [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
     if strange:
         raise InvalidMessage(f"{strange[0]} {metrics[strange[0]]}, which is not a finite number")
-    for words, low, high in ((ACCURACY, 0.0, 1.0), (LOSS, -BIGGEST_LOSS, BIGGEST_LOSS)):
+    for words, low, high in ((ACCURACY, 0.0, 1.0), (LOSS, -MAX_LOSS, MAX_LOSS)):
         for name, value in metrics.items():
             if set(_words(name)) & set(words) and isinstance(value, int | float) and not low <= value <= high:
                 raise InvalidMessage(f"{name} {value:g}, which must be from {low:g} to {high:g}")

@@ -192,7 +192,7 @@ class GridEngine:
         return [client for client in self.nodes.connected_clients() if client not in busy]
 
     def _may(self, client: str) -> bool:
-        return self.spending is None or self.spending.may(client)
+        return self.spending is None or self.spending.can_release(client)
 
     @property
     def known(self) -> Ledger:

@@ -1,4 +1,4 @@
-"""plan -> run -> observe, until stop. Knows only a server and an engine, and what to believe of what it brings."""
+"""The loop of rounds: plan, run, observe. It knows only a server and an engine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,20 @@ from fedbalancer.server.server import Server
 def rounds(
     server: Server, engine: Engine, state: ServerState, stop: Callable[[ServerState], bool]
 ) -> Iterator[tuple[ServerState, RoundResult]]:
-    """Run rounds from `state` on; yields the state after each round and what happened in it."""
+    """Run rounds until `stop(state)` is true.
+
+    Args:
+        server: Plans rounds and computes the next state.
+        engine: Runs the planned rounds, simulated or on devices.
+        state: The state to start from.
+        stop: Returns whether to stop before the next round.
+
+    Yields:
+        The state after each round, and the round's result without invalid reports.
+    """
     while not stop(state):
         plan = server.plan(state, engine.available(state.clock_s))
-        told = engine.run(plan, state.weights, state.clock_s)
-        result = drop_invalid_reports(told, state, server.setup, server.cohort_faults(state))
+        result = engine.run(plan, state.weights, state.clock_s)
+        result = drop_invalid_reports(result, state, server.setup, server.cohort_faults(state))
         state = server.observe(state, replace(result, validated=True))
         yield state, result

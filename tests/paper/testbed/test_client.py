@@ -148,7 +148,7 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
 def test_a_phone_with_litert_does_what_one_with_torch_does(tmp_path: Path) -> None:
     """The same samples selected by the same threshold, the same update, on the phone's own clock."""
     pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
-    file = Path(__file__).parents[2] / "client" / "small.tflite"
+    file = Path(__file__).parents[2] / "training" / "small.tflite"
     found = []
     for runtime in ("torch", "litert"):
         plan = BedPlan.make(

@@ -15,9 +15,8 @@ import polars as pl
 from fedbalancer.core.errors import FedBalancerError, MissingData
 from fedbalancer.core.files import write_json
 from fedbalancer.core.types import Order
-from fedbalancer.experiments.jobs import JobEvent
 from fedbalancer.experiments.plan import BUDGET_METHOD
-from fedbalancer.experiments.rounds import Progress
+from fedbalancer.experiments.progress import JobEvent, Progress
 from fedbalancer.flower.federation import Federation, free_port
 from fedbalancer.paper.testbed.app import write_app
 from fedbalancer.paper.testbed.clock import SERVER, make_pipes
