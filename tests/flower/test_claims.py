@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower.evaluation import MOST_NAMES
-from fedbalancer.flower.events import LOGGED, line
+from fedbalancer.flower.events import LOGGED, shorten
 from fedbalancer.server.report_check import MAX_GROWTH, MOST_WEIGHT, SMALL_GROWTH
 
 
@@ -58,7 +58,7 @@ class TestSize:
         assert not world.of("invalid")
         assert not world.of("sits out")
         assert [(e["before"], e["samples"]) for e in world.of("resized")] == [(50, samples)]
-        assert world.made.run is None
+        assert world.made.active_run is None
         assert len(changing.orders) == 6
 
     def test_a_size_within_the_bound_is_the_next_bound(self) -> None:
@@ -277,9 +277,9 @@ class TestMetricNames:
 class TestLog:
     @given(st.text())
     def test_a_line_is_short_and_printable(self, text: str) -> None:
-        assert line(text).isprintable()
-        assert len(line(text)) <= LOGGED
-        assert line(line(text)) == line(text)
+        assert shorten(text).isprintable()
+        assert len(shorten(text)) <= LOGGED
+        assert shorten(shorten(text)) == shorten(text)
 
     def test_an_id_cannot_move_the_cursor(self, caplog: pytest.LogCaptureFixture) -> None:
         odd = Phone(1)

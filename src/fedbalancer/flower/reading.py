@@ -232,7 +232,7 @@ class Greeting:
     network_s: float
 
 
-def question(run_key: str, batch_size: int, latencies: int) -> RecordDict:
+def greeting_request(run_key: str, batch_size: int, latencies: int) -> RecordDict:
     """What the server asks a node that it does not know yet."""
     asked: dict[str, Any] = {"version": VERSION, "run-key": run_key, "batch-size": batch_size, "latencies": latencies}
     return RecordDict({FEDBALANCER: ConfigRecord(asked)})

@@ -42,6 +42,10 @@ class Server:
             round=0, clock_s=0.0, weights=weights, ledger=self.setup.ledger, suspensions=Suspensions(), **slots
         )
 
+    def prepare(self, state: ServerState) -> ServerState:
+        """Return the state to plan the next round from; here unchanged, on Flower clients may have joined."""
+        return state
+
     def plan(self, state: ServerState, available: IndexArray) -> RoundPlan:
         """Plan the next round: its clients, its loss threshold, and a deadline for these clients.
 
