@@ -27,7 +27,7 @@ NOT_COVERED = (
 
 
 def plan(
-    epsilon: Annotated[float | None, typer.Option(help="Largest epsilon allowed.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Largest allowed epsilon.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds in which one client participates.")] = None,
     noise: Annotated[
         float | None, typer.Option(help="Standard deviation of the noise, divided by the sensitivity.")

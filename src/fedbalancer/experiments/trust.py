@@ -54,7 +54,7 @@ def check_trusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> 
     Raises:
         UntrustedCode: If some code is neither trusted nor remembered.
     """
-    unknown = untrusted(code, trusted)
+    unknown = find_untrusted(code, trusted)
     if unknown:
         raise UntrustedCode(
             f"the folder names code that is not trusted: {'; '.join(unknown)}; if you trust it, use --trust (in "
@@ -62,7 +62,7 @@ def check_trusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> 
         )
 
 
-def untrusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> list[str]:
+def find_untrusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> list[str]:
     """Return the code that is neither remembered nor trusted."""
     return [] if trusted is None else [each for each in code if each not in trusted and not _marker(each).is_file()]
 
