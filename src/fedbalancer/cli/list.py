@@ -55,7 +55,7 @@ def _methods() -> Rows:
     from fedbalancer.methods.table import BASES, FAMILIES, MODIFIERS
 
     bases = [{"method": name, "what it is": title} for name, (title, _) in {**BASES, **FAMILIES}.items()]
-    own = [{"method": "...[key=value,...]", "what it is": "settings and slots of its own: fedbalancer[w=5,p=.75]"}]
+    own = [{"method": "...[key=value,...]", "what it is": "settings and policies for a method: fedbalancer[w=5]"}]
     return bases + own + [{"method": f"...{name}", "what it is": title} for name, (title, _) in MODIFIERS.items()]
 
 

@@ -33,7 +33,8 @@ def complete_methods(incomplete: str) -> list[str]:
 Scale = Annotated[str, typer.Option(help="Size of the task: small, or paper as published.")]
 Users = Annotated[int | None, typer.Option(help="Number of users, for tasks that allow a choice. Default: the task's.")]
 Variant = Annotated[
-    str | None, typer.Option(help="Data set of the task (`fedbalancer data list`). Default: the task's first.")
+    str | None,
+    typer.Option(help="Data set (`fedbalancer data list`). Default: the official data, if installed."),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: the task's.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of an earlier run in the folder.")]

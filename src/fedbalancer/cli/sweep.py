@@ -32,7 +32,7 @@ def sweep(
         list[str] | None,
         typer.Option(
             help="Settings to vary: key=a,b,c or key=low..high[:log], paper (the paper's grid), or FILE.toml; "
-            "repeatable."
+            "repeatable. Required."
         ),
     ] = None,
     objective: Annotated[str, typer.Option(help="Objective: time-to-accuracy or accuracy.")] = "time-to-accuracy",

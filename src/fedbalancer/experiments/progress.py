@@ -243,7 +243,7 @@ class ComparisonRun:
         """Whether a run was stopped before its end."""
         return any(event.kind == "stopped" for event in self.outcomes.values())
 
-    def scored(self) -> Comparison:
+    def scores_or_error(self) -> Comparison:
         """Return the scores.
 
         Raises:

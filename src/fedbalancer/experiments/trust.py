@@ -17,8 +17,7 @@ from pathlib import Path
 
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import UntrustedCode
-from fedbalancer.core.files import write_text
-from fedbalancer.core.paths import cache_folder
+from fedbalancer.core.files import cache_folder, write_text
 from fedbalancer.core.settings import merge
 from fedbalancer.data.own.toml import model_name
 from fedbalancer.data.registry import TASKS
@@ -57,7 +56,7 @@ def check_trusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> 
     Raises:
         UntrustedCode: If some code is neither trusted nor remembered.
     """
-    unknown = untrusted(code, trusted)
+    unknown = find_untrusted(code, trusted)
     if unknown:
         raise UntrustedCode(
             f"the folder names code that is not trusted: {'; '.join(unknown)}; if you trust it, use --trust (in "
@@ -65,7 +64,7 @@ def check_trusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> 
         )
 
 
-def untrusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> list[str]:
+def find_untrusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> list[str]:
     """Return the code that is neither remembered nor trusted."""
     return [] if trusted is None else [each for each in code if each not in trusted and not _marker(each).is_file()]
 

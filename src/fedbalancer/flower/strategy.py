@@ -13,7 +13,7 @@ from typing import Any
 
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.paths import cache_folder
+from fedbalancer.core.files import cache_folder
 from fedbalancer.core.settings import resolve
 from fedbalancer.flower.aggregation import with_aggregator
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.batches import epochs
+from fedbalancer.client.work import epochs
 from fedbalancer.core.errors import MissingData, UnknownName
 from fedbalancer.core.randomness import integer_seed
-from fedbalancer.core.sums import total
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
+from fedbalancer.core.types.arrays import total
 from fedbalancer.training.flat import FlatModule
 from fedbalancer.training.sgd import MakeOptimizer, PlainSteps, Steps
 from fedbalancer.training.steps import NotedTraining, check_finite

@@ -95,7 +95,7 @@ class SweepPlan:
         return self.comparison.seeds
 
     @property
-    def minimised(self) -> bool:
+    def is_minimised(self) -> bool:
         """Whether a lower value is better."""
         return self.objective == TIME
 
@@ -109,7 +109,7 @@ class SweepPlan:
         of_seed = next(spec for spec in self.comparison.specs if spec.seed == seed)
         return replace(of_seed, method=method, target=target)
 
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return everything that identifies this sweep; the number of trials does not."""
         return {
             "task": self.comparison.task.name,
