@@ -71,7 +71,7 @@ def test_labels_that_are_no_classes_are_refused() -> None:
     for labels in (np.zeros((4, 2), dtype=np.int64), np.zeros(4)):
         with pytest.raises(BadSetting, match="labels that are one class a sample"):
             ClassFloor().of_labels(labels)
-    with pytest.raises(ValueError, match="share from 0 to 1"):
+    with pytest.raises(BadSetting, match=r"floor = .* must be a number >= 0 and <= 1"):
         ClassFloor(floor=1.5)
 
 
