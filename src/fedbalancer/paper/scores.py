@@ -65,7 +65,7 @@ def score_groups(work: Work, groups: Sequence[Group]) -> ScoredTask:
     by_group = _score(pool, groups)
     work.notes.extend(dict.fromkeys(note for comparison in by_group.values() for note in comparison.notes))
     common = {"scale": pool.plan.base.scale, "clients": len(pool.plan.task.sizes)}
-    curves = [pool.stored(*key).curve for key in pool.specs]
+    curves = [pool.read_run(*key).curve for key in pool.specs]
     return ScoredTask(make_frames(by_group, curves, pool.budgets_s, common), by_group)
 
 
@@ -136,7 +136,7 @@ def _score(pool: TaskPool, groups: Sequence[Group]) -> dict[str, Comparison]:
     canonical = dict(zip(dict.fromkeys(m for g in groups for m in g.methods), plan.method_names, strict=True))
     for group in groups:
         names = [canonical[method] for method in group.methods]
-        curves = [pool.stored(method, seed).curve for method in names for seed in plan.seeds]
+        curves = [pool.read_run(method, seed).curve for method in names for seed in plan.seeds]
         scored[group.name] = score(
             curves, pool.budgets_s, methods=names, rule=pool.request.rule, task=plan.task.name,
             variant=plan.task.variant, rounds=plan.rounds,

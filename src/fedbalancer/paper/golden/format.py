@@ -188,7 +188,7 @@ def _check_clients(seed: GoldenSeed, profiles: int, where: str) -> None:
     for row, client in enumerate(seed.clients):
         if client.net >= profiles:
             raise BadData(f"{where}clients.{row}.net is {client.net}; there are {profiles} network profiles")
-    if twice := _repeated(client.subject for client in seed.clients):
+    if twice := _find_repeated(client.subject for client in seed.clients):
         raise BadData(f"{where}clients has subject {twice[0]!r} twice")
 
 
@@ -196,7 +196,7 @@ def _check_run(run: AnyRun, subjects: set[str], where: str) -> None:
     """Check what cannot be checked field by field."""
     if isinstance(run, BaselineRun):
         for row, drawn in enumerate([draw[0] for draw in recorded.draws] for recorded in run.rounds):
-            if wrong := sorted(set(drawn) - subjects) or _repeated(drawn):
+            if wrong := sorted(set(drawn) - subjects) or _find_repeated(drawn):
                 raise BadData(f"{where}rounds.{row}.draws has subject {wrong[0]!r}, unknown or drawn twice")
         _check_lengths(run, ("log_start_times", "log_ok"), len(run.rounds), where)
     elif isinstance(run, FedBalancerRun):
@@ -212,7 +212,7 @@ def _check_lengths(run: AnyRun, names: Iterable[str], rounds: int, where: str) -
             raise BadData(f"{where}{name} has {count} values; there are {rounds} rounds")
 
 
-def _repeated(values: Iterable[str]) -> list[str]:
+def _find_repeated(values: Iterable[str]) -> list[str]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 

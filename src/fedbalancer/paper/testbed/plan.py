@@ -172,8 +172,8 @@ class BedPlan:
         return Path(self.folder) / "bed" / f"{method}.failed"
 
     def _spec(self, method: str) -> RunSpec:
-        given = {} if self.rounds is None else {"rounds": self.rounds}
-        settings = {**self.overrides, **given}
+        rounds = {} if self.rounds is None else {"rounds": self.rounds}
+        settings = {**self.overrides, **rounds}
         return RunSpec(
             task=self.task, method=method, seed=self.seed, scale=self.scale, users=self.clients, settings=settings
         )
