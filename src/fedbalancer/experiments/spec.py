@@ -216,7 +216,12 @@ class RunSpec:
             raise RunFolderError(f"this run has invalid options: {error}") from error
 
     def manifest(self, task: Task, settings: Settings) -> dict[str, Any]:
-        """Return the content of manifest.json before the run starts."""
+        """Return the content of manifest.json before the run starts.
+
+        Args:
+            task: The loaded task.
+            settings: The resolved settings.
+        """
         description = {"name": task.name, "variant": task.variant, "scale": self.scale, "users": self.users}
         return new_manifest(
             task={**description, "source": _name_or_none(self.task)},
