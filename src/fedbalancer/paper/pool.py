@@ -44,7 +44,13 @@ REUSED = "reused"
 
 @dataclass(frozen=True, eq=False)
 class TaskPool:
-    """The runs of one task in the pool; `plan` is the comparison of all methods that the item needs."""
+    """The runs of one task in the pool.
+
+    Args:
+        request: The options of the command.
+        plan: The comparison of all methods that the item needs.
+        folder: The folder of these runs in the pool.
+    """
 
     request: Request
     plan: ComparisonPlan

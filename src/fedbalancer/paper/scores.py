@@ -33,7 +33,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Group:
-    """Methods that are scored together."""
+    """Methods that are scored together.
+
+    Args:
+        name: Name of the group.
+        methods: The methods.
+    """
 
     name: str
     methods: tuple[str, ...]
@@ -41,7 +46,12 @@ class Group:
 
 @dataclass(frozen=True)
 class ScoredTask:
-    """The tables of one task, and the scores they are made from, by group."""
+    """The scores of one task.
+
+    Args:
+        frames: The tables by name.
+        by_group: The scores from which they are made, by group.
+    """
 
     frames: dict[str, pl.DataFrame]
     by_group: Mapping[str, Comparison]
@@ -98,7 +108,12 @@ def make_frames(
 
 
 def estimate_columns(name: str, estimate: Estimate) -> dict[str, Any]:
-    """Return an estimate as columns; a ratio also has its bound and the p-value of its test."""
+    """Return an estimate as columns. A ratio also has its bound and the p-value of its test.
+
+    Args:
+        name: Prefix of the columns.
+        estimate: The estimate.
+    """
     values = {
         name: estimate.mean, f"{name}_std": estimate.std, f"{name}_low": estimate.low, f"{name}_high": estimate.high,
     }  # fmt: skip

@@ -114,7 +114,12 @@ def read_phones(path: Path, seed: int) -> tuple[Phone, ...]:
 
 
 def assign_phones(clients: Sequence[str], phones: Sequence[Phone]) -> dict[str, Phone]:
-    """Assign a phone to every client, spread over all phones, because the slow ones come first."""
+    """Assign a phone to every client, spread over all phones, because the slow ones come first.
+
+    Args:
+        clients: The clients.
+        phones: The recorded phones.
+    """
     step = max(len(phones) / len(clients), 1.0)
     return {client: phones[int(number * step) % len(phones)] for number, client in enumerate(clients)}
 

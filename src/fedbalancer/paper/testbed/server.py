@@ -143,7 +143,12 @@ class BedRun(Run):
 
 
 def main(grid: Grid, context: Context) -> None:
-    """Run one method from the app's `ServerApp`; a failure is written to a file for the parent process."""
+    """Run one method from the app's `ServerApp`; a failure is written to a file for the parent process.
+
+    Args:
+        grid: Flower's grid.
+        context: Flower's context, whose configuration names the plan and the method.
+    """
     config = context.run_config
     plan, method = BedPlan.read(Path(str(config["plan"]))), str(config["method"])
     try:
@@ -165,7 +170,15 @@ def _run_recorded(run: BedRun, record: RunRecorder) -> None:
 
 
 def prepare_run(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: float) -> BedRun:
-    """Prepare the run of a method; a budget or target of 0 means none."""
+    """Prepare the run of a method.
+
+    Args:
+        plan: The plan of the test bed.
+        method: Name of the method.
+        grid: Flower's grid.
+        budget_s: The budget in phone seconds; 0 for none.
+        target: The target accuracy; 0 for none.
+    """
     settings, trainer = plan.settings(method), TorchTrainer(plan.loaded)
     weights = trainer.initial_weights(plan.seed)
     layout = ModelLayout(trainer.layout, {name: weights.dtype for name, _ in trainer.layout}, {})
@@ -204,7 +217,12 @@ def prepare_run(plan: BedPlan, method: str, grid: Grid, budget_s: float, target:
 
 
 def manifest(plan: BedPlan, run: BedRun) -> dict[str, Any]:
-    """Return the manifest of a Flower run with the fields of the test bed."""
+    """Return the manifest of a Flower run with the fields of the test bed.
+
+    Args:
+        plan: The plan of the test bed.
+        run: The run.
+    """
     content = run.manifest()
     content["task"] |= {"variant": plan.loaded.variant, "scale": plan.scale, "users": plan.clients}
     finite = math.isfinite(run.budget_s)
