@@ -20,7 +20,6 @@ from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import BASES, MODIFIERS
 from fedbalancer.simulation.executors import Resources
-from fedbalancer.training.fast import provenance
 
 ALL_NAMES = [
     *BASES,
@@ -84,7 +83,7 @@ def test_the_manifest_says_which_kernels_and_for_which_processor(tmp_path: Path)
 
     fast = kernels("fast")
     assert set(fast) == {"processor", "conv", "dense", "lstm", "row", "words"}
-    assert fast["processor"] == provenance.processor()
+    assert fast["processor"] == kernels.describe_processor()
     for options in ({"backend": "plain"}, {"timing_only": True}):
         assert kernels("-".join(options), **options) == {"processor": fast["processor"]}
 

@@ -36,10 +36,10 @@ class ExecutorCache:
         if not spec.timing_only:
             check_memory_limit()
         if not spec.timing_only and spec.device != "cpu" and self.resources.executor != "ray":
-            from fedbalancer.training.torch_device import checked_device
+            from fedbalancer.training.trainer import check_device
 
             with_torch()
-            checked_device(spec.device)
+            check_device(spec.device)
 
     def load_task(self, spec: RunSpec, task: Task | None = None) -> Task:
         """The task of a run: `task` if it is loaded already, or that of the last run if it is the same."""
@@ -87,7 +87,7 @@ class TrainerMaker:
 
     def __call__(self) -> Trainer:
         if self._decided is not None:
-            kernels.hold_to(self._decided)
+            kernels.follow(self._decided)
         task = self._task if self._task is not None else self._spec.load_task()
         poisoned = poison_task(task, _attacks(self._spec), self._spec.seed)
         return trainer_for(poisoned, self._spec.backend, self._spec.device)
@@ -113,7 +113,7 @@ def _attacks(spec: RunSpec) -> tuple[str, ...]:
 
 def kernels_for(spec: RunSpec) -> dict[str, str | None] | None:
     """Which kernels all processes that carry out a run are to use; None if it uses none."""
-    return kernels.decision() if spec.backend == "fast" and spec.device == "cpu" and not spec.timing_only else None
+    return kernels.decide() if spec.backend == "fast" and spec.device == "cpu" and not spec.timing_only else None
 
 
 def trainer_for(task: Task, backend: str = "fast", device: str = "cpu") -> Trainer:

@@ -73,7 +73,7 @@ def carry_out(packed_job: bytes, decided: Mapping[str, str | None] | None = None
     """One job, in this process, to its end, with the kernels that the driver has. Job and event travel packed: what a
     script or notebook defines is in them by value."""
     assert _here is not None
-    kernels.hold_to(decided)
+    kernels.follow(decided)
     packed: bytes = cloudpickle.dumps(_carried_out(cloudpickle.loads(packed_job), _here))
     return packed
 

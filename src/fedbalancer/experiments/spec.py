@@ -16,7 +16,7 @@ from fedbalancer.data.clients import add_label_noise
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
 from fedbalancer.methods.table import Method
 from fedbalancer.store import new_manifest
-from fedbalancer.training.fast.provenance import description
+from fedbalancer.training.fast.kernels import describe_environment
 from fedbalancer.training.trainer import BACKENDS
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
@@ -176,7 +176,7 @@ class RunSpec:
 
     def kernels(self) -> dict[str, str]:
         """The processor and, by its name, what does the work of every kernel, as far as it is known by now."""
-        return description(self.backend if self.device == "cpu" and not self.timing_only else "none")
+        return describe_environment(self.backend if self.device == "cpu" and not self.timing_only else "none")
 
     def described(self) -> dict[str, Any]:
         """The fields of the manifest that are the spec's: the whole of it, and what people look for first."""

@@ -16,7 +16,7 @@ from fedbalancer.export.replay import sgd_step
 from fedbalancer.export.torch_operators import LAYER, TorchReplay
 from fedbalancer.export.torch_verbs import TorchVerbs
 from fedbalancer.export.trace import BATCHES
-from fedbalancer.training.executorch import executorch_runtime, quiet
+from fedbalancer.training.executorch import load_runtime, silence
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +26,7 @@ NUMBERS = ("learning_rate", "mu", "clip_norm")
 
 def executorch() -> Any:
     """ExecuTorch, which writes the file and reads it, or how to get it."""
-    executorch_runtime()
+    load_runtime()
     from executorch import exir
 
     return exir
@@ -38,7 +38,7 @@ def to_executorch(model: TracedModel, about: Mapping[str, Any]) -> bytes:
     # Its check of types fixes the size of the batch, silently; kernels and results are checked here.
     unchecked = exir.EdgeCompileConfig(_check_ir_validity=False)
     try:
-        with quiet():
+        with silence():
             programs = _programs(_Steps(model), about)
             edge = exir.to_edge(programs, constant_methods={"about": json.dumps(about)}, compile_config=unchecked)
             for name in programs:
@@ -112,7 +112,7 @@ def _written(function: Any, inputs: tuple[list[Any], list[Any], list[Any]], larg
 
 def _check_kernels(program: Any) -> None:
     """Refuse what ExecuTorch could write and not run, with the layer."""
-    names = executorch_runtime().operator_registry.operator_names
+    names = load_runtime().operator_registry.operator_names
     known = {name.partition("::")[2].partition(".")[0] for name in names}
     for node in program.graph.nodes:
         name = node.target.__name__ if node.op == "call_function" else ""

@@ -18,7 +18,7 @@ from fedbalancer.export.litert import check_tensorflow, write_litert
 from fedbalancer.export.model import TracedModel, traced_model
 from fedbalancer.training.model_file import FORMAT
 from fedbalancer.training.open_model import SUFFIXES, open_model, runtime_of
-from fedbalancer.training.torch_model import FORWARD_BATCH
+from fedbalancer.training.trainer import FORWARD_BATCH
 
 RUNTIMES = {"litert": (check_tensorflow, write_litert), "executorch": (executorch, to_executorch)}
 """By name: what it takes to write a file, and who writes it."""

@@ -39,17 +39,17 @@ def _classes(make: Any, name: str, features: Any) -> int:
     """How many classes the model tells apart."""
     import torch
 
-    from fedbalancer.training.flat import build
-    from fedbalancer.training.model_check import refused
+    from fedbalancer.training.model_check import describe_failure
+    from fedbalancer.training.tensors import build_module
 
     if not callable(make):
         raise BadData(f"{name} must be a function that makes a torch model, not {type(make).__name__}")
     batch = torch.from_numpy(features)
     try:
         with torch.no_grad():
-            outputs = build(make).eval()(batch)
+            outputs = build_module(make).eval()(batch)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise BadData(f"{name}: {refused(batch, error)}") from error
+        raise BadData(f"{name}: {describe_failure(batch, error)}") from error
     if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
         raise BadData(f"{name}: the model must give (samples, classes) scores; other outputs need a Task with a loss")
     return int(outputs.shape[1])
