@@ -125,7 +125,7 @@ def test_losses_are_those_of_the_first_time_a_sample_is_seen_in_any_epoch() -> N
 def test_steps_are_counted_alike_batch_by_batch_and_epoch_by_epoch() -> None:
     trainer, job = TorchTrainer(task()), work(batches=7, batch_size=4)
     weights = trainer.initial_weights(0)
-    with trainer.model.training(weights, trainer._shelf["ann"], job) as training:
+    with trainer.model.training(weights, trainer._samples["ann"], job) as training:
         for _, rows in batches(job):
             training.step(rows)
         single = training.result()
