@@ -1,4 +1,4 @@
-"""Small networks whose files the tests train, and one of which `tests/client/small.tflite` is the file."""
+"""Small networks whose files the tests train, and one of which `tests/training/small.tflite` is the file."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 from prepare import client_name
 from work import Work, orders
 
-from fedbalancer.core.contracts import Executor
+from fedbalancer.core.interfaces import Executor
 from fedbalancer.data import Task
 from fedbalancer.paper.bench.workloads import make_executor, time_rounds
 

@@ -43,7 +43,7 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--set", "w"), "key=value"),
         (("run", "synthetic", "--set", "latency=tablet"), "unknown latency row 'tablet'"),
         (("run", "synthetic", "--set", "slots.deadlin=a:b"), "did you mean deadline"),
-        (("run", "synthetic", "--set", "slots.deadline=json:dumps"), "no policy for that slot"),
+        (("run", "synthetic", "--set", "slots.deadline=json:dumps"), "not a policy for that slot"),
         (("run", "synthetic", "--set", "availability=nowhere.json"), "nowhere.json"),
         (("run", "synthetic", "--rounds", "0"), "rounds = 0"),
         (("run", "synthetic", "--budget", "-5"), "budget = -5"),

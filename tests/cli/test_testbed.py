@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 
 Cli = Callable[..., "CompletedProcess[str]"]
-FILE = Path(__file__).parent.parent / "client" / "small.tflite"
+FILE = Path(__file__).parent.parent / "training" / "small.tflite"
 SMALL = ("testbed", "--task", "synthetic", "--scale", "small", "--clients", "3")
 
 

@@ -52,10 +52,10 @@ def test_a_policy_set_for_all_methods_is_in_the_name_of_each_with_its_parameters
 
 OWN = """
 from dataclasses import dataclass
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import DeadlinePolicy
 
 @dataclass(frozen=True)
-class Mine(Stateless):
+class Mine(DeadlinePolicy):
     first: float = 30.0
 
     def plan(self, setup, state, cohort):
@@ -67,13 +67,13 @@ class Incomplete:
 """
 
 
-def test_an_incomplete_policy_is_told_which_base_is_ready(cli: Cli, tmp_path: Path) -> None:
+def test_a_policy_of_no_base_is_told_which_base_to_derive_from(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     done = cli("run", "synthetic", "-m", "fedbalancer[deadline=mine:Incomplete]")
     assert done.returncode == 2
     assert done.stderr == (
-        "error: slots.deadline = 'mine:Incomplete' is no policy for that slot; it lacks init, observe "
-        "(the base fedbalancer.core.contracts.Stateless brings init, observe)\n"
+        "error: slots.deadline = 'mine:Incomplete' is not a policy for that slot: derive Incomplete from "
+        "fedbalancer.core.contracts.DeadlinePolicy\n"
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 from experiments import tinytask
 
 import fedbalancer as fb
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import DeadlinePolicy
 from fedbalancer.core.errors import BadData, BadSetting, FedBalancerError, RunFolderError, UnknownName
 from fedbalancer.core.settings import Settings
 from fedbalancer.experiments.compare import interleave_by_seed, run_comparison
@@ -296,7 +296,7 @@ def test_an_unknown_keyword_is_named_and_a_setting_is_told_where_it_belongs(opti
 
 
 def test_a_policy_that_raises_is_named_with_its_file_and_line() -> None:
-    class Raising(Stateless):
+    class Raising(DeadlinePolicy):
         """A deadline whose author made a mistake."""
 
         def plan(self, setup: Any, state: Any, cohort: Any) -> tuple[float, int]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import fedbalancer as fb
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import DeadlinePolicy
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Longer(Stateless):
+class Longer(DeadlinePolicy):
     first: float = 60.0
 
     def init(self, setup):

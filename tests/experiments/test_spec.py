@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields, replace
-from typing import Any, get_type_hints
+from dataclasses import dataclass, fields
+from typing import get_type_hints
 
 import pytest
 from experiments import tinytask
@@ -15,19 +15,7 @@ import fedbalancer as fb
 from fedbalancer.core.errors import RunFolderError, UnknownName
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.simulation import resolve_spec
-from fedbalancer.experiments.spec import RunOptions, RunSpec, from_manifest
-
-OLD: dict[str, Any] = {
-    "format": "fedbalancer run 1",
-    "task": {
-        "name": "synthetic", "variant": "alpha=1", "scale": "small", "users": 12, "variant_asked": "alpha=1",
-        "source": "synthetic",
-    },
-    "method": "prox+1t", "method_is_named": True, "seed": 3, "overrides": {"w": 2}, "settings": {"w": 2, "p": 0.8},
-    "rounds": 7, "budget_s": 20.5, "target": 0.5, "timing_only": True, "backend": "fast", "device": "cpu",
-    "versions": {}, "started": "2026-01-01T00:00:00+00:00", "status": "stopped", "why": None,
-}  # fmt: skip
-"""A manifest from before the spec was in it."""
+from fedbalancer.experiments.spec import RunOptions, RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +70,3 @@ def test_a_task_and_a_method_of_ones_own_are_given_again() -> None:
     for given_again in ((None, method), (task, None)):
         with pytest.raises(RunFolderError, match=r"fedbalancer\.resume\(folder, task="):
             RunSpec.from_json(written, *given_again)
-
-
-def test_a_manifest_from_before_the_spec_was_in_it_means_the_same() -> None:
-    expected = RunSpec(
-        task="synthetic", method="prox+1t", seed=3, users=12, variant="alpha=1", settings={"w": 2}, rounds=7,
-        budget_s=20.5, target=0.5, timing_only=True,
-    )  # fmt: skip
-    assert from_manifest(OLD) == expected
-    without = {name: value for name, value in OLD.items() if name not in ("backend", "device")}
-    assert from_manifest(without) == replace(expected, backend="plain")
-    with pytest.raises(RunFolderError, match=r"fedbalancer\.resume"):
-        from_manifest({**OLD, "method_is_named": False})

@@ -1,7 +1,7 @@
-"""A model becomes a file whose losses and gradients are torch's, or is refused with the layer that is not.
+"""An exported file has torch's losses and gradients; other models are refused with the name of the layer.
 
-Needs what CI has not: `pip install 'fedbalancer[export]'` for LiteRT, `'fedbalancer[executorch]'` for ExecuTorch. What
-is not installed is left out."""
+Needs `pip install 'fedbalancer[export]'` for LiteRT and `'fedbalancer[executorch]'` for ExecuTorch, which CI does not
+have. Tests of a runtime that is not installed are skipped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def runtime(request: pytest.FixtureRequest) -> str:
 
 
 def convert_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have LiteRT's files made in this process, so that they are made by the code that the test has changed."""
+    """Convert LiteRT's files in this process, so that the code that the test changes is used."""
     if find_spec("triton"):
         pytest.skip("triton and TensorFlow would abort this process")
     monkeypatch.setitem(RUNTIMES, "litert", (lambda: None, to_litert))
@@ -93,26 +93,26 @@ MODELS = {
 
 
 def test_the_committed_file_is_what_the_exporter_makes(runtime: str, tmp_path: Path) -> None:
-    made = file_of(runtime, tmp_path)
-    told = ["export", "small_nets:make", "--shape", "2,12", "--runtime", runtime, "-o", str(made), "--json"]
-    done = CliRunner().invoke(app, told)
+    exported = file_of(runtime, tmp_path)
+    arguments = ["export", "small_nets:make", "--shape", "2,12", "--runtime", runtime, "-o", str(exported), "--json"]
+    done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    told = json.loads(done.output.splitlines()[-1])
-    committed = Path(__file__).parent.parent / "client" / f"small{made.suffix}"
-    assert told["bytes"] == pytest.approx(committed.stat().st_size, rel=0.1)
-    assert max(told["loss_difference"], told["gradient_difference"]) < 1e-5
-    assert open_model(made).about == open_model(committed).about
+    facts = json.loads(done.output.splitlines()[-1])
+    committed = Path(__file__).parent.parent / "client" / f"small{exported.suffix}"
+    assert facts["bytes"] == pytest.approx(committed.stat().st_size, rel=0.1)
+    assert max(facts["loss_difference"], facts["gradient_difference"]) < 1e-5
+    assert open_model(exported).about == open_model(committed).about
 
 
 def test_the_file_of_a_new_flower_app_is_that_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("flwr", *NEEDED["litert"])
     write_app(tmp_path / "wearable", "litert")
     monkeypatch.syspath_prepend(tmp_path / "wearable")
-    told = ["export", "wearable.task:model", "--shape", "8", "-o", str(tmp_path / "new.tflite")]
-    done = CliRunner().invoke(app, told)
+    arguments = ["export", "wearable.task:model", "--shape", "8", "-o", str(tmp_path / "new.tflite")]
+    done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    new, came = (open_model(tmp_path / name).about for name in ("new.tflite", "wearable/model.tflite"))
-    assert new | {"task": ""} == came | {"task": ""}
+    new, template = (open_model(tmp_path / name).about for name in ("new.tflite", "wearable/model.tflite"))
+    assert new | {"task": ""} == template | {"task": ""}
 
 
 class Cut(nn.Linear):
@@ -133,10 +133,10 @@ def test_gradients_of_many_kinds_of_layers_are_torchs(name: str, runtime: str, t
 def test_a_wrong_gradient_is_refused_with_the_layer(
     runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if a pooling gave its gradient to the last place of a window, whichever was the largest."""
+    """Simulates a pooling that gives its gradient to the last place of a window instead of the largest."""
 
-    def wrong(self: Spatial, grad: Any, x: Any, which: Any, how: Any) -> Any:
-        return right(self, grad, x, 0 * which + 1, how)
+    def wrong(self: Spatial, grad: Any, x: Any, which: Any, windows: Any) -> Any:
+        return right(self, grad, x, 0 * which + 1, windows)
 
     if runtime == "litert":
         convert_here(monkeypatch)
@@ -163,7 +163,7 @@ def test_an_operation_that_litert_has_not_is_refused(tmp_path: Path, monkeypatch
 def test_what_executorch_has_no_kernel_for_or_a_wrong_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its own gradients of pooling in place of ours."""
+    """Uses ExecuTorch's gradients of pooling."""
     pytest.importorskip("executorch", reason="executorch is not installed")
     for name in ("avg_pool2d", "max_pool2d_with_indices"):
         for kind in (f"aten.{name}.default", f"aten.{name}_backward.default"):

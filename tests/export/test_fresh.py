@@ -41,8 +41,8 @@ def test_the_documented_export_works_in_a_fresh_environment_also_beside_triton(t
     shell(documented("pip install -c constraints.txt -e '.[export]'"), ROOT)
     export = documented("fedbalancer export synthetic")
     assert re.search(r"synthetic\.tflite: [\d,]+ bytes", shell(export, tmp_path))
-    made = (tmp_path / "synthetic.tflite").read_bytes()
+    exported = (tmp_path / "synthetic.tflite").read_bytes()
     shell("pip install triton", tmp_path)
     (tmp_path / "synthetic.tflite").unlink()
     shell(export, tmp_path)
-    assert (tmp_path / "synthetic.tflite").read_bytes() == made
+    assert (tmp_path / "synthetic.tflite").read_bytes() == exported

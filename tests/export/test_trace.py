@@ -1,4 +1,4 @@
-"""What torch does for a batch, as steps that hold for a batch of any size."""
+"""Traces of torch models, which hold for every batch size."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ import torch
 from torch import nn
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.export.model import traced_model
-from fedbalancer.export.trace import PerBatch, traced
-from fedbalancer.export.windows import windows
+from fedbalancer.export.trace import PerBatch, trace, trace_model
+from fedbalancer.export.windows import make_windows
 
 
 def steps(function: Any, *shape: int) -> Any:
-    return traced(function, lambda size: (torch.ones(size, *shape),), nn.Identity()).steps
+    return trace(function, lambda size: (torch.ones(size, *shape),), nn.Identity()).steps
 
 
-def test_what_depends_on_the_batch_is_told_from_what_happens_to_be_as_large() -> None:
+def test_batch_dependent_numbers_are_distinguished_from_equal_constants() -> None:
     (view,) = (step for step in steps(lambda x: (x.reshape(x.shape[0] * 7, 3),), 7, 3) if "view" in step.kind)
     assert view.args[1] == (PerBatch(7.0), 3)
     (scaled,) = (step for step in steps(lambda x: (x * (3 / len(x)),), 2) if "mul" in step.kind)
@@ -38,7 +37,7 @@ def test_a_function_that_differs_by_size_of_batch_is_refused() -> None:
 
 
 def test_every_step_of_a_model_knows_its_layer() -> None:
-    model = traced_model(small_nets.make, "cross_entropy", small_nets.samples())
+    model = trace_model(small_nets.make, "cross_entropy", small_nets.samples())
     layers = {step.kind: step.layer for step in model.train.steps if "conv" in step.kind or "pool" in step.kind}
     assert layers["aten.convolution.default"] == layers["aten.convolution_backward.default"] == "1 (Conv1d)"
     assert {layers[kind] for kind in layers if "pool" in kind} == {"2 (MaxPool1d)"}
@@ -50,7 +49,7 @@ def test_running_statistics_are_refused_with_the_layer() -> None:
         return nn.Sequential(nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(30, 3))
 
     with pytest.raises(BadData, match=r"layer 1 \(BatchNorm1d\) keeps '1.running_mean'"):
-        traced_model(make, "cross_entropy", small_nets.samples())
+        trace_model(make, "cross_entropy", small_nets.samples())
 
 
 @pytest.mark.parametrize("ceil", [False, True])
@@ -60,12 +59,12 @@ def test_running_statistics_are_refused_with_the_layer() -> None:
      ((2, 3), (1, 2), (1, 0), (2, 1))],
 )  # fmt: skip
 def test_windows_are_torchs(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil: bool) -> None:
-    """The largest of every window, by the places that it lists, is torch's pooling; and every place finds itself."""
+    """The largest value of every window is torch's pooling, and every occurrence refers back to its position."""
     x = np.random.default_rng(0).normal(size=(7, 9)).astype(np.float32)
-    how = windows(x.shape, kernel, stride, padding, dilation, ceil)
+    windows = make_windows(x.shape, kernel, stride, padding, dilation, ceil)
     wanted = nn.functional.max_pool2d(torch.from_numpy(x)[None], kernel, stride, padding, dilation, ceil)[0]
-    found = np.append(x.ravel(), -np.inf)[how.index].max(axis=1).reshape(how.out)
-    assert found.tolist() == wanted.tolist()
-    back = np.append(how.index.ravel(), -1)[how.occurs]
+    largest = np.append(x.ravel(), -np.inf)[windows.index].max(axis=1).reshape(windows.out)
+    assert largest.tolist() == wanted.tolist()
+    back = np.append(windows.index.ravel(), -1)[windows.occurs]
     assert all(set(row) <= {place, -1} for place, row in enumerate(back))
-    assert (how.occurs < how.index.size).sum() == (how.index < how.places).sum()
+    assert (windows.occurs < windows.index.size).sum() == (windows.index < windows.places).sum()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedbalancer.flower
-from fedbalancer.flower.compat import made_reply, node_ids, pull, push, reply_to
+from fedbalancer.flower.compat import make_reply, node_ids, pull, push, reply_to
 
 
 def message(ttl_s: float = 60.0) -> Message:
@@ -84,7 +84,7 @@ def test_a_reply_is_dated_on_the_senders_clock(elapsed_s: float, ahead_s: float)
 
 
 def test_a_made_reply_is_read_like_a_real_one() -> None:
-    reply = made_reply(RecordDict({"c": ConfigRecord({"n": 2})}), 7)
+    reply = make_reply(RecordDict({"c": ConfigRecord({"n": 2})}), 7)
     assert reply.metadata.src_node_id == 7
     assert reply.has_content()
     assert reply.content.config_records["c"]["n"] == 2

@@ -21,7 +21,7 @@ from fedbalancer.core.errors import BadData
 from fedbalancer.flower import Strategy, client_app, device_app
 from fedbalancer.flower.grid_engine import Waiting
 
-FOLDER = Path(__file__).parent.parent / "client"
+FOLDER = Path(__file__).parent.parent / "training"
 PACKAGES = {"small.tflite": "ai_edge_litert", "small.pte": "executorch"}
 
 

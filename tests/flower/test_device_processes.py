@@ -15,7 +15,7 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
 
 from fedbalancer.flower.federation import Federation, free_port
 
-APP, FILE = Path(__file__).parent / "device", Path(__file__).parent.parent / "client" / "small.tflite"
+APP, FILE = Path(__file__).parent / "device", Path(__file__).parent.parent / "training" / "small.tflite"
 PATIENCE_S = 900.0
 
 

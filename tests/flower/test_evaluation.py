@@ -15,8 +15,8 @@ from flower.phones import Phone, World
 from flwr.app import Error, Message, MetricRecord, RecordDict
 
 from fedbalancer.core.errors import FedBalancerError
-from fedbalancer.flower.evaluation import evaluation_of, unnamed
-from fedbalancer.flower.messages import own_metrics
+from fedbalancer.flower.evaluation import missing_metrics, to_evaluation
+from fedbalancer.flower.messages import custom_metrics
 
 
 class Evaluating(Phone):
@@ -107,8 +107,8 @@ def test_the_users_own_function_makes_the_metrics_one() -> None:
 
 @pytest.mark.parametrize("name", ["accuracy", "acc", "eval_acc", "test-accuracy", "valAccuracy", "central.acc"])
 def test_accuracies_are_known_by_their_name(name: str) -> None:
-    assert evaluation_of({"lossy_count": 7, name: 0.5}).accuracy == 0.5
-    assert unnamed({"lossy_count": 7, name: 0.5, "accelerations": 1}) == ["loss"]
+    assert to_evaluation({"lossy_count": 7, name: 0.5}).accuracy == 0.5
+    assert missing_metrics({"lossy_count": 7, name: 0.5, "accelerations": 1}) == ["loss"]
 
 
 def test_metrics_of_ones_own_travel_with_the_report() -> None:
@@ -135,7 +135,7 @@ def test_metrics_that_cannot_be_sent_are_told_to_their_author() -> None:
 
 def test_strange_metrics_of_a_client_are_left_out() -> None:
     strange = {"inf": math.inf, "n" * 500: 1.0, "list": [1.0, 2.0], "good": 1.0} | {f"m{n}": 1.0 for n in range(200)}
-    found = own_metrics({"num-examples": 3, "epochs": 1.0, **strange})
+    found = custom_metrics({"num-examples": 3, "epochs": 1.0, **strange})
     assert len(found) == 100
     assert found["good"] == 1.0
     assert not {"inf", "list", "epochs", "n" * 500} & set(found)

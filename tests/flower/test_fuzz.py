@@ -27,20 +27,19 @@ from fedbalancer import method
 from fedbalancer.client.compress import NoCompression, Quantised
 from fedbalancer.client.round import decode_summaries
 from fedbalancer.client.summary import Histogram, LossStatistics
-from fedbalancer.core.contracts import is_private
 from fedbalancer.flower.messages import (
     ARRAYS,
+    FEDBALANCER,
     MEASURED,
     METRICS,
-    OURS,
     PAYLOAD,
     RELEASED,
     SUMMARY,
     VECTOR,
     VERSION,
-    Faulty,
+    InvalidMessage,
     ModelLayout,
-    dashed,
+    metric_key,
     pack_update,
 )
 from fedbalancer.flower.reading import Expected, read_greeting, unpack
@@ -51,7 +50,7 @@ LAYOUT = ModelLayout.of(ArrayRecord({"w": Array(np.zeros((2, 3), dtype=np.float3
 WEIGHTS = np.zeros(6, dtype=np.float32)
 NUMBERS = st.sampled_from([0, 1, 5, -1, 2**40, 0.5, 1e-9, 1e9, 1e300, float("inf"), float("nan")]) | st.floats()
 SEVERAL = st.lists(NUMBERS, max_size=4)
-NAMES = [*map(dashed, (*SUMMARY, *MEASURED)), "num-examples", RELEASED]
+NAMES = [*map(metric_key, (*SUMMARY, *MEASURED)), "num-examples", RELEASED]
 SOUND = {
     "loss_low": 0.1, "loss_high": 2.0, "loss_sum": 10.0, "loss_count": 10.0, "over_count": 5.0, "over_sumsq": 5.0,
     "batch_s": 0.5, "num-examples": 10, "epochs": 2.0, "forward_s": 1.0, "train_s": 3.0, "busy_s": 5.0,
@@ -84,8 +83,8 @@ def array(draw: Any, length: int) -> Array:
 
 
 def sound_metrics(summary: Any) -> dict[str, Any]:
-    sound = SOUND | (WITHHELD if is_private(summary) else {})
-    return {dashed(name): value for name, value in sound.items()} | {RELEASED: [5.0, 5.0, 5.0, 5.0]}
+    sound = SOUND | (WITHHELD if summary.is_private else {})
+    return {metric_key(name): value for name, value in sound.items()} | {RELEASED: [5.0, 5.0, 5.0, 5.0]}
 
 
 def sound_reply(summary: Any, compress: Any) -> RecordDict:
@@ -93,7 +92,7 @@ def sound_reply(summary: Any, compress: Any) -> RecordDict:
     plain = isinstance(compress, NoCompression)
     arrays = pack_update(update if plain else compress.encode(update, LAYOUT.layout, 0, None)[0])
     ours = ConfigRecord({"client": "c0", "round": 1, "version": VERSION, "outcome": "trained", "phase": ""})
-    return RecordDict({OURS: ours, METRICS: MetricRecord(sound_metrics(summary)), ARRAYS: arrays})
+    return RecordDict({FEDBALANCER: ours, METRICS: MetricRecord(sound_metrics(summary)), ARRAYS: arrays})
 
 
 @st.composite
@@ -108,7 +107,7 @@ def replies(draw: Any, summary: Any, compress: Any) -> RecordDict:
     told |= {"outcome": draw(mostly("trained", "stopped", "x")), "phase": "train"}
     names = draw(mostly([PAYLOAD if length else VECTOR], ["w"], [PAYLOAD], [VECTOR], ["w", "x"], []))
     arrays = ArrayRecord({name: array(draw, length) for name in names})
-    records = {OURS: ConfigRecord(told), METRICS: MetricRecord(metrics), ARRAYS: arrays}
+    records = {FEDBALANCER: ConfigRecord(told), METRICS: MetricRecord(metrics), ARRAYS: arrays}
     return RecordDict({name: record for name, record in records.items() if draw(st.integers(0, 19))})
 
 
@@ -121,7 +120,7 @@ def test_the_decoder_of_replies(examples: int, compress: Any, summary: Any) -> N
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(replies(summary, compress), st.floats(10, 1e6))
     def check(content: RecordDict, round_trip_s: float) -> None:
-        with suppress(Faulty):
+        with suppress(InvalidMessage):
             report, _ = unpack(Reply(content), expected, round_trip_s)  # type: ignore[arg-type]
             if report is not None:
                 assert np.isfinite(report.update).all()
@@ -162,13 +161,13 @@ def test_bytes_are_a_report_or_refused(examples: int, compress: Any, summary: An
         order = Message(RecordDict(), dst_node_id=2, message_type="train")
         order.metadata.__dict__["_message_id"] = "asked"
         proto, tree, contents = tampered(random.Random(seed), uploaded(Message(sent, reply_to=order)))
-        with suppress(Faulty, Refused):
+        with suppress(InvalidMessage, Refused):
             listed = list_objects(metadata_from_proto(proto.metadata), tree)
             limit.check(listed)
             message = decode(listed, contents, limit.bytes)
             if message.has_error():
                 return
-            with suppress(Faulty):
+            with suppress(InvalidMessage):
                 read_greeting(message, 5.0, 100)
             report, _ = unpack(message, expected, 100.0)
             if report is not None:

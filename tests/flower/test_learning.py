@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 from flower.phones import Phone, World
 
-from fedbalancer.flower.ledger import Overheads
+from fedbalancer.flower.ledger import TransportTimes
 
 
 def reported(world: World, since: int = 3) -> float:
@@ -76,22 +76,22 @@ def test_after_a_round_that_nobody_made_the_deadline_grows_until_somebody_does(n
 
 
 def test_a_message_that_took_ages_once_does_not_cost_the_next_rounds() -> None:
-    overheads = Overheads()
+    transport = TransportTimes()
     for seconds in (4.0, 5.0, 4.5, 30.0):
-        overheads.measured("ann", seconds)
-    assert overheads.expected_s("ann") > 30.0
-    overheads.measured("ann", 5.0)
-    assert overheads.expected_s("ann") == pytest.approx(8.0)
-    overheads.measured("ann", 28.0)
-    assert overheads.expected_s("ann") > 30.0
+        transport.add_order("ann", seconds)
+    assert transport.expected_s("ann") > 30.0
+    transport.add_order("ann", 5.0)
+    assert transport.expected_s("ann") == pytest.approx(8.0)
+    transport.add_order("ann", 28.0)
+    assert transport.expected_s("ann") > 30.0
 
 
 def test_quick_messages_leave_time_for_a_slower_one() -> None:
     """In Flower's simulation the first took 40 s, the next a quarter of a second, and the one after those two."""
-    overheads = Overheads()
+    transport = TransportTimes()
     for seconds in (40.0, 0.25, 0.25, 0.25):
-        overheads.measured("ann", seconds)
-    assert 2.2 < overheads.expected_s("ann") < 10.0
+        transport.add_order("ann", seconds)
+    assert 2.2 < transport.expected_s("ann") < 10.0
 
 
 def test_what_is_assumed_and_what_failed_outlives_a_crash(tmp_path: Any) -> None:

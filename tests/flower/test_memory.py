@@ -14,13 +14,13 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from flower.fakegrid import make_context
 
 from fedbalancer.client.memory import ClientMemory
-from fedbalancer.flower.memory import Keeper, SavedMemory
+from fedbalancer.flower.memory import MemoryStore, SavedMemory
 
 LIST = np.array([1.0, np.nan, 3.0])
 
 
-def keeper(context: Any = None, **changes: Any) -> Keeper:
-    return replace(Keeper(context or make_context(1), "run", "ann", 3, "data"), **changes)
+def keeper(context: Any = None, **changes: Any) -> MemoryStore:
+    return replace(MemoryStore(context or make_context(1), "run", "ann", 3, "data"), **changes)
 
 
 def test_the_list_is_found_after_a_restart() -> None:
@@ -63,7 +63,7 @@ def test_what_is_pending_counts_once_the_server_took_it(accepted: int, wanted: l
     memory = SavedMemory(now, replace(now, losses=np.array([7.0, 2.0])), pending_round=4)
     keeper(size=2).save(memory)
     for found in (memory, keeper(make_context(5), size=2).load()):
-        settled = found.settled(accepted)
-        assert settled.losses is not None
-        assert settled.losses.tolist() == wanted
-        assert settled.batch_s(9.0) == 2.0
+        confirmed = found.confirmed(accepted)
+        assert confirmed.losses is not None
+        assert confirmed.losses.tolist() == wanted
+        assert confirmed.batch_s(9.0) == 2.0

@@ -22,14 +22,13 @@ import fedbalancer.client.live
 import fedbalancer.flower.client
 import fedbalancer.flower.client_apps
 from fedbalancer.client.summary import coarse
-from fedbalancer.core.contracts import is_private
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import resolve
 from fedbalancer.core.types import Ledger, RoundResult
 from fedbalancer.data import Task
 from fedbalancer.flower import client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
-from fedbalancer.flower.ledger import Overheads, ledger_of
+from fedbalancer.flower.ledger import TransportTimes, make_ledger
 from fedbalancer.flower.messages import HELLO, ModelLayout
 from fedbalancer.methods.table import BASES, MODIFIERS, Method, method, setup_of
 from fedbalancer.server.loop import rounds
@@ -82,7 +81,7 @@ class Devices:
         return [self.draws[0, client].batch_s] * SETTINGS.latency_samples
 
 
-class KnownWays(Overheads):
+class KnownWays(TransportTimes):
     """A server that knows how long the ways of this round take, as the simulated clients do."""
 
     def __init__(self, devices: Devices) -> None:
@@ -167,10 +166,12 @@ def on_flower(
     layout = ModelLayout(trainer.layout, {name: np.dtype(np.float32) for name, _ in trainer.layout}, {})
     waiting = Waiting(settle_s=1e6, timeout_s=1e6, everybody=True, background=False, clock=clock, sleep=clock.sleep)
     engine = GridEngine(
-        FakeGrid(clock, nodes), own, layout, SETTINGS, run_key=own.name, waiting=waiting, overheads=KnownWays(devices)
+        FakeGrid(clock, nodes), own, layout, SETTINGS, run_key=own.name, waiting=waiting, transport=KnownWays(devices)
     )  # type: ignore[arg-type]
-    engine.gather(CLIENTS)
-    ledger = engine.welcome(ledger_of([g for _, g in sorted(engine.nodes.greetings.items())]), measure_network=False)
+    engine.wait_for_clients(CLIENTS)
+    ledger = engine.update_ledger(
+        make_ledger([g for _, g in sorted(engine.nodes.greetings.items())]), measure_network=False
+    )
     return played(Server(own.server, setup_of(own, ledger, SETTINGS, SEED)), engine, trainer)
 
 
@@ -221,7 +222,7 @@ def test_both_worlds_have_the_same_rounds(
 ) -> None:
     own = method(name, SETTINGS)
     # Beside a private summary a client sends its seconds in two digits; the simulator records its own draws.
-    sent = coarse if is_private(own.summary) else float
+    sent = coarse if own.summary.is_private else float
     assert_the_same(on_flower(own, devices, trainer, monkeypatch), simulated(own, devices, trainer), sent)
 
 

@@ -54,9 +54,9 @@ def test_a_pause_follows_misses_in_a_row_and_ends_with_a_report(rounds: list[tup
     """`slow` is asked whenever it may be; `fast` is there in every round, and reports in some."""
     pauses, misses = Pauses(), 0
     for number, (outcome, fast) in enumerate(rounds, start=1):
-        if "slow" not in pauses.without(["fast", "slow"], number - 1):
+        if "slow" not in pauses.active(["fast", "slow"], number - 1):
             continue
-        paused = pauses.note(result(number, {"slow": outcome, "fast": "completed" if fast else "error"}))
+        paused = pauses.update(result(number, {"slow": outcome, "fast": "completed" if fast else "error"}))
         if outcome == "completed":
             misses = 0
         elif outcome in FOR_TIME and fast:
@@ -68,9 +68,9 @@ def test_a_pause_follows_misses_in_a_row_and_ends_with_a_report(rounds: list[tup
 def test_everybody_takes_part_if_everybody_is_paused() -> None:
     pauses = Pauses()
     for number in (1, 2):
-        pauses.note(result(number, {"a": "train", "b": "silent", "c": "completed"}))
-    assert pauses.without(["a", "b", "c"], 2) == ["c"]
-    assert pauses.without(["a", "b"], 2) == ["a", "b"]
+        pauses.update(result(number, {"a": "train", "b": "silent", "c": "completed"}))
+    assert pauses.active(["a", "b", "c"], 2) == ["c"]
+    assert pauses.active(["a", "b"], 2) == ["a", "b"]
 
 
 def test_a_client_that_cannot_finish_is_not_ordered_again_and_again() -> None:

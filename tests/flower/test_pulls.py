@@ -97,8 +97,8 @@ def test_a_signal_is_seen_while_a_call_hangs() -> None:
     threading.Timer(0.2, signal.raise_signal, [signal.SIGUSR1]).start()
     try:
         with pytest.raises(Ended):
-            puller.aside(let_go.wait, 60)
+            puller.call_in_background(let_go.wait, 60)
     finally:
         let_go.set()
         signal.signal(signal.SIGUSR1, before)
-    assert puller.aside(sorted, [2, 1], reverse=True) == [2, 1]
+    assert puller.call_in_background(sorted, [2, 1], reverse=True) == [2, 1]

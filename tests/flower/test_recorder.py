@@ -13,9 +13,9 @@ from fedbalancer.core.errors import RunFolderError
 from fedbalancer.core.lock import FolderLock
 from fedbalancer.core.settings import Settings
 from fedbalancer.flower import recorder
-from fedbalancer.flower.recorder import RunRecorder, manifest_of
+from fedbalancer.flower.recorder import RunRecorder, make_manifest
 
-MANIFEST = manifest_of("tiny", "fedbalancer", 0, Settings(), 3)
+MANIFEST = make_manifest("tiny", "fedbalancer", 0, Settings(), 3)
 
 
 def test_the_earlier_server_is_waited_for(tmp_path: Path) -> None:

@@ -234,7 +234,7 @@ def test_uploads_that_hang_withhold_no_honest_reply_and_no_send(hanging: int, ho
     puller = ReplyPuller(link.grid, ReplyLimit(1, 10**6))
     got = pulled(puller, ids, honest)
     assert sorted(got) == sorted(ids[hanging:])
-    assert puller.aside(sorted, [2, 1]) == [1, 2]
+    assert puller.call_in_background(sorted, [2, 1]) == [1, 2]
     link.objects |= _reply(ids[0], 0)[2]
     assert pulled(puller, ids[:hanging], 1) == [ids[0]], "an upload that is completed later counts"
 

@@ -67,7 +67,7 @@ def test_a_text_is_a_policy(slot: str, text: str, build_policy: Any) -> None:
     [
         ("deadline", f"{HERE}(last=60)", "cannot be made with these arguments.*last"),
         ("deadline", f"{HERE}(first=-1)", "first must not be negative"),
-        ("deadline", "fedbalancer.server.clients:Uniform", "no policy for that slot"),
+        ("deadline", "fedbalancer.server.clients:Uniform", "not a policy for that slot"),
         ("deadline", "60", "must look like package.module:Class"),
         ("clients", ".5T", "must look like package.module:Class"),
     ],

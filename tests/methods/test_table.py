@@ -356,12 +356,12 @@ class TestSlots:
         with pytest.raises(BadSetting, match="no slash"):
             method("fedbalancer", name="a/b")
 
-    def test_what_is_no_policy_is_refused_and_the_ready_base_is_named(self) -> None:
+    def test_what_is_no_policy_is_refused_and_its_base_is_named(self) -> None:
         class Incomplete:
             def plan(self, setup: object, state: object, cohort: object) -> tuple[float, int]:
                 return 60.0, 1
 
-        with pytest.raises(BadSetting, match=r"lacks init, observe \(the base fedbalancer.core.contracts.Stateless"):
+        with pytest.raises(BadSetting, match=r"derive Incomplete from fedbalancer\.core\.contracts\.DeadlinePolicy"):
             method("fedbalancer", deadline=Incomplete())
         with pytest.raises(BadSetting, match=r"is a class; give a policy made from it: FixedDeadline\(\)"):
             method("fedbalancer", deadline=FixedDeadline)
@@ -380,7 +380,10 @@ class TestLoadPolicy:
             ("", "must look like package.module:Class"),
             (":Deadline", "Empty module name"),
             (".relative:Deadline", "relative import"),
-            ("fedbalancer.server.clients:Uniform", "no policy for that slot; it lacks plan"),
+            (
+                "fedbalancer.server.clients:Uniform",
+                "for that slot: derive Uniform from fedbalancer.core.contracts.DeadlinePolicy",
+            ),
             ("fedbalancer.server.deadline.peak:PeakState", "cannot be made without arguments"),
         ],
     )

@@ -9,7 +9,7 @@ from builders import make_report, make_result
 
 from fedbalancer.core.types import FailedClient, RoundResult, Timings
 from fedbalancer.reporting.clients import add_selections, average_phase_times, count_outcomes, count_selections
-from fedbalancer.store.rows import ClientRow, device_s, sample_passes
+from fedbalancer.store.rows import ClientRow, count_sample_passes, sum_device_seconds
 
 SPENT = Timings(2.0, 0.0, 50.0, 3.0)
 
@@ -48,5 +48,5 @@ def test_its_times_are_counted_once() -> None:
     found = average_phase_times(rows(), ROUNDS, POPULATION).filter(pl.col("device") == "fast").collect().to_dicts()
     assert [(row["clients"], row["train_s"]) for row in found] == [(1, 50.0)]
     first, second = two_rounds()
-    assert (device_s(first), device_s(second)) == (0.0, 55.0)
-    assert (sample_passes(first), sample_passes(second)) == (50.0, 50.0)
+    assert (sum_device_seconds(first), sum_device_seconds(second)) == (0.0, 55.0)
+    assert (count_sample_passes(first), count_sample_passes(second)) == (50.0, 50.0)

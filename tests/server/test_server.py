@@ -6,12 +6,13 @@ import copy
 import math
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from builders import Unchanged, make_ledger, make_report, make_result, make_setup, same
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import DeadlinePolicy
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
 from fedbalancer.core.types import ClientReport, FailedClient, RoundPlan, RoundResult, ServerState
 from fedbalancer.methods.table import BASES, method
@@ -140,12 +141,12 @@ def test_the_first_state_is_made_by_the_policies(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Given(Stateless):
+class Given(DeadlinePolicy):
     """A deadline of a user's own that gives just this."""
 
     what: object
 
-    def plan(self, setup: object, state: object, cohort: object) -> object:
+    def plan(self, setup: object, state: object, cohort: object) -> Any:
         return self.what
 
 

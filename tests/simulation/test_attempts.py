@@ -15,7 +15,8 @@ from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
-from fedbalancer.core.contracts import Availability, WorkPolicy
+from fedbalancer.core.contracts import WorkPolicy
+from fedbalancer.core.interfaces import Availability
 from fedbalancer.core.types import FloatArray, IndexArray, Order, RoundPlan
 from fedbalancer.simulation.attempts import RoundClock, close_round, simulate_attempts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, Traces

@@ -137,16 +137,6 @@ def test_missing_array_of_a_slot_is_named() -> None:
         decode_state(blob, arrays, make_state(aggregate=Slot(np.zeros(0))))
 
 
-def test_a_checkpoint_of_before_the_first_losses_goes_on_without_them() -> None:
-    state = make_state()
-    known = replace(state, ledger=replace(state.ledger, loss_first=np.ones(2, dtype=np.float32)))
-    blob, arrays = encode_state(known)
-    del arrays["ledger.loss_first"]
-    back = decode_state(blob, arrays, state)
-    assert np.isnan(back.ledger.loss_first).all()
-    assert back.ledger.size.tolist() == [1, 2]
-
-
 def test_missing_array_is_named() -> None:
     blob, arrays = encode_state(make_state())
     del arrays["ledger.size"]

@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedbalancer.store.rows import TABLES, ClientRow, EvalRow, RoundRow, markdown, schema_of
-from fedbalancer.store.tables import NAMES, RunTables, Table
+from fedbalancer.store.rows import TABLES, ClientRow, EvalRow, RoundRow, columns_of, columns_page, schema_of
+from fedbalancer.store.tables import RunTables, Table
 
 EVAL = EvalRow(round=1, start_s=0.5, clock_s=2.5, accuracy=0.25, loss=1.5)
 
@@ -53,11 +53,11 @@ def test_values_come_back_as_the_types_of_the_schema() -> None:
     assert math.isnan(frame["loss"][1])
 
 
-@pytest.mark.parametrize("kind", list(NAMES))
+@pytest.mark.parametrize("kind", TABLES.values())
 def test_every_column_is_explained_with_its_unit_in_the_file_itself(kind: type[Any]) -> None:
     file = io.BytesIO(Table(kind).parquet({"task": "t", "method": "m", "seed": 3}))
     explained = json.loads(pl.read_parquet_metadata(file)["fedbalancer.columns"])
-    assert list(explained) == pl.read_parquet(file).columns == list(TABLES[NAMES[kind]])
+    assert list(explained) == pl.read_parquet(file).columns == list(columns_of(kind))
     for name, (unit, meaning) in explained.items():
         assert meaning
         assert unit == "s" or not name.endswith("_s")
@@ -95,7 +95,6 @@ def test_wrong_values_are_named(change: dict[str, Any], message: str) -> None:
 
 
 def test_an_entry_of_the_journal_survives_json_and_gives_the_same_tables() -> None:
-    """The keys are those of journals that lie in unfinished runs."""
     client = ClientRow(1, "ann", 0.1, 0.0, 0.2, 0.3, 0.0, 5.0, 12, "completed")
     tables, again = RunTables(), RunTables()
     entry = tables.entry(None, [EVAL, EVAL._replace(schedule="seconds")], [client])
@@ -105,25 +104,6 @@ def test_an_entry_of_the_journal_survives_json_and_gives_the_same_tables() -> No
         each.add(rows)
     assert [len(frame) for frame in tables.frames().values()] == [0, 2, 1]
     assert all(frame.equals(again.frames()[name]) for name, frame in tables.frames().items())
-
-
-def test_an_entry_of_an_older_version_is_taken_up_without_what_it_did_not_know() -> None:
-    """Its evaluations were all by rounds, at most one a round, and nobody counted what devices did."""
-    later = {"device_s", "sample_passes"}
-    old = {name: 1 for name in RoundRow._fields if name not in later}
-    tables = RunTables()
-    tables.add(
-        {
-            "round": old,
-            "eval": {"round": 1, "start_s": 0.0, "clock_s": 2.0, "accuracy": 0.5, "loss": 1.0},
-            "clients": [],
-        }
-    )
-    tables.add({"round": {**old, "round": 2}, "eval": None, "clients": []})
-    rounds, evals = tables.frames()["rounds"], tables.frames()["evals"]
-    assert rounds["round"].to_list() == [1, 2]
-    assert rounds["device_s"].null_count() == rounds["sample_passes"].null_count() == 2
-    assert evals.rows() == [(1, 0.0, 2.0, 0.5, 1.0, "rounds")]
 
 
 def test_same_rows_same_bytes_in_other_processes_with_other_threads() -> None:
@@ -144,4 +124,4 @@ def test_same_rows_same_bytes_in_other_processes_with_other_threads() -> None:
 
 def test_the_docs_explain_the_same_columns() -> None:
     page = Path(__file__).parents[2] / "docs" / "reference" / "columns.md"
-    assert page.read_text() == markdown()  # else write it anew
+    assert page.read_text() == columns_page()  # to update the page, write this text to it

@@ -16,7 +16,7 @@ from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.samples import EverySample
 from fedbalancer.client.summary import LossStatistics
 from fedbalancer.client.work import AllOrNothing
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import Aggregator, ClientSelector, PacePolicy, ThresholdPolicy
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import ClientReport, Layout, RoundResult, ServerState, Setup, Summary, Weights
@@ -59,12 +59,44 @@ class NoMethods:
     """Fits no slot."""
 
 
-class TwoSlots(NoThreshold):
+class DuckTyped:
+    """Has the methods of a deadline, and no base."""
+
+    def init(self, setup: Setup) -> None:
+        return None
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> None:
+        return None
+
+    def plan(self, setup: Setup, state: ServerState, cohort: Any) -> tuple[float, int]:
+        return 60.0, len(cohort)
+
+
+class Misspelt(NoThreshold):
+    need_losses = True
+
+
+class MisspeltReaction(NoThreshold):
+    def __init__(self) -> None:
+        self.react_to = frozenset[str]()
+
+
+class MisspeltHook(NoThreshold):
+    def observes(self, setup: Setup, state: ServerState, result: RoundResult) -> None:
+        return None
+
+
+class MethodForValue(NoThreshold):
+    def needs_losses(self) -> bool:  # type: ignore[override]
+        return False
+
+
+class TwoSlots(NoThreshold, ClientSelector):
     def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
         return available[: setup.clients_per_round]
 
 
-class WrongArguments(Stateless):
+class WrongArguments(ThresholdPolicy):
     def threshold(self, setup: Setup) -> float:
         return 0.0
 
@@ -128,7 +160,7 @@ class ChangesLedger(NoThreshold):
         return 0.0
 
 
-class ChangesLossesWhileObserving(Stateless):
+class ChangesLossesWhileObserving(ThresholdPolicy):
     def threshold(self, setup: Setup, state: ServerState) -> float:
         return 0.0
 
@@ -194,8 +226,12 @@ class ForgetsItsState(StateOf):
 @pytest.mark.parametrize(
     ("policy", "told"),
     [
-        (NoMethods(), "has the methods of no slot"),
-        (Stateless(), "has the methods of no slot"),
+        (NoMethods(), r"NoMethods must derive from a base class of fedbalancer\.core\.contracts: ClientSelector "),
+        (DuckTyped(), r"DuckTyped must derive from a base class .* DeadlinePolicy \(deadline\)"),
+        (Misspelt(), "Misspelt.need_losses is never used; did you mean needs_losses, which ThresholdPolicy declares"),
+        (MisspeltReaction(), "MisspeltReaction.react_to is never used; did you mean reacts_to"),
+        (MisspeltHook(), "MisspeltHook.observes is never used; did you mean observe"),
+        (MethodForValue(), "MethodForValue.needs_losses must be a value or a property, not a method"),
         (TwoSlots(), "fits several slots: clients, threshold; say which with slot="),
         (Uniform, "Uniform is a class; give a policy made from it"),
         (WrongArguments(), r"WrongArguments.threshold\(\) must take \(setup, state\)"),
@@ -251,7 +287,7 @@ def test_a_state_of_arrays_is_allowed() -> None:
 
 def test_the_slot_may_be_named_and_then_its_methods_are_asked_for() -> None:
     assert check_policy(TwoSlots(), "clients") == "clients"
-    with pytest.raises(PolicyError, match=r"Uniform is no policy for deadline; it lacks plan$"):
+    with pytest.raises(PolicyError, match=r"Uniform is not a policy for deadline: derive Uniform .*DeadlinePolicy$"):
         check_policy(Uniform(), "deadline")
     with pytest.raises(UnknownName, match="deadline"):
         check_policy(Uniform(), "deadlin")
@@ -266,51 +302,48 @@ def test_a_policy_error_is_a_failed_assertion() -> None:
 
 def bend(good: Any, **bent: Callable[..., Any]) -> Any:
     """A policy like `good` in which the named methods' results go through a function of (result, *arguments)."""
-    return Bent(good, bent)
+    kind = type(good)
+    methods = {name: _bent_method(getattr(kind, name), change) for name, change in bent.items()}
+    made = type(f"Bent{kind.__name__}", (kind,), {**methods, "__reduce__": _reduce_bent})
+    BENT.append(made)
+    return _like(made, vars(good))
 
 
-class Bent:
-    def __init__(self, good: Any, bent: dict[str, Callable[..., Any]]) -> None:
-        self.good, self.bent = good, bent
+def _bent_method(whole: Callable[..., Any], change: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, *arguments: Any) -> Any:
+        return change(whole(self, *arguments), *arguments)
 
-    def __reduce__(self) -> Any:
-        # Functions inside functions cannot be pickled; a registry of live ones can be named.
-        key = next((number for number, made in enumerate(BENT) if made is self), None)
-        if key is None:
-            BENT.append(self)
-            key = len(BENT) - 1
-        return (_bent, (key,))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ("good", "bent"):
-            raise AttributeError(name)
-        whole = getattr(self.good, name)
-        if name not in self.bent:
-            return whole
-
-        def method(*arguments: Any) -> Any:
-            return self.bent[name](whole(*arguments), *arguments)
-
-        return method
+    return method
 
 
-BENT: list[Bent] = []
+BENT: list[type] = []
+"""Classes inside functions cannot be pickled; one in a list can be named."""
 
 
-def _bent(key: int) -> Bent:
-    return Bent(BENT[key].good, BENT[key].bent)
+def _reduce_bent(self: Any) -> Any:
+    return (_bent, (BENT.index(type(self)), vars(self)))
+
+
+def _bent(number: int, values: dict[str, Any]) -> Any:
+    return _like(BENT[number], values)
+
+
+def _like(kind: type, values: dict[str, Any]) -> Any:
+    made = object.__new__(kind)
+    made.__dict__.update(values)
+    return made
 
 
 def nan_weights(found: tuple[Weights, Any], *_: Any) -> tuple[Weights, Any]:
     return np.full_like(found[0], np.nan), None
 
 
-class FirstReportCounts(Stateless):
+class FirstReportCounts(Aggregator):
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
         return state.weights + reports[0].update, None
 
 
-class SummedAsTheyCome(Stateless):
+class SummedAsTheyCome(Aggregator):
     """Float32 sums in the order of arrival: right but for the last bit."""
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
@@ -323,6 +356,14 @@ class SummedAsTheyCome(Stateless):
 class RisingPace(ConstantPace):
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> ConstantState:
         return replace(state.pace, loss_threshold_ratio=state.pace.loss_threshold_ratio + 0.3)
+
+
+class NoRatios(PacePolicy):
+    def init(self, setup: Setup) -> Any:
+        return None
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Any:
+        return None
 
 
 class NanUtility(ConstantPace):
@@ -391,7 +432,7 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("pace", ConstantPace(loss_threshold_ratio=math.nan), "gives a loss_threshold_ratio of nan"),
     ("pace", RisingPace(), "gives a loss_threshold_ratio of 1.2"),
     ("pace", NanUtility(), "gives a utility of nan"),
-    ("pace", Stateless(), "gives a loss_threshold_ratio of None"),
+    ("pace", NoRatios(), "gives a loss_threshold_ratio of None"),
     ("aggregate", bend(WeightedMean(), aggregate=nan_weights), "weights that are not finite"),
     (
         "aggregate",
@@ -448,8 +489,13 @@ def test_what_a_slot_promises(slot: str, policy: Any, told: str) -> None:
         check_policy(policy, slot)
 
 
+class Everybody(ClientSelector):
+    def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
+        return available
+
+
 def test_a_selector_may_invite_more_than_k_clients() -> None:
-    assert check_policy(bend(Uniform(), select_clients=lambda rows, s, t, available: available)) == "clients"
+    assert check_policy(Everybody()) == "clients"
 
 
 @pytest.mark.parametrize(
@@ -458,10 +504,8 @@ def test_a_selector_may_invite_more_than_k_clients() -> None:
     ids=["clients", "work", "samples", "aggregate"],
 )
 def test_bending_alone_breaks_nothing(slot: str, good: Any) -> None:
-    assert (
-        check_policy(bend(good, **{name: lambda result, *_: result for name in ("select_clients", "batches")}), slot)
-        == slot
-    )
+    name = next(name for name in ("select_clients", "batches", "select", "aggregate") if hasattr(good, name))
+    assert check_policy(bend(good, **{name: lambda result, *_: result}), slot) == slot
 
 
 class RandomSubset(EverySample):
@@ -482,14 +526,14 @@ def test_the_given_generator_may_be_drawn_from() -> None:
     assert check_policy(NoisyLosses(noise_factor=0.5)) == "summary"
 
 
-class FixedDraw(Stateless):
+class FixedDraw(ClientSelector):
     """Draws with a generator of its own seed."""
 
     def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
         return np.random.default_rng(0).choice(available, min(setup.clients_per_round, len(available)), replace=False)
 
 
-class DrawOfTheRound(Stateless):
+class DrawOfTheRound(ClientSelector):
     """Draws by the round, and not by the seed."""
 
     def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
@@ -497,7 +541,7 @@ class DrawOfTheRound(Stateless):
         return rng.permutation(available)[: setup.clients_per_round]
 
 
-class ShuffledByRandom(Stateless):
+class ShuffledByRandom(ClientSelector):
     """The same with the standard library."""
 
     def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
@@ -512,7 +556,7 @@ def test_a_selector_that_draws_the_same_clients_for_every_seed_is_told(policy: A
         check_policy(policy)
 
 
-class Largest(Stateless):
+class Largest(ClientSelector):
     """Decides by what is known, and draws between equals only."""
 
     def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:
@@ -520,7 +564,7 @@ class Largest(Stateless):
         return available[np.lexsort((ties, -state.ledger.size[available]))][: setup.clients_per_round]
 
 
-class InTurn(Stateless):
+class InTurn(ClientSelector):
     """Clients take turns, whatever the seed."""
 
     def select_clients(self, setup: Setup, state: ServerState, available: Any) -> Any:

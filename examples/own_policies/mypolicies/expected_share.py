@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import DeadlinePolicy
 from fedbalancer.core.types import IndexArray, ServerState, Setup
 from fedbalancer.server.expected import expected_s
 
 
 @dataclass(frozen=True)
-class ExpectedShare(Stateless):
+class ExpectedShare(DeadlinePolicy):
     """The deadline is the `share` quantile of the cohort's expected completion times."""
 
     share: float = 0.7

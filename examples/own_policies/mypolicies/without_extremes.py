@@ -4,18 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbalancer.core.contracts import SampleSelector
 from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
 @dataclass(frozen=True)
-class WithoutExtremes:
+class WithoutExtremes(SampleSelector):
     """Select samples whose loss is between two quantiles, or all samples while some losses are unknown."""
 
     low: float = 0.2
     high: float = 0.95
-
-    def cap(self, sizes: IndexArray) -> int | None:
-        return None
 
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator

@@ -43,13 +43,12 @@ def export(
 
         fedbalancer export my_package.nets:make --shape 1,28,28 -o mine.tflite
     """
-    from fedbalancer.export.run import check_runtime
+    from fedbalancer.export.run import check_runtime, load_source
     from fedbalancer.export.run import export as write
-    from fedbalancer.export.source import task_of
     from fedbalancer.training.open_model import SUFFIXES
 
     check_runtime(runtime)  # before the task's data is looked for
-    loaded = task_of(task, scale=scale, variant=variant, shape=_shape(shape))
+    loaded = load_source(task, scale=scale, variant=variant, shape=_shape(shape))
     done = write(loaded, out if out is not None else Path(f"{folder_name(task)}{SUFFIXES[runtime]}"), runtime)
     found = done.agreement
     if as_json:

@@ -137,10 +137,10 @@ def forget(
     """
     if find_spec("flwr") is None:
         raise MissingData("this needs flwr; install it: pip install 'fedbalancer[flower]'")
-    from fedbalancer.flower.memory import kept_files, memory_folder
+    from fedbalancer.flower.memory import list_memory_files, memory_folder
 
     place = folder if folder is not None else memory_folder()
-    files = kept_files(place) if place is not None else []
+    files = list_memory_files(place) if place is not None else []
     try:
         for file in files:
             file.unlink()

@@ -111,12 +111,12 @@ def _settings() -> Rows:
 
 
 def _columns() -> Rows:
-    from fedbalancer.store.rows import TABLES
+    from fedbalancer.store.rows import TABLES, columns_of
 
     return [
         {"table": f"{table}.parquet", "column": name, "unit": unit, "meaning": meaning}
-        for table, columns in TABLES.items()
-        for name, (unit, meaning) in columns.items()
+        for table, kind in TABLES.items()
+        for name, (unit, meaning) in columns_of(kind).items()
     ]
 
 

@@ -15,7 +15,7 @@ from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound, Released
 from fedbalancer.client.summary import coarse, system_generator
-from fedbalancer.core.contracts import Training, is_private
+from fedbalancer.core.interfaces import Training
 from fedbalancer.core.types import FloatArray, IndexArray, Layout, Order, TrainResult
 
 SHORTEST_S = 1e-9
@@ -160,7 +160,7 @@ class LiveRound(ClientRound):
 
     @property
     def _is_private(self) -> bool:
-        return is_private(self.policies.summary)
+        return self.policies.summary.is_private
 
     def finished(self, trained: TrainResult | None, layout: Layout) -> Released | None:
         """The report of what was trained, after what it took was remembered. Noise on the statistics is drawn from the

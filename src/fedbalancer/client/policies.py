@@ -98,12 +98,11 @@ class ClientPolicies:
 
 def of_client(policies: ClientPolicies, labels: Callable[[], ArrayLike] | None) -> ClientPolicies:
     """The policies of one client: a selector with a method `of_labels` is made one that knows the client's labels."""
-    of_labels = getattr(policies.samples, "of_labels", None)
-    if of_labels is None:
+    if not policies.samples.needs_labels:
         return policies
     if labels is None:
         raise BadSetting(f"{type(policies.samples).__name__} selects by the client's labels, which it was not given")
-    return replace(policies, samples=of_labels(labels()))
+    return replace(policies, samples=policies.samples.of_labels(labels()))
 
 
 CLIENT_SLOTS = tuple(field.name for field in fields(ClientPolicies))
@@ -113,7 +112,7 @@ def _made(slot: str, told: dict[str, Any]) -> Any:
     name = told.pop("policy")
     if name not in KNOWN[slot]:
         raise BadSetting(f"the server asks for {slot} = {name!r}, which this client does not know")
-    policy = KNOWN[slot][name]
-    if getattr(policy, "needs_secure_aggregation", False):
+    policy = KNOWN[slot][name](**told)
+    if isinstance(policy, Summarizer) and policy.needs_secure_aggregation:
         raise BadSetting(f"the server asks for {slot} = {name!r}, but there is nothing here that hides what is sent")
-    return policy(**told)
+    return policy

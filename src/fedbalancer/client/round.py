@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.forecast import batches_by_forecast
 from fedbalancer.client.memory import ClientMemory, updated_losses
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import forward_pass_every_round, with_estimates, without_counts
-from fedbalancer.core.contracts import Compressor, is_private
+from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import integer_seed, stream
 from fedbalancer.core.types import (
@@ -134,7 +133,7 @@ class ClientRound:
     @property
     def forecasts(self) -> bool:
         """Whether the client does not know how long its upload will take, and forecasts it."""
-        return getattr(self.policies.work, "forecasts", False)
+        return self.policies.work.forecasts
 
     def batches_by_forecast(self, elapsed_s: Callable[[float], Callable[[int], float]], download_s: float) -> int:
         """How many batches to train for a client that `forecasts`, where `elapsed_s(upload_s)` foretells when the
@@ -198,21 +197,21 @@ class ClientRound:
         told = self._of_received_model() if forward_pass_every_round(self.policies) else losses
         policy = self.policies.summary
         summary = policy.summarize(told, trained.seen, batch_s, self.order, noise)
-        if (by_steps := getattr(policy, "by_steps", None)) is not None:
-            summary = replace(summary, released=by_steps(trained, noise))
-        summary = without_counts(summary) if is_private(policy) else summary
+        if policy.releases_steps:
+            summary = replace(summary, released=policy.by_steps(trained, noise))
+        summary = without_counts(summary) if policy.is_private else summary
         sent, residual = self._encoded(trained.update, layout)
         return Released(sent, summary, self.memory.reported(losses, residual))
 
     @property
     def reported_samples(self) -> int:
         """How many samples the client selected, or beside a private summary all that it has."""
-        return self.size if is_private(self.policies.summary) else len(self.indices)
+        return self.size if self.policies.summary.is_private else len(self.indices)
 
     def reported_epochs(self, done: int) -> float:
         """The epochs in the report of a client that has trained `done` batches. A private summary withholds them: it
         tells those of the order, whatever was trained."""
-        return float(self.order.epochs) if is_private(self.policies.summary) else done / self.per_epoch
+        return float(self.order.epochs) if self.policies.summary.is_private else done / self.per_epoch
 
     def _of_received_model(self) -> FloatArray:
         """The losses that a summary may speak of whose guarantee is about samples."""
@@ -224,7 +223,7 @@ class ClientRound:
         return self._looked
 
     def _encoded(self, update: Weights, layout: Layout) -> tuple[Weights | bytes, Weights | None]:
-        if isinstance(self.policies.compress, NoCompression) or not len(update):
+        if self.policies.compress.is_identity or not len(update):
             return update, None
         seed = compress_seed(self.order, self.client)
         return self.policies.compress.encode(update, layout, seed, self.memory.residual)
@@ -249,11 +248,11 @@ def decode_summaries(
     """
     if not reports:
         return ()
-    if (read := getattr(policies.summary, "read", None)) is not None:
-        found = read([report.summary for report in reports], order)
-        told = [replace(each, read_by_server=True) for each in found]
-        reports = tuple(replace(report, summary=each) for report, each in zip(reports, told, strict=True))
-    return with_estimates(reports, size_of, policies) if is_private(policies.summary) else tuple(reports)
+    summaries = policies.summary.read([report.summary for report in reports], order)
+    if summaries is not None:
+        read = [replace(each, read_by_server=True) for each in summaries]
+        reports = tuple(replace(report, summary=each) for report, each in zip(reports, read, strict=True))
+    return with_estimates(reports, size_of, policies) if policies.summary.is_private else tuple(reports)
 
 
 def compress_seed(order: Order, client: str) -> int:

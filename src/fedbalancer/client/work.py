@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedbalancer.core.contracts import WorkPolicy
+
 
 @dataclass(frozen=True)
-class AllOrNothing:
+class AllOrNothing(WorkPolicy):
     """FedAvg: all epochs in time, or the client is dropped."""
 
     def batches(self, elapsed_s: Callable[[int], float], deadline_s: float, per_epoch: int, epochs: int) -> int:
@@ -17,7 +19,7 @@ class AllOrNothing:
 
 
 @dataclass(frozen=True)
-class WholeEpochs:
+class WholeEpochs(WorkPolicy):
     """Prox and the paper's FedBalancer: the most whole epochs that fit, at least one."""
 
     def batches(self, elapsed_s: Callable[[int], float], deadline_s: float, per_epoch: int, epochs: int) -> int:
@@ -26,7 +28,7 @@ class WholeEpochs:
 
 
 @dataclass(frozen=True)
-class WholeBatches:
+class WholeBatches(WorkPolicy):
     """Ours: the most batches that fit, at least one. A client that stops in the middle of an epoch still reports, and
     its losses, counts and weight cover the samples that it really saw."""
 

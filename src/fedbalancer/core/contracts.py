@@ -1,28 +1,28 @@
-"""Every verb: one Protocol per slot of a method, and one per seam to the world.
+"""One abstract base class per slot of a method.
 
-Policies are frozen dataclasses. What a server policy remembers is its field of `ServerState`: `init` makes it,
-`observe` returns the next one; both default to nothing in `Stateless`. No policy changes an argument or keeps
-hidden state.
+A base class declares everything that the system may ask of a policy in its slot. Abstract methods are required; all
+other methods and properties have a neutral default. A policy is a frozen dataclass that derives from the base of its
+slot, changes none of its arguments and keeps no hidden state: a server policy stores what it remembers in its field of
+`ServerState`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedbalancer.core.types import (
     ClientReport,
-    ClientWork,
-    Evaluation,
     FloatArray,
     IndexArray,
     LateRule,
     Layout,
     Order,
-    RoundPlan,
+    Release,
     RoundResult,
     ServerState,
     Setup,
@@ -38,158 +38,95 @@ LOSSES: frozenset[Private] = frozenset({"losses"})
 EVERYTHING: frozenset[Private] = frozenset({"losses", "updates"})
 
 
-class Traits:
-    """Every optional question about a policy, with the answer for a policy that does not define it.
-
-    A policy answers by an attribute or method of the same name; `trait` asks. `Wrapping` forwards every question to the
-    wrapped policy.
-    """
-
-    needs_losses: bool = False
-    """Whether the policy cannot work where clients release nothing about their losses."""
-
-    needs_counts: bool = False
-    """Whether it needs the number of local steps or samples, which a private summary withholds."""
-
-    needs_fractions: bool = False
-    """Whether it needs the shares that the summary `FractionTracker` releases."""
-
-    counts_votes: bool = False
-    """Whether it aggregates signs by a majority vote."""
-
-    reacts_to: frozenset[Private] = EVERYTHING
-    """Which private parts of one client's report may change what the policy decides about other clients: who is
-    selected, their order, or how their updates count. Of a sample selector: what the number of selected samples depends
-    on. Asked by `reactions`, which takes no inherited answer."""
-
-    model_noise_multiplier: float | None = None
-    """The noise that an aggregator adds to the model, over its sensitivity to one client; None for no noise. An
-    aggregator with noise is also called in rounds without reports."""
-
-    noise_is_known: bool = False
-    """Whether everybody who knows the seed can remove that noise."""
-
-    strategy: Any = None
-    """The Flower strategy that aggregates, if one does."""
-
-    def refuses(self, method: Any) -> str | None:
-        """Why the policy cannot work beside the other choices of a method, in a sentence; None if it can."""
-        return None
-
-    def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
-        """dl and dh of a deadline policy (Algorithm 4), where it has them."""
-        return None
-
-    def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
-        """Faults of reports that show only beside the others of their round, by client."""
-        return {}
-
-
-_UNDEFINED = Traits()
-
-
-def trait(policy: Any, question: str) -> Any:
-    """The policy's answer to a question of `Traits`, or the default answer.
-
-    >>> trait(Stateless(), "needs_losses")
-    False
-    """
-    return getattr(policy, question, getattr(_UNDEFINED, question))
-
-
-def reactions(policy: Any) -> frozenset[Private]:
-    """Return what a policy reacts to, as its own class declares it.
-
-    A policy that does not declare it is assumed to react to everything, so that no epsilon is claimed for it. So is a
-    subclass that does not declare it again: it may decide by other things than its base class.
-    """
-    declared = "own_reactions" if isinstance(policy, Wrapping) else "reacts_to"
-    return frozenset(trait(policy, "reacts_to")) if declared in vars(type(policy)) else EVERYTHING
-
-
-def _forwarded(question: str) -> Any:
-    return property(lambda self: trait(self.inner, question))
-
-
-class Wrapping:
-    """Base of server policies that change what another policy, `inner`, decides.
-
-    Every question of `Traits` is forwarded to `inner`, so that a wrapped policy keeps its properties. The state of a
-    wrapper is a dataclass whose field `inner` is the state of the wrapped policy.
-    """
+class Policy(ABC):
+    """Base of all policies. Derive from the base of a slot, for example `DeadlinePolicy`."""
 
     slot: ClassVar[str]
-    """The slot of `ServerState` that holds the policy's state."""
+    """The name of the slot, for example "deadline"."""
 
-    own_reactions: ClassVar[frozenset[Private]] = EVERYTHING
-    """What the wrapper itself reacts to, in addition to `inner`."""
+    @property
+    def needs_losses(self) -> bool:
+        """Whether the policy requires that clients release statistics of their losses."""
+        return False
 
-    inner: Any
-
-    needs_losses = _forwarded("needs_losses")
-    needs_counts = _forwarded("needs_counts")
-    needs_fractions = _forwarded("needs_fractions")
-    counts_votes = _forwarded("counts_votes")
-    model_noise_multiplier = _forwarded("model_noise_multiplier")
-    noise_is_known = _forwarded("noise_is_known")
-    strategy = _forwarded("strategy")
-    refuses = _forwarded("refuses")
+    @property
+    def needs_counts(self) -> bool:
+        """Whether the policy requires the number of local steps or samples, which a private summary withholds."""
+        return False
 
     @property
     def reacts_to(self) -> frozenset[Private]:
-        """What the wrapper or the wrapped policy reacts to."""
-        return self.own_reactions | reactions(self.inner)
+        """The private parts of one client's report that may affect other clients.
 
-    def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
-        """dl and dh of the wrapped policy."""
-        found: tuple[float, float] | None = trait(self.inner, "between")(setup, self.unwrapped(state), cohort)
-        return found
+        For a server policy: what may change who is selected, their order, or how their updates count. For a sample
+        selector: what the number of selected samples depends on. A subclass must declare this again, otherwise
+        `reactions` assumes `EVERYTHING`.
+        """
+        return EVERYTHING
 
-    def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
-        """The faults that the wrapped policy finds."""
-        found: Mapping[str, str] = trait(self.inner, "cohort_faults")(self.unwrapped(state), reports)
-        return found
-
-    def unwrapped(self, state: ServerState) -> ServerState:
-        """The server's state as the wrapped policy knows it."""
-        return replace(state, **{self.slot: getattr(state, self.slot).inner})
+    def refuses(self, method: Any) -> str | None:
+        """Return why the policy cannot work with the other policies of a method, or None if it can."""
+        return None
 
 
-class Stateless:
-    """A server policy that remembers nothing."""
+class ServerPolicy(Policy):
+    """Base of all server policies."""
 
     def init(self, setup: Setup) -> Any:
+        """Return the policy's state before the first round: None or a frozen dataclass. Default: None."""
         return None
+
+
+class ObservingPolicy(ServerPolicy):
+    """Base of server policies that learn from the result of every round."""
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Any:
+        """Return the policy's next state. Default: None, for a policy without state.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The state before the round, with the ledger already updated.
+            result: What happened in the round.
+        """
         return None
 
 
-class ServerPolicy(Protocol):
-    """What all server slots share. `observe` sees the state before the round, with the ledger already updated."""
+class ClientSelector(ObservingPolicy):
+    """Selects the clients of a round."""
 
-    def init(self, setup: Setup) -> Any: ...
-    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Any: ...
+    slot = "clients"
 
-
-@runtime_checkable
-class ClientSelector(ServerPolicy, Protocol):
-    """Who takes part."""
-
+    @abstractmethod
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
-        """Ledger rows of the cohort: different ones of `available`, min(K, available) of them, or more where the method
-        invites more than it will wait for."""
+        """Return the ledger rows of the cohort.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            available: Ledger rows to choose from.
+
+        Returns:
+            At least min(K, available) different rows. A method may invite more clients than it waits for.
+        """
 
 
-@runtime_checkable
-class ThresholdPolicy(ServerPolicy, Protocol):
-    """The loss threshold of the next round."""
+class ThresholdPolicy(ObservingPolicy):
+    """Sets the loss threshold of a round."""
 
-    def threshold(self, setup: Setup, state: ServerState) -> float: ...
+    slot = "threshold"
+
+    @property
+    def needs_fractions(self) -> bool:
+        """Whether the policy requires the shares that the summary `FractionTracker` releases."""
+        return False
+
+    @abstractmethod
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        """Return the loss threshold of the next round, 0 or more."""
 
 
 class Ratios(Protocol):
-    """What the state of a pace policy offers to threshold and deadline."""
+    """The state of a pace policy, which threshold and deadline policies read."""
 
     @property
     def loss_threshold_ratio(self) -> float: ...
@@ -199,204 +136,330 @@ class Ratios(Protocol):
     def utility(self) -> float | None: ...
 
 
-@runtime_checkable
-class PacePolicy(ServerPolicy, Protocol):
-    """Moves the two ratios; its state is a `Ratios`."""
+class PacePolicy(ObservingPolicy):
+    """Controls the loss-threshold ratio and the deadline ratio; its state is a `Ratios`."""
 
-    def init(self, setup: Setup) -> Ratios: ...
-    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Ratios: ...
+    slot = "pace"
+
+    @abstractmethod
+    def init(self, setup: Setup) -> Ratios:
+        """Return the ratios before the first round."""
+
+    @abstractmethod
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Ratios:
+        """Return the ratios after a round."""
 
 
-@runtime_checkable
-class DeadlinePolicy(ServerPolicy, Protocol):
-    """When the round closes."""
+class DeadlinePolicy(ObservingPolicy):
+    """Decides when a round closes."""
 
+    slot = "deadline"
+
+    @abstractmethod
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
-        """Deadline in seconds (may be infinite) and quorum for this cohort."""
+        """Return the deadline in seconds (may be infinite) and the number of reports that close the round early."""
+
+    def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
+        """Return dl and dh of Algorithm 4, or None if the policy does not use them."""
+        return None
+
+    def retime(self, setup: Setup, own: Any) -> Any:
+        """Return the policy's state `own` with T recomputed from `setup`. Default: `own`, for policies without T."""
+        return own
 
 
-@runtime_checkable
-class Aggregator(Protocol):
-    """New global weights from the reports that made it, and what the policy remembers next. There is at least one
-    report, unless the policy adds noise (`Traits.model_noise_multiplier`): then it is also called without reports."""
+class Aggregator(ServerPolicy):
+    """Combines the reports of a round into new global weights."""
 
-    def init(self, setup: Setup) -> Any: ...
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]: ...
+    slot = "aggregate"
+
+    @property
+    def counts_votes(self) -> bool:
+        """Whether it aggregates signs by a majority vote."""
+        return False
+
+    @property
+    def model_noise_multiplier(self) -> float | None:
+        """Noise added to the model, divided by its sensitivity to one client; None for no noise.
+
+        An aggregator with noise is also called in rounds without reports.
+        """
+        return None
+
+    @property
+    def noise_is_known(self) -> bool:
+        """Whether everybody who knows the seed can remove that noise."""
+        return False
+
+    @property
+    def flower_strategy(self) -> Any:
+        """The Flower strategy that aggregates, or None."""
+        return None
+
+    @abstractmethod
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
+        """Return the new weights and the policy's next state.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The state before the round, with the ledger already updated.
+            reports: At least one report, unless the policy has a `model_noise_multiplier`.
+        """
+
+    def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
+        """Return faults that only show when the reports of a round are compared: client id to explanation."""
+        return {}
 
 
-@runtime_checkable
-class ModelAverage(Protocol):
-    """Which model is evaluated and handed out; clients always train from the weights of the last round."""
+class ModelAverage(ServerPolicy):
+    """Decides which model is evaluated and handed out. Clients always train from the last round's weights."""
 
-    def init(self, setup: Setup) -> Any: ...
+    slot = "model_average"
+
     def after(self, setup: Setup, state: ServerState, weights: Weights) -> Any:
-        """What the policy remembers when a round has made these weights; `state` is from before it."""
+        """Return the policy's next state after a round produced `weights`. `state` is from before the round."""
+        return None
 
-    def model(self, state: ServerState) -> Weights: ...
+    @abstractmethod
+    def model(self, state: ServerState) -> Weights:
+        """Return the model to evaluate and to hand out."""
 
 
-@runtime_checkable
-class LatePolicy(ServerPolicy, Protocol):
-    """What becomes of a report that comes after its round has closed. `observe` sees every report of a round."""
+class LatePolicy(ObservingPolicy):
+    """Decides what happens to reports that arrive after their round has closed."""
 
+    slot = "late"
+
+    @abstractmethod
     def rule(self) -> LateRule:
-        """Whether such a report is lost, joins the round in which it comes, or counts for its quorum as well."""
+        """Return whether a late report is lost, joins the round in which it arrives, or also counts for its quorum."""
 
     def room(self, setup: Setup, state: ServerState) -> int:
-        """How many clients to ask anew, K unless the policy counts those that are under way."""
+        """Return how many clients to select. Default: K."""
+        return setup.clients_per_round
 
     def quorum(self, setup: Setup, state: ServerState, quorum: int) -> int:
-        """The reports to close with, where the deadline policy has this quorum."""
+        """Return how many reports close the round, given the deadline policy's quorum. Default: the same number."""
+        return quorum
 
     def weighted(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
-        """The reports as they are aggregated: those that are stale with less weight."""
+        """Return the reports as they are aggregated, for example with less weight for stale ones."""
+        return reports
 
 
-@runtime_checkable
-class SampleSelector(Protocol):
-    """What a client trains on."""
+class SampleSelector(Policy):
+    """Selects the samples that a client trains on."""
+
+    slot = "samples"
+
+    @property
+    def by_threshold(self) -> bool:
+        """Whether the share of losses over the threshold tells how many samples are selected."""
+        return False
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the policy selects by labels: `of_labels` is called on every client before `select`."""
+        return False
+
+    def of_labels(self, labels: ArrayLike) -> SampleSelector:
+        """Return the policy for a client whose samples have these labels."""
+        return self
 
     def cap(self, sizes: IndexArray) -> int | None:
-        """Asked once on the server, before the first round: a size to tell all clients, or None."""
+        """Return the most samples that a client trains, or None for no limit.
 
+        Args:
+            sizes: The number of samples of every client. The server asks once, before the first round.
+        """
+        return None
+
+    @abstractmethod
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
     ) -> IndexArray | None:
-        """Sorted sample numbers, at least one; None if the loss list is needed and there is none yet."""
+        """Return the selected samples.
+
+        Args:
+            size: The client's number of samples.
+            losses: The last known loss of every sample (NaN: unknown), or None before the first.
+            batch_s: Expected seconds per batch.
+            order: What the server asks for in this round.
+            rng: The only source of random numbers.
+
+        Returns:
+            Sorted sample numbers, at least one; None if the losses are needed and `losses` is None.
+        """
 
 
-@runtime_checkable
-class WorkPolicy(Protocol):
-    """How much a client does before the deadline."""
+class WorkPolicy(Policy):
+    """Decides how much a client trains before the deadline."""
 
+    slot = "work"
+
+    @property
+    def stops_in_epoch(self) -> bool:
+        """Whether a client may stop in the middle of an epoch."""
+        return False
+
+    @property
+    def forecasts(self) -> bool:
+        """Whether the client does not know how long its upload takes, and predicts it from earlier ones."""
+        return False
+
+    @abstractmethod
     def batches(self, elapsed_s: Callable[[int], float], deadline_s: float, per_epoch: int, epochs: int) -> int:
-        """How many of the `per_epoch * epochs` batches to train, 0 for none in time. `elapsed_s(b)` is when a client
-        that trains `b` batches has finished its upload; it never decreases."""
+        """Return how many of the `per_epoch * epochs` batches to train; 0 if none finish in time.
+
+        Args:
+            elapsed_s: `elapsed_s(b)` predicts when a client that trains `b` batches finishes its upload; it never
+                decreases.
+            deadline_s: The deadline in seconds.
+            per_epoch: Batches per epoch.
+            epochs: Epochs that the server asks for.
+        """
 
 
-@runtime_checkable
-class Summarizer(Protocol):
-    """What a client releases; noise is added here, on the client.
+class Summarizer(Policy):
+    """Decides what a client releases about its losses. Noise is added here, on the client."""
 
-    A summary may have a half on the server, `read(summaries, order)`, that makes statistics of what the clients of a
-    round `released`, after `fault(released, size)` found nothing in it that a client of `size` samples could not have
-    sent; tell by `by_steps(trained, rng)` more of a training than its losses, which becomes what is `released`; and say
-    by `release(fresh)` what an accountant has to know of it. If that is an epsilon, the client withholds how many
-    samples it trained and for how many epochs.
-    """
+    slot = "summary"
 
+    @property
+    def releases_losses(self) -> bool:
+        """Whether the summary contains statistics of losses."""
+        return True
+
+    @property
+    def releases_fraction(self) -> bool:
+        """Whether it releases the share of losses over the threshold."""
+        return False
+
+    @property
+    def releases_steps(self) -> bool:
+        """Whether it releases losses by local steps: `by_steps` then fills `Summary.released`."""
+        return False
+
+    @property
+    def releases_numbers(self) -> bool:
+        """Whether it uses `Summary.released`, which `fault` checks."""
+        return False
+
+    @property
+    def of_received_model(self) -> bool:
+        """Whether the summary describes the received model if there is a forward pass in every round."""
+        return False
+
+    @property
+    def sums_all_losses(self) -> bool:
+        """Whether the statistics cover all of a client's samples."""
+        return False
+
+    @property
+    def utility_samples(self) -> Literal["selected", "all"]:
+        """The samples that the loss sum covers."""
+        return "all"
+
+    @property
+    def needs_secure_aggregation(self) -> bool:
+        """Whether the privacy guarantee requires that the server only sees the sum over clients."""
+        return False
+
+    @property
+    def loss_noise(self) -> float | None:
+        """Standard deviation of the noise on every statistic; None if unknown."""
+        return None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the summary claims an epsilon. Nothing else in a report may then depend on the client's losses."""
+        return self.release(True).noise_multiplier > 0
+
+    def release(self, fresh: bool) -> Release:
+        """Describe the release to a privacy accountant. Default: no noise.
+
+        Args:
+            fresh: Whether the losses come from a forward pass over the received model.
+        """
+        return Release(type(self).__name__, 0.0)
+
+    @abstractmethod
     def summarize(
         self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator
-    ) -> Summary: ...
+    ) -> Summary:
+        """Return what the client releases after a training.
+
+        Args:
+            losses: The loss of every sample (NaN: unknown).
+            seen: The samples trained in this round.
+            batch_s: Seconds per batch.
+            order: What the server asked for in this round.
+            rng: The only source of noise.
+        """
+
+    def by_steps(self, trained: TrainResult, rng: np.random.Generator) -> tuple[float, ...]:
+        """Return `Summary.released` for a training. Only called if `releases_steps`."""
+        return ()
+
+    def read(self, summaries: Sequence[Summary], order: Order) -> Sequence[Summary] | None:
+        """Compute statistics on the server from what the clients of a round released; None if there is no need."""
+        return None
+
+    def over_share(self, summaries: Sequence[Summary]) -> float:
+        """Return the share of all samples of a round over the threshold; 1 if unknown."""
+        over, counted = np.sum([(each.over_count, each.loss_count) for each in summaries], axis=0)
+        return float(over / counted) if counted > 0 else 1.0
+
+    def fault(self, released: Sequence[float], size: int) -> str | None:
+        """Return what is wrong with the `Summary.released` of a client with `size` samples, or None."""
+        return None
+
+    def statistics_fault(self, told: Summary, size: int) -> str | None:
+        """Return what is wrong with the statistics of a client with `size` samples, or None."""
+        return None
 
 
-def is_private(summary: Any) -> bool:
-    """Whether a summary claims an epsilon: nothing else in a report may then depend on the client's losses."""
-    release = getattr(summary, "release", None)
-    return release is not None and release(True).noise_multiplier > 0
+class Compressor(Policy):
+    """Encodes updates for the network.
 
-
-@runtime_checkable
-class Compressor(Protocol):
-    """How an update travels. The clock of a round is known before its training, so the size may depend on the layout
-    only; `seed` is known to both sides, who draw the same random numbers from it.
-
-    `residual` is what the client has kept back so far (error feedback): None at first, and for ever where nothing is.
+    The simulator computes the duration of a round before training, so the size may depend only on the layout. Client
+    and server know `seed` and draw the same random numbers from it.
     """
 
-    def encoded_bytes(self, layout: Layout) -> int:
-        """Exactly the length of what `encode` gives."""
+    slot = "compress"
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether updates travel unchanged, so that there is nothing to encode."""
+        return False
+
+    @abstractmethod
+    def encoded_bytes(self, layout: Layout) -> int:
+        """Return the exact length of what `encode` returns."""
+
+    @abstractmethod
     def encode(
         self, update: Weights, layout: Layout, seed: int, residual: Weights | None
     ) -> tuple[bytes, Weights | None]:
-        """What is sent, and the next residual."""
+        """Return the bytes to send and the next residual.
 
+        Args:
+            update: The client's update.
+            layout: Names and shapes of the tensors.
+            seed: Seed that both sides know.
+            residual: What the client has kept back so far (error feedback); None at first.
+        """
+
+    @abstractmethod
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
-        """The update as the server takes it."""
+        """Return the update that the server uses."""
 
 
-class Training(Protocol):
-    """A local training while it goes on, batch by batch."""
-
-    def step(self, rows: IndexArray) -> None:
-        """Train the batch of these samples."""
-
-    def keep(self) -> None:
-        """Remember the model as it is now."""
-
-    def kept(self) -> TrainResult:
-        """The result at the last `keep`."""
-
-    def result(self) -> TrainResult:
-        """The result of all steps; the training is over."""
-
-
-class Trainer(Protocol):
-    """Local training and evaluation of one task: pure functions of their arguments."""
-
-    @property
-    def layout(self) -> Layout: ...
-    def initial_weights(self, seed: int) -> Weights: ...
-    def train(self, weights: Weights, work: ClientWork) -> TrainResult: ...
-    def losses(self, weights: Weights, client: str) -> FloatArray:
-        """Loss of every sample of the client, by a forward pass in evaluation mode."""
-
-    def evaluate(self, weights: Weights) -> Evaluation: ...
-    def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
-        """How well a model does on the client's own samples."""
-
-
-class Executor(Protocol):
-    """Spreads a trainer's work; results come back in the order of the work."""
-
-    @property
-    def layout(self) -> Layout: ...
-    def initial_weights(self, seed: int) -> Weights: ...
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]: ...
-    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]: ...
-    def evaluate(self, weights: Weights) -> Evaluation: ...
-    def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]: ...
-    def close(self) -> None: ...
-
-
-class Draw(Protocol):
-    """One device in one round."""
-
-    @property
-    def batch_s(self) -> float: ...
-    @property
-    def download_s(self) -> float: ...
-    @property
-    def upload_s(self) -> float: ...
-
-
-class DeviceModel(Protocol):
-    """How fast every client's device is. Modelled here, measured on real devices."""
-
-    def expected_network_s(self, client: str, down_bytes: int, up_bytes: int) -> float:
-        """Download plus upload at mean speed."""
-
-    def sample_batch_s(self, client: str, count: int) -> FloatArray:
-        """`count` batch latencies sampled before training starts."""
-
-    def draw(self, client: str, round: int, down_bytes: int, up_bytes: int) -> Draw:
-        """Batch latency and transfer times of one client in one round."""
-
-
-class Availability(Protocol):
-    """When a client's device may work."""
-
-    def is_available(self, client: str, at_s: float) -> bool: ...
-    def elapsed_s(self, client: str, start_s: float, busy_s: float) -> float:
-        """Seconds on the clock until `busy_s` seconds of work are done that begin at `start_s`; inf if never."""
-
-
-class Engine(Protocol):
-    """Runs plans: on a virtual clock, or on real devices."""
-
-    def available(self, clock_s: float) -> IndexArray:
-        """Ledger rows of the clients that can be selected for a round that starts now."""
-
-    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult: ...
-    def evaluate(self, weights: Weights) -> Evaluation: ...
+SLOTS: dict[str, type[Policy]] = {
+    base.slot: base
+    for base in (
+        ClientSelector, SampleSelector, DeadlinePolicy, WorkPolicy, Aggregator, ModelAverage, LatePolicy,
+        ThresholdPolicy, PacePolicy, Summarizer, Compressor,
+    )
+}  # fmt: skip
+"""The base class of every slot."""

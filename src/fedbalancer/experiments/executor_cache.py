@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
 
-from fedbalancer.core.contracts import Executor, Trainer
 from fedbalancer.core.errors import MissingData
+from fedbalancer.core.interfaces import Executor, Trainer
 from fedbalancer.core.processes import check_memory_limit
 from fedbalancer.core.settings import resolve
 from fedbalancer.data import Task

@@ -10,10 +10,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.policies import of_client
-from fedbalancer.core.contracts import Availability, Executor
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.interfaces import Availability, Executor
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.core.types import Layout, Ledger
 from fedbalancer.data import Task
@@ -87,7 +86,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     size_of = task.sizes
     clients = tuple(sorted(size_of))
     sizes = np.array([size_of[client] for client in clients], dtype=np.int64)
-    plain = isinstance(chosen.client.compress, NoCompression)
+    plain = chosen.client.compress.is_identity
     encoded_bytes = None if plain else chosen.client.compress.encoded_bytes(layout())
     # A narrow model that travels as the published one: what is sent of it is as large a share of that.
     up_bytes = model_bytes if encoded_bytes is None else round(encoded_bytes * model_bytes / layout().wire_bytes)

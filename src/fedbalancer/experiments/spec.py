@@ -20,10 +20,6 @@ from fedbalancer.training.fast.kernels import describe_environment
 from fedbalancer.training.trainer import BACKENDS
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
-OLD_BACKEND = "plain"
-"""Of runs from before there was a choice."""
-_SCATTERED = {"overrides", "versions"}
-"""What stands beside a spec that is not in one place, as older versions wrote it."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -147,7 +143,6 @@ class RunSpec:
     @classmethod
     def from_json(cls, written: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
         """What `to_json` wrote down; a task or method of the user's own has to be given again."""
-        written = _renewed(written) if written.keys() & _SCATTERED else written
         unknown = written.keys() - {each.name for each in fields(cls)}
         if unknown:
             raise RunFolderError(f"this run has options that this version does not know: {', '.join(sorted(unknown))}")
@@ -192,7 +187,7 @@ class RunSpec:
 
 def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
     """The spec that a manifest describes; objects of the user's own have to be given again."""
-    return RunSpec.from_json(manifest.get("spec", manifest), task, method)
+    return RunSpec.from_json(manifest.get("spec", {}), task, method)
 
 
 def _if_named(value: Any) -> str | None:
@@ -205,17 +200,3 @@ def _check_absolute(task: Any) -> None:
         raise RunFolderError(
             f"this run names its task file {task!r} without its folder, so it cannot go on; run it again"
         )
-
-
-def _renewed(old: Mapping[str, Any]) -> dict[str, Any]:
-    """A spec from the manifest of a run, or the file of a comparison, of a version that scattered it."""
-    task = old["task"] if isinstance(old["task"], Mapping) else {}
-    content = {**old, **task}
-    known = {"task": "source", "variant": "variant_asked", "settings": "overrides"}
-    found = {each.name: content.get(known.get(each.name, each.name)) for each in fields(RunSpec)}
-    if not old.get("method_is_named", True) or not old.get("methods_are_named", True):
-        found["method"] = None
-    elif "methods" in old:
-        found["method"] = old["methods"][0]
-    given = {name: value for name, value in found.items() if value is not None}
-    return {"backend": OLD_BACKEND, **given}

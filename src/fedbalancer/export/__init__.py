@@ -1,1 +1,4 @@
-"""Model files for devices: a torch model becomes one file that LiteRT, or ExecuTorch, trains there."""
+"""Model files for devices: converts a torch model into one file that LiteRT or ExecuTorch can train.
+
+`run.export` writes and checks a file, `trace` records a model's training step, `litert` and `executorch` convert it.
+"""

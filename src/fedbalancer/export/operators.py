@@ -1,4 +1,4 @@
-"""torch's core operations in TensorFlow's, of which LiteRT's built-in operators are made."""
+"""torch's core operations in terms of TensorFlow operations that LiteRT has built in."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.export import cuts, layers
-from fedbalancer.export.layers import Refused
+from fedbalancer.export import layers
+from fedbalancer.export.layers import Unsupported
 from fedbalancer.export.replay import Replay
 from fedbalancer.export.trace import PerBatch
 
 
 class Translation(Replay):
-    """Runs the steps of a traced function on TensorFlow's tensors. Whole numbers are int32 there."""
+    """Runs the steps of a traced function on TensorFlow tensors. Integers become int32."""
 
-    whose = "among LiteRT's built-in ones"
+    supported = "in LiteRT's built-in operations"
 
     def __init__(self, tf: Any) -> None:
         super().__init__(tf)
@@ -28,14 +28,14 @@ class Translation(Replay):
         return self.tf.constant(_narrow(value))
 
     def number(self, value: Any) -> Any:
-        """A number of an operation; one that depends on the batch as a tensor of float32."""
+        """Return an operand; one that depends on the batch size becomes a float32 tensor."""
         if not isinstance(value, PerBatch):
             return value
         samples = self.tf.cast(self._batch, self.tf.float32)
         return value.times / samples if value.divided else value.times * samples
 
     def shape(self, dims: Sequence[Any]) -> Any:
-        """A shape for an operation that makes something of it."""
+        """Return a shape as an operand."""
         if not any(isinstance(dim, PerBatch) for dim in dims):
             return tuple(dims)
         return self.tf.stack([self._batch * round(d.times) if isinstance(d, PerBatch) else d for d in dims])
@@ -54,7 +54,7 @@ def _dtype(t: Translation, name: str | None) -> Any:
         "torch.bool": t.tf.bool,
     }
     if name is not None and name not in kinds:
-        raise Refused(f"works with {name}; only float32, whole numbers and booleans can")
+        raise Unsupported(f"uses {name}; only float32, integers and booleans are supported")
     return None if name is None else kinds[name]
 
 
@@ -66,8 +66,8 @@ def _view(t: Translation, x: Any, dims: Sequence[Any]) -> Any:
 
 
 def _expand(t: Translation, x: Any, dims: Sequence[Any], **_: Any) -> Any:
-    there = [1] * (len(dims) - len(x.shape)) + list(x.shape)
-    wanted = [size if dim == -1 else dim for size, dim in zip(there, dims, strict=True)]
+    sizes = [1] * (len(dims) - len(x.shape)) + list(x.shape)
+    wanted = [size if dim == -1 else dim for size, dim in zip(sizes, dims, strict=True)]
     x = t.tf.reshape(x, (1,) * (len(dims) - len(x.shape)) + tuple(x.shape)) if len(dims) > len(x.shape) > 0 else x
     return x if tuple(wanted) == tuple(x.shape) else t.tf.broadcast_to(x, t.shape(wanted))
 
@@ -82,7 +82,7 @@ def _scalar(t: Translation, value: Any, dtype: str | None = None, **_: Any) -> A
 
 def _arange(t: Translation, start: int, end: Any, step: int = 1, dtype: str | None = None, **_: Any) -> Any:
     if any(isinstance(each, PerBatch) for each in (start, end, step)):
-        raise Refused("over the batch is not supported")
+        raise Unsupported("over the batch is not supported")
     return t.tf.cast(np.arange(start, end, step), _dtype(t, dtype) or t.tf.int32)
 
 
@@ -91,7 +91,7 @@ def _full_like(t: Translation, x: Any, value: Any, dtype: str | None = None, **_
 
 
 def _like(t: Translation, a: Any, b: Any) -> tuple[Any, Any]:
-    """Two operands of one type: numbers take that of the tensor."""
+    """Cast two operands to one type: numbers take the tensor's."""
     a, b = t.number(a), t.number(b)
     kinds = [each.dtype for each in (a, b) if hasattr(each, "dtype")]
     kind = t.tf.float32 if t.tf.float32 in kinds else kinds[0]
@@ -99,32 +99,32 @@ def _like(t: Translation, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _binary(function: str) -> Callable[..., Any]:
-    def done(t: Translation, a: Any, b: Any, alpha: float = 1) -> Any:
+    def apply(t: Translation, a: Any, b: Any, alpha: float = 1) -> Any:
         a, b = _like(t, a, b)
         return getattr(t.tf, function)(a, b if alpha == 1 else b * t.tf.cast(alpha, b.dtype))
 
-    return done
+    return apply
 
 
 def _unary(function: str) -> Callable[..., Any]:
-    def done(t: Translation, x: Any, **_: Any) -> Any:
-        found = t.tf
+    def apply(t: Translation, x: Any, **_: Any) -> Any:
+        operation = t.tf
         for part in function.split("."):
-            found = getattr(found, part)
-        return found(x)
+            operation = getattr(operation, part)
+        return operation(x)
 
-    return done
+    return apply
 
 
-def _reduced(function: str) -> Callable[..., Any]:
-    def done(t: Translation, x: Any, dims: Sequence[int] | None = None, keep: bool = False, **_: Any) -> Any:
+def _reduction(function: str) -> Callable[..., Any]:
+    def apply(t: Translation, x: Any, dims: Sequence[int] | None = None, keep: bool = False, **_: Any) -> Any:
         return getattr(t.tf, function)(x, axis=list(dims) if dims else None, keepdims=keep)
 
-    return done
+    return apply
 
 
-def _where(t: Translation, chosen: Any, a: Any, b: Any) -> Any:
-    return t.tf.where(chosen, *_like(t, a, b))
+def _where(t: Translation, mask: Any, a: Any, b: Any) -> Any:
+    return t.tf.where(mask, *_like(t, a, b))
 
 
 def _squeeze(t: Translation, x: Any, dims: int | Sequence[int]) -> Any:
@@ -136,17 +136,17 @@ def _permute(t: Translation, x: Any, dims: Sequence[int]) -> Any:
     return t.tf.transpose(x, [dim % len(x.shape) for dim in dims])
 
 
-def _picked(t: Translation, x: Any, dim: int, index: Any) -> Any:
-    """One value of every row."""
+def _gather(t: Translation, x: Any, dim: int, index: Any) -> Any:
+    """Pick one value per row."""
     if dim % len(x.shape) != len(x.shape) - 1 or index.shape[-1] != 1:
-        raise Refused("is supported for one value of every row only")
+        raise Unsupported("is supported for one value of every row only")
     mask = t.tf.one_hot(index[..., 0], x.shape[-1], dtype=x.dtype)
     return t.tf.reduce_sum(x * mask, axis=-1, keepdims=True)
 
 
 def _scatter(t: Translation, base: Any, dim: int, index: Any, value: float) -> Any:
     if dim % len(base.shape) != len(base.shape) - 1 or index.shape[-1] != 1:
-        raise Refused("is supported for one value of every row only")
+        raise Unsupported("is supported for one value of every row only")
     mask = t.tf.one_hot(index[..., 0], base.shape[-1], dtype=base.dtype)
     return base * (1 - mask) + t.tf.cast(value, base.dtype) * mask
 
@@ -157,7 +157,7 @@ def _addmm(t: Translation, bias: Any, a: Any, b: Any) -> Any:
 
 def _log_softmax(t: Translation, x: Any, dim: int, half: bool) -> Any:
     if dim % len(x.shape) != len(x.shape) - 1:
-        raise Refused(f"over dimension {dim} of {len(x.shape)} is not supported, only over the last")
+        raise Unsupported(f"over dimension {dim} of {len(x.shape)} is not supported, only over the last")
     return t.tf.nn.log_softmax(x)
 
 
@@ -197,7 +197,7 @@ def _power(t: Translation, x: Any, exponent: Any) -> Any:
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "getitem": _item,
     **{f"aten.{name}.default": _same for name in ("alias", "clone", "detach", "contiguous", "lift_fresh_copy")},
-    # Recurrent layers write over what nobody reads again.
+    # In-place operations of recurrent layers; the overwritten values are not used again.
     "aten.add_.Tensor": _binary("add"),
     "aten.sigmoid_.default": _unary("sigmoid"),
     "aten.tanh_.default": _unary("tanh"),
@@ -215,11 +215,11 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.minimum.default": _binary("minimum"),
     "aten.pow.Tensor_Scalar": _power,
     "aten.clamp.default": _clamp,
-    "aten.sum.dim_IntList": _reduced("reduce_sum"),
-    "aten.sum.default": _reduced("reduce_sum"),
-    "aten.mean.dim": _reduced("reduce_mean"),
-    "aten.mean.default": _reduced("reduce_mean"),
-    "aten.amax.default": _reduced("reduce_max"),
+    "aten.sum.dim_IntList": _reduction("reduce_sum"),
+    "aten.sum.default": _reduction("reduce_sum"),
+    "aten.mean.dim": _reduction("reduce_mean"),
+    "aten.mean.default": _reduction("reduce_mean"),
+    "aten.amax.default": _reduction("reduce_max"),
     "aten.mm.default": _matmul,
     "aten.bmm.default": _matmul,
     "aten.addmm.default": _addmm,
@@ -231,24 +231,24 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.unsqueeze.default": _unsqueeze,
     "aten.squeeze.dims": _squeeze,
     "aten.squeeze.dim": _squeeze,
-    "aten.slice.Tensor": cuts.cut,
-    "aten.slice_scatter.default": cuts.slice_scatter,
-    "aten.select.int": cuts.select,
-    "aten.select_scatter.default": cuts.select_scatter,
-    "aten.cat.default": cuts.cat,
-    "aten.split.Tensor": cuts.split,
-    "aten.split_with_sizes.default": cuts.split,
+    "aten.slice.Tensor": layers.slice_tensor,
+    "aten.slice_scatter.default": layers.slice_scatter,
+    "aten.select.int": layers.select,
+    "aten.select_scatter.default": layers.select_scatter,
+    "aten.cat.default": layers.cat,
+    "aten.split.Tensor": layers.split,
+    "aten.split_with_sizes.default": layers.split,
     "aten.full.default": _full,
     "aten.full_like.default": _full_like,
     "aten.arange.start_step": _arange,
     "aten.scalar_tensor.default": _scalar,
     "aten.where.self": _where,
-    "aten.gather.default": _picked,
+    "aten.gather.default": _gather,
     "aten.scatter.value": _scatter,
     "aten._to_copy.default": _to,
     "aten._log_softmax.default": _log_softmax,
     "aten._softmax.default": _softmax,
-    "aten.constant_pad_nd.default": cuts.pad,
+    "aten.constant_pad_nd.default": layers.pad,
     "aten.unfold.default": layers.unfold,
     "aten.convolution.default": layers.convolution,
     "aten.convolution_backward.default": layers.convolution_backward,
@@ -260,4 +260,4 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.embedding.default": layers.embedding,
     "aten.embedding_dense_backward.default": layers.embedding_backward,
 }  # fmt: skip
-"""By torch's name: (translation, what the operation is given) -> its result."""
+"""Maps torch's operation names to functions of the translation and the operation's arguments."""

@@ -1,27 +1,102 @@
-"""torch's operations by those for which ExecuTorch has kernels, gradients included: mostly they are the same ones."""
+"""torch's operations in terms of those with an ExecuTorch kernel, gradients included."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import reduce
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedbalancer.export import cuts, layers
-from fedbalancer.export.layers import Refused
+from fedbalancer.export import layers
+from fedbalancer.export.layers import Unsupported
 from fedbalancer.export.replay import Replay
-from fedbalancer.export.torch_verbs import TorchVerbs
 from fedbalancer.export.trace import PerBatch, Step
 
+if TYPE_CHECKING:
+    import torch
+
+
+class TorchVerbs:
+    """torch under TensorFlow's names, so that each layer is written once for both.
+
+    It uses only operations whose ExecuTorch kernel is correct for every batch size.
+    """
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self.int32 = torch.int32
+        self.sqrt, self.square, self.transpose, self.reshape = torch.sqrt, _square, torch.permute, torch.reshape
+        self.math = SimpleNamespace(rsqrt=torch.rsqrt)
+
+    def constant(self, value: Any) -> torch.Tensor:
+        return self._torch.from_numpy(np.array(value, order="C"))
+
+    def ones(self, shape: Sequence[int]) -> torch.Tensor:
+        return self._torch.ones(tuple(shape))
+
+    def equal(self, a: torch.Tensor, b: NDArray[Any]) -> torch.Tensor:
+        return a == self.constant(b.astype(np.int64))
+
+    def where(self, chosen: torch.Tensor, a: torch.Tensor, b: float) -> torch.Tensor:
+        return self._torch.where(chosen, a, self._torch.zeros(()) + b)
+
+    def minimum(self, a: float, b: torch.Tensor) -> torch.Tensor:
+        return self._torch.clamp(b, max=a)
+
+    def add_n(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        return reduce(lambda a, b: a + b, parts)
+
+    def matmul(
+        self, a: torch.Tensor, b: torch.Tensor, transpose_a: bool = False, transpose_b: bool = False
+    ) -> torch.Tensor:
+        return (a.t() if transpose_a else a) @ (b.t() if transpose_b else b)
+
+    def pad(self, x: torch.Tensor, pads: Sequence[Sequence[int]], constant_values: float = 0.0) -> torch.Tensor:
+        last_first = [each for pair in reversed(list(pads)) for each in pair]
+        return self._torch.constant_pad_nd(x, last_first, constant_values) if any(last_first) else x
+
+    def gather(self, x: torch.Tensor, places: Any, axis: int = 0) -> torch.Tensor:
+        flat = self._torch.index_select(x, axis, self.constant(np.ravel(places)))
+        shape = [*x.shape[:axis], *np.shape(places), *x.shape[axis + 1 :]]
+        return flat if np.ndim(places) == 1 else flat.reshape(shape)
+
+    def one_hot(self, rows: torch.Tensor, count: int, dtype: Any = None) -> torch.Tensor:
+        return (rows[..., None] == self._torch.arange(count)).to(dtype)
+
+    def reduce_sum(self, x: torch.Tensor, axis: Any = None) -> torch.Tensor:
+        return x.sum() if axis is None else x.sum(dim=axis)
+
+    def reduce_mean(self, x: torch.Tensor, axis: Sequence[int], keepdims: bool = False) -> torch.Tensor:
+        """Average one axis at a time, because ExecuTorch's sum of tens of thousands of numbers is inaccurate."""
+        for dim in sorted(axis, reverse=True):
+            x = x.mean(dim=dim, keepdim=keepdims)
+        return x
+
+    def reduce_max(self, x: torch.Tensor, axis: int) -> torch.Tensor:
+        return x.amax(dim=axis)
+
+    def argmax(self, x: torch.Tensor, axis: int, output_type: Any = None) -> torch.Tensor:
+        return x.argmax(dim=axis)
+
+
+def _square(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
 LAYER = "layer"
-"""By which name a node of torch's graph keeps where it is from."""
+"""Key of the layer's name in the metadata of a graph node."""
 
 
 class TorchReplay(Replay):
-    """Runs the steps of a traced function on torch's own tensors, so that torch.export can write them down again."""
+    """Runs the steps of a traced function on torch tensors, so that torch.export can record them."""
 
-    whose = "among torch's operations"
+    supported = "in torch's operations"
 
     def __init__(self) -> None:
         super().__init__(TorchVerbs())
@@ -29,61 +104,67 @@ class TorchReplay(Replay):
     def operation(self, kind: str) -> Callable[..., Any] | None:
         if kind in OPERATIONS:
             return OPERATIONS[kind]
-        found = _of_torch(kind)
-        return None if found is None else lambda t, *args, **options: found(*_plain(t, args), **_options(t, options))
+        operation = _find_operation(kind)
+        return (
+            None
+            if operation is None
+            else lambda t, *args, **options: operation(*_resolve(t, args), **_options(t, options))
+        )
 
     def constant(self, value: Any) -> Any:
         return self.tf.constant(np.asarray(value))
 
-    def marked(self, step: Step) -> AbstractContextManager[Any]:
+    def mark_layer(self, step: Step) -> AbstractContextManager[Any]:
         from torch.fx.traceback import annotate
 
         return annotate({LAYER: step.place})
 
     def number(self, value: PerBatch) -> Any:
-        """A number that depends on the batch, as a tensor: kernels take no other."""
+        """Return a batch-dependent number as a tensor, because kernels take no other."""
         import torch
 
         samples = torch.ones((self._batch,)).sum()
         return value.times / samples if value.divided else value.times * samples
 
     def size(self, value: PerBatch) -> Any:
-        """A number that depends on the batch, in a shape."""
+        """Return a batch-dependent number as part of a shape."""
         if value.divided or value.times != round(value.times):
-            raise Refused("has a shape that is no multiple of the batch")
+            raise Unsupported("has a shape that is not a multiple of the batch size")
         return self._batch * round(value.times)
 
 
-def _of_torch(kind: str) -> Any:
-    """The operation that torch calls so; one that writes over its input, as the one that does not."""
+def _find_operation(kind: str) -> Any:
+    """Return the torch operation of this name; for an in-place one, its out-of-place counterpart."""
     import torch
 
-    found: Any = torch.ops
+    operation: Any = torch.ops
     *spaces, name, overload = kind.split(".")
     for part in (*spaces, name.removesuffix("_"), overload):
-        found = getattr(found, part, None)
-    # A number that depends on the batch is a tensor here: then torch chooses by what it is given.
-    return getattr(found, "overloadpacket", None) if overload == "Scalar" else found
+        operation = getattr(operation, part, None)
+    # A batch-dependent number is a tensor here, so torch must choose the overload.
+    return getattr(operation, "overloadpacket", None) if overload == "Scalar" else operation
 
 
-def _plain(t: TorchReplay, args: Sequence[Any]) -> list[Any]:
-    def plain(arg: Any) -> Any:
+def _resolve(t: TorchReplay, args: Sequence[Any]) -> list[Any]:
+    """Replace batch-dependent numbers in arguments."""
+
+    def resolve(arg: Any) -> Any:
         if isinstance(arg, tuple):
-            return [t.size(each) if isinstance(each, PerBatch) else plain(each) for each in arg]
+            return [t.size(each) if isinstance(each, PerBatch) else resolve(each) for each in arg]
         return t.number(arg) if isinstance(arg, PerBatch) else arg
 
-    return [plain(arg) for arg in args]
+    return [resolve(arg) for arg in args]
 
 
 def _options(t: TorchReplay, options: dict[str, Any]) -> dict[str, Any]:
-    """Types by their names; where a tensor lies and how is not asked."""
+    """Replace names of types, and drop device and memory options."""
     import torch
 
-    found = {key: value for key, value in options.items() if key not in ("device", "layout", "pin_memory")}
-    found.pop("memory_format", None)
-    if isinstance(found.get("dtype"), str):
-        found["dtype"] = getattr(torch, found["dtype"].removeprefix("torch."))
-    return dict(zip(found, _plain(t, list(found.values())), strict=True))
+    kept = {key: value for key, value in options.items() if key not in ("device", "layout", "pin_memory")}
+    kept.pop("memory_format", None)
+    if isinstance(kept.get("dtype"), str):
+        kept["dtype"] = getattr(torch, kept["dtype"].removeprefix("torch."))
+    return dict(zip(kept, _resolve(t, list(kept.values())), strict=True))
 
 
 def _same(t: TorchReplay, x: Any, *_: Any, **__: Any) -> Any:
@@ -95,8 +176,8 @@ def _item(t: TorchReplay, parts: Any, place: int) -> Any:
 
 
 def _view(t: TorchReplay, x: Any, dims: Sequence[Any]) -> Any:
-    """Whatever the order in memory is: layers written otherwise than torch's have another."""
-    return x.reshape(_plain(t, [tuple(dims)])[0])
+    """Reshape for any memory order: rewritten layers may have another than torch's."""
+    return x.reshape(_resolve(t, [tuple(dims)])[0])
 
 
 def _scalar(t: TorchReplay, value: Any, **options: Any) -> Any:
@@ -111,7 +192,7 @@ def _to(t: TorchReplay, x: Any, **options: Any) -> Any:
 
 
 def _addmm(t: TorchReplay, bias: Any, a: Any, b: Any) -> Any:
-    """ExecuTorch's kernel for both at once takes ten times as long."""
+    """Multiply and add separately: ExecuTorch's fused kernel takes ten times as long."""
     return t.tf.matmul(a, b) + bias
 
 
@@ -122,8 +203,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.scalar_tensor.default": _scalar,
     "aten._to_copy.default": _to,
     "aten.addmm.default": _addmm,
-    "aten.slice.Tensor": cuts.cut,
-    "aten.constant_pad_nd.default": cuts.pad,
+    "aten.slice.Tensor": layers.slice_tensor,
+    "aten.constant_pad_nd.default": layers.pad,
     "aten.unfold.default": layers.unfold,
     "aten.convolution.default": layers.convolution,
     "aten.convolution_backward.default": layers.convolution_backward,
@@ -134,4 +215,4 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.native_batch_norm.default": layers.batch_norm,
     "aten.embedding_dense_backward.default": layers.embedding_backward,
 }
-"""What is not done by torch's operation of the same name: (replay, what the operation is given) -> its result."""
+"""Operations not done by torch's operation of the same name, called as f(replay, *args, **options)."""

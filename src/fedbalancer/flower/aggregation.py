@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbalancer.core.contracts import Wrapping, trait
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
-from fedbalancer.flower.compat import Array, ArrayRecord, Message, MetricRecord, RecordDict, made_reply, set_current
+from fedbalancer.core.wrapping import Wrapping
+from fedbalancer.flower.compat import (
+    Array,
+    ArrayRecord,
+    Message,
+    MetricRecord,
+    RecordDict,
+    make_reply,
+    set_current_arrays,
+)
 from fedbalancer.flower.evaluation import weighted_mean
-from fedbalancer.flower.messages import ARRAYS, METRICS, WEIGHT, Faulty
+from fedbalancer.flower.messages import ARRAYS, METRICS, WEIGHT, InvalidMessage
 from fedbalancer.flower.mods import NO_SECURE_AGGREGATION
 from fedbalancer.methods.composition import Method
 
@@ -38,7 +47,7 @@ OTHER_METHODS = ("configure_train", "configure_evaluate", "aggregate_evaluate")
 """What is not called of a strategy in the aggregation slot."""
 
 
-def with_aggregation(method: Method, policy: Any) -> Method:
+def with_aggregator(method: Method, policy: Any) -> Method:
     """The method with another aggregation: a policy of ours as it is, one of Flower's strategies in an adapter."""
     if type(policy).__name__.startswith("SecAgg") and type(policy).__module__.startswith("flwr."):
         raise BadSetting(f"aggregate={type(policy).__name__} {NO_SECURE_AGGREGATION}")
@@ -57,9 +66,9 @@ def with_aggregation(method: Method, policy: Any) -> Method:
     return method_with.with_policies(mu=mu)
 
 
-def sent_with_orders(policy: Any) -> dict[str, float]:
+def strategy_config(policy: Any) -> dict[str, float]:
     """What a strategy of Flower tells its clients beside the model."""
-    strategy = trait(policy, "strategy")
+    strategy = policy.flower_strategy
     return {MU_KEY: float(strategy.proximal_mu)} if "FedProx" in _classes(strategy) else {}
 
 
@@ -115,7 +124,7 @@ class FlowerMemory:
 
 
 @dataclass(frozen=True)
-class FlowerAggregator:
+class FlowerAggregator(Aggregator):
     """`strategy.aggregate_train` on what the clients sent: FedAdam, FedYogi, Krum and the others, as Flower has them.
 
     The strategy sees the model as one array. What it keeps in the attributes `remembers` is put back before every round
@@ -128,6 +137,10 @@ class FlowerAggregator:
     def __post_init__(self) -> None:
         check_strategy(self.strategy)
 
+    @property
+    def flower_strategy(self) -> Any:
+        return self.strategy
+
     def init(self, setup: Setup) -> FlowerMemory:
         return FlowerMemory()
 
@@ -137,7 +150,7 @@ class FlowerAggregator:
         own: FlowerMemory = state.aggregate
         for name, values in zip(own.names, own.values, strict=True):
             setattr(self.strategy, name, {WEIGHTS: values.copy()})
-        set_current(self.strategy, _record(state.weights))
+        set_current_arrays(self.strategy, _record(state.weights))
         replies = [self._reply(state, report, node) for node, report in enumerate(reports, start=2)]
         arrays, _ = self.strategy.aggregate_train(state.round + 1, replies)
         if arrays is None:
@@ -154,7 +167,7 @@ class FlowerAggregator:
             "train_loss": float(report.summary.loss_mean),
         }
         content: dict[str, Any] = {"arrays": _record(state.weights + report.update), "metrics": MetricRecord(metrics)}
-        return made_reply(RecordDict(content), node)
+        return make_reply(RecordDict(content), node)
 
     def _memory(self) -> FlowerMemory:
         kept = {name: getattr(self.strategy, name, None) for name in self.remembers}
@@ -176,12 +189,10 @@ def _record(weights: Weights) -> ArrayRecord:
 Round = tuple[Setup, ServerState, dict[int, ClientReport]]
 
 
-class OwnAggregation(Wrapping):
+class OwnAggregation(Wrapping, Aggregator):
     """Calls the strategy's `aggregate_train` with the reports of a round as Flower's messages. What that gives to ours
     (`super().aggregate_train`) goes to the policy of the method: as it came where it was not touched, otherwise as the
     difference of its model to that of the server."""
-
-    slot: ClassVar[str] = "aggregate"
 
     def __init__(self, run: Run) -> None:
         self._run, self.inner = run, run.strategy.method.server.aggregate
@@ -218,7 +229,7 @@ class OwnAggregation(Wrapping):
         weights, self._memory = self.inner.aggregate(setup, state, [self._read(r, state, reports) for r in given])
         self._made = self._run.layout.record(weights), weights
         pool = self._run.strategy.train_metrics_aggr_fn or weighted_mean
-        own = self._run.engine.own_metrics
+        own = self._run.engine.custom_metrics
         told = [own[reports[r.metadata.src_node_id].client] for r in given]
         return self._made[0], pool(told, WEIGHT) if told else None
 
@@ -232,10 +243,10 @@ class OwnAggregation(Wrapping):
         return self._flat(arrays, "the model that aggregate_train returned")
 
     def _reply(self, state: ServerState, report: ClientReport, node: int) -> Message:
-        own = dict(self._run.engine.own_metrics[report.client].metric_records[METRICS])
+        own = dict(self._run.engine.custom_metrics[report.client].metric_records[METRICS])
         metrics = own | {WEIGHT: count_of(report.weight), "train_loss": float(report.summary.loss_mean)}
         arrays = self._run.layout.record(_model(state, report))
-        return made_reply(RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics)}), node)
+        return make_reply(RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics)}), node)
 
     def _read(self, reply: Message, state: ServerState, reports: dict[int, ClientReport]) -> ClientReport:
         """The report of a reply that the user has had in his hands."""
@@ -256,7 +267,7 @@ class OwnAggregation(Wrapping):
     def _flat(self, arrays: ArrayRecord, who: str) -> Weights:
         try:
             weights = self._run.layout.flat(arrays)
-        except Faulty as problem:
+        except InvalidMessage as problem:
             raise BadData(f"{who} does not fit: {problem}") from problem
         if not np.isfinite(weights).all():
             raise BadData(f"{who} has a value that is not a finite number")

@@ -25,7 +25,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.live import DeviceClock, LiveRound, WallClock
 from fedbalancer.client.policies import ClientPolicies, of_client
-from fedbalancer.core.contracts import is_private
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights
 from fedbalancer.flower.compat import (
@@ -39,19 +38,19 @@ from fedbalancer.flower.compat import (
     RecordDict,
     reply_to,
 )
-from fedbalancer.flower.memory import Keeper, SavedMemory
+from fedbalancer.flower.memory import MemoryStore, SavedMemory
 from fedbalancer.flower.messages import (
     ARRAYS,
+    FEDBALANCER,
     METRICS,
     MOST_LATENCIES,
-    OURS,
     VERSION,
-    Faulty,
+    ClientMeasurements,
     Instruction,
-    Measured,
+    InvalidMessage,
     ModelLayout,
+    check_metrics,
     check_version,
-    checked_metrics,
     pack_report,
     pack_stopped,
     pack_update,
@@ -76,10 +75,16 @@ def balanced(
     `introduce`, `method` the server's own `Method` (or its `client` half) where it has policies of its own, `clock` an
     emulated device's, `labels` gives those of its samples, which a policy may select by and which stay here.
     """
-    if OURS not in message.content.config_records:
+    if FEDBALANCER not in message.content.config_records:
         raise BadSetting("this message is no order of fedbalancer.flower.Strategy: it has no record 'fedbalancer'")
-    instruction = Instruction.read(message.content.config_records[OURS])
-    policies: ClientPolicies = instruction.client_policies() if method is None else getattr(method, "client", method)
+    instruction = Instruction.read(message.content.config_records[FEDBALANCER])
+    policies: ClientPolicies = (
+        instruction.client_policies()
+        if method is None
+        else method
+        if isinstance(method, ClientPolicies)
+        else method.client
+    )
     policies = of_client(policies, labels)
     return LocalRound(message, context, instruction, policies, size, fingerprint, clock or WallClock())
 
@@ -185,7 +190,7 @@ class LocalRound:
         `as_model` sends the trained model under the names that came in place of the update as one vector, for mods of
         Flower that look at it (`LocalDpMod`).
         """
-        live, own = self.live, checked_metrics(metrics)
+        live, own = self.live, check_metrics(metrics)
         if not self._asked:
             live.trained_otherwise(epochs)
         if arrays is None or live.needs_forward_pass or not live.countable_batches(live.done):
@@ -200,7 +205,7 @@ class LocalRound:
         """The reply with what was trained, in the order of the model that was sent; None: nothing of it counts."""
         live = self.live
         released = live.finished(trained, self.layout.layout)
-        measured = Measured(
+        measured = ClientMeasurements(
             live.reported_epochs(live.done), *live.reported_seconds(), phase="" if released else "train"
         )
         if released is None:
@@ -208,7 +213,7 @@ class LocalRound:
             return self._send(pack_stopped(self.client, self.order, measured, live.reported_batch_s()))
         self._keeper().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
         arrays = self._model(released.sent) if as_model else pack_update(released.sent)
-        size = None if is_private(self.policies.summary) else live.size
+        size = None if self.policies.summary.is_private else live.size
         return self._send(pack_report(self.client, self.order, arrays, released.summary, measured, metrics, size))
 
     def _model(self, sent: Weights | bytes) -> ArrayRecord:
@@ -228,14 +233,14 @@ class LocalRound:
         saved = keeper.load()
         self._saved = saved.saved
         return LiveRound(
-            self.policies, self.order, self.client, keeper.size, saved.settled(told.accepted_round), told.batch_s,
+            self.policies, self.order, self.client, keeper.size, saved.confirmed(told.accepted_round), told.batch_s,
             budget_s=told.budget_s, clock=self._clock, began_s=self._began_s, late_counts=told.late_counts,
         )  # fmt: skip
 
-    def _keeper(self) -> Keeper:
+    def _keeper(self) -> MemoryStore:
         if self._size is None:
             raise BadSetting("how many samples the client has is not known; say balanced(message, context, size=...)")
-        return Keeper(self.context, self.instruction.run_key, self.client, self._size, self._fingerprint)
+        return MemoryStore(self.context, self.instruction.run_key, self.client, self._size, self._fingerprint)
 
     def _checked(self, losses: FloatArray, who: str) -> FloatArray:
         size = self._keeper().size
@@ -248,7 +253,7 @@ class LocalRound:
     def _fresh(self, losses: ArrayLike | None, rows: IndexArray) -> FloatArray:
         """The losses of the samples that were trained."""
         if losses is None:
-            if getattr(self.policies.summary, "releases_losses", True):
+            if self.policies.summary.releases_losses:
                 raise BadSetting("work.reply needs losses=...: the loss of every trained sample when it was first seen")
             return np.full(len(rows), np.nan)
         values, size = np.asarray(losses, dtype=np.float64), self.live.size
@@ -263,7 +268,7 @@ class LocalRound:
         """The trained model as one vector."""
         try:
             return self.layout.flat(arrays if isinstance(arrays, ArrayRecord) else self._named(arrays))
-        except Faulty as problem:
+        except InvalidMessage as problem:
             raise BadData(f"the trained model does not fit the one that was sent: {problem}") from problem
 
     def _named(self, arrays: Sequence[NDArray[Any]]) -> ArrayRecord:
@@ -332,14 +337,14 @@ def answer(
     """The reply to the server's first question; what was measured is remembered for the first selection of samples."""
     clock = clock or time.monotonic
     started = clock()
-    asked = message.content.config_records[OURS]
+    asked = message.content.config_records[FEDBALANCER]
     check_version(asked)
     count, batch_size = (asked[name] for name in ("latencies", "batch-size"))
     if not isinstance(count, int) or not isinstance(batch_size, int) or not 1 <= count <= MOST_LATENCIES:
         raise BadSetting(f"the server asks for {count!r} latencies of batches of {batch_size!r}")
     measured = [float(seconds) for seconds in batch_s(context, batch_size, count)] if batch_s is not None else []
     client = client_id(context)
-    keeper = Keeper(context, text(asked, "run-key"), client, size, fingerprint)
+    keeper = MemoryStore(context, text(asked, "run-key"), client, size, fingerprint)
     memory = keeper.load()
     if not memory.now.batch_s_count and measured:
         now = replace(memory.now, batch_s_sum=sum(measured), batch_s_count=len(measured))
@@ -347,4 +352,4 @@ def answer(
     busy_s = clock() - started
     ours = ConfigRecord({"version": VERSION, "client": client})
     metrics = MetricRecord({"num-examples": size, "batch-s": measured, "busy-s": busy_s})
-    return reply_to(message, RecordDict({OURS: ours, METRICS: metrics}), busy_s)
+    return reply_to(message, RecordDict({FEDBALANCER: ours, METRICS: metrics}), busy_s)

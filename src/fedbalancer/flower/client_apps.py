@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
-from fedbalancer.core.contracts import Draw, Training
+from fedbalancer.core.interfaces import Draw, Training
 from fedbalancer.core.task import Samples, check_samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced, introduce
@@ -26,8 +26,8 @@ from fedbalancer.flower.compat import (
     RecordDict,
     reply_to,
 )
-from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, arranged, round_of
-from fedbalancer.flower.mods import Mod, check_mods, only_updates
+from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, reorder, round_of
+from fedbalancer.flower.mods import Mod, check_mods, skip_without_arrays
 from fedbalancer.training.tensors import prepare_samples
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def model_app(
 
     introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(_samples(data, context)))
 
-    @app.train(mods=[only_updates(mod) for mod in mods])
+    @app.train(mods=[skip_without_arrays(mod) for mod in mods])
     def train(message: Message, context: Context) -> Message:
         samples, model = samples_and_model(context)  # before the clock starts: to load it is part of getting there
         draw = _draw(hold, message, context)
@@ -104,7 +104,7 @@ def model_app(
         (_, model), arrays = samples_and_model(context), message.content.array_records[ARRAYS]
         samples = _samples(test if test is not None else data, context)
         layout = ModelLayout.of(arrays)
-        found = model.evaluate(arranged(layout.flat(arrays), layout.layout, model.layout), samples)
+        found = model.evaluate(reorder(layout.flat(arrays), layout.layout, model.layout), samples)
         metrics = MetricRecord({"num-examples": found.samples, "accuracy": found.accuracy, "loss": found.loss})
         return reply_to(message, RecordDict({METRICS: metrics}), time.monotonic() - started)
 
@@ -114,11 +114,11 @@ def model_app(
 def _trained(work: LocalRound, model: LocalModel, samples: Samples) -> TrainResult | None:
     """What the client trained of the order, as far as it counts; the update in the order of the model that was sent."""
     sent = work.layout.layout
-    weights = arranged(work.weights(), sent, model.layout)
+    weights = reorder(work.weights(), sent, model.layout)
     work.select(forward=lambda: model.losses(weights, samples, work.client))
     with model.training(weights, samples, work.client_work()) as training:
         trained = work.live.train_by(training)
-    return None if trained is None else replace(trained, update=arranged(trained.update, model.layout, sent))
+    return None if trained is None else replace(trained, update=reorder(trained.update, model.layout, sent))
 
 
 def _samples(data: Callable[[Context], Samples], context: Context) -> Samples:

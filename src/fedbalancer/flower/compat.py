@@ -46,15 +46,15 @@ __all__ = [
     "MetricRecord",
     "RecordDict",
     "Result",
+    "config_from_text",
     "kept",
-    "made_reply",
+    "make_reply",
     "mods_of",
     "node_ids",
     "pull",
     "push",
     "reply_to",
-    "set_current",
-    "taken_up",
+    "set_current_arrays",
     "train_mods_of",
 ]
 
@@ -90,7 +90,7 @@ def reply_to(message: Message, content: RecordDict, elapsed_s: float) -> Message
     return reply
 
 
-def made_reply(content: RecordDict, node: int) -> Message:
+def make_reply(content: RecordDict, node: int) -> Message:
     """A reply as if it had come from a node, for strategies that aggregate messages."""
     metadata = Metadata(
         run_id=0,
@@ -111,7 +111,7 @@ def kept(record: ConfigRecord) -> str:
     return str(record.deflate().hex())
 
 
-def taken_up(text: str) -> ConfigRecord:
+def config_from_text(text: str) -> ConfigRecord:
     """What `kept` gave."""
     found: ConfigRecord = ConfigRecord.inflate(bytes.fromhex(text))
     return found
@@ -142,7 +142,7 @@ def _closure(function: Any) -> dict[str, Any]:
     }
 
 
-def set_current(strategy: Any, arrays: ArrayRecord) -> None:
+def set_current_arrays(strategy: Any, arrays: ArrayRecord) -> None:
     """Tell one of Flower's strategies the global model that a round started from, as its `configure_train` would.
 
     Strategies of the FedOpt family keep it as NumPy arrays, FedAvgM and QFedAvg as a record, the others not at all.

@@ -13,8 +13,8 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from fedbalancer.flower.mailbox import Letter
-from fedbalancer.flower.messages import ARRAYS, CONFIG, EVALUATE, WEIGHT, Faulty
+from fedbalancer.flower.mailbox import OutgoingMessage
+from fedbalancer.flower.messages import ARRAYS, CONFIG, EVALUATE, WEIGHT, InvalidMessage
 from fedbalancer.server.report_check import BIGGEST_LOSS, MOST_WEIGHT, heaviest
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class MetricNames:
     """The names admitted so far, at most `MOST_NAMES` in a run beside the number of samples. Of new names those that
     most clients send come first, so that one client cannot keep out the metrics of the others."""
 
-    def __init__(self, say: Callable[..., None], names: Iterable[str] = ()) -> None:
-        self._say, self.names = say, set(names)
+    def __init__(self, log_event: Callable[..., None], names: Iterable[str] = ()) -> None:
+        self._log_event, self.names = log_event, set(names)
         self._refused = False
 
     def kept(self, contents: Sequence[RecordDict]) -> list[RecordDict]:
@@ -40,7 +40,7 @@ class MetricNames:
         refused = set(fresh[room:])
         if refused and not self._refused:
             self._refused = True
-            self._say("metrics not recorded", names=sorted(refused)[:3], count=len(refused), most=MOST_NAMES)
+            self._log_event("metrics not recorded", names=sorted(refused)[:3], count=len(refused), most=MOST_NAMES)
         return [_without(content, refused) for content in contents]
 
 
@@ -63,7 +63,7 @@ EVALUATE_S, SOON_S = 120.0, 10.0
 ACCURACY, LOSS = ("accuracy", "acc"), ("loss",)
 """Words by which the two metrics of our tables are known: `acc`, `eval_acc` and `test-accuracy` are an accuracy."""
 
-Pool = Callable[[list[RecordDict], str], MetricRecord]
+CombineMetrics = Callable[[list[RecordDict], str], MetricRecord]
 """(the clients' answers, the key of their weights) -> their metrics as one: Flower's `train_metrics_aggr_fn` and
 `evaluate_metrics_aggr_fn`."""
 
@@ -83,12 +83,12 @@ def asked(engine: GridEngine, messages: Iterable[Message], round: int) -> list[M
         if kind != EVALUATE or node not in engine.nodes.connected:
             raise BadSetting(f"configure_evaluate made a message of type {kind!r} for node {node}; it must be of type "
                              f"{EVALUATE!r}, for a node that is there")  # fmt: skip
-        letters.append(Letter(node, names.get(node, f"node {node}"), message.content))
+        letters.append(OutgoingMessage(node, names.get(node, f"node {node}"), message.content))
     engine.answers = []
     sent = engine.mailbox.send(EVALUATE, letters, 0, EVALUATE_S)
     _wait_for_answers(engine, len(sent))
     for client in sorted({one.client for one in sent} - {answer.sent.client for answer in engine.answers}):
-        engine.say("evaluation failed", client=client, round=round, why="no reply in time")
+        engine.log_event("evaluation failed", client=client, round=round, why="no reply in time")
     return [answer.message for answer in engine.answers]
 
 
@@ -103,8 +103,11 @@ def _wait_for_answers(engine: GridEngine, count: int) -> None:
         engine.waiting.sleep(engine.waiting.poll_s)
 
 
-def pooled(
-    answers: Iterable[Message], fault: Callable[[int, str], None], names: MetricNames, pool: Pool | None = None
+def combine_metrics(
+    answers: Iterable[Message],
+    fault: Callable[[int, str], None],
+    names: MetricNames,
+    pool: CombineMetrics | None = None,
 ) -> dict[str, Any]:
     """The metrics of the clients that answered as one, and the number of samples; `fault` is called with every node
     whose answer cannot be used, and why. `names` are the metrics that are recorded."""
@@ -112,7 +115,7 @@ def pooled(
     for answer in answers:
         try:
             usable.append(_checked(answer))
-        except Faulty as problem:
+        except InvalidMessage as problem:
             fault(answer.metadata.src_node_id, str(problem))
     if not usable:
         return {}
@@ -137,12 +140,12 @@ def weighted_mean(contents: list[RecordDict], key: str) -> MetricRecord:
     return MetricRecord({name: total / weight for name, (total, weight) in sums.items()})
 
 
-def evaluation_of(found: Mapping[str, Any]) -> Evaluation:
+def to_evaluation(found: Mapping[str, Any]) -> Evaluation:
     """The two numbers of our tables; NaN for one that none of the names stands for."""
     return Evaluation(_number(found, ACCURACY), _number(found, LOSS), int(found.get(WEIGHT, 0)))
 
 
-def unnamed(found: Mapping[str, Any]) -> list[str]:
+def missing_metrics(found: Mapping[str, Any]) -> list[str]:
     """Which of the two numbers is not among these metrics."""
     return [words[0] for words in (ACCURACY, LOSS) if _name(found, words) is None]
 
@@ -170,18 +173,20 @@ def _metrics(content: RecordDict) -> dict[str, Any]:
 def _checked(message: Message) -> RecordDict:
     """What a client answered, if it can be used."""
     if message.has_error():
-        raise Faulty(f"error {message.error.code}: {message.error.reason}")
+        raise InvalidMessage(f"error {message.error.code}: {message.error.reason}")
     metrics = _metrics(message.content)
     count = metrics.get(WEIGHT)
     if not isinstance(count, int | float) or not 0 < count < math.inf:
-        raise Faulty(f"{WEIGHT} {count!r}, which must be a number over 0: it is the weight of the client's metrics")
+        raise InvalidMessage(
+            f"{WEIGHT} {count!r}, which must be a number over 0: it is the weight of the client's metrics"
+        )
     strange = [name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)]
     if strange:
-        raise Faulty(f"{strange[0]} {metrics[strange[0]]}, which is not a finite number")
+        raise InvalidMessage(f"{strange[0]} {metrics[strange[0]]}, which is not a finite number")
     for words, low, high in ((ACCURACY, 0.0, 1.0), (LOSS, -BIGGEST_LOSS, BIGGEST_LOSS)):
         for name, value in metrics.items():
             if set(_words(name)) & set(words) and isinstance(value, int | float) and not low <= value <= high:
-                raise Faulty(f"{name} {value:g}, which must be from {low:g} to {high:g}")
+                raise InvalidMessage(f"{name} {value:g}, which must be from {low:g} to {high:g}")
     return message.content
 
 

@@ -16,14 +16,14 @@ LOGGED = 300
 """Characters of a text in the log: some of it comes from clients, who may send a book."""
 
 
-class Events:
+class EventLog:
     """The log of a run."""
 
     def __init__(self, listener: Callable[..., None] | None) -> None:
         self._tell = listener
         self.counts: Counter[str] = Counter()
 
-    def say(self, event: str, **fields: Any) -> None:
+    def log_event(self, event: str, **fields: Any) -> None:
         """Log an event, count it, and tell whoever listens."""
         self.counts[event] += 1
         fields = {name: line(value) if isinstance(value, str) else value for name, value in fields.items()}

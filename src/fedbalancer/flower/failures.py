@@ -28,7 +28,7 @@ class Pauses:
         self._missed: dict[str, int] = {}
         self._until: dict[str, int] = {}
 
-    def note(self, result: RoundResult) -> dict[str, int]:
+    def update(self, result: RoundResult) -> dict[str, int]:
         """Count the misses of a round; returns who is paused, and until which round. In a round that nobody finished
         the deadline was too short for everybody, and nothing is counted."""
         if not result.reports:
@@ -48,7 +48,7 @@ class Pauses:
             self._missed.pop(client, None)
             self._until.pop(client, None)
 
-    def without(self, clients: Iterable[str], number: int) -> list[str]:
+    def active(self, clients: Iterable[str], number: int) -> list[str]:
         """Those of the clients that may take part in the round after `number`; all, if everybody is paused."""
         everybody = list(clients)
         return [client for client in everybody if self._until.get(client, 0) <= number] or everybody
@@ -64,7 +64,7 @@ SHOWN = 3
 """Clients whose reason is in the message."""
 
 
-class FruitlessRounds:
+class FailedRounds:
     """Counts rounds in a row without a usable report. `most` of them end the run; None never does."""
 
     def __init__(self, most: int | None) -> None:
@@ -80,7 +80,7 @@ class FruitlessRounds:
                 raise NoUsableReports(_message(self._count, result))
 
 
-def checked_limit(most: int | None) -> int | None:
+def check_max_failed_rounds(most: int | None) -> int | None:
     """The limit, if it is a positive whole number or None."""
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         raise BadSetting(f"max_failed_rounds must be a whole number >= 1, or None for no limit; got {most!r}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, FlowerStrategy, Grid, Message, MetricRecord
-from fedbalancer.flower.evaluation import Evaluators, Pool, pooled, questions
+from fedbalancer.flower.evaluation import CombineMetrics, Evaluators, combine_metrics, questions
 
 if TYPE_CHECKING:
     from fedbalancer.flower.run import Run
@@ -21,8 +21,8 @@ class RoundHooks(FlowerStrategy):
 
     seed: int
     evaluators: Evaluators
-    train_metrics_aggr_fn: Pool | None
-    evaluate_metrics_aggr_fn: Pool | None
+    train_metrics_aggr_fn: CombineMetrics | None
+    evaluate_metrics_aggr_fn: CombineMetrics | None
     run: Run | None = None
 
     def configure_train(
@@ -62,9 +62,9 @@ class RoundHooks(FlowerStrategy):
         names = {node: client for client, node in engine.nodes.node_of.items()}
 
         def fault(node: int, why: str) -> None:
-            engine.say("evaluation failed", client=names.get(node, f"node {node}"), round=server_round, why=why)
+            engine.log_event("evaluation failed", client=names.get(node, f"node {node}"), round=server_round, why=why)
 
-        found = pooled(replies, fault, engine.metric_names, self.evaluate_metrics_aggr_fn)
+        found = combine_metrics(replies, fault, engine.metric_names, self.evaluate_metrics_aggr_fn)
         return MetricRecord(found) if found else None
 
     def _running(self, name: str) -> Run:

@@ -21,7 +21,7 @@ ENOUGH = 3
 """Clients that it takes for a median to mean anything."""
 
 
-def ledger_of(
+def make_ledger(
     greetings: Sequence[Greeting], others_batch_s: float | None = None, others_s: Sequence[float] = ()
 ) -> Ledger:
     """A ledger of these clients, as before the first round. One that gave no batch latencies counts with the mean of
@@ -62,7 +62,7 @@ def joined(ledger: Ledger, greetings: Sequence[Greeting]) -> Ledger:
     if not fresh:
         return ledger
     known = float(ledger.batch_s.mean()) if len(ledger.clients) else None
-    added = ledger_of(fresh, known, (ledger.size * ledger.batch_s).tolist())
+    added = make_ledger(fresh, known, (ledger.size * ledger.batch_s).tolist())
     clients = (*ledger.clients, *added.clients)
     columns = {
         name: np.concatenate([getattr(ledger, name), getattr(added, name)])
@@ -82,7 +82,7 @@ def _resized(ledger: Ledger, greetings: Sequence[Greeting]) -> Ledger:
     return replace(ledger, size=size)
 
 
-def with_network(ledger: Ledger, network_s: Mapping[str, float]) -> Ledger:
+def with_network_times(ledger: Ledger, network_s: Mapping[str, float]) -> Ledger:
     """The ledger with what transport really took in place of what was expected."""
     known = {client: seconds for client, seconds in network_s.items() if client in ledger.position}
     if not known:
@@ -105,7 +105,7 @@ LEAST_SHARE = 0.1
 """Of its deadline, that a client always gets: one slow round trip must not lock it out for good."""
 
 
-class Overheads:
+class TransportTimes:
     """The last few overheads of every client; `jitter_s` is by how much polling alone may make the next worse."""
 
     jitter_s = JITTER_S
@@ -115,24 +115,24 @@ class Overheads:
         self._greeted: set[str] = set()
         self._carried: set[str] = set()
 
-    def greeted(self, client: str, seconds: float) -> None:
+    def add_greeting(self, client: str, seconds: float) -> None:
         """Remember the overhead of a greeting, which carries no model: until one was carried it is an assumption."""
         if client not in self._seen:
             self._greeted.add(client)
         self._remember(client, seconds)
 
-    def measured(self, client: str, seconds: float) -> None:
+    def add_order(self, client: str, seconds: float) -> None:
         """Remember the overhead of an order."""
-        self.at_least(client, seconds)
+        self.add_lower_bound(client, seconds)
         self._greeted.discard(client)
 
-    def at_least(self, client: str, seconds: float) -> None:
+    def add_lower_bound(self, client: str, seconds: float) -> None:
         """Remember a lower bound of the overhead of an order that was never answered."""
         if client in self._greeted:
             self._carried.add(client)
         self._remember(client, seconds)
 
-    def take_carried(self) -> set[str]:
+    def take_first_orders(self) -> set[str]:
         """The clients whose greeting was an assumption until something was learned of an order since the last call."""
         carried, self._carried = self._carried, set()
         return carried
@@ -167,23 +167,23 @@ class Overheads:
         self._seen = {client: deque(seen, maxlen=WINDOW) for client, seen in saved.items()}
 
 
-class Speeds:
+class ClientSpeeds:
     """Whose batch latencies are assumed, and what was heard since the last round beside its reports."""
 
     def __init__(self) -> None:
         self.assumed: set[str] = set()
         self._heard: list[tuple[str, float]] = []
 
-    def met(self, greetings: Iterable[Greeting]) -> None:
+    def add_clients(self, greetings: Iterable[Greeting]) -> None:
         """Clients that are new; of those without a measurement the speed is assumed."""
         self.assumed |= {greeting.client for greeting in greetings if not greeting.batch_s}
 
-    def heard(self, client: str, batch_s: float | None) -> None:
+    def add_measurement(self, client: str, batch_s: float | None) -> None:
         """A measurement in a reply that does not count."""
         if batch_s is not None:
             self._heard.append((client, batch_s))
 
-    def rescaled(self, ledger: Ledger, factor: float) -> Ledger:
+    def rescale(self, ledger: Ledger, factor: float) -> Ledger:
         """Batches have another size now: what was measured is an assumption, in proportion, until somebody has measured
         again."""
         self.assumed |= set(ledger.clients)

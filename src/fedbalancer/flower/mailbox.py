@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from fedbalancer.flower.compat import Grid, Message, RecordDict, node_ids, pull, push
-from fedbalancer.flower.wire import Download, Listed, Reply, ReplyLimit, Wire, superlink_errors
+from fedbalancer.flower.wire import Download, ListedReply, Reply, ReplyLimit, Wire, superlink_errors
 
 LANES = 16
 THREADS = {"list": LANES, "download": 8, "confirm": 2, "call": 4}
@@ -41,7 +41,7 @@ class ReplyPuller:
             name: ThreadPoolExecutor(threads, thread_name_prefix=f"fedbalancer-{name}") if background else None
             for name, threads in THREADS.items()
         }
-        self._listing: dict[int, Future[list[Listed] | list[Reply]]] = {}
+        self._listing: dict[int, Future[list[ListedReply] | list[Reply]]] = {}
         self._since_s: dict[int, float] = {}
         self._lane_of: dict[str, int] = {}
         self._incoming: dict[str, Download] = {}
@@ -60,7 +60,7 @@ class ReplyPuller:
     def _busy(self) -> list[Future[Any]]:
         return [*self._listing.values(), *self._steps.values()]
 
-    def aside(self, call: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    def call_in_background(self, call: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         """The result of any other call on the grid. This thread stays awake meanwhile: Flower repeats a call for as
         long as its SuperLink is away, and a thread that sleeps for good would never see the signal to end."""
         future = _submit(self._pools["call"], call, *given, **named)
@@ -84,7 +84,7 @@ class ReplyPuller:
                 self._since_s[lane] = time.monotonic()
                 self._listing[lane] = _submit(self._pools["list"], self._list, members)
 
-    def _list(self, ids: Collection[str]) -> list[Listed] | list[Reply]:
+    def _list(self, ids: Collection[str]) -> list[ListedReply] | list[Reply]:
         if self._wire is not None:
             return self._wire.list(ids)
         return [Reply(message.metadata.reply_to_message_id, message) for message in pull(self._grid, ids)]
@@ -137,7 +137,7 @@ REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, eq=False)
-class Letter:
+class OutgoingMessage:
     """Something to send; `budget_s` is how long the client was told that it may work on it."""
 
     node: int
@@ -147,7 +147,7 @@ class Letter:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentMessage:
     """A message on its way: to which node, for which client ("" before it is known) and round."""
 
     kind: str
@@ -160,11 +160,11 @@ class Sent:
 
 
 @dataclass(frozen=True, eq=False)
-class Arrival:
+class ReceivedReply:
     """A reply, what it answers, and how long the round trip took. If it was refused, `problem` says why, and `message`
     is an error."""
 
-    sent: Sent
+    sent: SentMessage
     message: Message
     seconds: float
     problem: str = ""
@@ -176,12 +176,12 @@ class Mailbox:
 
     def __init__(self, grid: Grid, limit: ReplyLimit, clock: Callable[[], float], background: bool = True) -> None:
         self._grid, self._clock, self._puller = grid, clock, ReplyPuller(grid, limit, background)
-        self._open: dict[str, Sent] = {}
-        self._answered: dict[str, Sent] = {}
+        self._open: dict[str, SentMessage] = {}
+        self._answered: dict[str, SentMessage] = {}
         self.counts: Counter[str] = Counter()
-        self.expired: list[Sent] = []
+        self.expired: list[SentMessage] = []
 
-    def send(self, kind: str, letters: Sequence[Letter], round: int, ttl_s: float) -> list[Sent]:
+    def send(self, kind: str, letters: Sequence[OutgoingMessage], round: int, ttl_s: float) -> list[SentMessage]:
         """Send them; those that went out."""
         messages = [
             Message(letter.content, letter.node, kind, ttl=ttl_s, group_id=str(round) if round else None)
@@ -189,14 +189,14 @@ class Mailbox:
         ]
         now = self._clock()
         went = []
-        for identity, letter in zip(self._puller.aside(push, self._grid, messages), letters, strict=True):
+        for identity, letter in zip(self._puller.call_in_background(push, self._grid, messages), letters, strict=True):
             if identity is not None:
-                sent = Sent(kind, letter.node, letter.client, round, now, ttl_s, letter.budget_s)
+                sent = SentMessage(kind, letter.node, letter.client, round, now, ttl_s, letter.budget_s)
                 self._open[identity] = sent
                 went.append(sent)
         return went
 
-    def poll(self, patience_s: float) -> list[Arrival]:
+    def poll(self, patience_s: float) -> list[ReceivedReply]:
         """All new replies, in order of client id, after at most `patience_s`. A second answer to the same message, or
         one to a message that we never sent, is counted and dropped."""
         arrivals = []
@@ -208,19 +208,19 @@ class Mailbox:
                 continue
             self._remember(answers, sent)
             self._puller.forget(answers)
-            arrivals.append(Arrival(sent, reply.message, self._clock() - sent.pushed_s, reply.problem))
+            arrivals.append(ReceivedReply(sent, reply.message, self._clock() - sent.pushed_s, reply.problem))
         self._give_up()
-        return sorted(arrivals, key=lambda arrival: (arrival.sent.client, arrival.sent.node))
+        return sorted(arrivals, key=lambda received: (received.sent.client, received.sent.node))
 
     def nodes(self) -> set[int]:
         """The nodes that can be written to."""
-        return set(self._puller.aside(node_ids, self._grid))
+        return set(self._puller.call_in_background(node_ids, self._grid))
 
     def busy(self) -> set[str]:
         """Clients that still have a message to answer."""
         return {sent.client for sent in self._open.values() if sent.client}
 
-    def waiting(self, kind: str, round: int | None = None) -> list[Sent]:
+    def waiting(self, kind: str, round: int | None = None) -> list[SentMessage]:
         """What was not answered yet."""
         return [sent for sent in self._open.values() if sent.kind == kind and round in (None, sent.round)]
 
@@ -237,7 +237,7 @@ class Mailbox:
                 self.expired.append(self._open.pop(identity))
                 self._puller.forget(identity)
 
-    def _remember(self, identity: str, sent: Sent) -> None:
+    def _remember(self, identity: str, sent: SentMessage) -> None:
         self._answered[identity] = sent
         if len(self._answered) > REMEMBERED:
             del self._answered[next(iter(self._answered))]

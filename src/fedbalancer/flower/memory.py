@@ -39,7 +39,7 @@ class SavedMemory:
     pending_round: int = 0
     saved: int = 0
 
-    def settled(self, accepted_round: int) -> ClientMemory:
+    def confirmed(self, accepted_round: int) -> ClientMemory:
         """What was pending, if the server took it; a report that came too late has changed nothing, as in the
         simulator."""
         taken = self.pending is not None and self.pending_round == accepted_round
@@ -78,7 +78,7 @@ def memory_folder(named: str = "") -> Path | None:
     return Path(named).expanduser() if named else cache_folder() / "flower"
 
 
-def kept_files(folder: Path) -> list[Path]:
+def list_memory_files(folder: Path) -> list[Path]:
     """The loss lists in a folder: our files, by what they say of themselves, and nobody else's."""
     found = []
     for file in sorted(folder.glob("*.safetensors")):
@@ -92,7 +92,7 @@ def kept_files(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Keeper:
+class MemoryStore:
     """Where one client's memory of one run and one set of data is kept."""
 
     context: Context

@@ -24,29 +24,29 @@ HEADER_BYTES = 4096
 """More than the header of an .npy file of any array with few dimensions takes."""
 
 
-class Faulty(Exception):
+class InvalidMessage(Exception):
     """What is wrong with something that was sent."""
 
 
 def read_array(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The numbers of an array that must have this shape and type; anything else is `Faulty`, at no cost."""
+    """The numbers of an array that must have this shape and type; anything else is `InvalidMessage`, at no cost."""
     if tuple(array.shape) != shape or str(array.dtype) != str(dtype):
-        raise Faulty(f"array {name!r} is {array.dtype} {tuple(array.shape)} in place of {dtype} {shape}")
+        raise InvalidMessage(f"array {name!r} is {array.dtype} {tuple(array.shape)} in place of {dtype} {shape}")
     if array.stype != STYPE:
-        raise Faulty(f"array {name!r} is packed as {array.stype!r} in place of {STYPE!r}")
+        raise InvalidMessage(f"array {name!r} is packed as {array.stype!r} in place of {STYPE!r}")
     count = math.prod(shape)
     if not 0 <= len(array.data) - count * dtype.itemsize <= HEADER_BYTES:
-        raise Faulty(f"array {name!r} has {len(array.data)} bytes for {count} numbers of {dtype}")
+        raise InvalidMessage(f"array {name!r} has {len(array.data)} bytes for {count} numbers of {dtype}")
     stream = io.BytesIO(array.data)
     try:
         version = npy.read_magic(stream)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         found, fortran, kind = read(stream)
     except Exception as error:  # NumPy lets through what Python's own parser raises on text that is no header
-        raise Faulty(f"array {name!r} has no header that can be read") from error
+        raise InvalidMessage(f"array {name!r} has no header that can be read") from error
     # What the header says must be what the record says: a reader that believed the header would allocate by it.
     if found != shape or kind != dtype or len(array.data) - stream.tell() != count * dtype.itemsize:
-        raise Faulty(f"array {name!r} says {dtype} {shape} outside and {kind} {found} inside")
+        raise InvalidMessage(f"array {name!r} says {dtype} {shape} outside and {kind} {found} inside")
     values = np.frombuffer(array.data, dtype, count, offset=stream.tell())
     return values.reshape(shape, order="F" if fortran else "C")
 
@@ -71,9 +71,9 @@ class ModelLayout:
         return cls(layout, dtypes, {name: array for name, array in record.items() if name not in floating})
 
     def flat(self, record: ArrayRecord) -> Weights:
-        """The vector of a record; one that does not fit the layout is `Faulty`."""
+        """The vector of a record; one that does not fit the layout is `InvalidMessage`."""
         if strange := sorted(set(record) ^ {*self.dtypes, *self.others}):
-            raise Faulty(f"the arrays' names differ in {', '.join(map(repr, strange[:3]))}")
+            raise InvalidMessage(f"the arrays' names differ in {', '.join(map(repr, strange[:3]))}")
         return self.layout.join(
             {name: read_array(name, record[name], shape, self.dtypes[name]) for name, shape in self.layout}
         )
@@ -85,7 +85,7 @@ class ModelLayout:
         return ArrayRecord({**self.others, **floating})
 
 
-def arranged(vector: Weights, order: Layout, wanted: Layout) -> Weights:
+def reorder(vector: Weights, order: Layout, wanted: Layout) -> Weights:
     """A vector of the tensors of one layout in the order of another, which need not be the same: a module lists its
     parameters before its buffers, its state_dict as they come."""
     if order == wanted:
@@ -99,7 +99,7 @@ def arranged(vector: Weights, order: Layout, wanted: Layout) -> Weights:
 VERSION = 2
 """Of the wire format; a client and a server of different versions refuse each other by name."""
 
-OURS, ARRAYS, CONFIG, METRICS = "fedbalancer", "arrays", "config", "metrics"
+FEDBALANCER, ARRAYS, CONFIG, METRICS = "fedbalancer", "arrays", "config", "metrics"
 """The records of a message. All but the first are where a Flower app looks for them anyway."""
 
 HELLO = "query.fedbalancer"
@@ -188,7 +188,7 @@ class Instruction:
 
 def round_of(message: Message) -> int:
     """The round of a train message."""
-    return int(str(message.content.config_records[OURS]["round"]))
+    return int(str(message.content.config_records[FEDBALANCER]["round"]))
 
 
 def check_version(record: Mapping[str, Any]) -> None:
@@ -232,7 +232,7 @@ MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
 
 
 @dataclass(frozen=True)
-class Measured:
+class ClientMeasurements:
     """What a client measured on its own clock; `phase` is where it stood when it stopped itself."""
 
     epochs: float
@@ -243,21 +243,21 @@ class Measured:
 
 
 def pack_report(
-    client: str, order: Order, arrays: ArrayRecord, summary: Summary, measured: Measured,
+    client: str, order: Order, arrays: ArrayRecord, summary: Summary, measured: ClientMeasurements,
     more: Mapping[str, float] | None = None, size: int | None = None,
 ) -> RecordDict:  # fmt: skip
     """A report as Flower's records, with `more` metrics of the user's. `size` is the client's current number of
     samples, None if it is withheld."""
     metrics: dict[str, Any] = {WEIGHT: summary.trained} | ({} if size is None else {SIZE: size})
-    metrics |= {dashed(name): float(getattr(summary, name)) for name in SUMMARY}
-    metrics |= {dashed(name): float(getattr(measured, name)) for name in MEASURED}
+    metrics |= {metric_key(name): float(getattr(summary, name)) for name in SUMMARY}
+    metrics |= {metric_key(name): float(getattr(measured, name)) for name in MEASURED}
     metrics |= more or {}
     if summary.released:
         metrics[RELEASED] = list(summary.released)
-    return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics), OURS: _ours(client, order, TRAINED, "")})
+    return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics), FEDBALANCER: _ours(client, order, TRAINED, "")})
 
 
-def checked_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
+def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
     """Metrics of the user's own, if they can be sent: their names must not be ours."""
     found = dict(metrics or {})
     for name, value in found.items():
@@ -268,19 +268,19 @@ def checked_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
     return found
 
 
-def own_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+def custom_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """What a reply has beside our metrics: finite numbers under names of a sensible length, and not too many."""
     found = {name: value for name, value in metrics.items() if name not in OUR_METRICS and len(name) <= LONGEST_NAME}
     numbers = {name: value for name, value in found.items() if isinstance(value, int | float) and math.isfinite(value)}
     return dict(list(numbers.items())[:MOST_METRICS])
 
 
-def pack_stopped(client: str, order: Order, measured: Measured, batch_s: float | None = None) -> RecordDict:
+def pack_stopped(client: str, order: Order, measured: ClientMeasurements, batch_s: float | None = None) -> RecordDict:
     """The word of a client that has nothing to report but, if it trained at all, how long its batches took."""
-    metrics: dict[str, Any] = {dashed(name): float(getattr(measured, name)) for name in MEASURED}
+    metrics: dict[str, Any] = {metric_key(name): float(getattr(measured, name)) for name in MEASURED}
     metrics |= {} if batch_s is None else {BATCH_S: batch_s}
     ours = _ours(client, order, STOPPED, measured.phase)
-    return RecordDict({METRICS: MetricRecord(metrics), OURS: ours})
+    return RecordDict({METRICS: MetricRecord(metrics), FEDBALANCER: ours})
 
 
 def pack_update(sent: Weights | bytes) -> ArrayRecord:
@@ -290,11 +290,11 @@ def pack_update(sent: Weights | bytes) -> ArrayRecord:
     return ArrayRecord({VECTOR: Array(np.ascontiguousarray(sent, dtype=np.float32))})
 
 
-def dashed(name: str) -> str:
+def metric_key(name: str) -> str:
     return name.replace("_", "-")
 
 
-OUR_METRICS = frozenset({WEIGHT, SIZE, *map(dashed, SUMMARY), *map(dashed, MEASURED)})
+OUR_METRICS = frozenset({WEIGHT, SIZE, *map(metric_key, SUMMARY), *map(metric_key, MEASURED)})
 
 
 def _ours(client: str, order: Order, outcome: str, phase: str) -> ConfigRecord:

@@ -48,7 +48,7 @@ def check_no_secure_aggregation(mods: Sequence[Mod]) -> None:
             raise BadSetting(f"mods: {name} {NO_SECURE_AGGREGATION}")
 
 
-def only_updates(mod: Mod) -> Mod:
+def skip_without_arrays(mod: Mod) -> Mod:
     """A mod that leaves replies without arrays alone: a client that stopped for its deadline sends none, and Flower's
     mods take that for a mistake."""
 

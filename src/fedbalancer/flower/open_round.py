@@ -11,14 +11,24 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import UNDER_WAY, ClientReport, FailedClient, RoundPlan, RoundResult, Weights
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from fedbalancer.flower.events import line
-from fedbalancer.flower.mailbox import Arrival, Letter
-from fedbalancer.flower.messages import ARRAYS, CONFIG, METRICS, OURS, TRAIN, WEIGHT, Faulty, Instruction, own_metrics
-from fedbalancer.flower.reading import Expected, Resized, batch_s_of, split_timings, unpack
+from fedbalancer.flower.mailbox import OutgoingMessage, ReceivedReply
+from fedbalancer.flower.messages import (
+    ARRAYS,
+    CONFIG,
+    FEDBALANCER,
+    METRICS,
+    TRAIN,
+    WEIGHT,
+    Instruction,
+    InvalidMessage,
+    custom_metrics,
+)
+from fedbalancer.flower.reading import Expected, UnannouncedSize, batch_s_of, split_timings, unpack
 from fedbalancer.server.suspensions import INVALID
 
 if TYPE_CHECKING:
     from fedbalancer.flower.grid_engine import GridEngine
-    from fedbalancer.flower.mailbox import Arrival, Mailbox
+    from fedbalancer.flower.mailbox import Mailbox, ReceivedReply
 
 SILENT = "silent"
 """Why a client is missing that has not answered when its round closes, or ever."""
@@ -49,21 +59,21 @@ class LateReports:
         self.arrived: list[LateReport] = []
         self.ended: dict[str, FailedClient] = {}
 
-    def take(self, arrival: Arrival) -> bool:
+    def take(self, received: ReceivedReply) -> bool:
         """A reply to a closed round; whether it will count."""
-        closed = self._closed.get(arrival.sent.round)
+        closed = self._closed.get(received.sent.round)
         if closed is None:
             return False
-        found = closed.read(arrival)
+        found = closed.read(received)
         if isinstance(found, FailedClient):
             self.ended[found.client] = found
             return False
-        self.keep(found, closed, arrival)
+        self.keep(found, closed, received)
         return True
 
-    def keep(self, report: ClientReport, of: OpenRound, arrival: Arrival) -> None:
+    def keep(self, report: ClientReport, of: OpenRound, received: ReceivedReply) -> None:
         """A report for which there was no room in its round, or whose round is over."""
-        self.arrived.append(LateReport(report, of.plan.order.round, *of.beside(report, arrival)))
+        self.arrived.append(LateReport(report, of.plan.order.round, *of.extras_of(report, received)))
 
     @property
     def waiting(self) -> set[str]:
@@ -127,9 +137,9 @@ class OpenRound:
 
     def messages(self, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
         """One message per client that is there; the weights are one object that Flower uploads once."""
-        there = self.engine.nodes.present()
+        there = self.engine.nodes.connected_clients()
         return [
-            Message(RecordDict({ARRAYS: arrays, CONFIG: config, OURS: self._told(client).record()}), node, TRAIN)
+            Message(RecordDict({ARRAYS: arrays, CONFIG: config, FEDBALANCER: self._told(client).record()}), node, TRAIN)
             for client, node in there.items()
             if client in self.plan.cohort
         ]
@@ -147,17 +157,17 @@ class OpenRound:
         went = {sent.client for sent in engine.mailbox.send(TRAIN, letters, number, ttl_s)}
         for client in self.plan.cohort:
             if client not in went:
-                gone = client not in engine.nodes.present()
+                gone = client not in engine.nodes.connected_clients()
                 why = "its node is gone" if gone else "nothing was sent to it"
                 self._miss(client, "unavailable", why)
 
     def _told(self, client: str) -> Instruction:
         return self.engine.instruction(self.plan, client)
 
-    def _letter(self, message: Message, arrays: ArrayRecord) -> Letter:
+    def _letter(self, message: Message, arrays: ArrayRecord) -> OutgoingMessage:
         """What is sent of a message of `configure_train`, which may be a user's own."""
         node, kind, content = message.metadata.dst_node_id, message.metadata.message_type, message.content
-        client = next((name for name, at in self.engine.nodes.present().items() if at == node), "")
+        client = next((name for name, at in self.engine.nodes.connected_clients().items() if at == node), "")
         if kind != TRAIN or client not in self.plan.cohort:
             raise BadSetting(f"configure_train made a message of type {kind!r} for node {node}; it must be of type "
                              f"{TRAIN!r}, for a client of the round: clients are chosen by the method")  # fmt: skip
@@ -165,62 +175,62 @@ class OpenRound:
         if sent is not arrays and sent != arrays:
             raise BadSetting(f"configure_train changed the model for client {client!r}; updates are relative to it")
         told = self._told(client)
-        if OURS not in content.config_records:
-            content = RecordDict({**content, OURS: told.record()})
-        return Letter(node, client, content, min(told.budget_s, self.engine.waiting.timeout_s))
+        if FEDBALANCER not in content.config_records:
+            content = RecordDict({**content, FEDBALANCER: told.record()})
+        return OutgoingMessage(node, client, content, min(told.budget_s, self.engine.waiting.timeout_s))
 
-    def take(self, arrival: Arrival) -> None:
+    def take(self, received: ReceivedReply) -> None:
         """A reply of this round."""
-        found = self.read(arrival)
+        found = self.read(received)
         if isinstance(found, FailedClient):
             self.missing[found.client] = found
-            self.up_bytes += _bytes(arrival.message)
+            self.up_bytes += _bytes(received.message)
         elif not self._is_full:
             self.reports[found.client] = found
-            self.metrics[found.client], sent_bytes = self.beside(found, arrival)
+            self.metrics[found.client], sent_bytes = self.extras_of(found, received)
             self.up_bytes += sent_bytes
         elif self.plan.late != "lost":
-            self.engine.late.keep(found, self, arrival)
+            self.engine.late.keep(found, self, received)
         else:
             self.missing[found.client] = FailedClient(found.client, "late", found.timings, found.summary.trained)
-            self.engine.speeds.heard(found.client, found.summary.batch_s)
-            self.up_bytes += _bytes(arrival.message)
+            self.engine.speeds.add_measurement(found.client, found.summary.batch_s)
+            self.up_bytes += _bytes(received.message)
 
-    def read(self, arrival: Arrival) -> ClientReport | FailedClient:
+    def read(self, received: ReceivedReply) -> ClientReport | FailedClient:
         """The report in a reply, or why there is none, which is also said."""
-        client, message, number = arrival.sent.client, arrival.message, self.plan.order.round
-        if arrival.problem:
-            return self._invalid(client, arrival.problem)
+        client, message, number = received.sent.client, received.message, self.plan.order.round
+        if received.problem:
+            return self._invalid(client, received.problem)
         if message.has_error():
             why = f"error {message.error.code}: {message.error.reason}"
-            self.engine.say("error", client=client, round=number, why=why)
+            self.engine.log_event("error", client=client, round=number, why=why)
             return FailedClient(client, "error", problem=line(why))
         try:
-            report, measured = unpack(message, self._expected(client), arrival.seconds)
-        except Faulty as problem:
-            if isinstance(problem, Resized):
-                self.engine.nodes.ask_again(arrival.sent.node)
+            report, measured = unpack(message, self._expected(client), received.seconds)
+        except InvalidMessage as problem:
+            if isinstance(problem, UnannouncedSize):
+                self.engine.nodes.request_greeting(received.sent.node)
             return self._invalid(client, str(problem))
         except Exception as error:  # a reader that fails on one client's reply must not end the run of all
             return self._invalid(client, f"a reply that cannot be read: {type(error).__name__}: {error}")
-        self.engine.overheads.measured(client, arrival.seconds - measured.busy_s)
+        self.engine.transport.add_order(client, received.seconds - measured.busy_s)
         if report is not None:
             self.engine.nodes.resize(client, report.size)
             return report
-        self.engine.speeds.heard(client, batch_s_of(message, arrival.seconds))
-        self.engine.say("stopped at the deadline", client=client, round=number)
-        return FailedClient(client, measured.phase or "train", split_timings(measured, arrival.seconds))
+        self.engine.speeds.add_measurement(client, batch_s_of(message, received.seconds))
+        self.engine.log_event("stopped at the deadline", client=client, round=number)
+        return FailedClient(client, measured.phase or "train", split_timings(measured, received.seconds))
 
     def _invalid(self, client: str, problem: str) -> FailedClient:
         """A reply that breaks the rules. Its text is shortened: some of it comes from the client."""
-        self.engine.say("invalid", client=client, round=self.plan.order.round, why=problem)
+        self.engine.log_event("invalid", client=client, round=self.plan.order.round, why=problem)
         return FailedClient(client, INVALID, problem=line(problem))
 
-    def beside(self, report: ClientReport, arrival: Arrival) -> tuple[RecordDict, int]:
+    def extras_of(self, report: ClientReport, received: ReceivedReply) -> tuple[RecordDict, int]:
         """What came with a report: its client's own metrics, and how many bytes all of it had."""
-        own = own_metrics(arrival.message.content.metric_records[METRICS])
+        own = custom_metrics(received.message.content.metric_records[METRICS])
         metrics = RecordDict({METRICS: MetricRecord({WEIGHT: int(report.weight), **own})})
-        return metrics, _bytes(arrival.message)
+        return metrics, _bytes(received.message)
 
     def result(self, seconds: float, window_s: float) -> RoundResult:
         """What the server is told, in order of client id."""
@@ -239,7 +249,9 @@ class OpenRound:
         reports = self._summarised(arrived)
         missing = tuple(self.missing[client] for client in sorted(self.missing))
         down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)
-        return RoundResult(self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes, under_way)
+        return RoundResult(
+            self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes, under_way, validated=True
+        )
 
     def _summarised(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
         """The reports with the statistics that the server reads from their summaries. Where that fails, those whose
@@ -284,7 +296,7 @@ class OpenRound:
 
     def _miss(self, client: str, why: str, text: str) -> None:
         self.missing[client] = FailedClient(client, why)
-        self.engine.say("missing", client=client, round=self.plan.order.round, why=text)
+        self.engine.log_event("missing", client=client, round=self.plan.order.round, why=text)
 
 
 def _bytes(message: Message) -> int:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.round import received
-from fedbalancer.core.contracts import Compressor, Summarizer, is_private
+from fedbalancer.core.contracts import Compressor, Summarizer
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ClientReport, Order, Summary, Timings, Weights
 from fedbalancer.flower.compat import (
@@ -23,10 +22,10 @@ from fedbalancer.flower.compat import (
 from fedbalancer.flower.messages import (
     ARRAYS,
     BATCH_S,
+    FEDBALANCER,
     MEASURED,
     METRICS,
     MOST_LATENCIES,
-    OURS,
     PAYLOAD,
     RELEASED,
     SIZE,
@@ -35,11 +34,11 @@ from fedbalancer.flower.messages import (
     TRAINED,
     VECTOR,
     VERSION,
-    Faulty,
-    Measured,
+    ClientMeasurements,
+    InvalidMessage,
     ModelLayout,
     check_version,
-    dashed,
+    metric_key,
     read_array,
     text,
 )
@@ -57,7 +56,7 @@ CLOCK_SLACK_S = 5.0
 """By how much a client's clock may disagree with the server's."""
 
 
-class Resized(Faulty):
+class UnannouncedSize(InvalidMessage):
     """A number of samples that the client must introduce itself with before it may report it."""
 
 
@@ -71,59 +70,62 @@ class Expected:
     weights: Weights
     layout: ModelLayout
     compress: Compressor
-    summary: Summarizer | None = None
+    summary: Summarizer
     most_samples: int = MOST_SAMPLES
 
 
-def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[ClientReport | None, Measured]:
+def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[ClientReport | None, ClientMeasurements]:
     """The report in a reply (None of a client that stopped itself with nothing to report) and what the client measured;
-    or `Faulty` with what is wrong in it."""
+    or `InvalidMessage` with what is wrong in it."""
     try:
         content = message.content
-        ours, metrics = content.config_records[OURS], content.metric_records[METRICS]
+        ours, metrics = content.config_records[FEDBALANCER], content.metric_records[METRICS]
         check_version(ours)
         client, outcome, phase = text(ours, "client"), text(ours, "outcome"), text(ours, "phase")
     except (KeyError, ValueError, BadSetting) as error:
-        raise Faulty(f"no report of this wire format: {error}") from error
+        raise InvalidMessage(f"no report of this wire format: {error}") from error
     if client != expected.client or ours.get("round") != expected.order.round:
-        raise Faulty(f"a report of client {client!r} for round {ours.get('round')!r}")
+        raise InvalidMessage(f"a report of client {client!r} for round {ours.get('round')!r}")
     measured = _measured(metrics, phase, round_trip_s)
     if outcome == STOPPED:
         return None, measured
     if outcome != TRAINED:
-        raise Faulty(f"outcome {outcome!r}")
+        raise InvalidMessage(f"outcome {outcome!r}")
     return _report(content, metrics, measured, expected, round_trip_s), measured
 
 
 def _report(
-    content: RecordDict, metrics: Mapping[str, Any], measured: Measured, expected: Expected, round_trip_s: float
+    content: RecordDict,
+    metrics: Mapping[str, Any],
+    measured: ClientMeasurements,
+    expected: Expected,
+    round_trip_s: float,
 ) -> ClientReport:
     size = _size(metrics, expected)
     trained = _number(metrics, "num-examples")
-    withheld = is_private(expected.summary)
+    withheld = expected.summary.is_private
     if withheld and trained != 0:
-        raise Faulty(f"weight {trained:g}, which must be 0: beside a private summary the count is withheld")
+        raise InvalidMessage(f"weight {trained:g}, which must be 0: beside a private summary the count is withheld")
     if not withheld and (not 1 <= trained <= size or trained != int(trained)):
-        raise Faulty(f"weight {trained:g}, which must be a whole number from 1 to its {size} samples")
-    values = {name: _number(metrics, dashed(name)) for name in SUMMARY}
+        raise InvalidMessage(f"weight {trained:g}, which must be a whole number from 1 to its {size} samples")
+    values = {name: _number(metrics, metric_key(name)) for name in SUMMARY}
     if values["batch_s"] <= 0 or not 0 <= values["loss_count"] <= size:
-        raise Faulty(f"batch_s {values['batch_s']:g} and loss_count {values['loss_count']:g}")
+        raise InvalidMessage(f"batch_s {values['batch_s']:g} and loss_count {values['loss_count']:g}")
     if values["batch_s"] > round_trip_s + CLOCK_SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
-        raise Faulty(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
+        raise InvalidMessage(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
     timings = split_timings(measured, round_trip_s)
     released = _released(metrics, expected.summary, size)
     summary = Summary(**values, trained=int(trained), released=released, read_by_server=False, estimated=False)
-    check = getattr(expected.summary, "statistics_fault", None)
-    if check is not None and (problem := check(summary, size)):
-        raise Faulty(problem)
+    if problem := expected.summary.statistics_fault(summary, size):
+        raise InvalidMessage(problem)
     update = _update(content, expected)
     weight = 1.0 if withheld else float(trained)
     report = ClientReport(expected.client, update, weight, measured.epochs, summary, timings, size=size)
-    noise = getattr(expected.summary, "loss_noise", None)
+    noise = expected.summary.loss_noise
     if problem := fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S):
-        raise Faulty(problem)
+        raise InvalidMessage(problem)
     if np.abs(update).max(initial=0.0) > BIGGEST_CHANGE:
-        raise Faulty(f"a change of {np.abs(update).max():g} in one parameter")
+        raise InvalidMessage(f"a change of {np.abs(update).max():g} in one parameter")
     return report
 
 
@@ -131,31 +133,30 @@ def _size(metrics: Mapping[str, Any], expected: Expected) -> int:
     """The client's current number of samples, which may have grown or shrunk since the server last heard of it."""
     size = metrics.get(SIZE, expected.size)
     if isinstance(size, bool) or not isinstance(size, int):
-        raise Faulty(f"{SIZE} {size!r}, which must be a whole number")
+        raise InvalidMessage(f"{SIZE} {size!r}, which must be a whole number")
     if (problem := size_fault(size, expected.size)) is not None:
-        raise Resized(problem)
+        raise UnannouncedSize(problem)
     if size > expected.most_samples:
-        raise Faulty(f"{SIZE} {size}, which is at most {expected.most_samples} (most_samples)")
+        raise InvalidMessage(f"{SIZE} {size}, which is at most {expected.most_samples} (most_samples)")
     return size
 
 
-def _released(metrics: Mapping[str, Any], summary: Summarizer | None, size: int) -> tuple[float, ...]:
+def _released(metrics: Mapping[str, Any], summary: Summarizer, size: int) -> tuple[float, ...]:
     """What the server's half of the summary will read; nothing where it has none."""
-    check = getattr(summary, "fault", None)
-    if check is None:
+    if not summary.releases_numbers:
         return ()
     found = metrics.get(RELEASED)
     if not isinstance(found, list) or not all(isinstance(value, int | float) for value in found):
-        raise Faulty(f"no numbers under {RELEASED!r}")
+        raise InvalidMessage(f"no numbers under {RELEASED!r}")
     values = tuple(map(float, found))
-    if problem := check(values, size):
-        raise Faulty(problem)
+    if problem := summary.fault(values, size):
+        raise InvalidMessage(problem)
     if max(map(abs, values)) > BIGGEST_STATISTIC:
-        raise Faulty(f"{max(map(abs, values)):g} among the numbers under {RELEASED!r}")
+        raise InvalidMessage(f"{max(map(abs, values)):g} among the numbers under {RELEASED!r}")
     return values
 
 
-def split_timings(measured: Measured, round_trip_s: float) -> Timings:
+def split_timings(measured: ClientMeasurements, round_trip_s: float) -> Timings:
     """Where the seconds went. Server and client have no common clock, so what is neither forward pass nor training is
     split evenly between the way there and the way back."""
     way_s = max(round_trip_s - measured.forward_s - measured.train_s, 0.0) / 2
@@ -183,18 +184,18 @@ def batch_s_of(message: Message, round_trip_s: float) -> float | None:
 def _update(content: RecordDict, expected: Expected) -> Weights:
     arrays = content.array_records.get(ARRAYS)
     if arrays is None:
-        raise Faulty("no arrays")
-    if isinstance(expected.compress, NoCompression):
+        raise InvalidMessage("no arrays")
+    if expected.compress.is_identity:
         return _plain_update(arrays, expected)
     if set(arrays) != {PAYLOAD}:
-        raise Faulty(f"arrays {sorted(arrays)[:3]} in place of one compressed payload")
+        raise InvalidMessage(f"arrays {sorted(arrays)[:3]} in place of one compressed payload")
     length = expected.compress.encoded_bytes(expected.layout.layout)
     payload = read_array(PAYLOAD, arrays[PAYLOAD], (length,), np.dtype(np.uint8)).tobytes()
     try:
         with np.errstate(all="ignore"):
             return received(payload, expected.compress, expected.layout.layout, expected.order, expected.client)
     except ValueError as error:
-        raise Faulty(f"a payload that cannot be decoded: {error}") from error
+        raise InvalidMessage(f"a payload that cannot be decoded: {error}") from error
 
 
 def _plain_update(arrays: ArrayRecord, expected: Expected) -> Weights:
@@ -205,19 +206,19 @@ def _plain_update(arrays: ArrayRecord, expected: Expected) -> Weights:
         return np.asarray(expected.layout.flat(arrays) - expected.weights, dtype=np.float32)
 
 
-def _measured(metrics: Mapping[str, Any], phase: str, round_trip_s: float) -> Measured:
-    values = {name: _number(metrics, dashed(name)) for name in MEASURED}
+def _measured(metrics: Mapping[str, Any], phase: str, round_trip_s: float) -> ClientMeasurements:
+    values = {name: _number(metrics, metric_key(name)) for name in MEASURED}
     if min(values.values()) < 0 or max(values["forward_s"], values["train_s"]) > values["busy_s"] + CLOCK_SLACK_S:
-        raise Faulty(f"seconds that cannot be: {values}")
+        raise InvalidMessage(f"seconds that cannot be: {values}")
     if values["busy_s"] > round_trip_s + CLOCK_SLACK_S:
-        raise Faulty(f"{values['busy_s']:.1f} busy seconds in a round trip of {round_trip_s:.1f}")
-    return Measured(**values, phase=phase)
+        raise InvalidMessage(f"{values['busy_s']:.1f} busy seconds in a round trip of {round_trip_s:.1f}")
+    return ClientMeasurements(**values, phase=phase)
 
 
 def _number(metrics: Mapping[str, Any], name: str) -> float:
     value = metrics.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Faulty(f"{name} {value!r}, which must be a finite number")
+        raise InvalidMessage(f"{name} {value!r}, which must be a finite number")
     return float(value)
 
 
@@ -234,24 +235,24 @@ class Greeting:
 def question(run_key: str, batch_size: int, latencies: int) -> RecordDict:
     """What the server asks a node that it does not know yet."""
     asked: dict[str, Any] = {"version": VERSION, "run-key": run_key, "batch-size": batch_size, "latencies": latencies}
-    return RecordDict({OURS: ConfigRecord(asked)})
+    return RecordDict({FEDBALANCER: ConfigRecord(asked)})
 
 
 def read_greeting(message: Message, round_trip_s: float, most_samples: int) -> Greeting:
-    """The greeting in a reply, or `Faulty` with what is wrong in it."""
+    """The greeting in a reply, or `InvalidMessage` with what is wrong in it."""
     try:
-        ours, metrics = message.content.config_records[OURS], message.content.metric_records[METRICS]
+        ours, metrics = message.content.config_records[FEDBALANCER], message.content.metric_records[METRICS]
         check_version(ours)
         client = text(ours, "client")
     except (KeyError, ValueError, BadSetting) as error:
-        raise Faulty(f"no greeting of this wire format: {error}") from error
+        raise InvalidMessage(f"no greeting of this wire format: {error}") from error
     size, latencies, busy_s = metrics.get("num-examples"), metrics.get("batch-s"), metrics.get("busy-s")
     if not client or isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= most_samples:
-        raise Faulty(f"client {client!r} with {size!r} samples; 1 to {most_samples} are allowed (most_samples)")
+        raise InvalidMessage(f"client {client!r} with {size!r} samples; 1 to {most_samples} are allowed (most_samples)")
     if not isinstance(latencies, list) or len(latencies) > MOST_LATENCIES:
-        raise Faulty("batch latencies that are no short list")
+        raise InvalidMessage("batch latencies that are no short list")
     if any(not 0 < seconds <= MOST_BATCH_S for seconds in latencies):
-        raise Faulty(f"a batch latency that is not a number over 0 and up to {MOST_BATCH_S:g} s")
+        raise InvalidMessage(f"a batch latency that is not a number over 0 and up to {MOST_BATCH_S:g} s")
     if not isinstance(busy_s, int | float) or not 0 <= busy_s < math.inf:
-        raise Faulty(f"busy seconds {busy_s!r}")
+        raise InvalidMessage(f"busy seconds {busy_s!r}")
     return Greeting(client, size, tuple(float(s) for s in latencies), max(round_trip_s - busy_s, 0.0))

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.core.contracts import Wrapping, trait
 from fedbalancer.core.errors import BadSetting, FedBalancerError, RunFolderError
 from fedbalancer.core.name_index import Positions
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST
@@ -39,7 +39,7 @@ class Change:
         return f"{self.setting} {self.before!r}, now {self.now!r}"
 
 
-def check_same(before: Mapping[str, Any], now: Mapping[str, Any], accept: bool) -> list[Change]:
+def find_changes(before: Mapping[str, Any], now: Mapping[str, Any], accept: bool) -> list[Change]:
     """What has changed since the run was begun; an error that names it where it may not change."""
     for field in FIXED:
         if field in before and before[field] != now.get(field):
@@ -66,11 +66,11 @@ def _differences(field: str, before: Mapping[str, Any], now: Mapping[str, Any]) 
     return [Change(f"{shown}{name}", *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
 
 
-def spoken(policy: Any) -> str:
+def describe_aggregator(policy: Any) -> str:
     """The name of what aggregates; of one of Flower's strategies its class and its numbers."""
     if isinstance(policy, Wrapping):
-        return f"{type(policy).__name__} of {spoken(policy.inner)}"
-    strategy = trait(policy, "strategy")
+        return f"{type(policy).__name__} of {describe_aggregator(policy.inner)}"
+    strategy = policy.flower_strategy
     if strategy is None:
         return type(policy).__name__
     numbers = {name: value for name, value in sorted(vars(strategy).items()) if isinstance(value, float)}
@@ -83,7 +83,7 @@ PREVIOUS_S = 60.0
 """How long an earlier server of the same run may take to end: one that has lost its SuperLink notices it late."""
 
 
-def folder_of(base: Path | str, run_key: str) -> Path:
+def run_folder_path(base: Path | str, run_key: str) -> Path:
     """Where the run of a key lies."""
     if not re.fullmatch(r"[\w.-]{1,100}", run_key) or run_key.startswith("."):
         raise BadSetting(f"run_key = {run_key!r} must be a file name of letters, digits, '.', '-' and '_'")
@@ -100,7 +100,7 @@ class RunRecorder:
         if self.resumed:
             self.folder = RunFolder.open(path, PREVIOUS_S)
             try:
-                self.changes = check_same(self.folder.manifest, manifest, accept_changes)
+                self.changes = find_changes(self.folder.manifest, manifest, accept_changes)
             except RunFolderError:
                 self.folder.close()
                 raise
@@ -161,7 +161,7 @@ class RunRecorder:
         self.folder.close()
 
 
-def ending(error: BaseException) -> tuple[str, str]:
+def ending_status(error: BaseException) -> tuple[str, str]:
     """The status of a run that this error ended, and why. `flwr stop` ends the process with exit code 0."""
     match error:
         case FedBalancerError():
@@ -176,7 +176,7 @@ def ending(error: BaseException) -> tuple[str, str]:
             return "failed", repr(error)
 
 
-def manifest_of(
+def make_manifest(
     task: str, method: str, seed: int, settings: Settings, rounds: int, **more: Any
 ) -> dict[str, Any]:  # fmt: skip
     """The manifest of a run on Flower, with the fields that people look for in a simulated run's, and `more`."""

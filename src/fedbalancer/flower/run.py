@@ -12,16 +12,15 @@ import numpy as np
 
 from fedbalancer.core.files import readable
 from fedbalancer.core.types import Evaluation, Ledger, RoundResult, ServerState, Weights
-from fedbalancer.flower.aggregation import OwnAggregation, sent_with_orders
-from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result, kept, taken_up
-from fedbalancer.flower.evaluation import asked, evaluation_of, unnamed, weighted_mean
-from fedbalancer.flower.failures import FruitlessRounds
+from fedbalancer.flower.aggregation import OwnAggregation, strategy_config
+from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, MetricRecord, Result, config_from_text, kept
+from fedbalancer.flower.evaluation import asked, missing_metrics, to_evaluation, weighted_mean
+from fedbalancer.flower.failures import FailedRounds
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.hooks import overrides
-from fedbalancer.flower.ledger import ledger_of, with_network
+from fedbalancer.flower.ledger import make_ledger, with_network_times
 from fedbalancer.flower.messages import WEIGHT, ModelLayout
-from fedbalancer.flower.reading import CLOCK_SLACK_S
-from fedbalancer.flower.recorder import RunRecorder, manifest_of, spoken
+from fedbalancer.flower.recorder import RunRecorder, describe_aggregator, make_manifest
 from fedbalancer.methods.table import setup_of
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
@@ -99,7 +98,7 @@ class Run:
             waiting=replace(strategy.waiting, timeout_s=timeout),
             most_samples=strategy.most_samples,
             authenticated_nodes=strategy.authenticated_nodes,
-            train_config={**sent_with_orders(strategy.method.aggregate), **self.train_config},
+            train_config={**strategy_config(strategy.method.aggregate), **self.train_config},
             evaluate_config=evaluate_config,
             configure_train=strategy.configure_train,
             log=self._tell,
@@ -108,22 +107,22 @@ class Run:
     def manifest(self) -> dict[str, Any]:
         s = self.strategy
         sent = {name: value.hex() if isinstance(value, bytes) else value for name, value in self.train_config.items()}
-        known = manifest_of(
+        known = make_manifest(
             s.task, s.method.name, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
-            aggregate=spoken(s.method.aggregate),
+            aggregate=describe_aggregator(s.method.aggregate),
         )  # fmt: skip
         return known | {"privacy": describe_privacy(self.method, s.settings)}
 
-    def go(self, record: RunRecorder) -> None:
+    def run_rounds(self, record: RunRecorder) -> None:
         """All rounds from the beginning or from the last checkpoint."""
         self.record, self.round = record, 0
         server, self.state = self._begin()
-        self.failed = self.engine.empty_rounds > 0
-        self.engine.gather(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
-        spending, fruitless = self.engine.spending, FruitlessRounds(self.strategy.max_failed_rounds)
+        self.failed = self.engine.missed_rounds > 0
+        self.engine.wait_for_clients(min(self.strategy.min_clients, max(len(self.state.ledger.clients), 1)))
+        spending, fruitless = self.engine.spending, FailedRounds(self.strategy.max_failed_rounds)
         while self.state.round < self.num_rounds:
             if spending is not None and spending.is_over(self.state.ledger.clients):
-                self.engine.say("every client has spent its epsilon_budget", round=self.state.round)
+                self.engine.log_event("every client has spent its epsilon_budget", round=self.state.round)
                 break
             _log.info("")
             _log.info("[ROUND %d/%d]", self.state.round + 1, self.num_rounds)
@@ -135,7 +134,7 @@ class Run:
             if self.aggregation is not None and not result.reports and self.aggregation.model_noise_multiplier is None:
                 self.state = replace(self.state, weights=self.aggregation.of_nobody(self.state))
             server = self._learnt(server, result)
-            self._keep(before, result, server.setup.ledger)
+            self._record_round(before, result, server.setup.ledger)
             fruitless.check(result)
 
     def _begin(self) -> tuple[Server, ServerState]:
@@ -153,20 +152,20 @@ class Run:
                 self.round, self.saved = state.round, self.model(state)
                 self._publish(state)
                 for change in self.record.changes:
-                    self.engine.say("setting changed", **asdict(change))
+                    self.engine.log_event("setting changed", **asdict(change))
                     if change.setting == "batch_size":
-                        ledger = self.engine.speeds.rescaled(state.ledger, change.now / change.before)
+                        ledger = self.engine.speeds.rescale(state.ledger, change.now / change.before)
                         state = replace(state, ledger=ledger)
                 self.record.note_changes(state.round)
-                self.engine.say("resumed", round=state.round, clients=len(state.ledger.clients))
+                self.engine.log_event("resumed", round=state.round, clients=len(state.ledger.clients))
                 return server, state
         if self.record.resumed:
             self.record.folder.restore(_no_state(self.weights))
             self.record.note_changes(0)
-        self.engine.gather(self.strategy.min_clients)
+        self.engine.wait_for_clients(self.strategy.min_clients)
         greetings = [greeting for _, greeting in sorted(self.engine.nodes.greetings.items())]
-        self.engine.speeds.met(greetings)
-        server = self._server(self.engine.welcome(ledger_of(greetings), self.strategy.measure_network))
+        self.engine.speeds.add_clients(greetings)
+        server = self._server(self.engine.update_ledger(make_ledger(greetings), self.strategy.measure_network))
         state = server.init(self.weights)
         if (evaluation := self._evaluation(self.model(state))) is not None:
             self.record.start(evaluation, metrics_of_round(self.result, 0))
@@ -177,9 +176,9 @@ class Run:
         engine, assumed = self.engine, set(self.engine.speeds.assumed)
         self.state = replace(self.state, suspensions=engine.suspended(self.state.suspensions, self.state.round))
         if self.strategy.measure_network and engine.ledger is not None:
-            engine.settle()
+            engine.wait_for_free_clients()
         self.state = self._welcomed(self.state)
-        carried = engine.overheads.take_carried() if self.strategy.measure_network else set()
+        carried = engine.transport.take_first_orders() if self.strategy.measure_network else set()
         if self.failed and self.strategy.measure_network:
             return self._expecting_more()
         return self._expecting_otherwise(server, assumed - engine.speeds.assumed, carried)
@@ -190,14 +189,18 @@ class Run:
         assumed = set(engine.speeds.assumed)
         for missing in result.missing:
             if (until := self.state.suspensions.until.get(missing.client, 0)) > self.state.round and missing.problem:
-                engine.say("sits out", client=missing.client, round=self.state.round, until=until, why=missing.problem)
+                engine.log_event(
+                    "sits out", client=missing.client, round=self.state.round, until=until, why=missing.problem
+                )
         seen = result.in_time if result.plan.late == "joins" else result  # what joined did not make this deadline
         self.failed = seen.ran_out_of_time
         if self.failed or seen.reports:
-            engine.empty_rounds = engine.empty_rounds + 1 if self.failed else max(engine.empty_rounds - 1, 0)
+            engine.missed_rounds = engine.missed_rounds + 1 if self.failed else max(engine.missed_rounds - 1, 0)
         if measures:
-            for client, until in ({} if engine.late_counts else engine.pauses.note(result)).items():
-                engine.say("paused", client=client, round=self.state.round, until=until, why="misses the deadlines")
+            for client, until in ({} if engine.late_counts else engine.pauses.update(result)).items():
+                engine.log_event(
+                    "paused", client=client, round=self.state.round, until=until, why="misses the deadlines"
+                )
             self.state = replace(self.state, ledger=engine.speeds.update_speeds(self.state.ledger, result.reports))
         elif self.failed and not self.state.ledger.explored.any():
             return self._expecting_more()
@@ -207,8 +210,8 @@ class Run:
         """After a round that nobody made, T and all that hangs on it are worked out again from what was seen so far,
         with the guard's seconds for every such round: a deadline that is too short for this network and these devices
         would never be met."""
-        ledger = self.engine.welcome(self.state.ledger, self.strategy.measure_network)
-        guard_s = 0.0 if self.strategy.measure_network else self.engine.empty_rounds * self.strategy.settings.guard_s
+        ledger = self.engine.update_ledger(self.state.ledger, self.strategy.measure_network)
+        guard_s = 0.0 if self.strategy.measure_network else self.engine.missed_rounds * self.strategy.settings.guard_s
         renewed = self._server(replace(ledger, network_s=ledger.network_s + guard_s))
         fresh = renewed.init(self.state.weights)
         self.state = replace(self.state, ledger=ledger, deadline=fresh.deadline)
@@ -221,26 +224,25 @@ class Run:
         the transport of those to which a model was `carried` for the first time."""
         first, ledger = server.setup.ledger, self.state.ledger
         rows = first.rows(tuple(sorted(measured & set(first.clients))))
-        network_s = {client: self.engine.overheads.expected_s(client) for client in carried if client in first.position}
+        network_s = {client: self.engine.transport.expected_s(client) for client in carried if client in first.position}
         if not len(rows) and not network_s:
             return server
         total_s, count = first.batch_s_sum.copy(), np.array(first.batch_s_count)
         total_s[rows], count[rows] = ledger.batch_s_sum[rows], ledger.batch_s_count[rows]
-        renewed = self._server(replace(with_network(first, network_s), batch_s_sum=total_s, batch_s_count=count))
-        retime = getattr(renewed.policies.deadline, "retime", None)  # only policies that use T have it
-        if retime is not None:
-            self.state = replace(self.state, deadline=retime(renewed.setup, self.state.deadline))
+        renewed = self._server(replace(with_network_times(first, network_s), batch_s_sum=total_s, batch_s_count=count))
+        deadline = renewed.policies.deadline.retime(renewed.setup, self.state.deadline)
+        self.state = replace(self.state, deadline=deadline)
         return renewed
 
     def _server(self, ledger: Ledger) -> Server:
         strategy = self.strategy
         setup = setup_of(strategy.method, ledger, strategy.settings, strategy.seed)
-        return Server(self.method.server, replace(setup, clock_slack_s=CLOCK_SLACK_S, most_weight=strategy.most_weight))
+        return Server(self.method.server, replace(setup, most_weight=strategy.most_weight))
 
     def _welcomed(self, state: ServerState) -> ServerState:
-        return replace(state, ledger=self.engine.welcome(state.ledger, self.strategy.measure_network))
+        return replace(state, ledger=self.engine.update_ledger(state.ledger, self.strategy.measure_network))
 
-    def _keep(self, before: ServerState, result: RoundResult, first: Ledger) -> None:
+    def _record_round(self, before: ServerState, result: RoundResult, first: Ledger) -> None:
         """Evaluate, record and save a round."""
         due = self.state.round % self.strategy.settings.eval_every == 0 or self.state.round == self.num_rounds
         evaluation = self._evaluation(self.model(self.state)) if due else None
@@ -260,13 +262,13 @@ class Run:
 
     def _take_up(self, remembered: Mapping[str, Any]) -> None:
         if CONFIGURATIONS[0] in remembered:
-            self.engine.train_config = taken_up(remembered[CONFIGURATIONS[0]])
+            self.engine.train_config = config_from_text(remembered[CONFIGURATIONS[0]])
         if CONFIGURATIONS[1] in remembered:
-            self.evaluate_config = taken_up(remembered[CONFIGURATIONS[1]])
+            self.evaluate_config = config_from_text(remembered[CONFIGURATIONS[1]])
 
     def _train_metrics(self, result: RoundResult) -> MetricRecord:
         """What a round was like, and the clients' own metrics as one."""
-        own = list(self.engine.own_metrics.values())
+        own = list(self.engine.custom_metrics.values())
         if self.aggregation is not None:
             return MetricRecord({**self.aggregation.metrics, **figures_of(result)})
         found = (self.strategy.train_metrics_aggr_fn or weighted_mean)(own, WEIGHT) if own else {}
@@ -294,8 +296,8 @@ class Run:
             return None
         for place, found in (("server", server or {}), ("clients", clients)):
             if found:
-                self.engine.say("evaluated", round=self.round, on=place, **self._numbers(found))
-        return evaluation_of(clients if server is None else server)
+                self.engine.log_event("evaluated", round=self.round, on=place, **self._numbers(found))
+        return to_evaluation(clients if server is None else server)
 
     def _asked(self, arrays: ArrayRecord) -> MetricRecord | None:
         """The clients' metrics as one, by the strategy's own methods."""
@@ -309,10 +311,10 @@ class Run:
 
     def _numbers(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """Accuracy and loss for the log, and the others by their names. What is in neither is said once."""
-        evaluation, lacking = evaluation_of(found), set(unnamed(found)) - self._told
+        evaluation, lacking = to_evaluation(found), set(missing_metrics(found)) - self._told
         self._told |= lacking
         for name in sorted(lacking):
-            self.engine.say("not among the metrics", metric=name, found=", ".join(found) or "nothing",
+            self.engine.log_event("not among the metrics", metric=name, found=", ".join(found) or "nothing",
                             why=f"tables and reports have none; call it {name}")  # fmt: skip
         others = {name: value for name, value in found.items() if name not in ("accuracy", "loss", WEIGHT)}
         shown = {name: value for name, value in others.items() if isinstance(value, int | float)}

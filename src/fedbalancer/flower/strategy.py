@@ -11,18 +11,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedbalancer.core.contracts import trait
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.paths import cache_folder
 from fedbalancer.core.settings import resolve
-from fedbalancer.flower.aggregation import with_aggregation
+from fedbalancer.flower.aggregation import with_aggregator
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
-from fedbalancer.flower.evaluation import Evaluators, Pool
-from fedbalancer.flower.failures import checked_limit
+from fedbalancer.flower.evaluation import CombineMetrics, Evaluators
+from fedbalancer.flower.failures import check_max_failed_rounds
 from fedbalancer.flower.grid_engine import WAITING, Waiting
 from fedbalancer.flower.hooks import RoundHooks, overrides
 from fedbalancer.flower.reading import MOST_SAMPLES
-from fedbalancer.flower.recorder import RunRecorder, ending, folder_of
+from fedbalancer.flower.recorder import RunRecorder, ending_status, run_folder_path
 from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods.modifiers import LAST
 from fedbalancer.methods.names import parse_method_name
@@ -129,8 +128,8 @@ class Strategy(RoundHooks):
         federated_evaluate: bool = False,
         fraction_evaluate: float | None = None,
         min_evaluate_nodes: int | None = None,
-        train_metrics_aggr_fn: Pool | None = None,
-        evaluate_metrics_aggr_fn: Pool | None = None,
+        train_metrics_aggr_fn: CombineMetrics | None = None,
+        evaluate_metrics_aggr_fn: CombineMetrics | None = None,
         checkpoint_dir: Path | str | None = None,
         run_key: str | None = None,
         accept_changes: bool = False,
@@ -153,14 +152,14 @@ class Strategy(RoundHooks):
         in_brackets = parse_method_name(method).layer if isinstance(method, str) else method.settings
         self.settings = resolve(given, settings or {}, in_brackets)
         composed = method_of(method, self.settings) if isinstance(method, str) else method
-        self.method = composed if aggregate is None else with_aggregation(composed, aggregate)
+        self.method = composed if aggregate is None else with_aggregator(composed, aggregate)
         self.named = isinstance(method, str) and not self.settings.slots
-        if getattr(self.method.summary, "needs_secure_aggregation", False):
+        if self.method.summary.needs_secure_aggregation:
             raise BadSetting(
                 f"summary {type(self.method.summary).__name__} needs secure aggregation of what clients say of their "
                 "losses, and Flower has it for model updates only; take Histogram"
             )
-        if trait(self.method.aggregate, "noise_is_known"):
+        if self.method.aggregate.noise_is_known:
             raise BadSetting(
                 f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
                 "is told; say draws='system'"
@@ -173,7 +172,7 @@ class Strategy(RoundHooks):
         self.evaluators = Evaluators.of(federated_evaluate, fraction_evaluate, min_evaluate_nodes, asked)
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
         self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
-        self.accept_changes, self.max_failed_rounds = accept_changes, checked_limit(max_failed_rounds)
+        self.accept_changes, self.max_failed_rounds = accept_changes, check_max_failed_rounds(max_failed_rounds)
         if not most_weight >= 1:
             raise BadSetting(f"most_weight = {most_weight} must be at least 1")
         self.authenticated_nodes, self.most_weight = authenticated_nodes, most_weight
@@ -208,9 +207,9 @@ class Strategy(RoundHooks):
                 )
             record = RunRecorder(self._folder(stack, run), run.manifest(), self.accept_changes)
             try:
-                run.go(record)
+                run.run_rounds(record)
             except BaseException as error:
-                record.close(*ending(error), run.saved, run.layout.layout)
+                record.close(*ending_status(error), run.saved, run.layout.layout)
                 raise
             finally:
                 self.run = None
@@ -225,4 +224,4 @@ class Strategy(RoundHooks):
         if self.run_key is None and self.checkpoint_dir is None:
             return Path(stack.enter_context(TemporaryDirectory(prefix="fedbalancer-"))) / "run"
         base = self.checkpoint_dir if self.checkpoint_dir is not None else cache_folder() / "flower-runs"
-        return folder_of(base, run.key)
+        return run_folder_path(base, run.key)

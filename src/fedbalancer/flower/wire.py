@@ -74,7 +74,7 @@ class Lost(Exception):
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedReply:
     """A reply that the SuperLink has, or will have once its sender has uploaded it."""
 
     metadata: Metadata
@@ -108,7 +108,7 @@ class Wire:
         except AttributeError:
             return None
 
-    def list(self, ids: Iterable[str]) -> list[Listed]:
+    def list(self, ids: Iterable[str]) -> list[ListedReply]:
         """The replies to these messages that the SuperLink knows of. It lists each of them once."""
         wanted = list(ids)
         if not wanted:
@@ -131,7 +131,7 @@ class Wire:
             raise Lost("its upload was not completed in time")
         return bytes(found.object_content) if found.object_available else None
 
-    def confirm(self, listed: Listed) -> None:
+    def confirm(self, listed: ListedReply) -> None:
         """Let the SuperLink delete a reply."""
         request = ConfirmMessageReceivedRequest(
             node=self._grid.node, run_id=self._grid.run.run_id, message_object_id=listed.metadata.message_id
@@ -189,7 +189,7 @@ def _limit_response(response: httpx.Response) -> None:
         response.stream = _LimitedStream(response.stream, most_bytes)
 
 
-def list_objects(metadata: Metadata, tree: Any) -> Listed:
+def list_objects(metadata: Metadata, tree: Any) -> ListedReply:
     """List the objects of a message, from their tree."""
     objects: dict[str, None] = {}
     arrays, level, depth = 0, [tree], 0
@@ -197,10 +197,10 @@ def list_objects(metadata: Metadata, tree: Any) -> Listed:
         arrays += len(level) if depth == DEPTH_OF_ARRAYS else 0
         objects |= dict.fromkeys(node.object_id for node in level)
         level, depth = [child for node in level for child in node.children], depth + 1
-    return Listed(metadata, tuple(objects), arrays)
+    return ListedReply(metadata, tuple(objects), arrays)
 
 
-def decode(listed: Listed, contents: dict[str, bytes], most_bytes: int) -> Message:
+def decode(listed: ListedReply, contents: dict[str, bytes], most_bytes: int) -> Message:
     """Decode a message from its objects.
 
     Raises:
@@ -237,7 +237,7 @@ def _check_chunks(contents: dict[str, bytes], most_bytes: int) -> None:
         raise Refused(f"its arrays decode to {total} bytes, more than the {most_bytes} that a reply may have")
 
 
-def error_reply(listed: Listed, code: int, reason: str) -> Message:
+def error_reply(listed: ListedReply, code: int, reason: str) -> Message:
     """An error message in place of a reply, as Flower itself makes them."""
     return Message(error=Error(code, reason), metadata=listed.metadata)  # type: ignore[call-overload, no-any-return] # not in its stubs
 
@@ -280,7 +280,7 @@ class ReplyLimit:
     def objects(self) -> int:
         return MOST_RECORDS + 2 * self.arrays + self.bytes // LEAST_CHUNK_BYTES
 
-    def check(self, listed: Listed) -> None:
+    def check(self, listed: ListedReply) -> None:
         """Refuse a reply by what is known before anything of it is downloaded."""
         if listed.arrays > self.arrays:
             raise Refused(f"a reply of {listed.arrays} arrays, where the model has {self.arrays}")
@@ -292,7 +292,7 @@ class Download:
     """The download of one reply. Its sender may still be uploading it, so it is downloaded in steps, none of which
     waits for the sender."""
 
-    def __init__(self, wire: Wire, limit: ReplyLimit, listed: Listed) -> None:
+    def __init__(self, wire: Wire, limit: ReplyLimit, listed: ListedReply) -> None:
         self._wire, self._limit, self._listed = wire, limit, listed
         self._contents: dict[str, bytes] = {}
         self._left, self._wait_s = limit.bytes, FIRST_WAIT_S

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from fedbalancer.client.policies import CLIENT_SLOTS, ClientPolicies
+from fedbalancer.core.contracts import (
+    Aggregator,
+    ClientSelector,
+    Compressor,
+    DeadlinePolicy,
+    LatePolicy,
+    ModelAverage,
+    PacePolicy,
+    SampleSelector,
+    Summarizer,
+    ThresholdPolicy,
+    WorkPolicy,
+)
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Ledger, Setup
@@ -23,12 +36,75 @@ class Method:
     client: ClientPolicies = field(default_factory=ClientPolicies)
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def __getattr__(self, slot: str) -> Any:
-        """The choice in a slot, whichever side runs it: `method.deadline` is `method.server.deadline`."""
-        for side, slots in (("server", SERVER_SLOTS), ("client", CLIENT_SLOTS)):
-            if slot in slots:
-                return getattr(getattr(self, side), slot)
-        raise AttributeError(f"a method has no {slot!r}")
+    @property
+    def clients(self) -> ClientSelector:
+        """Selects the clients of a round."""
+        return self.server.clients
+
+    @property
+    def deadline(self) -> DeadlinePolicy:
+        """Decides when a round closes."""
+        return self.server.deadline
+
+    @property
+    def threshold(self) -> ThresholdPolicy:
+        """Sets the loss threshold."""
+        return self.server.threshold
+
+    @property
+    def pace(self) -> PacePolicy:
+        """Controls the two ratios."""
+        return self.server.pace
+
+    @property
+    def aggregate(self) -> Aggregator:
+        """Combines the clients' updates."""
+        return self.server.aggregate
+
+    @property
+    def model_average(self) -> ModelAverage:
+        """Decides which model is evaluated."""
+        return self.server.model_average
+
+    @property
+    def late(self) -> LatePolicy:
+        """Handles late reports."""
+        return self.server.late
+
+    @property
+    def epoch_batches(self) -> int | None:
+        """Batches after which every local epoch ends; None for no limit."""
+        return self.server.epoch_batches
+
+    @property
+    def samples(self) -> SampleSelector:
+        """Selects a client's samples."""
+        return self.client.samples
+
+    @property
+    def work(self) -> WorkPolicy:
+        """Decides how much a client trains."""
+        return self.client.work
+
+    @property
+    def summary(self) -> Summarizer:
+        """Decides what a client releases about its losses."""
+        return self.client.summary
+
+    @property
+    def compress(self) -> Compressor:
+        """Encodes updates."""
+        return self.client.compress
+
+    @property
+    def mu(self) -> float:
+        """Weight of the proximal term."""
+        return self.client.mu
+
+    @property
+    def forward_pass(self) -> Literal["first", "every"]:
+        """When a client computes the loss of all its samples."""
+        return self.client.forward_pass
 
     def with_policies(self, **slots: Any) -> Method:
         """The same method with other choices in some slots, whichever side runs them.
@@ -59,6 +135,6 @@ def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> S
         learning_rate=settings.learning_rate,
         clip_norm=settings.clip_norm,
         forward_pass_every_round=method.client.forward_pass == "every",
-        loss_noise=getattr(method.client.summary, "loss_noise", None),
-        stops_in_epoch=getattr(method.client.work, "stops_in_epoch", False),
+        loss_noise=method.client.summary.loss_noise,
+        stops_in_epoch=method.client.work.stops_in_epoch,
     )

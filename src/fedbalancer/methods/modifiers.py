@@ -59,7 +59,7 @@ def _share_over(m: Method, modifier: str) -> float:
     """The p of Algorithm 1, of which every sample is the case of a threshold of zero."""
     if type(m.samples) not in (EverySample, OverThreshold):
         raise BadSetting(f"method '{m.name}{modifier}': {type(m.samples).__name__} selects by a rule of its own")
-    return float(getattr(m.samples, "p", 1.0))
+    return float(m.samples.p) if isinstance(m.samples, OverThreshold) else 1.0
 
 
 def _forecast(m: Method, s: Settings) -> Method:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import Settings, parse_value, resolve
-from fedbalancer.methods.slots import SLOTS, read_call
+from fedbalancer.methods.slots import read_call
 
 LONGEST_BYTES = 200
 """Of a name: it is also a folder's, and travels to clients."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedbalancer.client import policies
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.methods.names import WAITS, fixed_multiple
-from fedbalancer.methods.slots import SLOTS, build_policy, checked, load_policy, read_call
+from fedbalancer.methods.slots import build_policy, checked, load_policy, read_call
 from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
 
 

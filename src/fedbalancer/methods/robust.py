@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedbalancer.core.contracts import trait
 from fedbalancer.methods.composition import Method
 from fedbalancer.server.aggregate import ClippedAround
 from fedbalancer.server.clients import CappedParticipation, Uniform
@@ -38,5 +37,5 @@ def _pace(policy: Any) -> Any:
 
 def _aggregate(policy: Any) -> Any:
     """A vote counts heads, and central privacy clips by a bound that depends on no client: both stay as they are."""
-    safe = trait(policy, "counts_votes") or trait(policy, "model_noise_multiplier") is not None
+    safe = policy.counts_votes or policy.model_noise_multiplier is not None
     return policy if safe or isinstance(policy, ClippedAround) else ClippedAround(policy)

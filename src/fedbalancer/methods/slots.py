@@ -9,37 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from fedbalancer.core.contracts import (
-    Aggregator,
-    ClientSelector,
-    Compressor,
-    DeadlinePolicy,
-    LatePolicy,
-    ModelAverage,
-    PacePolicy,
-    SampleSelector,
-    Stateless,
-    Summarizer,
-    ThresholdPolicy,
-    WorkPolicy,
-    is_private,
-    trait,
-)
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, UnknownName
-
-SLOTS: dict[str, type] = {
-    "clients": ClientSelector,
-    "samples": SampleSelector,
-    "deadline": DeadlinePolicy,
-    "work": WorkPolicy,
-    "aggregate": Aggregator,
-    "model_average": ModelAverage,
-    "late": LatePolicy,
-    "threshold": ThresholdPolicy,
-    "pace": PacePolicy,
-    "summary": Summarizer,
-    "compress": Compressor,
-}
 
 
 def check_composition(method: Any) -> None:
@@ -57,11 +28,11 @@ def check_composition(method: Any) -> None:
 
 def _refusal(method: Any, slot: str) -> str | None:
     policy, summary = getattr(method, slot), method.summary
-    if trait(policy, "needs_losses") and not getattr(summary, "releases_losses", True):
+    if policy.needs_losses and not summary.releases_losses:
         return f"{type(policy).__name__} steers by the clients' losses, which {type(summary).__name__} does not release"
-    if trait(policy, "needs_counts") and is_private(summary):
+    if policy.needs_counts and summary.is_private:
         return f"{type(policy).__name__} needs the local steps of clients, which {type(summary).__name__} withholds"
-    return str(why) if (why := trait(policy, "refuses")(method)) else None
+    return str(why) if (why := policy.refuses(method)) else None
 
 
 def load_policy(slot: str, text: str) -> Any:
@@ -108,25 +79,17 @@ def checked(slot: str, text: str, policy: Any) -> Any:
     if inspect.isclass(policy):
         raise BadSetting(f"slots.{slot} = {text} is a class; give a policy made from it: {policy.__name__}()")
     if not isinstance(policy, SLOTS[slot]):
-        raise BadSetting(f"slots.{slot} = {text!r} is no policy for that slot; {lacking(slot, policy)}")
+        raise BadSetting(f"slots.{slot} = {text!r} is not a policy for that slot: {base_advice(slot, policy)}")
     return policy
 
 
-def lacking(slot: str, policy: Any) -> str:
-    """What a policy lacks for its slot, and which base has it ready.
+def base_advice(slot: str, policy: Any) -> str:
+    """Return which base class the class of a policy must derive from.
 
-    >>> lacking("deadline", object())
-    'it lacks init, observe, plan (the base fedbalancer.core.contracts.Stateless brings init, observe)'
+    >>> base_advice("deadline", object())
+    'derive object from fedbalancer.core.contracts.DeadlinePolicy'
     """
-    lacks = [name for name in needed(slot) if not callable(getattr(policy, name, None))]
-    ready = [name for name in lacks if hasattr(Stateless, name) and slot != "pace"]  # whose state has its ratios
-    base = f" (the base fedbalancer.core.contracts.Stateless brings {', '.join(ready)})" if ready else ""
-    return f"it lacks {', '.join(lacks)}{base}"
-
-
-def needed(slot: str) -> list[str]:
-    """The methods that a policy of a slot has."""
-    return sorted(name for name in dir(SLOTS[slot]) if not name.startswith("_"))
+    return f"derive {type(policy).__name__} from {SLOTS[slot].__module__}.{SLOTS[slot].__name__}"
 
 
 def read_call(place: str, text: str) -> tuple[str, dict[str, Any]]:

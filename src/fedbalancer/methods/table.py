@@ -14,14 +14,14 @@ from typing import Any
 from fedbalancer.client.samples import HighestLoss, OverThreshold, OverThresholdBatch
 from fedbalancer.client.summary import LossStatistics
 from fedbalancer.client.work import WholeBatches, WholeEpochs
-from fedbalancer.core.contracts import DeadlinePolicy
+from fedbalancer.core.contracts import SLOTS, DeadlinePolicy
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.methods.composition import Method, setup_of
 from fedbalancer.methods.modifiers import LAST, MODIFIERS
 from fedbalancer.methods.names import check_name, parse_method_name, with_choices
 from fedbalancer.methods.policy_registry import policy
-from fedbalancer.methods.slots import SLOTS, check_composition, checked, load_policy
+from fedbalancer.methods.slots import check_composition, checked, load_policy
 from fedbalancer.server.aggregate import ExtrapolatedMomentum
 from fedbalancer.server.clients import ByLoss, LeastSelected, Oort, OverThresholdUtility
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare

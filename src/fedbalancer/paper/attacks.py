@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fedbalancer.core.contracts import Executor
+from fedbalancer.core.interfaces import Executor
 from fedbalancer.core.types import ClientReport, Order, RoundPlan, RoundResult, ServerState
 from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache

@@ -9,13 +9,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, Aggregator, Private
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)
-class PrivateMean(Stateless):
+class PrivateMean(Aggregator):
     """Clip every update to the length `clip_norm` and add noise to their mean: McMahan et al., "Learning Differentially
     Private Recurrent Language Models", 2018.
 

@@ -39,7 +39,7 @@ from fedbalancer.store import (
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.contents import find_damaged_files, is_unchanged
 from fedbalancer.store.rows import ROUNDS as BY_ROUNDS
-from fedbalancer.store.rows import RUN
+from fedbalancer.store.rows import RunColumns
 
 EVALS, _ROUND = schema_of(EvalRow), schema_of(RoundRow)
 POPULATION = {**schema_of(PopulationRow), "selected": int}
@@ -50,13 +50,7 @@ ROUNDS = {
         "selected", "completed",
     )
 }  # fmt: skip
-OPTIONAL = {
-    name: _ROUND.get(name, float)
-    for name in (
-        "down_bytes", "up_bytes", "device_s", "deadline_low_s", "deadline_high_s", "loss_low", "loss_mean", "loss_high",
-        "seen_loss_p10", "seen_loss_p50", "seen_loss_p90",
-    )
-}  # fmt: skip
+OPTIONAL = {name: kind for name, kind in _ROUND.items() if name not in ROUNDS}
 """Columns of rounds.parquet that a run may not have recorded; null where they are absent."""
 COSTS = ("sample_passes", "device_s", "down_bytes", "up_bytes")
 """Columns of rounds.parquet with the cost of a round."""
@@ -362,7 +356,9 @@ def _read_population(folder: Path, rounds: pl.DataFrame) -> pl.DataFrame | None:
     if not (folder / "population.parquet").exists() or not (folder / "clients.parquet").exists():
         return None
     try:
-        population = pl.read_parquet(folder / "population.parquet", glob=False).drop(list(RUN), strict=False)
+        population = pl.read_parquet(folder / "population.parquet", glob=False).drop(
+            list(RunColumns._fields), strict=False
+        )
         clients = pl.scan_parquet(folder / "clients.parquet", glob=False)
         return add_selections(population, rounds, clients).cast(POPULATION)  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):

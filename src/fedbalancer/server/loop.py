@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from fedbalancer.core.contracts import Engine
+from fedbalancer.core.interfaces import Engine
 from fedbalancer.core.types import RoundResult, ServerState
 from fedbalancer.server.report_check import drop_invalid_reports
 from fedbalancer.server.server import Server
@@ -18,5 +19,5 @@ def rounds(
         plan = server.plan(state, engine.available(state.clock_s))
         told = engine.run(plan, state.weights, state.clock_s)
         result = drop_invalid_reports(told, state, server.setup, server.cohort_faults(state))
-        state = server.observe(state, result)
+        state = server.observe(state, replace(result, validated=True))
         yield state, result

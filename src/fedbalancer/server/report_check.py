@@ -89,7 +89,7 @@ def drop_invalid_reports(
     for report in result.reports:
         if report.client in reports or report.client in problems or report.client not in asked:
             _log.warning("round %d: a report of client %r that was not asked for", state.round + 1, report.client)
-        elif problem := _problem(report, state, setup, result.plan.order):
+        elif problem := None if result.validated else _problem(report, state, setup, result.plan.order):
             problems[report.client] = problem
         else:
             reports[report.client] = report
@@ -126,7 +126,7 @@ def _capped(result: RoundResult, most: float) -> RoundResult:
 def _problem(report: ClientReport, state: ServerState, setup: Setup, order: Order) -> str | None:
     size = int(state.ledger.size[state.ledger.position[report.client]])
     known = None if report.staleness else order  # a late report answers an order of an earlier round
-    return fault(report, state.weights, size, known, setup.loss_noise, setup.clock_slack_s)
+    return fault(report, state.weights, size, known, setup.loss_noise)
 
 
 def _check_diverged(problems: Mapping[str, str], reports: Mapping[str, ClientReport], state: ServerState) -> None:

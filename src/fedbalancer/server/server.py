@@ -9,7 +9,6 @@ from typing import cast
 
 import numpy as np
 
-from fedbalancer.core.contracts import trait
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
 from fedbalancer.core.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
 from fedbalancer.server.policies import ServerPolicies
@@ -52,7 +51,7 @@ class Server:
             learning_rate=self.setup.learning_rate,
             clip_norm=self.setup.clip_norm,
         )
-        bounds_s = trait(self.policies.deadline, "between")(self.setup, state, cohort)
+        bounds_s = self.policies.deadline.between(self.setup, state, cohort)
         clients = tuple(sorted(state.ledger.clients[row] for row in cohort))
         return RoundPlan(order, clients, quorum, bounds_s, self.policies.late.rule())
 
@@ -78,12 +77,12 @@ class Server:
     def observe(self, state: ServerState, result: RoundResult) -> ServerState:
         """The state after a round: aggregate, remember, move the ratios. A round without a report keeps the model,
         unless the aggregator adds noise: a model that stays the same would reveal that nobody reported."""
-        for report in result.reports:
+        for report in () if result.validated else result.reports:
             if problem := fault(report, state.weights):
                 raise TrainingDiverged(f"client {report.client!r} in round {state.round + 1} sent {problem}")
         known = replace(state, ledger=state.ledger.record(result))
         weights, aggregate = state.weights, state.aggregate
-        aggregates = bool(result.reports) or trait(self.policies.aggregate, "model_noise_multiplier") is not None
+        aggregates = bool(result.reports) or self.policies.aggregate.model_noise_multiplier is not None
         if aggregates:
             weighted = self.policies.late.weighted(self.setup, known, result.reports)
             weights, aggregate = self.policies.aggregate.aggregate(self.setup, known, weighted)
@@ -105,7 +104,7 @@ class Server:
 
     def cohort_faults(self, state: ServerState) -> CohortFaults:
         """How the reports of a round are compared with each other before they are used."""
-        return partial(trait(self.policies.aggregate, "cohort_faults"), state)
+        return partial(self.policies.aggregate.cohort_faults, state)
 
     def model(self, state: ServerState) -> Weights:
         """The model to evaluate and to hand out."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.client.round import ClientRound
-from fedbalancer.core.contracts import Availability
+from fedbalancer.core.interfaces import Availability
 from fedbalancer.core.types import FloatArray, IndexArray, Order, RoundPlan, Timings
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws
 

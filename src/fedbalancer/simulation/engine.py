@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.policies import ClientPolicies, of_client
 from fedbalancer.client.round import ClientRound, decode_summaries, received
-from fedbalancer.core.contracts import Availability, DeviceModel, Executor
 from fedbalancer.core.errors import TrainingDiverged
+from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import (
     UNDER_WAY,
@@ -270,14 +270,14 @@ class SimulatedEngine:
 
     def _split_unreadable(self, reports: list[ClientReport]) -> tuple[list[ClientReport], list[FailedClient]]:
         """Separate reports whose release an attacker made unreadable; one would spoil the whole cohort's decoding."""
-        check = getattr(self.policies.summary, "fault", None)
-        if self.attackers is None or check is None:
+        check = self.policies.summary.fault
+        if self.attackers is None:
             return reports, []
         problems = {report.client: check(report.summary.released, self._size_of(report.client)) for report in reports}
         unreadable = [
-            FailedClient(report.client, INVALID, report.timings, problem=problems[report.client])
+            FailedClient(report.client, INVALID, report.timings, problem=problem)
             for report in reports
-            if problems[report.client]
+            if (problem := problems[report.client])
         ]
         return [report for report in reports if not problems[report.client]], unreadable
 

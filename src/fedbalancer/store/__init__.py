@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves behind, and how it goes on after it was killed."""
+"""The run folder: manifest, tables, checkpoints and model of a run, written so that a killed run can be resumed."""
 
 from fedbalancer.store.comparison import COMPARISON, ComparisonFile
 from fedbalancer.store.contents import check_free, new_manifest, read_manifest, read_status

@@ -1,10 +1,10 @@
-"""Checkpoints: directories that are whole and checked, of which the last two are kept.
+"""Checkpoints: directories with checksums, written atomically. The last two are kept.
 
-    checkpoint/step-00000012/state.json          {"sha256": of the rest, "body": {"arrays": {...}, "blob": ...}}
-                             arrays.safetensors  its own sha256 is in the body
+    checkpoint/step-00000012/state.json          {"sha256": checksum of the body, "body": {"arrays": ..., "blob": ...}}
+                             arrays.safetensors  its checksum is in the body
 
-A checkpoint is written under a temporary name and renamed when the disk has all of it. One that was damaged later is
-noticed by its checksums, and the one before it is used instead.
+A checkpoint is written under a temporary name and renamed when all of it is on the disk. If a checksum does not match,
+the previous checkpoint is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ STATE, ARRAYS = "state.json", "arrays.safetensors"
 
 
 class Checkpoints:
-    """The checkpoints in one folder, for the one process that writes there. `warnings` tells of damaged ones."""
+    """The checkpoints in one folder, for the only process that writes there.
+
+    Args:
+        folder: The folder.
+
+    Attributes:
+        warnings: One message per damaged checkpoint that `load_latest` skipped.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
@@ -40,13 +47,19 @@ class Checkpoints:
         self._newest_good: int | None = None
 
     def save(self, step: int, blob: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Save a checkpoint and remove all but it and the good one before it. `blob` must be strict JSON."""
+        """Save a checkpoint, and remove all others except the previous valid one.
+
+        Args:
+            step: Number of the checkpoint.
+            blob: Values that strict JSON can hold.
+            arrays: Arrays by name.
+        """
         temporary, final = self._temporary(), self._path(step)
         temporary.mkdir(parents=True)
         packed = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
         body = {"format": FORMAT, "step": step, "arrays": {"sha256": _sha256(packed), "names": list(arrays)}}
         write_synced(temporary / ARRAYS, packed)
-        write_synced(temporary / STATE, _sealed(json.dumps(body | {"blob": blob}, allow_nan=False).encode()))
+        write_synced(temporary / STATE, _add_checksum(json.dumps(body | {"blob": blob}, allow_nan=False).encode()))
         sync_directory(temporary)
         if final.exists():
             self._discard(final)
@@ -55,7 +68,11 @@ class Checkpoints:
         self._prune(step)
 
     def load_latest(self) -> tuple[dict[str, Any], Arrays] | None:
-        """Blob and arrays of the newest checkpoint that is whole, or None if there is none at all."""
+        """Return blob and arrays of the newest valid checkpoint, or None if there is no checkpoint.
+
+        Raises:
+            RunFolderError: If all checkpoints are damaged.
+        """
         self._remove_leftovers()
         steps = sorted(self._steps(), reverse=True)
         for step in steps:
@@ -63,21 +80,21 @@ class Checkpoints:
                 loaded = _load(self._path(step))
             except (OSError, _Damaged) as error:
                 self.warnings.append(
-                    f"checkpoint {self._path(step)} is damaged ({error}); going back to the one before"
+                    f"checkpoint {self._path(step)} is damaged ({error}); using the previous checkpoint"
                 )
                 continue
             self._newest_good = step
             return loaded
         if steps:
-            places = " and ".join(str(self._path(step)) for step in steps)
-            raise RunFolderError(f"no checkpoint can be read: {places} are damaged; start again with --overwrite")
+            paths = " and ".join(str(self._path(step)) for step in steps)
+            raise RunFolderError(f"no checkpoint can be read: {paths} are damaged; start again with --overwrite")
         return None
 
     def _prune(self, newest: int) -> None:
         older = {step for step in self._steps() if step != newest}
-        before = self._newest_good if self._newest_good in older else max(older, default=None)
+        previous = self._newest_good if self._newest_good in older else max(older, default=None)
         self._newest_good = newest
-        for step in older - {before}:
+        for step in older - {previous}:
             self._discard(self._path(step))
         self._remove_leftovers()
 
@@ -86,7 +103,7 @@ class Checkpoints:
             shutil.rmtree(leftover)
 
     def _discard(self, path: Path) -> None:
-        """Rename, so that a process killed while it removes files leaves no half a checkpoint under a real name."""
+        """Rename a checkpoint, so that a process killed during removal leaves no partial checkpoint."""
         os.rename(path, self._temporary())
 
     def _steps(self) -> list[int]:
@@ -101,28 +118,28 @@ class Checkpoints:
 
 
 class _Damaged(Exception):
-    """What is wrong with a checkpoint's files."""
+    """A checkpoint's files are damaged."""
 
 
 def _load(path: Path) -> tuple[dict[str, Any], Arrays]:
-    body = json.loads(_unsealed((path / STATE).read_bytes()))
+    body = json.loads(_check_body((path / STATE).read_bytes()))
     if body["format"] != FORMAT:
         raise RunFolderError(f"{path / STATE} has format {body['format']}, but this version reads format {FORMAT}")
     packed = (path / ARRAYS).read_bytes()
     if _sha256(packed) != body["arrays"]["sha256"]:
         raise _Damaged(f"{ARRAYS} does not match its checksum")
     loaded = safetensors.numpy.load(packed)
-    # A copy where the library hands out a read-only view: whoever goes on with these arrays may write into them.
+    # Copies read-only views, because callers may write into these arrays.
     return body["blob"], {name: np.require(loaded[name], requirements="W") for name in body["arrays"]["names"]}
 
 
-def _sealed(body: bytes) -> bytes:
+def _add_checksum(body: bytes) -> bytes:
     return b'{"sha256": "%s", "body": %s}\n' % (_sha256(body).encode(), body)
 
 
-def _unsealed(data: bytes) -> bytes:
-    body = data[len(_sealed(b"")) - len(b"}\n") : -len(b"}\n")]
-    if data != _sealed(body):
+def _check_body(data: bytes) -> bytes:
+    body = data[len(_add_checksum(b"")) - len(b"}\n") : -len(b"}\n")]
+    if data != _add_checksum(body):
         raise _Damaged(f"{STATE} does not match its checksum")
     return body
 

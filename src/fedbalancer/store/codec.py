@@ -1,7 +1,7 @@
-"""The server's state as JSON and arrays, and back, without losing a bit.
+"""Exact conversion of the server's state to JSON and arrays, and back.
 
-Scalars go into JSON (Python writes the shortest text that reads back as the same float), arrays into named NumPy
-arrays. Nothing is pickled: to read a state back, the caller gives a fresh `template` that has the right types.
+Scalars are stored as JSON (Python writes the shortest text that reads back as the same float), arrays as named NumPy
+arrays. Nothing is pickled: the types of a restored state come from a new `template` state.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ SLOTS = tuple(f.name for f in fields(ServerState) if f.name not in ("round", "cl
 """The fields of `ServerState` that belong to policies."""
 
 LEDGER_COLUMNS = tuple(f.name for f in fields(Ledger) if f.name not in ("clients", "position"))
-LATER_COLUMNS = ("loss_first",)
-"""Those that checkpoints of before do not have: they begin anew, so that a run of before goes on."""
 
 _FLOAT, _DICT = "$float", "$dict"
 
 
 def to_jsonable(value: Any) -> Any:
-    """`value` as strict JSON can hold it. Tuples become lists; a float that is not finite becomes `{"$float": "inf"}`.
+    """Convert a value to strict JSON values.
 
-    A dictionary that looks like such a mark is marked itself, so that every value comes back as it was.
+    Tuples become lists, and a float that is not finite becomes `{"$float": "inf"}`. A dictionary that looks like such a
+    mark is marked itself, so that every value can be restored.
 
     >>> to_jsonable({"deadline_s": math.inf, "ratios": (0.5, 1)})
     {'deadline_s': {'$float': 'inf'}, 'ratios': [0.5, 1]}
@@ -55,17 +54,17 @@ def to_jsonable(value: Any) -> Any:
 
 
 def from_jsonable(value: Any) -> Any:
-    """The value that `to_jsonable` was given, with lists where it had tuples."""
+    """Return the value that `to_jsonable` converted, with lists instead of tuples."""
     return loads(json.dumps(value))
 
 
 def dumps(value: Any) -> str:
-    """`value` as one line of strict JSON that `loads` reads back exactly."""
+    """Return a value as one line of strict JSON, which `loads` restores exactly."""
     return json.dumps(to_jsonable(value), allow_nan=False, separators=(",", ":"))
 
 
 def loads(text: str | bytes) -> Any:
-    """What `dumps` was given, with lists where it had tuples."""
+    """Return the value that `dumps` wrote, with lists instead of tuples."""
     return json.loads(text, object_hook=_unmark)
 
 
@@ -76,7 +75,7 @@ def _unmark(plain: dict[str, Any]) -> Any:
 
 
 def encode_state(state: ServerState) -> tuple[dict[str, Any], Arrays]:
-    """The state as a JSON-able dictionary and named arrays."""
+    """Convert a state to a JSON dictionary and named arrays."""
     blob = {
         "round": state.round,
         "clock_s": to_jsonable(state.clock_s),
@@ -90,23 +89,30 @@ def encode_state(state: ServerState) -> tuple[dict[str, Any], Arrays]:
 
 
 def decode_state(blob: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], template: ServerState) -> ServerState:
-    """The state that `encode_state` was given. `template` is a fresh state of the same task and method; whatever
-    does not fit it is a `RunFolderError` that says what differs."""
+    """Restore a state that `encode_state` converted.
+
+    Args:
+        blob: The JSON dictionary.
+        arrays: The named arrays.
+        template: A new state of the same task and method, which has the types and shapes.
+
+    Raises:
+        RunFolderError: If the saved state does not fit the template.
+    """
     _check_clients(blob["clients"], template.ledger.clients)
-    fresh = template.ledger
+    ledger = template.ledger
     columns: dict[str, Any] = {
-        name: _fitting(arrays, f"ledger.{name}", getattr(fresh, name))
-        for name in LEDGER_COLUMNS
-        if name not in LATER_COLUMNS or f"ledger.{name}" in arrays
+        name: _get_array(arrays, f"ledger.{name}", getattr(ledger, name)) for name in LEDGER_COLUMNS
     }
     saved = blob["slots"]
-    slots = {slot: _decode_slot(slot, saved[slot], arrays, getattr(template, slot)) for slot in SLOTS if slot in saved}
-    slots |= {slot: getattr(template, slot) for slot in SLOTS if slot not in saved}  # of a version that had none
+    if missing := [slot for slot in SLOTS if slot not in saved]:
+        raise RunFolderError(f"the checkpoint has no state of {', '.join(missing)}; start again with --overwrite")
+    slots = {slot: _decode_slot(slot, saved[slot], arrays, getattr(template, slot)) for slot in SLOTS}
     return ServerState(
         round=blob["round"],
         clock_s=from_jsonable(blob["clock_s"]),
-        weights=_fitting(arrays, "weights", template.weights),
-        ledger=replace(fresh, **columns),
+        weights=_get_array(arrays, "weights", template.weights),
+        ledger=replace(ledger, **columns),
         **slots,
     )
 
@@ -116,37 +122,39 @@ def _encode_slot(slot: str, state: Any) -> dict[str, Any] | None:
         return None
     if not is_dataclass(state):
         raise TypeError(f"the state of slot {slot!r} must be a frozen dataclass or None, not {type(state).__name__}")
-    found = {f.name: getattr(state, f.name) for f in fields(state) if f.init}
-    apart = sorted(name for name, value in found.items() if isinstance(value, np.ndarray))
-    within = {name: _encode_slot(f"{slot}.{name}", value) for name, value in found.items() if is_dataclass(value)}
-    values = {name: to_jsonable(value) for name, value in found.items() if name not in apart and name not in within}
-    blob = {"type": type(state).__qualname__, "fields": values, "arrays": apart}
+    values = {f.name: getattr(state, f.name) for f in fields(state) if f.init}
+    arrays = sorted(name for name, value in values.items() if isinstance(value, np.ndarray))
+    within = {name: _encode_slot(f"{slot}.{name}", value) for name, value in values.items() if is_dataclass(value)}
+    plain = {name: to_jsonable(value) for name, value in values.items() if name not in arrays and name not in within}
+    blob = {"type": type(state).__qualname__, "fields": plain, "arrays": arrays}
     return {**blob, "within": within} if within else blob
 
 
 def _slot_arrays(state: Any) -> Arrays:
-    """The fields of a policy's state that are arrays, those of a state within it too."""
+    """Return the array fields of a policy's state, including those of nested states."""
     if state is None or not is_dataclass(state):
         return {}
     values = {f.name: getattr(state, f.name) for f in fields(state) if f.init}
-    within = {f"{at}.{name}": value for at, inner in values.items() for name, value in _slot_arrays(inner).items()}
+    within = {
+        f"{field}.{name}": value for field, inner in values.items() for name, value in _slot_arrays(inner).items()
+    }
     return {name: value for name, value in values.items() if isinstance(value, np.ndarray)} | within
 
 
 def _decode_slot(slot: str, saved: Mapping[str, Any] | None, arrays: Mapping[str, NDArray[Any]], fresh: Any) -> Any:
     expected = None if fresh is None else type(fresh).__qualname__
-    found = None if saved is None else saved["type"]
-    if found != expected:
-        raise RunFolderError(f"the checkpoint's {slot} state is {found}, but this method makes {expected}")
+    kind = None if saved is None else saved["type"]
+    if kind != expected:
+        raise RunFolderError(f"the checkpoint's {slot} state is {kind}, but this method makes {expected}")
     if saved is None:
         return None
     names = {f.name for f in fields(fresh) if f.init}
     within = saved.get("within", {})
-    found_names = {*saved["fields"], *saved["arrays"], *within}
-    if names != found_names:
-        differing = ", ".join(sorted(names ^ found_names))
-        raise RunFolderError(f"the checkpoint's {slot} state {found} differs from this version's in: {differing}")
-    values = {name: _tuples(from_jsonable(value)) for name, value in saved["fields"].items()}
+    saved_names = {*saved["fields"], *saved["arrays"], *within}
+    if names != saved_names:
+        differing = ", ".join(sorted(names ^ saved_names))
+        raise RunFolderError(f"the checkpoint's {slot} state {kind} differs from this version's in: {differing}")
+    values = {name: _to_tuples(from_jsonable(value)) for name, value in saved["fields"].items()}
     for name in saved["arrays"]:
         if f"{slot}.{name}" not in arrays:
             raise RunFolderError(f"the checkpoint has no array {f'{slot}.{name}'!r}")
@@ -157,8 +165,8 @@ def _decode_slot(slot: str, saved: Mapping[str, Any] | None, arrays: Mapping[str
     return type(fresh)(**values)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def _to_tuples(value: Any) -> Any:
+    return tuple(_to_tuples(item) for item in value) if isinstance(value, list) else value
 
 
 def _check_clients(saved: list[str], expected: tuple[str, ...]) -> None:
@@ -170,12 +178,13 @@ def _check_clients(saved: list[str], expected: tuple[str, ...]) -> None:
     raise RunFolderError(f"client {row} of the checkpoint is {pair[0]!r}, but of the task {pair[1]!r}")
 
 
-def _fitting(arrays: Mapping[str, NDArray[Any]], name: str, fresh: NDArray[Any]) -> NDArray[Any]:
+def _get_array(arrays: Mapping[str, NDArray[Any]], name: str, fresh: NDArray[Any]) -> NDArray[Any]:
+    """Return a saved array, which must have the shape and type of the new one."""
     if name not in arrays:
         raise RunFolderError(f"the checkpoint has no array {name!r}")
-    found = arrays[name]
-    if (found.shape, found.dtype) != (fresh.shape, fresh.dtype):
+    saved = arrays[name]
+    if (saved.shape, saved.dtype) != (fresh.shape, fresh.dtype):
         raise RunFolderError(
-            f"the checkpoint's {name!r} is {found.dtype} {found.shape}, but this run needs {fresh.dtype} {fresh.shape}"
+            f"the checkpoint's {name!r} is {saved.dtype} {saved.shape}, but this run needs {fresh.dtype} {fresh.shape}"
         )
-    return found
+    return saved

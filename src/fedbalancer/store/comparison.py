@@ -1,4 +1,4 @@
-"""comparison.json: what a folder of many runs compares. Written and read here only."""
+"""comparison.json: the plan of a comparison, in the folder of its runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,26 @@ from fedbalancer.core.files import write_json
 
 COMPARISON = "comparison.json"
 TARGETS = (1.0, 0.95, 0.9)
-"""Shares of the reference's final accuracy at which times are taken, the main one first."""
+"""Targets, as shares of the reference's final accuracy. The first one is the main target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonFile:
-    """The contents of comparison.json. `task` is a name for people; `spec` is what all runs have in common, as a
-    `RunSpec` writes itself (empty where the runs cannot be started from this file). `budgets_s` are by seed. `rule` is
-    that by which the runs were evaluated and stopped; older versions knew the paper's only."""
+    """The contents of comparison.json.
+
+    Args:
+        task: Name of the task, for display.
+        variant: Name of the data set.
+        scale: Scale of the task.
+        methods: Names of the methods.
+        seeds: Seeds of the runs.
+        budgets_s: Time budget by seed.
+        rounds: Number of rounds, where the budget is in rounds.
+        extend: Factor by which runs may exceed the budget.
+        rule: Rule by which the runs are evaluated and stopped.
+        targets: Shares of the reference's final accuracy.
+        spec: The `RunSpec` that all runs share, as a dictionary. Empty if runs cannot be started from this file.
+    """
 
     task: str = "unnamed task"
     variant: str = ""
@@ -35,12 +47,16 @@ class ComparisonFile:
     spec: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Replace the file in `folder`."""
+        """Write the file to `folder`."""
         write_json(folder / COMPARISON, asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> ComparisonFile:
-        """The file in `folder`; a `RunFolderError` says what is wrong with it."""
+        """Read the file in `folder`.
+
+        Raises:
+            RunFolderError: If the file is missing or invalid.
+        """
         path = folder / COMPARISON
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -49,14 +65,14 @@ class ComparisonFile:
         except (OSError, ValueError) as error:
             raise RunFolderError(f"{path} cannot be read ({error}); run the comparison again") from error
         try:
-            return cls._of(content)
+            return cls._parse(content)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RunFolderError(
                 f"{path} lacks a valid methods, seeds or budgets_s ({error!r}); run the comparison again"
             ) from error
 
     @classmethod
-    def _of(cls, content: Mapping[str, Any]) -> ComparisonFile:
+    def _parse(cls, content: Mapping[str, Any]) -> ComparisonFile:
         budgets_s = content.get("budgets_s") or {}
         return cls(
             methods=tuple(map(str, content["methods"])),
@@ -69,5 +85,5 @@ class ComparisonFile:
             extend=float(content.get("extend") or cls.extend),
             rule=str(content.get("rule") or cls.rule),
             targets=tuple(map(float, content.get("targets") or cls.targets)),
-            spec=content.get("spec", content),  # of older versions, which had no such part, `RunSpec` knows more
+            spec=content.get("spec") or {},
         )

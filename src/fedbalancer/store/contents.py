@@ -25,20 +25,20 @@ from fedbalancer.core.lock import LOCK
 from fedbalancer.store.comparison import COMPARISON
 
 FORMAT = "fedbalancer run 1"
-"""What the manifest of a run says under "format"; other programs write files of the same name."""
+"""Field "format" of a run's manifest. Other programs write files of the same name."""
 
 MANIFEST, LOG, MODEL, CHECKPOINT = "manifest.json", "log.jsonl", "model.safetensors", "checkpoint"
 BED = "bed.json"
 KINDS = {BED: "a test bed", COMPARISON: "a comparison", MANIFEST: "a run"}
-"""The file by which each kind of folder is known."""
+"""The file that identifies each kind of folder."""
 POPULATION, CLASSES, PRIVACY = "population.parquet", "classes.parquet", "privacy.parquet"
 SEALED = ("rounds.parquet", "evals.parquet", "clients.parquet", POPULATION, CLASSES, PRIVACY, MODEL)
-"""Files whose checksums the manifest has when a run has ended."""
+"""Files whose checksums are in the manifest after the end of a run."""
 RESULTS = (*SEALED, LOG)
 
 
 def new_manifest(**fields: Any) -> dict[str, Any]:
-    """The manifest of a run that starts now: these fields, the versions of what a result depends on, and the time."""
+    """Return the manifest of a new run: the given fields, the versions of relevant packages, and the time."""
     versions = {"python": platform.python_version()}
     for package in ("fedbalancer", "numpy", "torch", "polars"):
         with suppress(PackageNotFoundError):
@@ -47,12 +47,16 @@ def new_manifest(**fields: Any) -> dict[str, Any]:
 
 
 def read_status(path: Path) -> str:
-    """The status in the manifest of the run at `path`; "absent" if no run was ever started there."""
+    """Return the status of the run at `path`; "absent" if there is no run."""
     return str(read_manifest(path)["status"]) if (path / MANIFEST).is_file() else "absent"
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the run at `path`; a `RunFolderError` that names the file if there is none or it is damaged."""
+    """Return the manifest of the run at `path`.
+
+    Raises:
+        RunFolderError: If the manifest is missing or damaged.
+    """
     file = path / MANIFEST
     try:
         manifest = json.loads(file.read_bytes())
@@ -64,62 +68,81 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise RunFolderError(f'{file} is not the manifest of a run: it needs the field "format": "{FORMAT}"')
     if not is_unchanged(manifest):
         raise RunFolderError(
-            f'{file} was damaged or changed since it was written; undo that or, if it is meant, take out its "{SEAL}"'
+            f'{file} was damaged or changed after it was written; undo the change, or delete its "{SEAL}" to accept it'
         )
     return manifest
 
 
 def check_free(path: Path, overwrite: bool, marker: str = MANIFEST) -> None:
-    """Raise `RunFolderError` unless a new run, comparison or test bed, as `marker` says, may be written to `path`.
+    """Check that a new run, comparison or test bed may be written to a folder.
 
-    Only a folder that holds the same kind of thing can be overwritten: in any other, a file with one of our names may
-    be someone's.
+    Args:
+        path: The folder.
+        overwrite: Whether a folder of the same kind may be overwritten. Other folders never are, because a file in them
+            may belong to someone else.
+        marker: File that identifies the kind of the new folder.
+
+    Raises:
+        RunFolderError: If the folder may not be written.
     """
     check_path_name(path)
     if path.exists() and not path.is_dir():
         raise RunFolderError(f"{path} is a file, not a folder; choose another --out")
-    found = sorted(name for name in os.listdir(path) if not _is_trace(name)) if path.exists() else []
-    if not found:
+    names = sorted(name for name in os.listdir(path) if not _is_leftover(name)) if path.exists() else []
+    if not names:
         return
-    if marker not in found:
-        others = f"other files ({', '.join(found[:3])}{', ...' if len(found) > 3 else ''})"
-        held = next((kind for name, kind in KINDS.items() if name in found), others)
-        raise RunFolderError(f"{path} holds {held}; choose another --out, or an empty folder")
+    if marker not in names:
+        others = f"other files ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+        content = next((kind for name, kind in KINDS.items() if name in names), others)
+        raise RunFolderError(f"{path} holds {content}; choose another --out, or an empty folder")
     status = f" (status: {read_manifest(path).get('status', 'unknown')})" if marker == MANIFEST else ""
     if not overwrite:
-        otherwise = f"go on with: fedbalancer resume {path}" if marker != BED else "choose another --out"
+        otherwise = f"continue it with: fedbalancer resume {path}" if marker != BED else "choose another --out"
         raise RunFolderError(
             f"{path} already holds {KINDS[marker]}{status}; replace it with --overwrite, or {otherwise}"
         )
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder and those above it, or raise a `RunFolderError`."""
+    """Create the folder and its parents.
+
+    Raises:
+        RunFolderError: If the folder cannot be created.
+    """
     check_path_name(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunFolderError(f"{path} cannot be made: {error}; choose another --out") from error
+        raise RunFolderError(f"{path} cannot be created: {error}; choose another --out") from error
 
 
 def refuse_links(folder: Path, *names: str) -> None:
-    """Raise `RunFolderError` if one of these, or anything in one that is a folder, is a symbolic link: what is written
-    there would replace or remove something elsewhere, and we never make any. The folder itself may be one."""
+    """Refuse symbolic links, because writing through them would change files elsewhere. `folder` itself may be a link.
+
+    Args:
+        folder: The folder.
+        names: Files and folders in it; everything below these folders is checked too.
+
+    Raises:
+        RunFolderError: If there is a symbolic link.
+    """
     for name in names:
-        within = (Path(at, each) for at, folders, files in os.walk(folder / name) for each in folders + files)
+        within = (Path(parent, each) for parent, folders, files in os.walk(folder / name) for each in folders + files)
         for path in chain([folder / name], within):
             if path.is_symlink():
-                raise RunFolderError(f"{path} is a symbolic link to {os.readlink(path)}; put the thing itself there")
+                raise RunFolderError(f"{path} is a symbolic link to {os.readlink(path)}; replace it with its target")
 
 
 def refuse_links_of_run(path: Path) -> None:
-    """The same for all that a run writes."""
+    """Refuse symbolic links among the files that a run writes."""
     refuse_links(path, LOCK, CHECKPOINT, *RESULTS)
 
 
 def remove_run(path: Path) -> None:
-    """Remove our files but the manifest, which the caller replaces: at no time can a checkpoint of the old run be
-    taken for one of the new. Files of others stay."""
+    """Remove the files of a run except its manifest, which the caller then replaces.
+
+    In this order, a checkpoint of the old run can never be used for the new run. Other files are kept.
+    """
     checkpoint = path / CHECKPOINT
     if checkpoint.is_dir():
         shutil.rmtree(checkpoint)
@@ -129,7 +152,7 @@ def remove_run(path: Path) -> None:
 
 
 def drop_torn_line(file: Path) -> None:
-    """Cut off an unfinished last line, which a power cut may leave, so that the file is JSON lines throughout."""
+    """Remove an incomplete last line, which a power failure may leave."""
     if not file.exists():
         return
     data = file.read_bytes()
@@ -137,54 +160,63 @@ def drop_torn_line(file: Path) -> None:
         os.truncate(file, data.rfind(b"\n") + 1)
 
 
-def _is_trace(name: str) -> bool:
-    """Whether a file is what a process leaves that was killed before it wrote a manifest."""
+def _is_leftover(name: str) -> bool:
+    """Return whether a file is from a process that was killed before it wrote a manifest."""
     return name == LOCK or name.endswith(TEMPORARY_SUFFIX)
 
 
 SEAL, FILES = "sha256", "files"
-"""The fields of a manifest: the checksum of all the others, and checksums by the name of a file."""
+"""Fields of a manifest: the checksum of all other fields, and the checksums of files by name."""
 MAY_CHANGE = ("rounds", "budget_s", "target", "backend", "device")
-"""What of a spec another may be given to a run that goes on."""
+"""Fields of a spec that may differ when a run is resumed."""
 
 
 def add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content with its checksum."""
+    """Return the content with its checksum."""
     plain = {key: value for key, value in readable(dict(content)).items() if key != SEAL}
     return {**plain, SEAL: _digest(plain)}
 
 
 def is_unchanged(content: Mapping[str, Any]) -> bool:
-    """Whether a content that was sealed is still what it was; True of one that never was."""
+    """Return whether the content matches its checksum; True if it has none."""
     return SEAL not in content or content[SEAL] == add_checksum(content)[SEAL]
 
 
 def checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Of those files that are there."""
-    return {name: _of_file(folder / name) for name in names if (folder / name).is_file()}
+    """Return the checksums of the files that exist, by name."""
+    return {name: _hash_file(folder / name) for name in names if (folder / name).is_file()}
 
 
 def find_damaged_files(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """The files that are not as the manifest says they were when the run ended."""
-    known = manifest.get(FILES)
-    known = known if isinstance(known, Mapping) else {}
-    return [name for name, digest in known.items() if checksums(folder, [name]).get(name) != digest]
+    """Return the files that do not match their checksum in the manifest."""
+    files = manifest.get(FILES)
+    files = files if isinstance(files, Mapping) else {}
+    return [name for name, digest in files.items() if checksums(folder, [name]).get(name) != digest]
 
 
 def identity(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a run stays as it is for all its life, and a checkpoint therefore remembers."""
+    """Return the fields of a run's spec that may not change. A checkpoint stores them."""
     spec = manifest.get("spec")
     return {key: value for key, value in spec.items() if key not in MAY_CHANGE} if isinstance(spec, Mapping) else {}
 
 
-def check_identity(remembered: Mapping[str, Any], manifest: Mapping[str, Any], place: Path) -> None:
-    """Refuse to go on from the checkpoint of one run with the manifest of another."""
-    now = identity(manifest)
-    for key in remembered.keys() & now.keys():
-        if remembered[key] != now[key]:
+def check_identity(saved: Mapping[str, Any], manifest: Mapping[str, Any], path: Path) -> None:
+    """Check that a checkpoint belongs to the run of a manifest.
+
+    Args:
+        saved: Identity in the checkpoint.
+        manifest: The manifest.
+        path: Path of the manifest, for the error.
+
+    Raises:
+        RunFolderError: If the checkpoint belongs to another run.
+    """
+    current = identity(manifest)
+    for key in saved.keys() & current.keys():
+        if saved[key] != current[key]:
             raise RunFolderError(
-                f"{place} says {key} = {now[key]!r}, but its checkpoint is of a run with {remembered[key]!r}; put that "
-                "back, or start again with --overwrite"
+                f"{path} has {key} = {current[key]!r}, but its checkpoint has {saved[key]!r}; restore the value, or "
+                "start again with --overwrite"
             )
 
 
@@ -192,6 +224,6 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def _of_file(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,9 +1,9 @@
-"""A run folder: everything a run leaves behind, and all it needs to go on after it was killed.
+"""The folder of one run.
 
-    manifest.json  rounds.parquet  evals.parquet  clients.parquet  population.parquet  model.safetensors  log.jsonl
-    checkpoint/  privacy.parquet (where there is noise on what clients tell)
+    manifest.json  rounds.parquet  evals.parquet  clients.parquet  population.parquet  classes.parquet
+    privacy.parquet (methods with noise)  model.safetensors  log.jsonl  checkpoint/
 
-A run that is killed at any moment and resumed ends in the same bytes as one that was left alone.
+A run that is killed at any moment and resumed ends with the same bytes as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -50,21 +50,26 @@ from fedbalancer.store.contents import (
 )
 from fedbalancer.store.journal import Journal, open_journal
 from fedbalancer.store.recorder import Restored
-from fedbalancer.store.rows import RUN, ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow
-from fedbalancer.store.tables import RunTables, class_table, population_table, privacy_table
+from fedbalancer.store.rows import ClassRow, ClientRow, EvalRow, PopulationRow, PrivacyRow, RoundRow, RunColumns
+from fedbalancer.store.tables import RunTables, Table
 
 if TYPE_CHECKING:
     import polars as pl
 
 _SERVER, _ENGINE = "server.", "engine."
-"""How the names of the arrays in a checkpoint begin, by whose they are."""
+"""Prefixes of the names of arrays in a checkpoint."""
 _NOTES = "notes"
 
 
 class RunFolder:
-    """One run on disk, made by `create` or `open`; `close` it, or use it in a `with` statement.
+    """One run on the disk. Use `create` or `open` to get one, and close it or use it in a `with` statement.
 
-    A new run records and checkpoints at once; an opened one calls `restore` first.
+    A new run can record rows at once. An opened run must call `restore` first.
+
+    Args:
+        path: The folder.
+        manifest: Content of the manifest.
+        patience_s: Time to wait for another process that writes to the folder.
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any], patience_s: float = 0.0) -> None:
@@ -80,14 +85,22 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, manifest: Mapping[str, Any], overwrite: bool = False) -> RunFolder:
-        """A folder for a new run, with `manifest` and the status "running". Whatever stands at `path` stays, except
-        that `overwrite` replaces the files of an earlier run."""
+        """Create the folder of a new run, with the status "running".
+
+        Args:
+            path: The folder. Other files in it are kept.
+            manifest: Content of the manifest.
+            overwrite: Whether to replace the files of an earlier run.
+
+        Raises:
+            RunFolderError: If the folder may not be written.
+        """
         path = Path(path)
         check_free(path, overwrite)
         make_folder(path)
         folder = cls(path, {"format": FORMAT, **readable(dict(manifest))})
         try:
-            check_free(path, overwrite)  # again, now that we are alone: another process may have been faster
+            check_free(path, overwrite)  # again, under the lock: another process may have been faster
             remove_run(path)
             folder.update_manifest(status="running", why=None)
             folder._open_journal(0, None)
@@ -98,7 +111,12 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str, patience_s: float = 0.0) -> RunFolder:
-        """The run at `path`, to go on with it as soon as nobody else writes there, within `patience_s`."""
+        """Open the run at `path` to continue it.
+
+        Args:
+            path: The folder.
+            patience_s: Time to wait for another process that writes to the folder.
+        """
         path = Path(path)
         folder = cls(path, read_manifest(path), patience_s)
         clean_temporaries(path)
@@ -107,19 +125,19 @@ class RunFolder:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What `restore` found damaged and could do without."""
+        """Return one message per damaged checkpoint that `restore` skipped."""
         return tuple(self._checkpoints.warnings)
 
     def update_manifest(self, **fields: Any) -> None:
-        """Set fields of manifest.json, such as the status (running, done, failed or stopped) and why it is that."""
+        """Set fields of manifest.json, such as the status (running, done, failed or stopped) and its reason."""
         manifest = {**self.manifest, **fields}
-        if manifest.get("status") == "running":  # its files are about to change
+        if manifest.get("status") == "running":  # its files will change
             manifest.pop(FILES, None)
         self.manifest = add_checksum(manifest)
         write_json(self.path / MANIFEST, self.manifest)
 
     def log(self, event: str, **fields: Any) -> None:
-        """Add a line to log.jsonl, with the time in UTC."""
+        """Append a line to log.jsonl, with the time in UTC."""
         line = {"time": datetime.now(UTC).isoformat(), "event": event, **readable(fields)}
         with open(self.path / LOG, "ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
@@ -128,11 +146,16 @@ class RunFolder:
         self, row: RoundRow | None, evals: Sequence[EvalRow], clients: Sequence[ClientRow],
         notes: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """Keep the rows of one round, in memory and in the journal. A round may have no evaluation or several, and an
-        evaluation (such as one before training) no round. `notes` are plain values that the journal keeps beside
-        them; `restore` brings back those of the rounds it restores."""
+        """Record the rows of one round, in memory and in the journal.
+
+        Args:
+            row: The round. None for an evaluation before training.
+            evals: Evaluations after the round.
+            clients: The selected clients.
+            notes: Plain values that the journal stores with the rows; `restore` restores them in `self.notes`.
+        """
         entry = self._tables.entry(row, evals, clients)
-        self._opened().append(entry if notes is None else entry | {_NOTES: notes})
+        self._get_journal().append(entry if notes is None else entry | {_NOTES: notes})
         self._tables.add(entry)
 
     def checkpoint(
@@ -141,10 +164,15 @@ class RunFolder:
         engine_json: Mapping[str, Any] | None = None,
         engine_arrays: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        """Save all that is needed to go on from here: the server's state, what the engine remembers of the clients
-        (plain values and arrays), and the rows recorded so far."""
-        journal = self._opened()
-        journal.flush()  # first, because the checkpoint refers to it
+        """Save a checkpoint of the state and of the rows recorded so far.
+
+        Args:
+            state: The server's state.
+            engine_json: Plain values of the engine.
+            engine_arrays: Arrays of the engine.
+        """
+        journal = self._get_journal()
+        journal.flush()  # first, because the checkpoint stores its size
         server, server_arrays = encode_state(state)
         blob = {
             "journal": {"size": journal.size, "sha256": journal.sha256},
@@ -157,8 +185,17 @@ class RunFolder:
         self._checkpoints.save(state.round, blob, arrays)
 
     def restore(self, template: ServerState) -> Restored | None:
-        """What the last whole checkpoint saved, with the recorded rows cut back to it; None, and no rows, to start from
-        the beginning. `template` is the state that a new run of the same manifest would start with."""
+        """Restore the last valid checkpoint and the rows recorded up to it.
+
+        Args:
+            template: Initial state of a new run with the same manifest.
+
+        Returns:
+            The saved state and the values of the engine. None if there is no checkpoint: the run has to start again.
+
+        Raises:
+            RunFolderError: If all checkpoints are damaged or do not belong to this run.
+        """
         loaded = self._checkpoints.load_latest()
         for warning in self.warnings:
             self.log("checkpoint damaged", warning=warning)
@@ -167,79 +204,86 @@ class RunFolder:
             return None
         blob, arrays = loaded
         check_identity(blob.get("run", {}), self.manifest, self.path / MANIFEST)
-        state = decode_state(blob["server"], _under(_SERVER, arrays), template)
+        state = decode_state(blob["server"], _without_prefix(_SERVER, arrays), template)
         self._open_journal(**blob["journal"])
-        return state, from_jsonable(blob["engine"]), _under(_ENGINE, arrays)
+        return state, from_jsonable(blob["engine"]), _without_prefix(_ENGINE, arrays)
 
     @property
     def _run(self) -> dict[str, Any]:
-        """Which run the rows are of, for every file of them."""
-        task, method, seed = (self.manifest.get(name) for name in ("task", "method", "seed"))
-        name = task.get("name") if isinstance(task, Mapping) else task
-        return {"task": name, "method": method, "seed": seed}
+        """The values of the columns that name the run."""
+        values = {name: self.manifest.get(name) for name in RunColumns._fields}
+        return {name: value.get("name") if isinstance(value, Mapping) else value for name, value in values.items()}
 
     def frames(self) -> dict[str, pl.DataFrame]:
-        """The tables of all rows recorded so far, by name."""
+        """Return the tables of all rows recorded so far, by name."""
         return self._tables.frames()
 
     def write_tables(self) -> None:
-        """Write the three Parquet files from all rows recorded so far. Of an opened run that could not be restored
-        nothing is known yet, and the files stay as they are."""
+        """Write rounds.parquet, evals.parquet and clients.parquet.
+
+        Does nothing in an opened run that was not restored, because its rows are unknown.
+        """
         if self._journal is not None:
             for name, table in self._tables.by_name.items():
                 write_bytes(self.path / f"{name}.parquet", table.parquet(self._run))
 
     @property
     def has_population(self) -> bool:
-        """Whether population.parquet is there, from when the run first ended. A run that is carried on keeps it: its
-        budget ended there."""
+        """Return whether population.parquet exists, which is written when a run first ends."""
         return (self.path / POPULATION).is_file()
 
     def record_population(self, rows: Sequence[PopulationRow]) -> None:
-        """Write population.parquet, a row per client."""
-        write_bytes(self.path / POPULATION, population_table(rows).parquet(self._run))
+        """Write population.parquet, with one row per client."""
+        write_bytes(self.path / POPULATION, Table(PopulationRow, rows).parquet(self._run))
 
     def record_classes(self, rows: Sequence[ClassRow]) -> None:
-        """Write classes.parquet, a row per class; nothing where nobody counted."""
+        """Write classes.parquet, with one row per class; nothing without rows."""
         if rows:
-            write_bytes(self.path / CLASSES, class_table(rows).parquet(self._run))
+            write_bytes(self.path / CLASSES, Table(ClassRow, rows).parquet(self._run))
 
     def record_privacy(self, rows: Sequence[PrivacyRow]) -> None:
-        """Write privacy.parquet, a row per client."""
-        write_bytes(self.path / PRIVACY, privacy_table(rows).parquet(self._run))
+        """Write privacy.parquet, with one row per client."""
+        write_bytes(self.path / PRIVACY, Table(PrivacyRow, rows).parquet(self._run))
 
     def population(self) -> pl.DataFrame | None:
-        """The clients at the first end of the run; None before it."""
-        import polars as pl
+        """Return the clients at the end of the run; None before the end.
 
-        if not self.has_population:
-            return None
-        if POPULATION in find_damaged_files(self.path, self._as_opened):
+        Raises:
+            RunFolderError: If the file is damaged.
+        """
+        if self.has_population and POPULATION in find_damaged_files(self.path, self._as_opened):
             raise RunFolderError(
                 f"{self.path / POPULATION} is damaged: it does not match its checksum; use --overwrite"
             )
-        return pl.read_parquet(self.path / POPULATION, glob=False).drop(list(RUN), strict=False)
+        return self._read_table(POPULATION)
 
     def classes(self) -> pl.DataFrame | None:
-        """What was trained by class up to the first end of the run; None where nobody counted."""
-        return self._table(CLASSES)
+        """Return the trained samples by class; None if they were not counted."""
+        return self._read_table(CLASSES)
 
     def privacy(self) -> pl.DataFrame | None:
-        """What the clients gave away; None where nothing counts it."""
-        return self._table(PRIVACY)
+        """Return the privacy loss by client; None if it was not counted."""
+        return self._read_table(PRIVACY)
 
-    def _table(self, name: str) -> pl.DataFrame | None:
+    def _read_table(self, name: str) -> pl.DataFrame | None:
         import polars as pl
 
         if not (self.path / name).is_file():
             return None
-        return pl.read_parquet(self.path / name, glob=False).drop(list(RUN), strict=False)
+        return pl.read_parquet(self.path / name, glob=False).drop(RunColumns._fields, strict=False)
 
     def finish(
         self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None
     ) -> None:
-        """Write down how the run ended: the model where there are weights with a layout, the tables, the status."""
-        with nullcontext() if status == "done" else suppress(OSError):  # a bad end is noted even if the disk is full
+        """Write the tables, the status and the model of a run that ends.
+
+        Args:
+            status: "done", "failed" or "stopped".
+            why: Reason for the status.
+            weights: Weights of the model. None: no model is written.
+            layout: Layout of the weights.
+        """
+        with nullcontext() if status == "done" else suppress(OSError):  # a failure is recorded even on a full disk
             if weights is not None and layout:
                 write_bytes(self.path / MODEL, safetensors.numpy.save(layout.split(weights)))
             self.write_tables()
@@ -247,7 +291,7 @@ class RunFolder:
         self.log(status, why=why)
 
     def close(self) -> None:
-        """Close the files and let others write here; again is fine."""
+        """Close the files and release the lock. May be called more than once."""
         self._close_journal()
         self._lock.release()
 
@@ -269,11 +313,11 @@ class RunFolder:
             self._journal.close()
             self._journal = None
 
-    def _opened(self) -> Journal:
+    def _get_journal(self) -> Journal:
         if self._journal is None:
-            raise RuntimeError(f"{self.path} records nothing before restore() was called, nor after close()")
+            raise RuntimeError(f"{self.path} cannot record anything before restore() or after close()")
         return self._journal
 
 
-def _under(prefix: str, arrays: Arrays) -> Arrays:
+def _without_prefix(prefix: str, arrays: Arrays) -> Arrays:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

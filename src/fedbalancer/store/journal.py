@@ -22,10 +22,18 @@ JOURNAL = "journal.jsonl"
 
 
 class Journal:
-    """An open journal; use `open_journal` to make one. `size` is its length in bytes."""
+    """An open journal. Use `open_journal` to open one.
+
+    Args:
+        path: File of the journal.
+        prefix: Bytes to keep; the rest of the file is removed.
+
+    Attributes:
+        size: Length in bytes.
+    """
 
     def __init__(self, path: Path, prefix: bytes) -> None:
-        # Unbuffered: a forked worker must not hold, and later write, a copy of bytes that wait in a buffer.
+        # Unbuffered: otherwise a forked worker could write a copy of the buffer later.
         self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
         self._file.truncate(len(prefix))
         self._file.seek(len(prefix))
@@ -35,11 +43,11 @@ class Journal:
 
     @property
     def sha256(self) -> str:
-        """Checksum of the first `size` bytes."""
+        """Return the checksum of the first `size` bytes."""
         return self._hash.hexdigest()
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Add an entry of plain values; floats that are not finite survive."""
+        """Add an entry of plain values, which may include NaN and infinities."""
         line = dumps(entry).encode() + b"\n"
         rest = memoryview(line)
         while rest:
@@ -48,7 +56,7 @@ class Journal:
         self.size += len(line)
 
     def flush(self) -> None:
-        """Return when the disk has all entries; to be called before a checkpoint refers to `size`."""
+        """Wait until all entries are on the disk. Call this before a checkpoint stores `size`."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -57,9 +65,18 @@ class Journal:
 
 
 def open_journal(folder: Path, size: int, sha256: str | None = None) -> tuple[Journal, list[dict[str, Any]]]:
-    """The journal in `folder`, cut back to `size` bytes, and the entries in them. Makes an empty one if there is none.
+    """Open the journal in a folder and truncate it. Create an empty journal if there is none.
 
-    Raises `RunFolderError` if the journal is shorter than `size` or is not the one that has the checksum `sha256`.
+    Args:
+        folder: The folder.
+        size: Number of bytes to keep.
+        sha256: Expected checksum of these bytes. None: not checked.
+
+    Returns:
+        The journal and its entries.
+
+    Raises:
+        RunFolderError: If the journal is too short or damaged.
     """
     folder.mkdir(exist_ok=True)
     path = folder / JOURNAL
@@ -68,15 +85,15 @@ def open_journal(folder: Path, size: int, sha256: str | None = None) -> tuple[Jo
         sync_directory(folder)
     with open(path, "rb") as file:
         prefix = file.read(size)
-    entries = _entries(path, prefix, size, sha256)  # before `Journal` cuts anything off: what is damaged stays as it is
+    entries = _parse_entries(path, prefix, size, sha256)  # before `Journal` truncates: a damaged file is left unchanged
     return Journal(path, prefix), entries
 
 
-def _entries(path: Path, prefix: bytes, size: int, sha256: str | None) -> list[dict[str, Any]]:
+def _parse_entries(path: Path, prefix: bytes, size: int, sha256: str | None) -> list[dict[str, Any]]:
     if len(prefix) < size:
         raise RunFolderError(f"{path} has {len(prefix)} bytes, but its checkpoint needs {size}; use --overwrite")
     if prefix and not prefix.endswith(b"\n"):
-        raise RunFolderError(f"{path} has no end of a line at byte {size}, where its checkpoint ends; use --overwrite")
+        raise RunFolderError(f"{path} has no end of line at byte {size}, where its checkpoint ends; use --overwrite")
     if sha256 is not None and hashlib.sha256(prefix).hexdigest() != sha256:
         raise RunFolderError(f"{path} is damaged: it does not match its checksum; start again with --overwrite")
     try:
@@ -86,46 +103,52 @@ def _entries(path: Path, prefix: bytes, size: int, sha256: str | None) -> list[d
 
 
 TAIL_BYTES = 512
-"""By so many bytes before where it stopped a reader knows that the journal is still the one it has read."""
+"""Number of bytes before its position by which a reader recognises the journal."""
 
 
 def journal_path(folder: Path) -> Path:
-    """Where the run in a folder keeps its journal."""
+    """Return the path of the journal of the run in a folder."""
     return folder / CHECKPOINT / JOURNAL
 
 
 class JournalReader:
-    """Reads what was added since the last time. A journal that was cut back, as a resumed run does, or replaced by one
-    of a new run is read from its start."""
+    """Follows the journal of a run in another process.
+
+    The journal has every round at once; the tables on the disk are updated less often. A journal that was truncated by
+    a resumed run, or replaced by a new run, is read again from its start.
+
+    Args:
+        folder: Folder of the run.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = journal_path(folder)
         self._tables, self._read, self._tail = RunTables(), 0, b""
 
     def tables(self) -> RunTables | None:
-        """All rounds so far; None if there is no journal that can be read."""
+        """Return all rounds so far; None if the journal cannot be read."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(max(self._read - len(self._tail), 0))
                 if file.read(len(self._tail)) != self._tail:
-                    self._forget()
+                    self._reset()
                     file.seek(0)
                 data = file.read()
         except OSError:
-            self._forget()
+            self._reset()
             return None
-        return self._taken(data[: data.rfind(b"\n") + 1])  # the last line may be half written
+        return self._add_lines(data[: data.rfind(b"\n") + 1])  # the last line may be incomplete
 
-    def _taken(self, lines: bytes) -> RunTables | None:
+    def _add_lines(self, lines: bytes) -> RunTables | None:
         try:
             for line in lines.splitlines():
                 self._tables.add(loads(line))
         except (ValueError, KeyError, TypeError):
-            self._forget()
+            self._reset()
             return None
         self._read += len(lines)
         self._tail = (self._tail + lines)[-TAIL_BYTES:]
         return self._tables
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._tables, self._read, self._tail = RunTables(), 0, b""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedbalancer.client.summary import release_of
-from fedbalancer.core.contracts import Private, reactions, trait
+from fedbalancer.core.contracts import Private
 from fedbalancer.core.errors import BadSetting, MissingData
 from fedbalancer.core.settings import Settings
+from fedbalancer.core.wrapping import reactions
 from fedbalancer.methods.composition import Method
 from fedbalancer.privacy import Spending, composed, epsilon_of, spending_of
 from fedbalancer.server.server import STATEFUL_SLOTS
@@ -30,7 +31,7 @@ class Claim:
 
 def model_noise(method: Method) -> float | None:
     """The noise on the aggregated model, over its sensitivity to one client; None where there is none."""
-    noise = trait(method.server.aggregate, "model_noise_multiplier")
+    noise = method.server.aggregate.model_noise_multiplier
     return None if noise is None else float(noise)
 
 

@@ -1,59 +1,112 @@
-"""The rows of a run's tables: their columns, and how they are computed from a round."""
+"""The rows of a run's tables: their columns, and how they are computed from a round.
+
+Every column is declared once, as a field with its type, unit and meaning. The schema of the Parquet files, their
+metadata, `fedbalancer list columns`, docs/reference/columns.md and the report read these declarations.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import Annotated, NamedTuple, TypeAlias, get_args, get_type_hints
 
 from fedbalancer.core.sums import total
-from fedbalancer.core.types import ClientReport, Evaluation, FailedClient, Order, RoundResult, ServerState, Timings
+from fedbalancer.core.types import (
+    ClientReport,
+    Evaluation,
+    FailedClient,
+    Order,
+    RoundResult,
+    ServerState,
+    Summary,
+    Timings,
+)
 
 ROUNDS, SECONDS = "rounds", "seconds"
-"""What decided that a model was evaluated: that so many rounds were over, or that the clock came to a grid time."""
+"""Schedules of an evaluation: after a number of rounds, or at a time of the grid."""
+JOINED = "joined"
+"""Outcome of a client whose late report counts in this round."""
+LATE = "late"
+"""Outcome of a client that finished after the round had all the reports that it waits for."""
+
+
+class Column(NamedTuple):
+    """The declaration of a column, besides its name and type.
+
+    Args:
+        unit: Unit of the values; "" if they have none.
+        meaning: What the column holds, in one line.
+    """
+
+    unit: str
+    meaning: str
+
+
+_Round: TypeAlias = Annotated[int, Column("", "round number; the first round is 1")]
+_Client: TypeAlias = Annotated[str, Column("", "id of the client")]
+
+
+class RunColumns(NamedTuple):
+    """The last columns of every file, which name the run of a row. They are null if the run does not have them."""
+
+    task: Annotated[str | None, Column("", "name of the task")]
+    method: Annotated[str | None, Column("", "name of the method")]
+    seed: Annotated[int | None, Column("", "seed of the run")]
 
 
 class RoundRow(NamedTuple):
-    """A row of rounds.parquet. The ratios are those that the round was planned with. `device_s` are the seconds that
-    all devices of the cohort were busy, `sample_passes` the samples times epochs that they trained, both with what was
-    in vain; None in rounds that an older version recorded. `deadline_low_s` and `deadline_high_s` are dl and dh, where
-    the method has them; the losses are what clients released (see `Losses`). Those that were `seen` are of the samples
-    that were trained on, and known to a simulator alone."""
+    """A row of rounds.parquet: one round."""
 
-    round: int
-    start_s: float
-    end_s: float
-    deadline_s: float
-    loss_threshold: float
-    loss_threshold_ratio: float
-    deadline_ratio: float
-    selected: int
-    completed: int
-    samples: int
-    epochs: float
-    utility: float | None
-    down_bytes: int
-    up_bytes: int
-    device_s: float | None = None
-    sample_passes: float | None = None
-    deadline_low_s: float | None = None
-    deadline_high_s: float | None = None
-    loss_low: float | None = None
-    loss_mean: float | None = None
-    loss_high: float | None = None
-    seen_loss_p10: float | None = None
-    seen_loss_p50: float | None = None
-    seen_loss_p90: float | None = None
+    round: _Round
+    start_s: Annotated[float, Column("s", "clock at the start of the round")]
+    end_s: Annotated[float, Column("s", "clock at the end of the round")]
+    deadline_s: Annotated[float, Column("s", "deadline (ddl), counted from the start of the round; infinite: none")]
+    loss_threshold: Annotated[float, Column("loss", "loss threshold (lt): samples with a higher loss are preferred")]
+    loss_threshold_ratio: Annotated[
+        float, Column("0 to 1", "position of lt between the lowest and the highest loss (ltr) in the plan")
+    ]
+    deadline_ratio: Annotated[float, Column("0 to 1", "position of ddl between dl and dh (ddlr) in the plan")]
+    selected: Annotated[int, Column("clients", "clients selected for the round")]
+    completed: Annotated[int, Column("clients", "clients whose report counts in the round")]
+    samples: Annotated[int, Column("samples", "samples that the completed clients trained on")]
+    epochs: Annotated[float, Column("epochs", "mean number of epochs of the completed clients")]
+    utility: Annotated[float | None, Column("loss/s", "utility (U) that the ratio control compares; null: not used")]
+    down_bytes: Annotated[int, Column("bytes", "data sent to the selected clients")]
+    up_bytes: Annotated[int, Column("bytes", "data received from the selected clients")]
+    device_s: Annotated[
+        float | None, Column("s", "time that the selected devices worked, in total, including discarded work")
+    ] = None
+    sample_passes: Annotated[
+        float | None, Column("samples x epochs", "training of all selected clients, including discarded work")
+    ] = None
+    deadline_low_s: Annotated[float | None, Column("s", "shortest deadline (dl); null: the method has none")] = None
+    deadline_high_s: Annotated[float | None, Column("s", "longest deadline (dh); null: the method has none")] = None
+    loss_low: Annotated[float | None, Column("loss", "mean of the lowest losses that the clients reported")] = None
+    loss_mean: Annotated[float | None, Column("loss", "mean loss per sample that the clients reported")] = None
+    loss_high: Annotated[float | None, Column("loss", "mean of the highest losses that the clients reported")] = None
+    seen_loss_p10: Annotated[
+        float | None,
+        Column("loss", "10th percentile of the losses of trained samples; simulator only, not in private runs"),
+    ] = None
+    seen_loss_p50: Annotated[float | None, Column("loss", "median of the same losses")] = None
+    seen_loss_p90: Annotated[float | None, Column("loss", "90th percentile of the same losses")] = None
 
     @classmethod
     def from_round(
         cls, before: ServerState, after: ServerState, result: RoundResult,
         seen: tuple[float, float, float] | None = None,
     ) -> RoundRow:  # fmt: skip
-        """The row of the round that led from one state to the next; `seen` are percentiles of the losses of the samples
-        that were trained on, where somebody knows them."""
-        order, reports, losses = result.plan.order, result.reports, released_losses(result)
+        """Compute the row of a round.
+
+        Args:
+            before: The server's state before the round.
+            after: The server's state after the round.
+            result: What the engine reported.
+            seen: 10th, 50th and 90th percentile of the losses of trained samples. None if they are unknown.
+        """
+        order, reports, losses = result.plan.order, result.reports, summarize_losses(result)
         low_s, high_s = result.plan.deadline_bounds_s or (None, None)
+        p10, p50, p90 = seen or (None, None, None)
         return cls(
             round=order.round,
             start_s=before.clock_s,
@@ -69,74 +122,83 @@ class RoundRow(NamedTuple):
             utility=after.pace.utility,
             down_bytes=result.down_bytes,
             up_bytes=result.up_bytes,
-            device_s=device_s(result),
-            sample_passes=sample_passes(result),
+            device_s=sum_device_seconds(result),
+            sample_passes=count_sample_passes(result),
             deadline_low_s=low_s,
             deadline_high_s=high_s,
             loss_low=losses.low,
             loss_mean=losses.mean,
             loss_high=losses.high,
-            **dict(zip(("seen_loss_p10", "seen_loss_p50", "seen_loss_p90"), seen or (None,) * 3, strict=True)),
+            seen_loss_p10=p10,
+            seen_loss_p50=p50,
+            seen_loss_p90=p90,
         )
 
 
 class EvalRow(NamedTuple):
-    """A row of evals.parquet: the model that existed at `clock_s`, made by a round that began at `start_s`. By the
-    schedule "rounds" that is when the round ended, by "seconds" a time of the grid."""
+    """A row of evals.parquet: one evaluation of the model that existed at `clock_s`."""
 
-    round: int
-    start_s: float
-    clock_s: float
-    accuracy: float
-    loss: float
-    schedule: str = ROUNDS
+    round: Annotated[int, Column("", "rounds that the model has been trained for; 0: the initial model")]
+    start_s: Annotated[float, Column("s", "clock at the start of the round that produced the model")]
+    clock_s: Annotated[float, Column("s", "clock of the evaluation")]
+    accuracy: Annotated[float, Column("0 to 1", "share of test samples that are classified correctly")]
+    loss: Annotated[float, Column("loss", "mean loss on the test samples")]
+    schedule: Annotated[
+        str, Column("", "reason for the evaluation: rounds (every so many rounds) or seconds (a time of the grid)")
+    ] = ROUNDS
 
     @classmethod
     def from_evaluation(
         cls, state: ServerState, start_s: float, evaluation: Evaluation, at_s: float | None = None
     ) -> EvalRow:
-        """The row of an evaluation of the model in `state`; `at_s` is the time of the grid that asked for it."""
-        found = (evaluation.accuracy, evaluation.loss)
-        if at_s is None:
-            return cls(state.round, start_s, state.clock_s, *found)
-        return cls(state.round, start_s, at_s, *found, SECONDS)
+        """Return the row of an evaluation.
 
-
-JOINED = "joined"
-"""What became of a client whose report was late and counts in this round."""
+        Args:
+            state: The state with the evaluated model.
+            start_s: Clock at the start of the round that produced the model.
+            evaluation: Accuracy and loss.
+            at_s: Time of the grid that asked for the evaluation. None: it follows a round.
+        """
+        clock_s, schedule = (state.clock_s, ROUNDS) if at_s is None else (at_s, SECONDS)
+        return cls(state.round, start_s, clock_s, evaluation.accuracy, evaluation.loss, schedule)
 
 
 class ClientRow(NamedTuple):
-    """A row of clients.parquet: how a round went for one of the clients that were selected for it. One whose report
-    comes late has two where that counts: `under way` in its own round, without times, and `joined` in the round in
-    which its report came, with all of them. `why` says of a report that was not believed which field has which value,
-    and what the rule is; of others nothing."""
+    """A row of clients.parquet: one selected client in one round.
 
-    round: int
-    client: str
-    download_s: float
-    forward_s: float
-    train_s: float
-    upload_s: float
-    paused_s: float
-    epochs: float
-    samples: int
-    outcome: str
-    why: str = ""
+    A client whose late report counts has two rows: "under way", without times, in the round that selected it, and
+    "joined", with all times, in the round in which its report arrived.
+    """
+
+    round: _Round
+    client: _Client
+    download_s: Annotated[float, Column("s", "time to receive the model")]
+    forward_s: Annotated[float, Column("s", "time of the forward pass that measures the losses")]
+    train_s: Annotated[float, Column("s", "time of training")]
+    upload_s: Annotated[float, Column("s", "time to send the update")]
+    paused_s: Annotated[float, Column("s", "time that the device was not available")]
+    epochs: Annotated[float, Column("epochs", "trained epochs; the last may be partial")]
+    samples: Annotated[int, Column("samples", "samples selected for training")]
+    outcome: Annotated[
+        str, Column("", "completed, joined (a late report that counts in this round), or the reason for no report")
+    ]
+    why: Annotated[
+        str, Column("", "details: field, value and rule of a rejected report, or the error of a failed client app")
+    ] = ""
 
     @classmethod
     def from_round(cls, result: RoundResult) -> list[ClientRow]:
-        """The rows of a round, in order of client id."""
+        """Return the rows of a round, sorted by client id."""
         number = result.plan.order.round
         rows = [
-            cls._of(number, r.client, r.timings, r.epochs, r.summary.trained, JOINED if r.staleness else "completed")
+            cls._build(number, r.client, r.timings, r.epochs, r.summary.trained, JOINED if r.staleness else "completed")
             for r in result.reports
         ]
-        rows += [cls._of(number, m.client, m.timings, 0.0, m.samples, m.why, m.problem) for m in result.missing]
+        rows += [cls._build(number, m.client, m.timings, 0.0, m.samples, m.why, m.problem) for m in result.missing]
         return sorted(rows, key=lambda row: row.client)
 
     @classmethod
-    def _of(
+    def _build(
         cls, number: int, client: str, t: Timings, epochs: float, samples: int, outcome: str, why: str = ""
     ) -> ClientRow:
         times_s = (t.download_s, t.forward_s, t.train_s, t.upload_s, t.paused_s)
@@ -144,47 +206,62 @@ class ClientRow(NamedTuple):
 
 
 class PopulationRow(NamedTuple):
-    """A row of population.parquet: one client, and how well the model that existed at `clock_s` does on its own data
-    (None: not evaluated). `device` is its class, "" if that is not known."""
+    """A row of population.parquet: one client, and the accuracy of the model on its data."""
 
-    client: str
-    samples: int
-    device: str
-    clock_s: float
-    accuracy: float | None
+    client: _Client
+    samples: Annotated[int, Column("samples", "samples of the client")]
+    device: Annotated[str, Column("", "device class; empty: unknown")]
+    clock_s: Annotated[float, Column("s", "clock of the evaluated model")]
+    accuracy: Annotated[
+        float | None, Column("0 to 1", "accuracy of that model on the client's own data; null: not evaluated")
+    ]
 
 
 class ClassRow(NamedTuple):
-    """A row of classes.parquet: of one class, over all rounds up to `clock_s`, how many samples the clients that
-    trained held, and how many of them they trained on."""
+    """A row of classes.parquet: one class, counted over all rounds up to `clock_s`."""
 
-    label: int
-    held: int
-    trained: int
-    clock_s: float
+    label: Annotated[int, Column("", "number of the class in the data")]
+    held: Annotated[int, Column("samples", "samples of the class on the clients that trained, summed over rounds")]
+    trained: Annotated[int, Column("samples", "number of these that were trained on")]
+    clock_s: Annotated[float, Column("s", "clock at the end of the count")]
 
 
 class PrivacyRow(NamedTuple):
-    """A row of privacy.parquet: the releases of a client, and their epsilon for one `unit` (sample, loss or client) at
-    `delta`, of the metadata only. `model_epsilon` is that of the models for one client, and `whole_epsilon` of both
-    together for one `unit`; infinite unless noise is added to the model and no policy steers other clients by the
-    client's report. None where it could not be computed."""
+    """A row of privacy.parquet: the privacy loss of one client. An epsilon is None if it could not be computed."""
 
-    client: str
-    releases: int
-    epsilon: float | None
-    delta: float
-    unit: str
-    mechanism: str
-    model_epsilon: float | None = None
-    whole_epsilon: float | None = None
+    client: _Client
+    releases: Annotated[int, Column("", "number of times that the client reported losses")]
+    epsilon: Annotated[float | None, Column("epsilon", "privacy loss for one unit through the client's metadata")]
+    delta: Annotated[float, Column("delta", "delta of all epsilons")]
+    unit: Annotated[str, Column("", "what the noise hides: one sample, one loss or one client")]
+    mechanism: Annotated[str, Column("", "mechanism that adds the noise")]
+    model_epsilon: Annotated[
+        float | None,
+        Column(
+            "epsilon",
+            "privacy loss for one client through the models; infinite without noise, or if reports influence others",
+        ),
+    ] = None
+    whole_epsilon: Annotated[
+        float | None, Column("epsilon", "privacy loss for one unit through metadata and models together")
+    ] = None
 
 
 Row: TypeAlias = RoundRow | EvalRow | ClientRow | PopulationRow | ClassRow | PrivacyRow
 
+TABLES: Mapping[str, type[Row]] = {
+    "rounds": RoundRow,
+    "evals": EvalRow,
+    "clients": ClientRow,
+    "population": PopulationRow,
+    "classes": ClassRow,
+    "privacy": PrivacyRow,
+}
+"""The rows of every table, by the name of its file without `.parquet`."""
 
-def schema_of(kind: type[Row]) -> dict[str, type]:
-    """The columns of a table with their Python types, as polars takes them.
+
+def schema_of(kind: type[Row | RunColumns]) -> dict[str, type]:
+    """Return the columns of a table with their Python types, for polars.
 
     >>> schema_of(EvalRow)["accuracy"], schema_of(RoundRow)["utility"]
     (<class 'float'>, <class 'float'>)
@@ -193,7 +270,7 @@ def schema_of(kind: type[Row]) -> dict[str, type]:
 
 
 def nullable_in(kind: type[Row]) -> frozenset[str]:
-    """The columns in which a value may be missing.
+    """Return the columns in which a value may be missing.
 
     >>> sorted(nullable_in(RoundRow))[:3]
     ['deadline_high_s', 'deadline_low_s', 'device_s']
@@ -201,178 +278,95 @@ def nullable_in(kind: type[Row]) -> frozenset[str]:
     return frozenset(name for name, hint in get_type_hints(kind).items() if type(None) in get_args(hint))
 
 
-Glossary = Mapping[str, tuple[str, str]]
-"""By column: unit ("" where it has none) and meaning."""
+def columns_of(kind: type[Row]) -> dict[str, Column]:
+    """Return unit and meaning of the columns of a file, in their order.
 
-RUN: Glossary = {
-    "task": ("", "name of the task"),
-    "method": ("", "name of the method"),
-    "seed": ("", "seed of the run"),
-}
-"""The last columns of every file: which run a row is of."""
-
-_ROUND = {"round": ("", "number of the round; the first is 1")}
-_CLIENT = {"client": ("", "id of the client")}
-
-TABLES: Mapping[str, Glossary] = {
-    "rounds": {
-        **_ROUND,
-        "start_s": ("s", "simulated clock at the round's start"),
-        "end_s": ("s", "simulated clock at its end"),
-        "deadline_s": ("s", "deadline of the round (ddl), from its start; infinite if it waits"),
-        "loss_threshold": ("loss", "samples over it are preferred (lt)"),
-        "loss_threshold_ratio": ("0 to 1", "where lt lies between the lowest and the highest loss (ltr)"),
-        "deadline_ratio": ("0 to 1", "where ddl lies between dl and dh (ddlr)"),
-        "selected": ("clients", "clients of the cohort"),
-        "completed": ("clients", "clients whose report came in time"),
-        "samples": ("samples", "samples that the completed clients trained on"),
-        "epochs": ("epochs", "mean epochs of the completed clients"),
-        "utility": ("loss/s", "what the ratio control compares (U); null where there is none"),
-        "down_bytes": ("bytes", "sent to the cohort"),
-        "up_bytes": ("bytes", "received from it"),
-        "device_s": ("s", "seconds that all devices of the cohort were busy, those in vain included"),
-        "sample_passes": ("samples x epochs", "training of the whole cohort, that in vain included"),
-        "deadline_low_s": ("s", "dl, where the method has it"),
-        "deadline_high_s": ("s", "dh, where the method has it"),
-        "loss_low": ("loss", "lowest loss that clients released"),
-        "loss_mean": ("loss", "mean loss that clients released"),
-        "loss_high": ("loss", "highest loss that clients released"),
-        "seen_loss_p10": (
-            "loss",
-            "10th percentile of the losses of samples as they were trained on; simulator only, not of private runs",
-        ),
-        "seen_loss_p50": ("loss", "their median"),
-        "seen_loss_p90": ("loss", "their 90th percentile"),
-        **RUN,
-    },
-    "evals": {
-        "round": ("", "rounds that the evaluated model has behind it; 0 is the first model"),
-        "start_s": ("s", "simulated clock at the start of the round that made the model"),
-        "clock_s": ("s", "simulated clock of the evaluation"),
-        "accuracy": ("0 to 1", "share of the test samples that are classified rightly"),
-        "loss": ("loss", "mean loss on the test samples"),
-        "schedule": ("", "why it was evaluated: rounds (so many were over) or seconds (a time of the grid)"),
-        **RUN,
-    },
-    "clients": {
-        **_ROUND,
-        **_CLIENT,
-        "download_s": ("s", "seconds to receive the model"),
-        "forward_s": ("s", "seconds of the pass that makes the loss list"),
-        "train_s": ("s", "seconds of training"),
-        "upload_s": ("s", "seconds to send the update"),
-        "paused_s": ("s", "seconds in which the device was not available"),
-        "epochs": ("epochs", "epochs trained, of which the last may be partial"),
-        "samples": ("samples", "samples selected for training"),
-        "outcome": ("", "completed, joined (late, in the round in which it came), or why there is no report"),
-        "why": ("", "of a rejected report: the field, its value and the rule; of a client whose app failed: its error"),
-        **RUN,
-    },
-    "population": {
-        **_CLIENT,
-        "samples": ("samples", "samples that the client holds"),
-        "device": ("", "class of its device"),
-        "clock_s": ("s", "simulated clock of the evaluated model"),
-        "accuracy": ("0 to 1", "of that model on the client's own data; null: not evaluated"),
-        **RUN,
-    },
-    "classes": {
-        "label": ("", "the class, as the data number it"),
-        "held": ("samples", "samples of it that clients held when they trained, summed over all their rounds"),
-        "trained": ("samples", "of these, the samples that they trained on"),
-        "clock_s": ("s", "simulated clock up to which was counted"),
-        **RUN,
-    },
-    "privacy": {
-        **_CLIENT,
-        "releases": ("", "how often it told of its losses"),
-        "epsilon": ("epsilon", "privacy loss of its metadata for one unit"),
-        "delta": ("delta", "of all epsilons"),
-        "unit": ("", "what is hidden: one sample, loss or client"),
-        "mechanism": ("", "how noise is added"),
-        "model_epsilon": (
-            "epsilon",
-            "privacy loss by the models for one client; infinite without noise, or where reports steer others",
-        ),
-        "whole_epsilon": ("epsilon", "of both together for one unit"),
-        **RUN,
-    },
-}
-"""By the name of the file, in the order of its columns."""
+    >>> columns_of(EvalRow)["clock_s"]
+    Column(unit='s', meaning='clock of the evaluation')
+    """
+    hints = get_type_hints(kind, include_extras=True) | get_type_hints(RunColumns, include_extras=True)
+    return {name: next(part for part in get_args(hint) if isinstance(part, Column)) for name, hint in hints.items()}
 
 
-def markdown() -> str:
-    """The text of docs/reference/columns.md."""
+def columns_page() -> str:
+    """Return the text of docs/reference/columns.md."""
     parts = [
         "# Columns",
-        "Every column of a run folder's tables with its unit. `fedbalancer list columns` prints the same, and each "
-        "file has it in its own metadata:",
+        "The columns of a run folder's tables. The clock counts seconds since the start of the run: simulated seconds "
+        "in the simulator, real seconds with Flower.",
+        "`fedbalancer list columns` prints the same tables, and every file explains its columns in its metadata:",
         '    json.loads(polars.read_parquet_metadata("rounds.parquet")["fedbalancer.columns"])["deadline_s"]',
-        "All rows of all runs, with their task, method and seed:",
+        "Every row names its task, method and seed, so the rows of many runs can be read at once:",
         '    polars.read_parquet("runs/compare-watch/**/rounds.parquet")',
     ]
-    for table, columns in TABLES.items():
-        rows = [f"| `{name}` | {unit} | {meaning} |" for name, (unit, meaning) in columns.items()]
+    for table, kind in TABLES.items():
+        rows = [f"| `{name}` | {unit} | {meaning} |" for name, (unit, meaning) in columns_of(kind).items()]
         parts += [f"## {table}.parquet", "\n".join(["| column | unit | meaning |", "|:--|:--|:--|", *rows])]
     return "\n\n".join(parts) + "\n"
 
 
-LATE = "late"
-"""Why a client is missing that finished after the quorum was full."""
-
-
-def device_s(result: RoundResult) -> float:
-    """Seconds that all devices of the cohort were busy: download, forward pass, training and upload."""
-    made_it = total(_busy_s(report) for report in result.reports)
-    deadline_s = result.plan.order.deadline_s
-    return made_it + total(
-        _busy_s(each) if each.why == LATE else min(_busy_s(each), deadline_s) for each in result.missing
-    )
-
-
-def sample_passes(result: RoundResult) -> float:
-    """Samples times epochs, trained by all of the cohort."""
-    order = result.plan.order
-    made_it = total(_an_epoch(report.summary.trained, order) * max(report.epochs, 1.0) for report in result.reports)
-    return made_it + total(_wasted(missing, order) for missing in result.missing)
-
-
-def _busy_s(client: ClientReport | FailedClient) -> float:
-    """Without the time in which the device was not available."""
-    spent = client.timings
-    return spent.download_s + spent.forward_s + spent.train_s + spent.upload_s
-
-
-def _an_epoch(samples: int, order: Order) -> int:
-    """Samples that one epoch trains. Of a client that trained less than one epoch, `samples` are those it saw."""
-    return samples if order.epoch_batches is None else min(samples, order.epoch_batches * order.batch_size)
-
-
-def _wasted(missing: FailedClient, order: Order) -> float:
-    """Sample passes of a client that did not make it: those that it had time for."""
-    spent = missing.timings
-    if spent.train_s <= 0:
-        return 0.0
-    left_s = order.deadline_s - spent.download_s - spent.forward_s
-    share = 1.0 if missing.why == LATE else min(max(left_s / spent.train_s, 0.0), 1.0)
-    return share * order.epochs * _an_epoch(missing.samples, order)
-
-
 class Losses(NamedTuple):
-    """The mean of the lowest losses that the clients released, the mean loss of their samples, and the mean of the
-    highest; None where nobody released any."""
+    """The losses that the clients of a round reported; None if no client reported any.
+
+    Args:
+        low: Mean of the clients' lowest losses.
+        mean: Mean loss per sample.
+        high: Mean of the clients' highest losses.
+    """
 
     low: float | None = None
     mean: float | None = None
     high: float | None = None
 
 
-def released_losses(result: RoundResult) -> Losses:
-    """Of the reports that arrived; noise that was added for privacy is in them."""
-    told = [report.summary for report in result.reports if report.summary.loss_count > 0]
-    if not told:
+def summarize_losses(result: RoundResult) -> Losses:
+    """Summarize the losses in the reports of a round, including any noise that was added for privacy."""
+    summaries: list[Summary] = [report.summary for report in result.reports if report.summary.loss_count > 0]
+    if not summaries:
         return Losses()
-    low = math.fsum(each.loss_low for each in told) / len(told)
-    high = math.fsum(each.loss_high for each in told) / len(told)
-    mean = math.fsum(each.loss_sum for each in told) / math.fsum(each.loss_count for each in told)
+    low = math.fsum(each.loss_low for each in summaries) / len(summaries)
+    high = math.fsum(each.loss_high for each in summaries) / len(summaries)
+    mean = math.fsum(each.loss_sum for each in summaries) / math.fsum(each.loss_count for each in summaries)
     return Losses(*(value if math.isfinite(value) else None for value in (low, mean, high)))
+
+
+def sum_device_seconds(result: RoundResult) -> float:
+    """Return the time that all selected devices spent on download, forward pass, training and upload.
+
+    A client that misses the deadline works until the deadline. A client that is late for the quorum still sends its
+    update.
+    """
+    completed = total(_busy_s(report) for report in result.reports)
+    deadline_s = result.plan.order.deadline_s
+    return completed + total(
+        _busy_s(each) if each.why == LATE else min(_busy_s(each), deadline_s) for each in result.missing
+    )
+
+
+def count_sample_passes(result: RoundResult) -> float:
+    """Return samples times epochs, trained by all selected clients."""
+    order = result.plan.order
+    completed = total(
+        _samples_per_epoch(report.summary.trained, order) * max(report.epochs, 1.0) for report in result.reports
+    )
+    return completed + total(_discarded_passes(missing, order) for missing in result.missing)
+
+
+def _busy_s(client: ClientReport | FailedClient) -> float:
+    """Return the working time, without the time that the device was not available."""
+    spent = client.timings
+    return spent.download_s + spent.forward_s + spent.train_s + spent.upload_s
+
+
+def _samples_per_epoch(samples: int, order: Order) -> int:
+    return samples if order.epoch_batches is None else min(samples, order.epoch_batches * order.batch_size)
+
+
+def _discarded_passes(missing: FailedClient, order: Order) -> float:
+    """Return the sample passes that a client without a report had time for."""
+    spent = missing.timings
+    if spent.train_s <= 0:
+        return 0.0
+    left_s = order.deadline_s - spent.download_s - spent.forward_s
+    share = 1.0 if missing.why == LATE else min(max(left_s / spent.train_s, 0.0), 1.0)
+    return share * order.epochs * _samples_per_epoch(missing.samples, order)

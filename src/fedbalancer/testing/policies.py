@@ -1,27 +1,41 @@
-"""check_policy(): the contract that any policy must pass, the user's own included."""
+"""check_policy(): the contract that every policy must fulfil, custom policies included."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from typing import Any
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import SLOTS, Policy
 from fedbalancer.core.errors import UnknownName
-from fedbalancer.methods.slots import SLOTS, lacking, needed
+from fedbalancer.core.wrapping import questions
+from fedbalancer.methods.slots import base_advice
 from fedbalancer.testing.checked import Checked, PolicyError
 from fedbalancer.testing.client_promises import CLIENT_PROMISES
 from fedbalancer.testing.server_promises import SERVER_PROMISES
 
 PROMISES = {**SERVER_PROMISES, **CLIENT_PROMISES}
-"""What each slot promises, as a function that raises `PolicyError` where a policy does not keep it."""
+"""A check for every slot; it raises `PolicyError` if a policy breaks the contract."""
+SIMILAR = 0.85
+"""Similarity of two names (0 to 1) from which on one is taken for a misspelling of the other."""
 
 
 def check_policy(policy: Any, slot: str | None = None) -> str:
-    """Try a policy on small made-up states; returns the slot that it was tried in.
+    """Check a policy on small made-up runs.
 
-    Every policy has its slot's methods, is deterministic, changes neither its arguments nor itself, draws from no
-    global generator, and survives deep copies and pickling. What a slot promises beyond this is said in `protocols`.
-    The slot is found by the policy's methods where it is not given. A broken promise raises `PolicyError`.
+    Every policy derives from the base class of its slot, is deterministic, changes neither its arguments nor itself,
+    draws from no global generator, and can be copied and pickled. `fedbalancer.core.contracts` documents what each slot
+    requires in addition.
+
+    Args:
+        policy: The policy to check.
+        slot: The slot to check it for. Default: the slot whose base class it derives from.
+
+    Returns:
+        The slot.
+
+    Raises:
+        PolicyError: If the policy breaks the contract.
 
     >>> from fedbalancer.server.deadline import FixedDeadline
     >>> check_policy(FixedDeadline(1.5))
@@ -31,37 +45,51 @@ def check_policy(policy: Any, slot: str | None = None) -> str:
         raise UnknownName("slot", slot, SLOTS)
     if inspect.isclass(policy):
         raise PolicyError(f"{policy.__name__} is a class; give a policy made from it, as in {policy.__name__}()")
-    slot = slot if slot is not None else _slot_of(policy)
-    _check_methods(policy, slot)
+    slot = _find_slot(policy) if slot is None else slot
+    if not isinstance(policy, SLOTS[slot]):
+        raise PolicyError(f"{type(policy).__name__} is not a policy for {slot}: {base_advice(slot, policy)}")
+    _check_answers(policy, slot)
+    _check_names(policy, slot)
     PROMISES[slot](Checked.of(policy))
     return slot
 
 
-def _slot_of(policy: Any) -> str:
-    """The one slot whose methods the policy has. Every server policy has those of a pace, so that comes last."""
-    fitting = [slot for slot in SLOTS if all(callable(getattr(policy, name, None)) for name in needed(slot))]
-    fitting = [slot for slot in fitting if slot != "pace"] or fitting
-    who = type(policy).__name__
-    if fitting == ["pace"] and type(policy).observe is Stateless.observe:
-        fitting = []  # what it has of a pace is only what all others have of one too
+def _find_slot(policy: Any) -> str:
+    """Return the slot whose base class the policy derives from."""
+    fitting = [slot for slot, base in SLOTS.items() if isinstance(policy, base)]
     if len(fitting) == 1:
         return fitting[0]
+    who = type(policy).__name__
     if fitting:
         raise PolicyError(f"{who} fits several slots: {', '.join(fitting)}; say which with slot=")
-    needs = "; ".join(f"{slot}: {', '.join(needed(slot))}" for slot in SLOTS)
-    raise PolicyError(
-        f"{who} has the methods of no slot ({needs}); fedbalancer.core.contracts.Stateless brings init, observe"
-    )
+    bases = ", ".join(f"{base.__name__} ({slot})" for slot, base in SLOTS.items())
+    raise PolicyError(f"{who} must derive from a base class of {Policy.__module__}: {bases}")
 
 
-def _check_methods(policy: Any, slot: str) -> None:
+def _check_answers(policy: Any, slot: str) -> None:
+    """Methods must take the declared arguments; a property must not be a method."""
     who = type(policy).__name__
-    for name in needed(slot):
-        found = getattr(policy, name, None)
-        if not callable(found):
-            raise PolicyError(f"{who} is no policy for {slot}; {lacking(slot, policy)}")
-        parameters = list(inspect.signature(getattr(SLOTS[slot], name)).parameters)[1:]
+    for name, declared in questions(SLOTS[slot]).items():
+        answer = getattr(policy, name)
+        if isinstance(declared, property):
+            if callable(answer):
+                raise PolicyError(f"{who}.{name} must be a value or a property, not a method")
+            continue
+        parameters = list(inspect.signature(declared).parameters)[1:]
         try:
-            inspect.signature(found).bind(*parameters)
+            inspect.signature(answer).bind(*parameters)
         except TypeError:
             raise PolicyError(f"{who}.{name}() must take ({', '.join(parameters)})") from None
+
+
+def _check_names(policy: Any, slot: str) -> None:
+    """Refuse an attribute that looks like a misspelt question: nobody would ever ask it."""
+    declared = questions(SLOTS[slot])
+    for name in sorted({*dir(type(policy)), *getattr(policy, "__dict__", ())} - declared.keys()):
+        if name.startswith("_"):
+            continue
+        if similar := difflib.get_close_matches(name, declared, n=1, cutoff=SIMILAR):
+            raise PolicyError(
+                f"{type(policy).__name__}.{name} is never used; did you mean {similar[0]}, which "
+                f"{SLOTS[slot].__name__} declares?"
+            )

@@ -20,11 +20,11 @@ from flwr.app import Context, Message, RecordDict
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.types import Order
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord
-from fedbalancer.flower.messages import ARRAYS, CONFIG, METRICS, OURS, Instruction, ModelLayout
+from fedbalancer.flower.messages import ARRAYS, CONFIG, FEDBALANCER, METRICS, Instruction, ModelLayout
 from fedbalancer.paper.testbed.client import EmulatedPhone, order_name
 from fedbalancer.paper.testbed.phones import Phone, RecordedPhones
 from fedbalancer.paper.testbed.plan import BedPlan
-from fedbalancer.paper.testbed.server import BedOverheads
+from fedbalancer.paper.testbed.server import BedTransportTimes
 from fedbalancer.training.open_model import FileTrainer
 from fedbalancer.training.trainer import TorchTrainer
 
@@ -64,7 +64,7 @@ def order_to(
     policies = emulated.plan.method(method).client.to_json() or ""
     told = Instruction(emulated.client, order, budget_s, 0, 0.5, "run", method, policies)
     arrays: ArrayRecord = layout.record(trainer.initial_weights(0))
-    content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({}), OURS: told.record()})
+    content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({}), FEDBALANCER: told.record()})
     message = Message(content, 2, "train", ttl=1000.0)
     context = Context(
         run_id=1, node_id=2, node_config={"client-id": emulated.client}, state=RecordDict(), run_config={}
@@ -109,7 +109,7 @@ def test_a_phone_that_cannot_finish_says_so_and_trains_nothing(tmp_path: Path, m
     message, context = order_to(emulated, "fedavg+1t", 15.0)
     reply = emulated.train(message, context)
     assert ARRAYS not in reply.content.array_records
-    assert reply.content.config_records[OURS]["outcome"] == "stopped"
+    assert reply.content.config_records[FEDBALANCER]["outcome"] == "stopped"
 
 
 def test_the_update_is_the_simulators_own(tmp_path: Path) -> None:
@@ -127,10 +127,10 @@ def test_the_update_is_the_simulators_own(tmp_path: Path) -> None:
 
 
 def test_a_bed_expects_the_mean_of_the_last_ways_and_lets_whole_trainings_try() -> None:
-    hopeful, fitting, filling = (BedOverheads(work) for work in (AllOrNothing(), WholeEpochs(), WholeBatches()))
+    hopeful, fitting, filling = (BedTransportTimes(work) for work in (AllOrNothing(), WholeEpochs(), WholeBatches()))
     for seconds in (4.0, 8.0):
-        for overheads in (hopeful, fitting, filling):
-            overheads.measured("a", seconds)
+        for transport in (hopeful, fitting, filling):
+            transport.add_order("a", seconds)
     assert fitting.expected_s("a") == 6.0
     assert fitting.budget_s("a", 1, 20.0) == 14.0
     assert hopeful.budget_s("a", 1, 20.0) == 20.0
@@ -148,7 +148,7 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
 def test_a_phone_with_litert_does_what_one_with_torch_does(tmp_path: Path) -> None:
     """The same samples selected by the same threshold, the same update, on the phone's own clock."""
     pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
-    file = Path(__file__).parents[2] / "client" / "small.tflite"
+    file = Path(__file__).parents[2] / "training" / "small.tflite"
     found = []
     for runtime in ("torch", "litert"):
         plan = BedPlan.make(

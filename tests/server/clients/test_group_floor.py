@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedbalancer as fb
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import ClientSelector
 from fedbalancer.core.types import IndexArray, Ledger, ServerState, Setup
 from fedbalancer.server.clients import GroupFloor, Uniform
 from fedbalancer.server.clients.group_floor import speed_groups
 from fedbalancer.testing import check_policy
 
 
-class Fastest(Stateless):
+class Fastest(ClientSelector):
     """Takes the fastest, always."""
 
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.core.contracts import Availability
 from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.interfaces import Availability
 from fedbalancer.simulation.devices import AlwaysOn, Traces
 
 

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedbalancer.core.contracts import Availability, DeviceModel
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
+from fedbalancer.core.interfaces import Availability, DeviceModel
 from fedbalancer.core.randomness import client_keys
 from fedbalancer.simulation.devices import (
     CLASS_WEIGHTS,

@@ -9,11 +9,12 @@ import numpy as np
 from fedbalancer.client.compress.elias_fano import decode_positions, encode_positions, positions_bytes
 from fedbalancer.client.compress.random_subset import kept, require_share
 from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
+from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.types import Layout, Weights
 
 
 @dataclass(frozen=True)
-class GradientDropping:
+class GradientDropping(Compressor):
     """Of the update plus what was kept back before, the `share` of greatest magnitude travels and the rest is kept
     back: sent + kept = update + kept before, exactly. (A. F. Aji and K. Heafield, "Sparse Communication for Distributed
     Gradient Descent", EMNLP 2017; dropping 99 % is theirs.)

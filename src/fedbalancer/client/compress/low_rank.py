@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
+from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import IndexArray, Layout, Weights
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(Compressor):
     """H = A B with A, of `rank` columns, random from the seed, fresh for every client and round; only B travels.
     (J. Konecny et al., "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 2.)
 

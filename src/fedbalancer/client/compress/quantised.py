@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedbalancer.client.compress.random_subset import drawn_share, kept, require_share
 from fedbalancer.client.compress.rotation import rotate, rotate_back
 from fedbalancer.client.compress.wire import bounded, from_wire, packed, packed_bytes, require_bytes, unpacked, wire
+from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Layout, Weights
@@ -18,7 +19,7 @@ _ENDS_BYTES = 8
 
 
 @dataclass(frozen=True)
-class Quantised:
+class Quantised(Compressor):
     """Every value of a tensor becomes one of 2^bits levels, equally spaced from the tensor's least value to its
     greatest: one of its two neighbours, the nearer the likelier, so that the mean is the value itself. (J. Konecny et
     al., "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 3.)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
+from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Layout, Weights
@@ -53,7 +54,7 @@ def drawn_share(size: int, share: float, rng: np.random.Generator) -> NDArray[np
 
 
 @dataclass(frozen=True)
-class RandomMask:
+class RandomMask(Compressor):
     """A random `share` of the update's values, fresh for every client and round; the others are 0. (J. Konecny et al.,
     "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 2.)
 
@@ -83,7 +84,7 @@ class RandomMask:
 
 
 @dataclass(frozen=True)
-class Subsample:
+class Subsample(Compressor):
     """k random values of d, times d / k; the others are 0. The mean over seeds is the update itself, the mean squared
     error (d / k - 1) times its squared length. (J. Konecny et al., "Federated Learning: Strategies for Improving
     Communication Efficiency", 2016, section 3.)

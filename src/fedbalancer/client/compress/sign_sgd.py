@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.client.compress.wire import packed, packed_bytes, require_bytes, unpacked
+from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Layout, Weights
 
 
 @dataclass(frozen=True)
-class SignSGD:
+class SignSGD(Compressor):
     """One bit per parameter: whether it went up or down. (J. Bernstein et al., "signSGD: Compressed Optimisation for
     Non-Convex Problems", ICML 2018, with majority vote.)
 
@@ -27,7 +28,7 @@ class SignSGD:
 
     def refuses(self, method: Any) -> str | None:
         """Votes need an aggregator that counts them."""
-        if getattr(method.aggregate, "counts_votes", False):
+        if method.aggregate.counts_votes:
             return None
         return f"SignSGD sends votes, which need the MajorityVote aggregator, not {type(method.aggregate).__name__}"
 

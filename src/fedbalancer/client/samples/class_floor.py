@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedbalancer.client.samples.threshold import OverThreshold, draw_groups, selected_count
+from fedbalancer.core.contracts import SampleSelector
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import FloatArray, IndexArray, Order
+from fedbalancer.core.wrapping import Wrapping
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class ClassFloor(OverThreshold):
     floor keeps them in; by the loss alone with a floor of 0, like a draw from all samples with 1. Labels stay
     where they are: whoever carries a client gives them to `of_labels`. Without, there is one class.
     """
+
+    needs_labels: ClassVar[bool] = True
 
     floor: float = 0.5
 
@@ -44,14 +48,11 @@ class ClassFloor(OverThreshold):
 
 
 @dataclass(frozen=True, eq=False)
-class OfLabels:
+class OfLabels(Wrapping, SampleSelector):
     """A `ClassFloor` on a client that knows its labels."""
 
-    rule: ClassFloor
+    inner: ClassFloor
     labels: np.ndarray[Any, np.dtype[Any]]
-
-    def cap(self, sizes: IndexArray) -> int | None:
-        return self.rule.cap(sizes)
 
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
@@ -63,11 +64,11 @@ class OfLabels:
             return np.arange(size)
         kept = self._floors(wanted, size, rng)
         rest = np.setdiff1d(np.arange(size), kept)
-        chosen = draw_groups(losses[rest], order, max(wanted - len(kept), 0), self.rule.p, rng)
+        chosen = draw_groups(losses[rest], order, max(wanted - len(kept), 0), self.inner.p, rng)
         return np.sort(np.concatenate([kept, rest[chosen]]))
 
     def _floors(self, wanted: int, size: int, rng: np.random.Generator) -> IndexArray:
         """Of every class as many as its floor, uniformly."""
-        share = self.rule.floor * wanted / size
+        share = self.inner.floor * wanted / size
         groups = [np.flatnonzero(self.labels == label) for label in np.unique(self.labels)]
         return np.concatenate([rng.choice(group, math.ceil(share * len(group)), replace=False) for group in groups])

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, Private, SampleSelector
 from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
 @dataclass(frozen=True)
-class HighestLoss:
+class HighestLoss(SampleSelector):
     """Clients with more samples than the `percentile` of all client sizes train that many, those with the highest
     stored loss; the others train all. Big clients need one forward pass when first selected."""
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedbalancer.core.contracts import SampleSelector
 from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
@@ -53,7 +54,7 @@ def draw_groups(losses: FloatArray, order: Order, wanted: int, p: float, rng: np
 
 
 @dataclass(frozen=True)
-class OverThreshold:
+class OverThreshold(SampleSelector):
     """Everything if it fits the deadline; otherwise L = max(S, |OT|) samples, L p of them at or above the threshold
     (OT), the others below (UT), uniformly without replacement, and never fewer than one.
 
@@ -66,9 +67,6 @@ class OverThreshold:
     """The server may estimate the number of selected samples from the share of losses over the threshold."""
 
     p: float = 1.0
-
-    def cap(self, sizes: IndexArray) -> int | None:
-        return None
 
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator

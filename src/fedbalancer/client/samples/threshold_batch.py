@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.client.samples.threshold import draw_groups
-from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, Private, SampleSelector
 from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
 @dataclass(frozen=True)
-class OverThresholdBatch:
+class OverThresholdBatch(SampleSelector):
     """B E samples, a share p of them at or above the threshold (OT) and the others below (UT), drawn as Algorithm 1
     draws them; smaller clients use all they have. With the method's `epoch_batches=1` every local epoch trains one
     batch of them.
@@ -30,9 +30,6 @@ class OverThresholdBatch:
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     p: float = 1.0
-
-    def cap(self, sizes: IndexArray) -> int | None:
-        return None
 
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator

@@ -6,7 +6,7 @@ from fedbalancer.client.summary.fraction_tracker import FractionTracker
 from fedbalancer.client.summary.gaussian import LossStatistics
 from fedbalancer.client.summary.histogram import Histogram
 from fedbalancer.client.summary.noise import system_generator
-from fedbalancer.client.summary.release import Release, forward_pass_every_round, release_of
+from fedbalancer.client.summary.release import forward_pass_every_round, release_of
 from fedbalancer.client.summary.secagg_histogram import SecAggHistogram
 from fedbalancer.client.summary.silent import Silent
 
@@ -15,7 +15,6 @@ __all__ = [
     "Histogram",
     "LossStatistics",
     "LossesBySteps",
-    "Release",
     "SecAggHistogram",
     "Silent",
     "coarse",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,9 @@ class LossesBySteps(LossStatistics):
     No epsilon follows from it, since what a sample does to the losses of those trained after it has no bound; so a
     `loss_clip`, which is there for one, is refused.
     """
+
+    releases_steps: ClassVar[bool] = True
+    releases_numbers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fedbalancer.core.types import ClientReport, Summary
 
 
@@ -41,20 +39,12 @@ def with_estimates(
     far as it enrolled with them, times the share over the threshold in all noisy summaries of the round together if
     samples are selected by it. It uses what was released only, so it costs no privacy."""
     summary = policies.summary
-    by_threshold = getattr(policies.samples, "by_threshold", False)
-    over_share = getattr(summary, "over_share", _over_share)
-    share = min(max(over_share([report.summary for report in reports]), 0.0), 1.0) if by_threshold else 1.0
-    counts_all = getattr(summary, "sums_all_losses", False)
+    over_share = summary.over_share([report.summary for report in reports]) if policies.samples.by_threshold else 1.0
+    share = min(max(over_share, 0.0), 1.0)
 
     def estimated(report: ClientReport) -> ClientReport:
         size = size_of(report.client)
         told = replace(report.summary, trained=max(round(share * size), 1), estimated=True)
-        return replace(report, summary=replace(told, loss_count=float(size)) if counts_all else told)
+        return replace(report, summary=replace(told, loss_count=float(size)) if summary.sums_all_losses else told)
 
     return tuple(map(estimated, reports))
-
-
-def _over_share(summaries: Sequence[Summary]) -> float:
-    """The share of all samples of a round that is over the threshold; 1 where nothing is known of it."""
-    over, counted = np.sum([(each.over_count, each.loss_count) for each in summaries], axis=0)
-    return float(over / counted) if counted > 0 else 1.0

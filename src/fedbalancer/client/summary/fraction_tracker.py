@@ -11,15 +11,15 @@ import numpy as np
 
 from fedbalancer.client.summary.histogram import EPSILON_8_OVER_140
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
-from fedbalancer.client.summary.release import Release
-from fedbalancer.core.types import FloatArray, IndexArray, Order, Summary
+from fedbalancer.core.contracts import Summarizer
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
 
 STEP = 2.0**-10
 """Shares are told in multiples of this."""
 
 
 @dataclass(frozen=True)
-class FractionTracker:
+class FractionTracker(Summarizer):
     """The share of a client's losses at or above the threshold, in multiples of 1/1024, plus N(0, `noise_multiplier`)
     rounded to the same.
 
@@ -34,6 +34,7 @@ class FractionTracker:
 
     releases_losses: ClassVar[bool] = False
     releases_fraction: ClassVar[bool] = True
+    releases_numbers: ClassVar[bool] = True
     of_received_model: ClassVar[bool] = True
 
     noise_multiplier: float = EPSILON_8_OVER_140
@@ -70,6 +71,6 @@ class FractionTracker:
 
     def refuses(self, method: Any) -> str | None:
         """Whether nobody would listen."""
-        if not getattr(method.threshold, "needs_fractions", False):
+        if not method.threshold.needs_fractions:
             return "FractionTracker releases a share that only the threshold policy TrackedThreshold reads"
         return None

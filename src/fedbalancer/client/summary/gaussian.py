@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
-from fedbalancer.client.summary.release import Release
-from fedbalancer.core.types import FloatArray, IndexArray, Order, Summary
+from fedbalancer.core.contracts import Summarizer
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
 
 LOSS_STEP = 2.0**-10
 """Private losses are multiples of this,"""
@@ -21,7 +21,7 @@ MOST_CLIP = 100.0
 
 
 @dataclass(frozen=True)
-class LossStatistics:
+class LossStatistics(Summarizer):
     """LLow (minimum) and LHigh (80th percentile) of the whole list, the loss sum of the selected samples, and count and
     sum of squares over OT; each plus N(0, `noise_factor`), so that no exact statistic of losses leaves the client.
 
@@ -61,11 +61,6 @@ class LossStatistics:
     def sums_all_losses(self) -> bool:
         """Whether the statistics are over the whole list of losses, so that one sample moves them by little."""
         return self.utility_samples == "all" and self.over_samples == "known"
-
-    @property
-    def is_private(self) -> bool:
-        """Whether an epsilon follows from the noise."""
-        return self.noise_factor > 0 and self.loss_clip is not None and self.sums_all_losses
 
     @property
     def of_received_model(self) -> bool:

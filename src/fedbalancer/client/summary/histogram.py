@@ -14,15 +14,15 @@ import numpy as np
 
 from fedbalancer.client.summary import bins as of_bins
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
-from fedbalancer.client.summary.release import Release
-from fedbalancer.core.types import FloatArray, IndexArray, Order, Summary
+from fedbalancer.core.contracts import Summarizer
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
 
 EPSILON_8_OVER_140 = 7.11
 """The noise multiplier with which 140 releases stay within epsilon 8 at delta 1e-5."""
 
 
 @dataclass(frozen=True)
-class Histogram:
+class Histogram(Summarizer):
     """Losses clipped to [0, `clip`] and counted in `bins` bins, each plus N(0, `noise_multiplier`) rounded to a whole
     number.
 
@@ -40,6 +40,7 @@ class Histogram:
 
     of_received_model: ClassVar[bool] = True
     """With a forward pass in every round the losses are those of the model received, not of the training."""
+    releases_numbers: ClassVar[bool] = True
 
     noise_multiplier: float = EPSILON_8_OVER_140
     clip: float = 5.0

@@ -11,8 +11,7 @@ import numpy as np
 
 from fedbalancer.client.summary import bins as of_bins
 from fedbalancer.client.summary.histogram import Histogram
-from fedbalancer.client.summary.release import Release
-from fedbalancer.core.types import Order, Summary
+from fedbalancer.core.types import Order, Release, Summary
 
 LEAST_DEVIATION = 0.5
 """The smallest deviation of one client's share of the noise."""
@@ -63,6 +62,6 @@ class SecAggHistogram(Histogram):
 
     def refuses(self, method: Any) -> str | None:
         """Whether the method steers by what is told of single clients."""
-        if getattr(method.aggregate, "needs_losses", False):
+        if method.aggregate.needs_losses:
             return f"{type(method.aggregate).__name__} weighs clients by their losses, of which only the sum is known"
         return None

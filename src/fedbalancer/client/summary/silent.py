@@ -7,12 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.client.summary.release import NOTHING_TOLD, Release
-from fedbalancer.core.types import FloatArray, IndexArray, Order, Summary
+from fedbalancer.client.summary.release import NOTHING_TOLD
+from fedbalancer.core.contracts import Summarizer
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
 
 
 @dataclass(frozen=True)
-class Silent:
+class Silent(Summarizer):
     """How many samples were trained and how long a batch took; of the losses nothing, not even with noise. Methods
     that steer by losses are refused beside it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from fedbalancer.core.types.arrays import Weights
 from fedbalancer.core.types.plan import RoundPlan
@@ -43,6 +44,24 @@ class Summary:
     @property
     def loss_mean(self) -> float:
         return self.loss_sum / self.loss_count if self.loss_count else math.nan
+
+
+@dataclass(frozen=True)
+class Release:
+    """What one report reveals about losses, in the terms of a privacy accountant.
+
+    Args:
+        mechanism: Name of the mechanism.
+        noise_multiplier: Standard deviation of the Gaussian noise divided by its L2 sensitivity. 0: nothing is hidden;
+            infinite: nothing is released.
+        unit: What may differ between two data sets that must look alike. "client": all of a client's data. "sample":
+            one sample, added or removed. "loss": one entry of the loss list; this is weaker, because a sample that was
+            trained also changes the losses of the samples trained after it, which no bound covers.
+    """
+
+    mechanism: str
+    noise_multiplier: float
+    unit: Literal["sample", "loss", "client"] = "loss"
 
 
 @dataclass(frozen=True)
@@ -99,7 +118,8 @@ class RoundResult:
     """All that an engine may tell the server. Reports and missing are in order of client id; `seconds` is the
     duration from the send to the close, `window_s` what the selection of clients took before it, `down_bytes` and
     `up_bytes` what was sent to the clients and what they sent, late updates included. `under_way` are the clients,
-    in order of id, whose reports of this round or earlier ones are still to come, and will count."""
+    in order of id, whose reports of this round or earlier ones are still to come, and will count. `validated` is
+    whether every report has been checked (`server.report_check`): an engine for real clients checks on arrival."""
 
     plan: RoundPlan
     reports: tuple[ClientReport, ...]
@@ -109,6 +129,7 @@ class RoundResult:
     down_bytes: int = 0
     up_bytes: int = 0
     under_way: tuple[str, ...] = ()
+    validated: bool = False
 
     @property
     def ran_out_of_time(self) -> bool:

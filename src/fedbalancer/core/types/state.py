@@ -25,7 +25,6 @@ class Setup:
         clip_norm: Largest norm of an update. None: not clipped.
         forward_pass_every_round: Whether each client starts each round with a forward pass over all its data.
         loss_noise: Standard deviation of the noise on loss statistics. None: unknown.
-        clock_slack_s: Largest error of a client's clock, in seconds.
         stops_in_epoch: Whether a client may report a partial epoch when its deadline passes.
         most_weight: Upper bound on a client's weight, as a multiple of the round's median weight. None: no bound.
     """
@@ -41,7 +40,6 @@ class Setup:
     clip_norm: float | None = None
     forward_pass_every_round: bool = False
     loss_noise: float | None = None
-    clock_slack_s: float = 0.0
     stops_in_epoch: bool = False
     most_weight: float | None = None
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.contracts import Executor
 from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.interfaces import Executor
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import Weights

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedbalancer.client.samples import HighestLoss
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import ClientSelector
 from fedbalancer.core.types import IndexArray, Ledger, RoundResult, ServerState, Setup, batches_per_epoch
 from fedbalancer.methods.table import method
 from fedbalancer.paper.golden.format import (
@@ -182,7 +182,7 @@ def _count_epochs(result: RoundResult, batch_s: dict[str, float]) -> dict[str, f
 
 
 @dataclass(frozen=True)
-class RecordedClients(Stateless):
+class RecordedClients(ClientSelector):
     """Selects the recorded clients: a cohort per round, from round 1 on."""
 
     cohorts: tuple[tuple[str, ...], ...]

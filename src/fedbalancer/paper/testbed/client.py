@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from numpy.typing import ArrayLike
 
-from fedbalancer.core.contracts import DeviceModel, Draw
+from fedbalancer.core.interfaces import DeviceModel, Draw
 from fedbalancer.core.types import ClientWork, FloatArray, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced, introduce
 from fedbalancer.flower.compat import ClientApp, Context, Message

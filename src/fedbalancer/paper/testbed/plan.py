@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.core.contracts import DeviceModel
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.files import write_json
+from fedbalancer.core.interfaces import DeviceModel
 from fedbalancer.core.settings import Settings
 from fedbalancer.data import Task, load_task
 from fedbalancer.experiments.simulation import resolve_spec

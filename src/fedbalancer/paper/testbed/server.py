@@ -16,12 +16,12 @@ from fedbalancer.core.processes import one_thread_here
 from fedbalancer.core.types import Ledger, RoundResult, ServerState
 from fedbalancer.flower.compat import ArrayRecord, Context, Grid, MetricRecord
 from fedbalancer.flower.grid_engine import Waiting
-from fedbalancer.flower.ledger import LEAST_SHARE, Overheads
-from fedbalancer.flower.mailbox import Arrival, Letter, Mailbox, Sent
+from fedbalancer.flower.ledger import LEAST_SHARE, TransportTimes
+from fedbalancer.flower.mailbox import Mailbox, OutgoingMessage, ReceivedReply, SentMessage
 from fedbalancer.flower.messages import TRAIN, ModelLayout
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.reading import question
-from fedbalancer.flower.recorder import RunRecorder, ending
+from fedbalancer.flower.recorder import RunRecorder, ending_status
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
 from fedbalancer.flower.wire import ReplyLimit
@@ -36,7 +36,7 @@ times out, until a lost greeting is repeated, and until the server checks althou
 stays busy until it replies."""
 
 
-class BedOverheads(Overheads):
+class BedTransportTimes(TransportTimes):
     """A phone's time budget: the deadline minus the mean of its last transfers.
 
     If only complete trainings count, a phone tries until the deadline, as in the paper. A phone that trains as many
@@ -76,7 +76,7 @@ class BedMailbox(Mailbox):
         super().__init__(grid, limit, clock)
         self.plan, self.bed = plan, plan.clock()
 
-    def send(self, kind: str, letters: Sequence[Letter], round: int, ttl_s: float) -> list[Sent]:
+    def send(self, kind: str, letters: Sequence[OutgoingMessage], round: int, ttl_s: float) -> list[SentMessage]:
         if kind == TRAIN:
             self.bed.hold(*(order_name(round, letter.client) for letter in letters))
         went = super().send(kind, letters, round, ttl_s)
@@ -85,7 +85,7 @@ class BedMailbox(Mailbox):
                 wake(self.plan.wakeups / phone)
         return went
 
-    def poll(self, patience_s: float) -> list[Arrival]:
+    def poll(self, patience_s: float) -> list[ReceivedReply]:
         arrivals = super().poll(patience_s)
         self.bed.keep([SERVER, *(order_name(sent.round, sent.client) for sent in self.waiting(TRAIN))])
         return arrivals
@@ -117,9 +117,9 @@ class BedNodes(Nodes):
         super().__init__(*given, **options)
         self.network_s = network_s
 
-    def take(self, arrival: Arrival) -> None:
-        super().take(arrival)
-        for client in [client for client, node in self.node_of.items() if node == arrival.sent.node]:
+    def handle_greeting(self, received: ReceivedReply) -> None:
+        super().handle_greeting(received)
+        for client in [client for client, node in self.node_of.items() if node == received.sent.node]:
             self.greetings[client] = replace(self.greetings[client], network_s=self.network_s(client))
 
 
@@ -132,11 +132,11 @@ class BedRun(Run):
     budget_s, target, extend = math.inf, math.nan, 1.0
     accuracy = best = 0.0
 
-    def _keep(self, before: ServerState, result: RoundResult, first: Ledger) -> None:
+    def _record_round(self, before: ServerState, result: RoundResult, first: Ledger) -> None:
         clock_s = self.state.clock_s
         if clock_s >= self.budget_s and (not self.best < self.target or clock_s >= self.extend * self.budget_s):
             self.num_rounds = self.state.round
-        super()._keep(before, result, first)
+        super()._record_round(before, result, first)
         self.best = max(self.best, self.accuracy)
 
 
@@ -155,9 +155,9 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run_recorded(run: BedRun, record: RunRecorder) -> None:
     try:
-        run.go(record)
+        run.run_rounds(record)
     except BaseException as error:
-        record.close(*ending(error), run.saved, run.layout.layout)
+        record.close(*ending_status(error), run.saved, run.layout.layout)
         raise
     record.close("done", None, run.model(run.state), run.layout.layout)
 
@@ -191,12 +191,12 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
     run.budget_s, run.target, run.extend = budget_s or math.inf, target or math.nan, plan.extend
     engine = run.engine
     engine.mailbox = BedMailbox(plan, grid, ReplyLimit.of(layout), waiting.clock)
-    engine.overheads = BedOverheads(strategy.method.client.work)
+    engine.transport = BedTransportTimes(strategy.method.client.work)
     asked = question(run.key, settings.batch_size, settings.latency_samples)
     size, devices = plan.loaded.model_bytes or trainer.layout.wire_bytes, plan.devices()
     engine.nodes = BedNodes(
         lambda client: devices.expected_network_s(client, size, size), engine.mailbox, asked, waiting.clock,
-        engine.say, hello_s=HELLO_S * plan.speed, again_s=AGAIN_S * plan.speed,
+        engine.log_event, hello_s=HELLO_S * plan.speed, again_s=AGAIN_S * plan.speed,
     )  # fmt: skip
     return run
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import mean_update
 
@@ -35,7 +36,7 @@ def stepped(state: ServerState, moments: Moments, eta: float, tau: float) -> Wei
 
 
 @dataclass(frozen=True)
-class FedAdam:
+class FedAdam(Aggregator):
     """m = b1 m + (1 - b1) D, v = b2 v + (1 - b2) D^2, x += eta' m / (sqrt(v) + tau), with D the mean update.
 
     Departures, both as in Flower: v starts at 0 (in the paper at least at tau^2), and eta' = eta sqrt(1 - b2^(r + 1)) /
@@ -63,7 +64,7 @@ class FedAdam:
 
 
 @dataclass(frozen=True)
-class FedYogi:
+class FedYogi(Aggregator):
     """m = b1 m + (1 - b1) D, v -= (1 - b2) D^2 sign(v - D^2), x += eta m / (sqrt(v) + tau), with D the mean update.
 
     Departure, as in Flower: v starts at 0.
@@ -89,7 +90,7 @@ class FedYogi:
 
 
 @dataclass(frozen=True)
-class FedAdagrad:
+class FedAdagrad(Aggregator):
     """v += D^2, x += eta D / (sqrt(v) + tau), with D the mean update.
 
     Without momentum (the paper's beta_1 = 0), as in its experiments. Departure, as in Flower: v starts at 0.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from fedbalancer.core.contracts import Aggregator, Wrapping
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.server.aggregate.mean import WeightedMean, in_order, mean_update
 from fedbalancer.server.loss_increase_ratio import loss_increase_ratio
 
@@ -29,7 +30,7 @@ class ClippedState:
 
 
 @dataclass(frozen=True)
-class ClippedAround(Wrapping):
+class ClippedAround(Wrapping, Aggregator):
     """Ours, for `+robust`: centred clipping (Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust
     Optimization", ICML 2021) before another aggregation. Every update is drawn towards the last step until it is no
     further from it than the median update is, and no client weighs more than `most_weight` times the median client;
@@ -40,8 +41,6 @@ class ClippedAround(Wrapping):
     before is the centre, where the paper keeps momentum. An update longer than `most_norm` times what was usual in this
     and the last rounds is not clipped but named and left out (`cohort_faults`), and its sender sits out.
     """
-
-    slot: ClassVar[str] = "aggregate"
 
     inner: Aggregator = field(default_factory=WeightedMean)
     most_norm: float = 10.0
@@ -59,7 +58,7 @@ class ClippedAround(Wrapping):
 
     def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
         """Updates that are far longer than usual, and what the wrapped policy finds."""
-        found = dict(super().cohort_faults(state, reports))
+        found = dict(self.inner.cohort_faults(self.unwrapped(state), reports))
         norms = {report.client: _norm(report.update) for report in reports}
         usual = [*state.aggregate.norms, *([float(np.median(list(norms.values())))] if len(norms) >= ENOUGH else [])]
         most = self.most_norm * float(np.median(usual)) if usual else np.inf

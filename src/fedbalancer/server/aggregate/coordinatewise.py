@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import in_order
 
 
 @dataclass(frozen=True)
-class Median(Stateless):
+class Median(Aggregator):
     """Every parameter moves by the median of the clients' moves."""
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
@@ -23,7 +23,7 @@ class Median(Stateless):
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Stateless):
+class TrimmedMean(Aggregator):
     """Of every parameter's moves the lowest and the highest int(beta n) are left out; the mean of the others counts."""
 
     beta: float = 0.2

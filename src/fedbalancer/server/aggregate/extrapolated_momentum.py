@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.fedexp import extrapolation
 from fedbalancer.server.aggregate.mean import mean_update
@@ -14,7 +15,7 @@ from fedbalancer.server.aggregate.momentum import Velocity
 
 
 @dataclass(frozen=True)
-class ExtrapolatedMomentum:
+class ExtrapolatedMomentum(Aggregator):
     """Ours: v = beta v + eta D, x += v, with D the mean update and eta FedExP's extrapolation. Short rounds bring
     short, noisy updates: momentum carries them over rounds, and where clients disagree their mean is not taken for so
     little."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import in_order, mean_update
 
@@ -29,7 +29,7 @@ def extrapolation(reports: Sequence[ClientReport], mean: FloatArray) -> float:
 
 
 @dataclass(frozen=True)
-class FedExP(Stateless):
+class FedExP(Aggregator):
     """x += eta D, with D the mean update and eta its extrapolation (Jhunjhunwala, Wang and Joshi, "FedExP: Speeding Up
     Federated Averaging via Extrapolation", ICLR 2023). No parameter.
 

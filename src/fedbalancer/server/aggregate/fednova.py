@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.sums import total
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights, batches_per_epoch
 from fedbalancer.server.aggregate.mean import mean_update
@@ -21,7 +21,7 @@ def local_steps(setup: Setup, report: ClientReport) -> float:
 
 
 @dataclass(frozen=True)
-class FedNova(Stateless):
+class FedNova(Aggregator):
     """x += (sum p t) (sum p D / t), with p the clients' weights and t their local steps (Wang et al., "Tackling the
     Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020): who does more steps no
     longer pulls harder for it. Its normalisation for plain local SGD; a proximal term is not taken into account."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import in_order, mean_update
 
 
 @dataclass(frozen=True)
-class Krum(Stateless):
+class Krum(Aggregator):
     """Of n updates, each is scored by the sum of its squared distances to its n - f - 2 nearest ones (at least one),
     where f is a share `malicious` of n; the `keep` lowest scores are averaged: 1 for Krum, more for Multi-Krum.
 

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import in_order
 
 
 @dataclass(frozen=True)
-class MajorityVote(Stateless):
+class MajorityVote(Aggregator):
     """Every parameter moves by one fixed step in the direction that most clients voted for; where as many voted for
     either it stays. Every client has one vote (Bernstein et al., "signSGD with Majority Vote is Communication
     Efficient and Fault Tolerant", ICLR 2019).

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.sums import total as total_of
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 
@@ -39,7 +39,7 @@ def in_order(reports: Sequence[ClientReport]) -> list[ClientReport]:
 
 
 @dataclass(frozen=True)
-class WeightedMean(Stateless):
+class WeightedMean(Aggregator):
     """Weights plus the mean update of the successful clients, each weighted by its trained samples."""
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:

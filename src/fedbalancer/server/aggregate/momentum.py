@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import mean_update
 
@@ -19,7 +20,7 @@ class Velocity:
 
 
 @dataclass(frozen=True)
-class ServerMomentum:
+class ServerMomentum(Aggregator):
     """v = beta v + D, x += eta v, with D the mean update (Hsu et al., "Measuring the Effects of Non-Identical Data
     Distribution for Federated Visual Classification", 2019)."""
 

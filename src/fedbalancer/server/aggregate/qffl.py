@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import Stateless
+from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import in_order
 
@@ -17,7 +17,7 @@ LEAST_LOSS = 1e-10
 
 
 @dataclass(frozen=True)
-class QFFL(Stateless):
+class QFFL(Aggregator):
     """q-FedAvg: with L = 1 / learning rate the estimate of the Lipschitz constant, and g = L (w - w_k),
 
         Delta_k = F_k^q g,   h_k = q F_k^(q - 1) |g|^2 + L F_k^q,   w <- w - sum Delta_k / sum h_k.

@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import LOSSES, Private, Stateless
+from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import IndexArray, ServerState, Setup
 from fedbalancer.server.clients.draws import in_proportion
 
 
 @dataclass(frozen=True)
-class ByLoss(Stateless):
+class ByLoss(ClientSelector):
     """Ours: every client may come in every round, the likelier the higher its mean loss and the more samples it has (by
     their square root, as Oort's utility grows). One never heard of counts with the highest loss.
 

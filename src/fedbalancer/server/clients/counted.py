@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from fedbalancer.core.contracts import ClientSelector, Wrapping
+from fedbalancer.core.contracts import ClientSelector
 from fedbalancer.core.types import CountArray, Ledger, RoundResult, ServerState, Setup
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.server.clients.over_threshold import OverThresholdUtility
 
 
@@ -25,11 +26,9 @@ class CountedState:
 
 
 @dataclass(frozen=True)
-class Counted(Wrapping):
+class Counted(Wrapping, ClientSelector):
     """What all policies share that leave the choice to another one, and step in by how often clients were chosen,
     whether they reported or not."""
-
-    slot: ClassVar[str] = "clients"
 
     inner: ClientSelector = field(default_factory=OverThresholdUtility)
 

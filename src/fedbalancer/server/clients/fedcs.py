@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, ClientSelector, Private
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import IndexArray, ServerState, Setup
 from fedbalancer.server.clients.draws import smallest
@@ -15,7 +15,7 @@ from fedbalancer.server.expected import expected_s
 
 
 @dataclass(frozen=True)
-class FedCS(Stateless):
+class FedCS(ClientSelector):
     """`candidates` K random clients tell what time they will need (the paper's resource request); the K fastest of them
     take part.
 

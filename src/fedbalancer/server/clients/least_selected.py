@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, ClientSelector, Private
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import CountArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.clients.draws import smallest
@@ -21,7 +21,7 @@ class LeastSelectedState:
 
 
 @dataclass(frozen=True)
-class LeastSelected:
+class LeastSelected(ClientSelector):
     """K of those that were selected least often, at random among equals (Abdelmoniem et al., "REFL: Resource-Efficient
     Federated Learning", EuroSys 2023, Intelligent Participant Selection).
 

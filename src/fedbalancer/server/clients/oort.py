@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
 from fedbalancer.server.clients import pacer, selection
@@ -28,7 +28,7 @@ class OortState:
 
 
 @dataclass(frozen=True)
-class Oort:
+class Oort(ClientSelector):
     """int(`overcommit` K) clients are invited, of whom the first K reports count (`FirstReports`).
 
     Score of a client heard before: statistical utility |B| sqrt(mean squared loss) of what it trained last, clipped at

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
 from fedbalancer.server.clients import selection
@@ -24,7 +24,7 @@ class OverThresholdState:
 
 
 @dataclass(frozen=True)
-class OverThresholdUtility:
+class OverThresholdUtility(ClientSelector):
     """StatUtil(i) = |OT| sqrt(sum of squared losses in OT / |OT|), inside Oort's exploit-and-explore exploration.
 
     Score of a client that has succeeded before: utility clipped at the `clip` quantile, scaled to [0, 1], plus

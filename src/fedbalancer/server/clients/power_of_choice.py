@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.clients.draws import in_proportion, smallest
@@ -22,7 +22,7 @@ class PowerOfChoiceState:
 
 
 @dataclass(frozen=True)
-class PowerOfChoice:
+class PowerOfChoice(ClientSelector):
     """d = `candidates` K clients are drawn without replacement in proportion to their data; the K of them with the
     highest local loss take part.
 

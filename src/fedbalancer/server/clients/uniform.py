@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, ClientSelector, Private
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import IndexArray, ServerState, Setup
 
 
 @dataclass(frozen=True)
-class Uniform(Stateless):
+class Uniform(ClientSelector):
     """K clients without replacement (FedAvg, Prox, SampleSelection). Methods that share it meet the same cohorts
     under the same seed, so that their difference is not one of luck."""
 

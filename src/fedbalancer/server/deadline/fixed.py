@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
 from fedbalancer.core.types import IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.expected import mean_completion_s, whole_seconds
 
@@ -18,7 +18,7 @@ class FixedState:
 
 
 @dataclass(frozen=True)
-class FixedDeadline:
+class FixedDeadline(DeadlinePolicy):
     """`multiple` times T, where T is the mean expected completion time over all training clients; cut to whole seconds
     after the multiplication. The round ends early when everybody has reported."""
 

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
 from fedbalancer.core.types import IndexArray, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import completion_s
 
 
 @dataclass(frozen=True)
-class KthFastest(Stateless):
+class KthFastest(DeadlinePolicy):
     """The time that the k-th fastest of n selected clients is expected to take for its transfer and `epochs` epochs
     over all its data, with k a `share` of n (Zhang et al., "TimelyFL: Heterogeneity-aware Asynchronous Federated
     Learning with Adaptive Partial Training", CVPR workshops 2023). Clients fit their work to it: faster ones do more

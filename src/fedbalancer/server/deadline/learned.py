@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, DeadlinePolicy, Private
 from fedbalancer.core.types import STEP_BINS, FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.deadline.useful import UsefulState, UsefulWork
 
@@ -57,7 +57,7 @@ def middles(counts: FloatArray, batch_size: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class LearnedWork:
+class LearnedWork(DeadlinePolicy):
     """Ours: `UsefulWork` with a power that nobody has to choose. Clients tell with what loss they met samples for the
     first time after so many local steps (`LossesBySteps`): the fall of it is what further steps were worth to samples
     that they were not made with. Each client is compared with itself only, so it does not matter that slow phones get
@@ -75,7 +75,7 @@ class LearnedWork:
 
     def refuses(self, method: Any) -> str | None:
         """It has to be told of single steps."""
-        if hasattr(method.summary, "by_steps"):
+        if method.summary.releases_steps:
             return None
         return "LearnedWork learns from how losses fall while clients train, which takes summary=LossesBySteps"
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private, Wrapping
+from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
 from fedbalancer.core.types import (
     FORWARD_PASS_EPOCHS,
     RECENT_COUNTS,
@@ -21,6 +21,7 @@ from fedbalancer.core.types import (
     Timings,
     batches_per_epoch,
 )
+from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.server.deadline.peak import PeakDeadline
 from fedbalancer.server.expected import completion_s
 
@@ -43,7 +44,7 @@ class LimitedState:
 
 
 @dataclass(frozen=True)
-class LimitedDeadline(Wrapping):
+class LimitedDeadline(Wrapping, DeadlinePolicy):
     """Ours, for `+robust`: limits the deadline of another policy and feeds that policy measured times.
 
     The deadline is long enough for a share `floor` of the cohort to finish one epoch, and changes by at most the factor
@@ -55,7 +56,6 @@ class LimitedDeadline(Wrapping):
     long for an epoch. The batch latencies from before its first report are where the estimate starts.
     """
 
-    slot: ClassVar[str] = "deadline"
     own_reactions: ClassVar[frozenset[Private]] = NOTHING
 
     inner: DeadlinePolicy = field(default_factory=PeakDeadline)
@@ -68,11 +68,6 @@ class LimitedDeadline(Wrapping):
 
     def init(self, setup: Setup) -> LimitedState:
         return LimitedState(self.inner.init(setup))
-
-    def retime(self, setup: Setup, own: LimitedState) -> LimitedState:
-        """The state with T of the other policy computed again, if it has one."""
-        retime = getattr(self.inner, "retime", None)
-        return own if retime is None else replace(own, inner=retime(setup, own.inner))
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         own, seen = state.deadline, self.unwrapped(state)

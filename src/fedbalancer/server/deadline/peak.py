@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedbalancer.core.contracts import LOSSES, NOTHING, Private
+from fedbalancer.core.contracts import LOSSES, NOTHING, DeadlinePolicy, Private
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import completion_s, mean_completion_s, whole_seconds
 
@@ -38,7 +38,7 @@ class PeakState:
 
 
 @dataclass(frozen=True)
-class PeakDeadline:
+class PeakDeadline(DeadlinePolicy):
     """ddl = dl + (dh - dl) ddlr, with dl and dh the deadlines of peak DDL-E at one and at E epochs.
 
     As published: where a few clients are much faster than the rest, dl may exceed dh.

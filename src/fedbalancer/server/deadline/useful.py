@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import forward_pass_batches
 
@@ -45,7 +45,7 @@ class UsefulState:
 
 
 @dataclass(frozen=True)
-class UsefulWork:
+class UsefulWork(DeadlinePolicy):
     """Ours: clients that stop after the batches that fit bring something at any deadline, so the question is when the
     next batch is worth less than the next round. So many batches are taken to be worth their number to the power of
     gamma: local steps go on from each other, and away from those of the other clients. What a round costs whatever it

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
 from fedbalancer.core.types import IndexArray, ServerState, Setup
 
 
 @dataclass(frozen=True)
-class WaitForShare(Stateless):
+class WaitForShare(DeadlinePolicy):
     """The round closes when int(share n) of n clients have reported: all of them for WaitForAll, .8 for SmartPC."""
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
@@ -24,7 +24,7 @@ class WaitForShare(Stateless):
 
 
 @dataclass(frozen=True)
-class FirstReports(Stateless):
+class FirstReports(DeadlinePolicy):
     """The round closes at the K-th report, or at the last one of a smaller cohort. For client selectors that invite
     more than K to be rid of the slowest (Oort's over-commitment)."""
 

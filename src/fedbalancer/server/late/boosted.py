@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import Private
+from fedbalancer.core.contracts import LatePolicy, Private
 from fedbalancer.core.types import ClientReport, LateRule, ServerState, Setup
 from fedbalancer.server.aggregate.mean import mean_update
-from fedbalancer.server.late.lost import Lost
 
 
 def deviations(fresh: Sequence[ClientReport], stale: Sequence[ClientReport]) -> list[float]:
@@ -27,7 +26,7 @@ def deviations(fresh: Sequence[ClientReport], stale: Sequence[ClientReport]) -> 
 
 
 @dataclass(frozen=True)
-class Boosted(Lost):
+class Boosted(LatePolicy):
     """Joins the round in which it comes with the weight (1 - beta) / (1 + tau) + beta (1 - e^(-L / Lmax)), where a
     report of the round itself has 1, tau are the rounds in between, L is how far the stale update would move the mean
     of the fresh ones, and Lmax the largest of these: old reports are damped, and those that differ from what is there

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, LatePolicy, Private
 from fedbalancer.core.types import ClientReport, LateRule, RoundResult, ServerState, Setup
 from fedbalancer.server.late.joins import staleness_weight
 from fedbalancer.server.late.under_way import UnderWay
@@ -18,7 +18,7 @@ PAPER_BUFFER = 10
 
 
 @dataclass(frozen=True)
-class Buffered:
+class Buffered(LatePolicy):
     """K clients are at work at any time, each from the model that it was sent; the server steps after every `buffer`
     reports, and as many clients start anew (Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation",
     AISTATS 2022).

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, LatePolicy, Private
 from fedbalancer.core.types import ClientReport, LateRule, ServerState, Setup
-from fedbalancer.server.late.lost import Lost
 
 
 def staleness_weight(staleness: int, power: float = 0.5) -> float:
@@ -22,7 +21,7 @@ def staleness_weight(staleness: int, power: float = 0.5) -> float:
 
 
 @dataclass(frozen=True)
-class Joins(Lost):
+class Joins(LatePolicy):
     """Work that is late is not lost: the client goes on, nobody asks it for anything else, and its report counts in the
     round in which it comes with its samples times (1 + tau)^-`power`, tau the rounds in between. Rounds close as they
     would without it: only reports of the round itself count for its quorum, and only they are seen by the policies

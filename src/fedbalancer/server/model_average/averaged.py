@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, ModelAverage, Private
 from fedbalancer.core.types import FloatArray, ServerState, Setup, Weights
 
 
@@ -20,7 +20,7 @@ class Average:
 
 
 @dataclass(frozen=True)
-class AveragedModel:
+class AveragedModel(ModelAverage):
     """Polynomial-decay averaging (Shamir and Zhang, "Stochastic Gradient Descent for Non-smooth Optimization", ICML
     2013): a_t = (1 - c) a_(t-1) + c w_t with c = (eta + 1) / (eta + t), so that about the last t / (eta + 1) models
     count. The noise of single rounds goes, the early models are forgotten. Clients train from w_t."""

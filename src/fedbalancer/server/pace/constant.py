@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.contracts import NOTHING, PacePolicy, Private
 from fedbalancer.core.types import RoundResult, ServerState, Setup
 from fedbalancer.server.pace.utility import round_utility
 
@@ -20,7 +20,7 @@ class ConstantState:
 
 
 @dataclass(frozen=True)
-class ConstantPace:
+class ConstantPace(PacePolicy):
     """All samples and the long deadline by default: no control."""
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING

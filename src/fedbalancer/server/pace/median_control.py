@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, PacePolicy, Private
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.pace.ratio_control import clipped
 
@@ -27,7 +27,7 @@ class MedianState:
 
 
 @dataclass(frozen=True)
-class MedianControl:
+class MedianControl(PacePolicy):
     """Ours, for `+robust`: as in `RatioControl` the last w rounds are compared with the w before, but by the medians of
     all their clients' mean losses per second, where the paper sums losses of which one client can claim any number.
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, PacePolicy, Private
 from fedbalancer.core.types import FloatArray, RoundResult, ServerState, Setup
 from fedbalancer.server.pace.ratio_control import clipped
 
@@ -40,7 +40,7 @@ class ProgressState:
 
 
 @dataclass(frozen=True)
-class ProgressControl:
+class ProgressControl(PacePolicy):
     """Ours, in place of Algorithm 3: goes on in a direction (sharper selection and shorter deadline, or the reverse)
     while the losses of clients that come again fall at least as fast as before the last step, and turns otherwise.
 
@@ -64,7 +64,7 @@ class ProgressControl:
 
     def refuses(self, method: Any) -> str | None:
         """Losses of other samples in every round say nothing of progress."""
-        if getattr(method.summary, "utility_samples", "all") == "all":
+        if method.summary.utility_samples == "all":
             return None
         return "ProgressControl compares a client's losses over rounds, which takes utility_samples=all"
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, PacePolicy, Private
 from fedbalancer.core.types import RoundResult, ServerState, Setup
 from fedbalancer.server.pace.utility import round_utility
 
@@ -23,7 +23,7 @@ class PaceState:
 
 
 @dataclass(frozen=True)
-class RatioControl:
+class RatioControl(PacePolicy):
     """Every `w` rounds: if the past w rounds' utility exceeds the last w rounds', training is stable, so select more
     sharply (ltr + lss) and wait less (ddlr - dss); otherwise the reverse. Both are clipped to [0, 1].
 

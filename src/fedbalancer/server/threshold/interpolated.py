@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, Private, ThresholdPolicy
 from fedbalancer.core.types import RoundResult, ServerState, Setup
 
 
@@ -31,7 +31,7 @@ class LossRange:
 
 
 @dataclass(frozen=True)
-class InterpolatedThreshold:
+class InterpolatedThreshold(ThresholdPolicy):
     """Algorithm 2, from the reports of the last round that had any.
 
     `history="cumulative"` never forgets, as the authors' code did: ll is then the all-time minimum and lh the mean of

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedbalancer.core.contracts import NOTHING, Private, Stateless
+from fedbalancer.core.contracts import NOTHING, Private, ThresholdPolicy
 from fedbalancer.core.types import ServerState, Setup
 
 
 @dataclass(frozen=True)
-class NoThreshold(Stateless):
+class NoThreshold(ThresholdPolicy):
     """A threshold of zero in every round."""
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING

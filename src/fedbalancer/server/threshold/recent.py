@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, Private, ThresholdPolicy
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.threshold.interpolated import loss_threshold
 
@@ -25,7 +25,7 @@ class RecentLosses:
 
 
 @dataclass(frozen=True)
-class RecentThreshold:
+class RecentThreshold(ThresholdPolicy):
     """Ours, for `+robust`: Algorithm 2 with ll = the `low_quantile` of LLow in place of its minimum, lh = the median of
     LHigh in place of its mean, over the last reports of all clients heard in `window` rounds in place of one round's.
 

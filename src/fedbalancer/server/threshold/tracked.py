@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.contracts import LOSSES, Private, ThresholdPolicy
 from fedbalancer.core.types import RoundResult, ServerState, Setup
 
 LONGEST_STEP = 1.0
@@ -21,7 +21,7 @@ class Tracked:
 
 
 @dataclass(frozen=True)
-class TrackedThreshold:
+class TrackedThreshold(ThresholdPolicy):
     """After every round lt := lt exp(step (f - share)), where f is the mean share of losses at or above lt that the
     clients told (the summary `FractionTracker`), until `share` of them is: geometric, as in Andrew et al. (2021).
 
@@ -59,6 +59,6 @@ class TrackedThreshold:
 
     def refuses(self, method: Any) -> str | None:
         """Whether nobody tells it what it listens for."""
-        if not getattr(method.summary, "releases_fraction", False):
+        if not method.summary.releases_fraction:
             return "TrackedThreshold follows the shares that only the summary FractionTracker releases"
         return None

@@ -15,8 +15,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.contracts import Availability
 from fedbalancer.core.errors import BadData, BadSetting
+from fedbalancer.core.interfaces import Availability
 from fedbalancer.core.randomness import client_keys, tickets
 from fedbalancer.core.types import FloatArray
 from fedbalancer.simulation.devices.intervals import Cycle, IntervalColumns, merge_intervals

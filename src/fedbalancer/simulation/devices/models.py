@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedbalancer.core.contracts import DeviceModel
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
+from fedbalancer.core.interfaces import DeviceModel
 from fedbalancer.core.randomness import Keys, client_keys, normals, tickets
 from fedbalancer.core.sums import total
 from fedbalancer.core.types import FloatArray, IndexArray

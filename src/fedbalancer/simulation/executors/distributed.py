@@ -15,8 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import cloudpickle
 
-from fedbalancer.core.contracts import Trainer
 from fedbalancer.core.errors import FedBalancerError
+from fedbalancer.core.interfaces import Trainer
 from fedbalancer.core.processes import DIED, TRIES, one_thread_here
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from fedbalancer.core.contracts import Executor, Trainer
 from fedbalancer.core.errors import FedBalancerError
+from fedbalancer.core.interfaces import Executor, Trainer
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.simulation.executors.pool import PoolExecutor
 

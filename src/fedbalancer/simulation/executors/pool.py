@@ -10,7 +10,7 @@ from typing import Any
 
 import cloudpickle
 
-from fedbalancer.core.contracts import Trainer
+from fedbalancer.core.interfaces import Trainer
 from fedbalancer.core.processes import become_worker, process_context, without_main
 from fedbalancer.core.types import Weights
 from fedbalancer.core.watchdog import LOOK_EVERY_S, Watchdog

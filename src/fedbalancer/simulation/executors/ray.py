@@ -20,8 +20,8 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from fedbalancer.core.contracts import Trainer
 from fedbalancer.core.errors import BadSetting, FedBalancerError, MissingData
+from fedbalancer.core.interfaces import Trainer
 from fedbalancer.core.processes import usable_cores
 from fedbalancer.core.types import TrainResult, Weights
 from fedbalancer.simulation.executors.distributed import Answer, DistributedExecutor, Worker

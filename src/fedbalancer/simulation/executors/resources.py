@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.core.contracts import Executor, Trainer
 from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.interfaces import Executor, Trainer
 from fedbalancer.core.processes import usable_cores
 from fedbalancer.simulation.executors.inline import AdaptiveExecutor, InlineExecutor
 from fedbalancer.simulation.executors.pool import PoolExecutor

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from fedbalancer.core.contracts import Executor
+from fedbalancer.core.interfaces import Executor
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 MAX_BYTES = 4 * 2**30

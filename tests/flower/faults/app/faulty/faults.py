@@ -17,7 +17,7 @@ from flwr.supernode.runtime import run_clientapp
 from faulty.model import FEATURES
 from fedbalancer.flower import LocalRound
 from fedbalancer.flower.compat import reply_to
-from fedbalancer.flower.messages import ARRAYS, METRICS, OURS, VECTOR
+from fedbalancer.flower.messages import ARRAYS, FEDBALANCER, METRICS, VECTOR
 
 MANY, HUGE = 300, 50_000_000
 """Arrays of the reply with too many of them, and numbers of the reply that is too large: 200 MB."""
@@ -70,8 +70,8 @@ def empty(work: LocalRound, reply: Message) -> Message:
 
 
 def old_round(work: LocalRound, reply: Message) -> Message:
-    ours = ConfigRecord({**dict(reply.content.config_records[OURS]), "round": work.order.round - 1})
-    return changed(work, reply, **{OURS: ours})
+    ours = ConfigRecord({**dict(reply.content.config_records[FEDBALANCER]), "round": work.order.round - 1})
+    return changed(work, reply, **{FEDBALANCER: ours})
 
 
 def twice(work: LocalRound, reply: Message) -> Message:

@@ -40,7 +40,7 @@ def copy_of(done: Path, tmp_path: Path) -> Path:
 def test_a_changed_manifest_is_refused_until_it_is_said_to_be_meant(done: Path, tmp_path: Path) -> None:
     out = copy_of(done, tmp_path)
     changed(out, seal=True, rounds=4)
-    with pytest.raises(RunFolderError, match=r"changed since it was written; .* take out its \"sha256\""):
+    with pytest.raises(RunFolderError, match=r"changed after it was written; .* delete its \"sha256\""):
         resume(out)
     assert "manifest.json was changed" in load_run(out).why
     changed(out, rounds=4)
@@ -50,7 +50,7 @@ def test_a_changed_manifest_is_refused_until_it_is_said_to_be_meant(done: Path, 
 def test_another_seed_in_the_manifest_does_not_pass_for_the_run_of_that_seed(done: Path, tmp_path: Path) -> None:
     out = copy_of(done, tmp_path)
     changed(out, seed=4)
-    with pytest.raises(RunFolderError, match="says seed = 4, but its checkpoint is of a run with 0"):
+    with pytest.raises(RunFolderError, match="has seed = 4, but its checkpoint has 0"):
         resume(out)
 
 
