@@ -83,7 +83,7 @@ def test_the_manifest_says_which_kernels_and_for_which_processor(tmp_path: Path)
 
     fast = kernels("fast")
     assert set(fast) == {"processor", "conv", "dense", "lstm", "row", "words"}
-    assert fast["processor"] == kernels.describe_processor()
+    assert fast["processor"] == describe_processor()
     for options in ({"backend": "plain"}, {"timing_only": True}):
         assert kernels("-".join(options), **options) == {"processor": fast["processor"]}
 

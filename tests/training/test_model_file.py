@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_trained_is_told(file: Path, tmp_path: Path) -> No
     with pytest.raises(BadData, match="there is no model file"):
         open_model(tmp_path / f"none{file.suffix}")
     (tmp_path / f"text{file.suffix}").write_text("no model")
-    with pytest.raises(BadData, match=r"is no (LiteRT|ExecuTorch) model"):
+    with pytest.raises(BadData, match=r"is not an? (LiteRT|ExecuTorch) model"):
         open_model(tmp_path / f"text{file.suffix}")
 
 
