@@ -13,7 +13,7 @@ import commands
 import polars as pl
 import pytest
 
-from fedbalancer.cli.demo import DEMO
+from fedbalancer.cli.compare import DEMO
 
 Cli = Callable[..., "CompletedProcess[str]"]
 SMALL = ("synthetic", "--users", "8", "--rounds", "3", "--set", "clients_per_round=3", "--set", "eval_every=1")
@@ -53,15 +53,15 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--device", "tpu"), "device = 'tpu' must be cpu"),
         (("run", "synthetic", "--executor", "rya"), "did you mean ray"),
         (("run", "synthetic", "--workers", "0"), "workers = 0"),
-        (("run", "synthetic", "--executor", "inline", "--workers", "3"), "the executor inline has one"),
+        (("run", "synthetic", "--executor", "inline", "--workers", "3"), "executor inline has 1 worker"),
         (("run", "synthetic", "--address", "auto"), "--executor ray"),
         (("run", "synthetic", "--attack", "update-flop:1"), "did you mean update-flip"),
-        (("run", "synthetic", "--attack", "update-flip"), "how many clients"),
-        (("compare", "synthetic", "--users", "8", "--attack", "update-flip:9"), "9 attackers are asked for"),
+        (("run", "synthetic", "--attack", "update-flip"), "a number of clients"),
+        (("compare", "synthetic", "--users", "8", "--attack", "update-flip:9"), "9 attackers are more than"),
         (("compare", "synthetic", "--backend", "fats"), "did you mean fast"),
         (("compare", "synthetic", "--jobs", "0"), "jobs = 0"),
         (("compare", "synthetic", "--executor", "rya"), "did you mean ray"),
-        (("compare", "synthetic", "--methods", "fedavg+1t,fedavg+1t"), "named twice"),
+        (("compare", "synthetic", "--methods", "fedavg+1t,fedavg+1t"), "appears twice"),
         (("compare", "synthetic", "--extend", "0.5"), "extend = 0.5"),
         (("resume", "nowhere"), "nowhere"),
         (("report", "nowhere"), "nowhere"),

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.util import find_spec
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,14 +57,13 @@ def answering(slot: str) -> Any:
 
 
 def wrapped(kind: Any) -> Any:
-    """The wrapper around an answering policy; that of a Flower run is made from the run."""
+    """The wrapper around an answering policy."""
     inner = answering(kind.slot)
     if kind is OfLabels:
         return OfLabels(inner, np.zeros(3, dtype=np.int64))
     if is_dataclass(kind):
         return kind(inner=inner)
-    server = SimpleNamespace(aggregate=inner)
-    return kind(SimpleNamespace(strategy=SimpleNamespace(method=SimpleNamespace(server=server))))
+    return kind(inner, *[None] * 5)
 
 
 def arguments(declared: Any, wrapper: Any) -> list[Any]:

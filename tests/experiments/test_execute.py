@@ -20,6 +20,7 @@ from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import BASES, MODIFIERS
 from fedbalancer.simulation.executors import Resources
+from fedbalancer.training.fast.kernels import describe_processor
 
 ALL_NAMES = [
     *BASES,

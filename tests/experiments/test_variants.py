@@ -68,7 +68,7 @@ def test_brackets_change_no_budget() -> None:
 
 def test_the_same_method_twice_is_refused_whatever_the_spelling() -> None:
     spellings = ["fedbalancer[w=5,p=.75]", "fedbalancer[p=0.75, w=5]"]
-    with pytest.raises(BadSetting, match="named twice"):
+    with pytest.raises(BadSetting, match="appears twice"):
         ComparisonPlan.make(RunSpec(task=tinytask.load()), spellings, 1)
 
 
@@ -120,7 +120,7 @@ def test_a_comparison_from_before_names_said_so_still_goes_on() -> None:
 
 def test_policies_for_every_method_do_not_go_with_a_method_made_in_python() -> None:
     slots = {"slots": {"deadline": "fedbalancer.server.deadline:WaitForShare"}}
-    with pytest.raises(BadSetting, match=r"give them to it: fedbalancer.method\("):
+    with pytest.raises(BadSetting, match=r"pass them to fedbalancer.method\("):
         fb.compare(tinytask.load(), [fb.method("fedavg+1t")], seeds=1, settings=slots)
 
 

@@ -262,7 +262,7 @@ def test_what_a_client_claims_of_itself_puts_off_no_deadline() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"over_count": 1e4}, "over_count 10000, which is at most"),
+        ({"over_count": 1e4}, "over_count 10000, which must be at most"),
         ({"over_sumsq": 1e40}, "over_sumsq 1e+40"),
         ({"loss_high": 1e40}, "loss_high 1e+40"),
     ],

@@ -10,7 +10,7 @@ import pytest
 
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.experiments.execute import execute
-from fedbalancer.experiments.jobs import JobEvent
+from fedbalancer.experiments.progress import JobEvent
 from fedbalancer.paper.item import Request, Stopped, Work
 from fedbalancer.paper.pool import REUSED, TaskPool
 from fedbalancer.paper.scores import Group, score_groups

@@ -212,7 +212,7 @@ class Strategy(RoundHooks):
                 record.close(*ending_status(error), run.saved, run.layout.layout)
                 raise
             finally:
-                self.run = None
+                self.active_run = None
             record.close("done", None, run.model(run.state), run.layout.layout)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         _log.info("Final results:")

@@ -21,7 +21,7 @@ import polars as pl
 
 from fedbalancer.core.errors import FedBalancerError, RunFolderError
 from fedbalancer.core.files import write_bytes, write_json, write_text
-from fedbalancer.experiments.jobs import JobEvent
+from fedbalancer.experiments.progress import JobEvent
 from fedbalancer.paper.item import Frames, Item, Listen, Presentation, Request, Work
 from fedbalancer.paper.items import ITEMS, load_item
 from fedbalancer.paper.page import escape_text, item_html, item_markdown

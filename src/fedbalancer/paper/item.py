@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.experiments.jobs import JobEvent
+from fedbalancer.experiments.progress import JobEvent
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.paper.printed import TASKS, Printed
 from fedbalancer.reporting.charts import Chart

@@ -22,10 +22,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.experiments.compare import interleave_by_seed, run_folder, shared_results
-from fedbalancer.experiments.events import goes_further
-from fedbalancer.experiments.jobs import Job, JobEvent, JobPool
+from fedbalancer.experiments.comparison import interleave_by_seed, run_folder, shared_results
+from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
+from fedbalancer.experiments.progress import JobEvent, extension_event
 from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.paper.item import Request, Stopped
@@ -104,7 +104,7 @@ class TaskPool:
             outcomes = self._run(pool, sorted(jobs, key=lambda job: order[job.key]), listen, stopped)
             extensions = self._extensions(unreached())
             for job in extensions:
-                listen(goes_further(job.key, self.stored(*job.key).curve, self._extended_s(job.spec.seed)))
+                listen(extension_event(job.key, self.stored(*job.key).curve, self._extended_s(job.spec.seed)))
             return outcomes | self._run(pool, extensions, listen, stopped)
 
     def stored(self, method: str, seed: int) -> StoredRun:

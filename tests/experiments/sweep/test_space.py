@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedbalancer.core.errors import BadSetting, FedBalancerError, UnknownName
-from fedbalancer.experiments.sweep.space import Choice, Range, Space, parameter
+from fedbalancer.experiments.sweep.space import Choice, Range, Space, parse_parameter
 
 
 def test_words_are_choices_and_ranges() -> None:
@@ -18,7 +18,7 @@ def test_words_are_choices_and_ranges() -> None:
     )  # fmt: skip
     assert not space.is_grid
     for each in space.parameters:  # they say themselves as they were said
-        assert parameter(each.key, str(each).partition("=")[2]) == each
+        assert parse_parameter(each.key, str(each).partition("=")[2]) == each
 
 
 def test_the_papers_grid() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.files import write_json, write_text
 from fedbalancer.core.processes import usable_cores
-from fedbalancer.experiments.executor_cache import with_torch
+from fedbalancer.experiments.executor_cache import require_torch
 from fedbalancer.experiments.rounds import one_thread
 from fedbalancer.paper.bench.measure import (
     LIMIT,
@@ -127,7 +127,7 @@ def run_bench(
         UnknownName: If a task is not part of the benchmark.
         MissingData: If torch is not installed.
     """
-    with_torch()
+    require_torch()
     tasks = check_tasks(tasks)
     threads = usable_cores()
     workers = max(threads, 2) if workers is None else workers

@@ -33,7 +33,7 @@ from fedbalancer.paper.golden.format import (
     read_golden,
     round_tolerance_s,
 )
-from fedbalancer.server.deadline import interpolated
+from fedbalancer.server.deadline import interpolate
 from fedbalancer.server.expected import mean_completion_s
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.pace import PaceState, RatioControl
@@ -274,7 +274,7 @@ def _replay_deadlines(run: FedBalancerRun, paces: list[PaceState], start: Server
     """Return the deadline of every round; the initial one without logged bounds, before enough clients report."""
     low, high = dict(run.dl), dict(run.dh)
     return [
-        interpolated(low[number], high[number], pace.deadline_ratio) if number in low else start.deadline.initial_s
+        interpolate(low[number], high[number], pace.deadline_ratio) if number in low else start.deadline.initial_s
         for number, pace in enumerate(paces, start=1)
     ]
 

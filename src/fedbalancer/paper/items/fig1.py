@@ -22,10 +22,9 @@ from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import FloatArray, Weights
 from fedbalancer.data import Task
-from fedbalancer.experiments.execute import RunResult, carry_on, execute
+from fedbalancer.experiments.execute import RunResult, continue_run, execute
 from fedbalancer.experiments.executor_cache import ExecutorCache
-from fedbalancer.experiments.jobs import JobEvent
-from fedbalancer.experiments.rounds import Progress
+from fedbalancer.experiments.progress import JobEvent, Progress
 from fedbalancer.experiments.trust import code_of
 from fedbalancer.paper.charts import Line, line_charts
 from fedbalancer.paper.item import (
@@ -149,7 +148,7 @@ class _PausedRun:
             )  # fmt: skip
         else:
             changes = {"rounds": number}
-            result = carry_on(
+            result = continue_run(
                 place, self.executors, changes, task=self._task, trusted=code_of(spec), progress=report, stopped=stopped
             )
         if result.status == "stopped":

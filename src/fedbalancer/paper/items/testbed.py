@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from fedbalancer.core.errors import MissingData
-from fedbalancer.experiments.jobs import JobEvent
+from fedbalancer.experiments.progress import JobEvent
 from fedbalancer.paper.charts import comparison_charts, line_charts
 from fedbalancer.paper.item import (
     Charts,

@@ -20,7 +20,7 @@ from fedbalancer.flower.ledger import LEAST_SHARE, TransportTimes
 from fedbalancer.flower.mailbox import Mailbox, OutgoingMessage, ReceivedReply, SentMessage
 from fedbalancer.flower.messages import TRAIN, ModelLayout
 from fedbalancer.flower.nodes import Nodes
-from fedbalancer.flower.reading import question
+from fedbalancer.flower.reading import greeting_request
 from fedbalancer.flower.recorder import RunRecorder, ending_status
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
@@ -59,7 +59,7 @@ class BedTransportTimes(TransportTimes):
         seen = self._seen.get(client, ())
         return math.fsum(seen) / len(seen) if seen else 0.0
 
-    def budget_s(self, client: str, round: int, deadline_s: float) -> float:
+    def budget_s(self, client: str, round_number: int, deadline_s: float) -> float:
         if isinstance(self.work, AllOrNothing):
             return deadline_s
         return max(deadline_s - self.expected_s(client), LEAST_SHARE * deadline_s)
@@ -76,10 +76,12 @@ class BedMailbox(Mailbox):
         super().__init__(grid, limit, clock)
         self.plan, self.bed = plan, plan.clock()
 
-    def send(self, kind: str, letters: Sequence[OutgoingMessage], round: int, ttl_s: float) -> list[SentMessage]:
+    def send(
+        self, kind: str, outgoing: Sequence[OutgoingMessage], round_number: int, ttl_s: float
+    ) -> list[SentMessage]:
         if kind == TRAIN:
-            self.bed.hold(*(order_name(round, letter.client) for letter in letters))
-        went = super().send(kind, letters, round, ttl_s)
+            self.bed.hold(*(order_name(round_number, one.client) for one in outgoing))
+        went = super().send(kind, outgoing, round_number, ttl_s)
         for client in {sent.client for sent in went}:
             for phone in (client,) if client else self.plan.names:  # a greeting's recipient is not known yet
                 wake(self.plan.wakeups / phone)
@@ -192,10 +194,10 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
     engine = run.engine
     engine.mailbox = BedMailbox(plan, grid, ReplyLimit.of(layout), waiting.clock)
     engine.transport = BedTransportTimes(strategy.method.client.work)
-    asked = question(run.key, settings.batch_size, settings.latency_samples)
+    request = greeting_request(run.key, settings.batch_size, settings.latency_samples)
     size, devices = plan.loaded.model_bytes or trainer.layout.wire_bytes, plan.devices()
     engine.nodes = BedNodes(
-        lambda client: devices.expected_network_s(client, size, size), engine.mailbox, asked, waiting.clock,
+        lambda client: devices.expected_network_s(client, size, size), engine.mailbox, request, waiting.clock,
         engine.log_event, hello_s=HELLO_S * plan.speed, again_s=AGAIN_S * plan.speed,
     )  # fmt: skip
     return run

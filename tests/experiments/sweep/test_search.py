@@ -12,10 +12,8 @@ import pytest
 
 from fedbalancer.core.errors import MissingData, RunFolderError
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.experiments.sweep.driver import Event
 from fedbalancer.experiments.sweep.plan import SweepPlan, run_folder
-from fedbalancer.experiments.sweep.run import run_sweep
-from fedbalancer.experiments.sweep.study import open_study, with_optuna
+from fedbalancer.experiments.sweep.search import Event, import_optuna, open_study, run_sweep
 
 optuna = pytest.importorskip("optuna")
 
@@ -48,21 +46,21 @@ def test_a_grid_is_run_whole_and_the_same_command_adds_nothing(tmp_path: Path) -
 
 def test_another_sweep_does_not_go_into_its_folder(tmp_path: Path) -> None:
     run_sweep(plan(trials=1, objective="accuracy"), tmp_path / "a", jobs=1)
-    with pytest.raises(RunFolderError, match="a sweep with other space"):
+    with pytest.raises(RunFolderError, match="a sweep with a different space"):
         run_sweep(plan("w=2,7", objective="accuracy"), tmp_path / "a", jobs=1)
     fresh = run_sweep(plan("w=7,2", objective="accuracy", trials=1), tmp_path / "a", jobs=1, overwrite=True)
     assert len(fresh.trials) == 1
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine.txt").write_text("keep")
-    with pytest.raises(RunFolderError, match="something else"):
+    with pytest.raises(RunFolderError, match="holds no sweep"):
         run_sweep(plan(), tmp_path / "b", jobs=1, overwrite=True)
 
 
 def test_a_trial_whose_process_went_away_is_taken_up(tmp_path: Path) -> None:
     wanted = plan("lss=0.01..0.2", objective="accuracy", trials=2)
     study = open_study(wanted, tmp_path)
-    lost = wanted.space.drawn(study.ask())  # and never told
-    (tmp_path / "sweep.json").write_text(json.dumps(wanted.described()))
+    lost = wanted.space.draw(study.ask())  # and never told
+    (tmp_path / "sweep.json").write_text(json.dumps(wanted.to_json()))
     found = run_sweep(wanted, tmp_path, jobs=1)
     assert wanted.space.name(lost) in {trial.method for trial in found.trials}
     assert [trial.state for trial in found.trials] == ["done", "done"]
@@ -84,7 +82,7 @@ def test_what_lags_behind_the_median_is_given_up(tmp_path: Path) -> None:
             value=1.0, intermediate_values=dict.fromkeys(range(21), 1.0), user_attrs={"method": f"perfect-{number}"},
         )  # fmt: skip
         study.add_trial(good)
-    (tmp_path / "sweep.json").write_text(json.dumps(wanted.described()))
+    (tmp_path / "sweep.json").write_text(json.dumps(wanted.to_json()))
     found = run_sweep(wanted, tmp_path, jobs=1)
     assert found.trials[-1].state == "given up"
     assert found.trials[-1].value is None
@@ -102,7 +100,7 @@ def test_a_stop_is_no_end(tmp_path: Path) -> None:
 def test_without_optuna_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingData, match=r"pip install 'fedbalancer\[sweep\]'"):
-        with_optuna()
+        import_optuna()
 
 
 @pytest.mark.parametrize(

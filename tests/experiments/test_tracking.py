@@ -37,7 +37,7 @@ class Heard(Sink):
         self.told.append(("end", status))
 
 
-class Fails:
+class Fails(Sink):
     def on_round(self, row: Mapping[str, Any]) -> None:
         raise OSError(f"round {row['round']}: no network")
 

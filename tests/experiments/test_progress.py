@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedbalancer.experiments.display import comparison_display, run_display, runs_display
-from fedbalancer.experiments.jobs import JobEvent
-from fedbalancer.experiments.rounds import Progress
+from fedbalancer.experiments.progress import JobEvent, Progress, comparison_display, run_display, runs_display
 
 
 def at(share: float) -> Progress:

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedbalancer.experiments.tracking import Sink
 
-class Written:
+
+class Written(Sink):
     """Writes down what it is told, in the folder that the environment names."""
 
     def __init__(self) -> None:

@@ -15,13 +15,13 @@ from experiments import tinytask
 import fedbalancer as fb
 from fedbalancer.experiments import spec as spec_module
 from fedbalancer.experiments.plan import ComparisonPlan
+from fedbalancer.experiments.run_warnings import missing_kernels, warnings_for_comparison, warnings_for_run
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.experiments.surprises import absent_kernels, surprises_of_plan, surprises_of_run
 
 
 def said(task: Any = None, **options: Any) -> list[str]:
     spec = RunSpec(task=task if task is not None else tinytask.load(), **options)
-    return surprises_of_run(spec, spec.load_task())
+    return warnings_for_run(spec, spec.load_task())
 
 
 def test_a_run_shorter_than_its_control_loop_names_the_setting() -> None:
@@ -44,20 +44,20 @@ def test_prox_without_a_proximal_term_is_pointed_out() -> None:
 def test_labels_with_gaps_between_them_are_pointed_out() -> None:
     tens = {"ann": [0, 10, 20], "bob": [20, 30, 0], "cyd": [30, 10]}
     (sentence,) = said(labelled(**tens), method="fedavg+1t")
-    assert sentence.startswith("labels are 0 to 30, of which 7 occur (0, 1, 2, 3, 10, ...): the model has")
+    assert sentence.startswith("labels range from 0 to 30, but only 7 occur (0, 1, 2, 3, 10, ...); the model has")
 
 
 def test_more_clients_a_round_than_there_are_is_said_where_somebody_asked_for_it() -> None:
     task = labelled(ann=[0, 1, 2], bob=[3, 2, 0])
     assert said(task, method="fedavg+1t") == [], "the usual ten"
     (sentence,) = said(replace(task, clients_per_round=60), method="fedavg+1t")
-    assert sentence == "clients_per_round = 60: custom has 2 clients, so a round asks all of them"
+    assert sentence == "clients_per_round = 60: custom has 2 clients, so every round selects all of them"
 
 
 def test_a_task_without_latencies_says_whose_it_gets_and_how_to_set_them() -> None:
     task = tinytask.load(latency=None)
     (sentence,) = said(task, method="fedavg+1t")
-    assert sentence.startswith("tiny has no latency, so a batch takes as long as one of femnist")
+    assert sentence.startswith("tiny has no latency, so a batch takes as long as a batch of femnist")
     assert "(slow 1,642 ms, mid 588 ms, fast 179 ms)" in sentence
     assert "`fedbalancer list devices`" in sentence
     row = {"slow": (3.0, 1.0), "mid": (2.0, 1.0), "fast": (1.0, 0.1)}
@@ -66,7 +66,7 @@ def test_a_task_without_latencies_says_whose_it_gets_and_how_to_set_them() -> No
     assert said(task, method="fedavg+1t", settings={"latency": "femnist"}) == []
     assert said("synthetic", method="fedavg+1t") == []
     plan = ComparisonPlan.make(RunSpec(task=task), ["fedavg+1t", "fedavg+2t"], 2)
-    assert surprises_of_plan(plan) == [sentence]
+    assert warnings_for_comparison(plan) == [sentence]
 
 
 def test_the_latencies_are_those_of_femnist_unless_set() -> None:
@@ -83,17 +83,15 @@ def test_a_run_that_begins_with_nobody_there_says_so(tmp_path: Path) -> None:
     away.write_text(json.dumps({"one": [[50_000, 60_000]], "two": [[40_000, 60_000]]}))
     there.write_text(json.dumps({"one": [[0, 80_000]], "two": [[10, 86_000]]}))
     (sentence,) = said(task, method="fedavg+1t", settings={"availability": str(away)})
-    assert sentence.startswith(
-        f"0 of {len(task.sizes)} clients are there when seed 0 begins (availability), fewer than"
-    )
+    assert sentence.startswith(f"0 of {len(task.sizes)} clients are available when seed 0 starts, fewer than")
     assert said(task, method="fedavg+1t", settings={"availability": str(there)}) == []
     plan = ComparisonPlan.make(RunSpec(task=task, settings={"availability": str(away)}), ["fedavg+1t"], [7])
-    assert "when seed 7 begins" in surprises_of_plan(plan)[0]
+    assert "when seed 7 starts" in warnings_for_comparison(plan)[0]
 
 
 def test_a_comparison_says_it_once_for_all_its_methods() -> None:
     plan = ComparisonPlan.make(RunSpec(task=tinytask.load()), ["prox+1t", "prox+2t", "fedbalancer"], 2)
-    short, bare = surprises_of_plan(plan)
+    short, bare = warnings_for_comparison(plan)
     assert short.startswith("fedbalancer: 6 rounds")
     assert bare.startswith("prox+1t, prox+2t: ")
 
@@ -106,16 +104,16 @@ def labelled(**clients: list[int]) -> fb.Task:
 
 def test_a_label_of_one_client_alone_far_from_the_others_is_pointed_out() -> None:
     (sentence,) = said(labelled(ann=[0, 1, 2], bob=[3, 17, 0]), method="fedavg+1t")
-    assert sentence.startswith("client 'bob' alone has the label 17 (sample 1); all others are 0 to 3")
+    assert sentence.startswith("only client 'bob' has the label 17 (sample 1); all other labels are 0 to 3")
     assert said(labelled(ann=[0, 1, 5], bob=[3, 5, 0]), method="fedavg+1t") == []  # two have it
     assert said(labelled(ann=[0, 1, 2], bob=[3, 4]), method="fedavg+1t") == []  # a class like the others
 
 
 def test_kernels_that_could_not_be_compiled_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"processor": "a chip", "conv": "conv-1.so", "dense": "torch (no C compiler: cc not found)"}
-    monkeypatch.setattr(spec_module, "description", lambda backend: found)
-    (sentence,) = absent_kernels(RunSpec(task=tinytask.load()))
-    assert sentence.startswith("kernels not compiled, torch does their work: dense (no C compiler: cc not found)")
+    monkeypatch.setattr(spec_module, "kernel_description", lambda backend: found)
+    (sentence,) = missing_kernels(RunSpec(task=tinytask.load()))
+    assert sentence.startswith("kernels not compiled, so torch is used for: dense (no C compiler: cc not found)")
 
 
 def test_python_is_warned_and_nothing_else_changes() -> None:

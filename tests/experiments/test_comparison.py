@@ -19,9 +19,10 @@ import fedbalancer as fb
 from fedbalancer.core.contracts import DeadlinePolicy
 from fedbalancer.core.errors import BadData, BadSetting, FedBalancerError, RunFolderError, UnknownName
 from fedbalancer.core.settings import Settings
-from fedbalancer.experiments.compare import interleave_by_seed, run_comparison
-from fedbalancer.experiments.jobs import Job, JobEvent, JobPool
+from fedbalancer.experiments.comparison import interleave_by_seed, run_comparison
+from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
+from fedbalancer.experiments.progress import JobEvent
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.reporting import score_folder
 from fedbalancer.reporting.summary import write_headline
@@ -285,7 +286,7 @@ def test_seeds_that_are_no_whole_numbers_are_refused(seeds: Any) -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ({"w": 5}, r"w is a setting of the task or the method: settings=\{'w': 5\}"),
+        ({"w": 5}, r"w is a setting, not an option; pass settings=\{'w': 5\}"),
         ({"round": 5}, "unknown option 'round'; did you mean rounds"),
         ({"on_round": print}, "unknown option 'on_round'"),
     ],
@@ -303,5 +304,5 @@ def test_a_policy_that_raises_is_named_with_its_file_and_line() -> None:
             return 1 / (len(cohort) - len(cohort)), 0
 
     mine = fb.method("fedavg+1t", deadline=Raising(), name="mine")
-    with pytest.raises(FedBalancerError, match=r"ZeroDivisionError: .*test_compare\.py, line \d+, in plan\)"):
+    with pytest.raises(FedBalancerError, match=r"ZeroDivisionError: .*test_comparison\.py, line \d+, in plan\)"):
         fb.compare(tinytask.load(), [mine], 1, rounds=2)
