@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedbalancer.client.batches import batches
+from fedbalancer.client.work import batches
 from fedbalancer.core.errors import BadData, BadSetting, TrainingDiverged, UnknownName
 from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork

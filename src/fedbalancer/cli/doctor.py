@@ -131,7 +131,7 @@ def _cores() -> Finding:
 
 
 def _folders() -> Iterator[Finding]:
-    from fedbalancer.core.paths import CACHE, DATA, cache_folder, data_folder
+    from fedbalancer.core.files import CACHE, DATA, cache_folder, data_folder
 
     for what, folder, variable in (("data folder", data_folder(), DATA), ("cache folder", cache_folder(), CACHE)):
         words = f"{folder} ({'exists' if folder.is_dir() else 'created when needed'}; set {variable} to change it)"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.batches import batches
+from fedbalancer.client.work import batches
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights

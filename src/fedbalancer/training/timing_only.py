@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from fedbalancer.client.batches import batches
+from fedbalancer.client.work import batches
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 

@@ -30,8 +30,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedbalancer.core.errors import BadSetting, FedBalancerError
-from fedbalancer.core.files import write_bytes
-from fedbalancer.core.paths import cache_folder
+from fedbalancer.core.files import cache_folder, write_bytes
 
 SWITCH = "FEDBALANCER_KERNELS"
 """Environment variable that turns the kernels off."""

@@ -1,4 +1,4 @@
-"""One noisy share of a client, and the threshold that follows it."""
+"""Summaries without statistics of losses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,27 @@ import numpy as np
 import pytest
 from builders import make_order
 
-from fedbalancer.client.summary import FractionTracker
+from fedbalancer.client.summary import FractionTracker, Silent
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Summary
 from fedbalancer.methods.table import method
 from fedbalancer.server.threshold import TrackedThreshold
 from fedbalancer.testing import check_policy
+
+
+def test_whatever_the_losses_the_same_is_released() -> None:
+    seen, order = np.array([0, 2]), make_order(loss_threshold=0.5)
+    released = {
+        Silent().summarize(np.array(losses), seen, 0.7, order, stream(0, "noise"))
+        for losses in ([1.0, 2.0, 3.0], [9.0, 0.0, 0.1])
+    }
+    assert released == {Summary(0, 0, 0, 0, 0, 0, trained=2, batch_s=0.7)}
+
+
+def test_keeps_the_contract() -> None:
+    assert check_policy(Silent()) == "summary"
+
 
 EXACT = FractionTracker(noise_multiplier=0.0)
 
@@ -26,7 +41,7 @@ def share(losses: list[float], threshold: float) -> float:
     return value
 
 
-def test_keeps_the_contract() -> None:
+def test_keeps_the_contract_of_fraction_tracker() -> None:
     assert check_policy(FractionTracker()) == "summary"
 
 

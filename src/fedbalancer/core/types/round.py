@@ -1,13 +1,117 @@
-"""What comes back of a round: reports, who is missing, and what the model is worth."""
+"""A round: the order to a client, the plan, a client's training, and the result."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
-from fedbalancer.core.types.arrays import Weights
-from fedbalancer.core.types.plan import RoundPlan
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbalancer.core.types.arrays import FloatArray, IndexArray, Weights
+
+LateRule = Literal["lost", "joins", "counts"]
+"""What becomes of a report that comes after its round has closed: it is lost; it joins the round in which it comes,
+which closes as if it did not; or it counts for that round's quorum as any other."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that a client is told beside the weights. `epoch_batches` cuts every local epoch short after so many batches
+    (Oort trains one); None trains as many as the selected samples fill. Gradients are clipped at the global norm
+    `clip_norm`, if there is one."""
+
+    round: int
+    loss_threshold: float
+    deadline_s: float
+    epochs: int
+    batch_size: int
+    seed: int
+    sample_cap: int | None = None
+    epoch_batches: int | None = None
+    learning_rate: float = 0.01
+    clip_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """One round to run: it closes at the `quorum`-th report or at the deadline, whichever is first.
+    `deadline_bounds_s` are dl and dh, between which the deadline was chosen, if it was: only for the record. `late`
+    says what becomes of reports that come after the close."""
+
+    order: Order
+    cohort: tuple[str, ...]
+    quorum: int
+    deadline_bounds_s: tuple[float, float] | None = None
+    late: LateRule = "lost"
+
+
+Count = TypeVar("Count", int, NDArray[Any])
+
+FORWARD_PASS_EPOCHS = 0.5
+"""A forward pass over all data takes half the time of one training epoch."""
+
+
+def batches_per_epoch(samples: Count, batch_size: int, most: int | None = None) -> Count:
+    """floor((m - 1) / B) + 1 batches of m samples, the short last one included; never fewer than one, and at most
+    `most` where every epoch is cut short. Takes one count, or an array of counts that may be means.
+
+    >>> batches_per_epoch(11, 10), batches_per_epoch(95, 10, most=1), batches_per_epoch(np.array([1, 10, 11]), 10)
+    (2, 1, array([1, 1, 2]))
+    """
+    whole = (samples - 1) // batch_size + 1
+    if isinstance(whole, int):
+        return max(whole if most is None else min(whole, most), 1)
+    return np.asarray(np.maximum(whole if most is None else np.minimum(whole, most), 1))
+
+
+STEP_BINS = 12
+"""Kinds of local steps that are told apart: the first, the next two, the next four and so on; the last has the rest."""
+
+
+def step_bin(steps: IndexArray) -> IndexArray:
+    """Of which kind a step is that came after so many others.
+
+    >>> step_bin(np.array([0, 1, 2, 3, 6, 7, 10**9])).tolist()
+    [0, 1, 1, 2, 2, 3, 11]
+    """
+    return np.asarray(np.minimum(np.frexp(steps + 1.0)[1] - 1, STEP_BINS - 1), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientWork:
+    """One local training, as pure work: `batches` steps over `indices`, reshuffled every epoch, of which every epoch
+    trains the first `epoch_batches` batches (None: all)."""
+
+    client: str
+    indices: IndexArray
+    batches: int
+    batch_size: int
+    learning_rate: float
+    mu: float
+    clip_norm: float | None
+    seed: int
+    epoch_batches: int | None = None
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches of one epoch."""
+        return batches_per_epoch(len(self.indices), self.batch_size, self.epoch_batches)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainResult:
+    """The result of a `ClientWork`: the update, and of the samples really seen, in ascending order, the loss when each
+    was first seen, taken in its mini-batch just before that step, and how many steps came before it (None where whoever
+    trained did not count)."""
+
+    client: str
+    update: Weights
+    seen: IndexArray
+    losses: FloatArray
+    steps: IndexArray | None = None
+
 
 UNDER_WAY = "under way"
 """Why a client is missing that is still at work when its round closes, and whose report will count when it comes."""

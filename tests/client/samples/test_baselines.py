@@ -1,4 +1,4 @@
-"""The SampleSelection baseline: the highest losses of big clients."""
+"""Sample selectors of the baselines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,22 @@ from builders import Unchanged, make_order
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.samples import HighestLoss
+from fedbalancer.client.samples import EverySample, HighestLoss
 from fedbalancer.core.types import FloatArray
+
+
+@pytest.mark.parametrize("losses", [None, np.array([0.0, 9.0, 1.0])])
+@pytest.mark.parametrize("deadline_s", [0.0, 1e9])
+def test_everything_whatever_the_order_says(losses: np.ndarray | None, deadline_s: float) -> None:
+    order = make_order(deadline_s=deadline_s, loss_threshold=5.0, sample_cap=1)
+    found = EverySample().select(3, losses, 1.0, order, np.random.default_rng(0))
+    assert found is not None
+    assert found.tolist() == [0, 1, 2]
+
+
+def test_has_no_cap_to_tell() -> None:
+    assert EverySample().cap(np.array([1, 2])) is None
+
 
 RNG = np.random.default_rng(0)
 

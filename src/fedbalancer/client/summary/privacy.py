@@ -1,9 +1,4 @@
-"""Counts and seconds in the report of a client whose summary is private.
-
-How many samples a client trained depends on its losses where samples are selected by them, and so do the epochs that
-fit the deadline. An exact count beside a noisy summary would therefore reveal what the noise hides. So the client
-withholds these counts, every update has the weight 1, and the server estimates counts from the noisy numbers.
-"""
+"""What a summary releases, and the counts that a private summary withholds."""
 
 from __future__ import annotations
 
@@ -12,7 +7,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedbalancer.core.types import ClientReport, Summary
+from fedbalancer.core.types import ClientReport, Release, Summary
+
+
+def release_of(client: Any) -> Release:
+    """What the summary of a method's client half releases. A summary of somebody's own that says nothing about itself
+    is taken to hide nothing."""
+    release: Release = client.summary.release(forward_pass_every_round(client))
+    return release
+
+
+def forward_pass_every_round(client: Any) -> bool:
+    """Whether the summary is of the losses of the model that was received, taken by a forward pass of its own in every
+    round: then each loss hangs on its own sample and on what the server knows already, and on nothing else."""
+    return client.forward_pass == "every" and bool(client.summary.of_received_model)
+
+
+NOTHING_TOLD = math.inf
+"""The noise multiplier of a summary without losses."""
 
 
 def without_counts(summary: Summary) -> Summary:

@@ -1,4 +1,4 @@
-"""Equality through and through, on which the contract of policies rests."""
+"""Equality of nested values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.testing.same import same
+from fedbalancer.testing.checked import same
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 VALUES = st.recursive(

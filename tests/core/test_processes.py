@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fedbalancer.core import watchdog
-from fedbalancer.core.watchdog import Watchdog
+from fedbalancer.core import processes as module
+from fedbalancer.core.processes import Watchdog
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 SLEEPING, WORKING = "import time; print(1, flush=True); time.sleep(600)", "print(1, flush=True)\nwhile True: pass"
@@ -21,9 +21,9 @@ SLEEPING, WORKING = "import time; print(1, flush=True); time.sleep(600)", "print
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(watchdog, "STOPPED_LOOKS", 3)
-    monkeypatch.setattr(watchdog, "IDLE_LOOKS", 5)
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(module, "STOPPED_LOOKS", 3)
+    monkeypatch.setattr(module, "IDLE_LOOKS", 5)
 
 
 @pytest.fixture
@@ -75,6 +75,6 @@ def test_one_that_has_work_and_does_nothing_is_killed(processes: list[subprocess
 
 
 def test_it_does_not_look_more_often_than_it_shall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "LOOK_EVERY_S", 3600.0)
-    monkeypatch.setattr(watchdog, "_state", lambda pid: pytest.fail("looked"))
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(module, "_state", lambda pid: pytest.fail("looked"))
     assert Watchdog().look([1]) == []

@@ -1,4 +1,4 @@
-"""The SampleSelection baseline: FedSS's size rule with ranking by loss."""
+"""Sample selectors of the baselines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, Private, SampleSelector
 from fedbalancer.core.types import FloatArray, IndexArray, Order
+
+
+@dataclass(frozen=True)
+class EverySample(SampleSelector):
+    """FedAvg's and Prox's choice: the whole data set."""
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        return np.arange(size)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One noisy number of a client: which share of its losses is over the threshold that it was sent."""
+"""Summaries without statistics of losses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,26 @@ import numpy as np
 
 from fedbalancer.client.summary.histogram import EPSILON_8_OVER_140
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
+from fedbalancer.client.summary.privacy import NOTHING_TOLD
 from fedbalancer.core.contracts import Summarizer
 from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
+
+
+@dataclass(frozen=True)
+class Silent(Summarizer):
+    """How many samples were trained and how long a batch took; of the losses nothing, not even with noise. Methods
+    that steer by losses are refused beside it."""
+
+    releases_losses: ClassVar[bool] = False
+
+    def release(self, fresh: bool) -> Release:
+        return Release("silent", NOTHING_TOLD, "client")
+
+    def summarize(
+        self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> Summary:
+        return Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, trained=len(seen), batch_s=batch_s)
+
 
 STEP = 2.0**-10
 """Shares are told in multiples of this."""
