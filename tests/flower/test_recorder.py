@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed")
 
 from fedbalancer.core.errors import RunFolderError
-from fedbalancer.core.lock import FolderLock
+from fedbalancer.core.files import FolderLock
 from fedbalancer.core.settings import Settings
 from fedbalancer.flower import recorder
 from fedbalancer.flower.recorder import RunRecorder, make_manifest

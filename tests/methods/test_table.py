@@ -18,7 +18,6 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.forecast import ForecastEpochs
 from fedbalancer.client.samples import (
     ClassFloor,
     EverySample,
@@ -29,7 +28,7 @@ from fedbalancer.client.samples import (
     Trimmed,
 )
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
-from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
+from fedbalancer.client.work import AllOrNothing, ForecastEpochs, WholeBatches, WholeEpochs
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.methods.names import check_name

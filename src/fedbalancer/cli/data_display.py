@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.paths import data_folder
+from fedbalancer.core.files import data_folder
 from fedbalancer.core.types import IndexArray
 from fedbalancer.data.catalogue.catalog import Check, Facts, Row
 from fedbalancer.data.catalogue.summary import LabelCounts

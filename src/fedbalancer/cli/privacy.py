@@ -104,8 +104,8 @@ def compute_plan(epsilon: float | None, rounds: int | None, noise: float | None,
 def _mechanisms(noise: float, clip: float) -> list[dict[str, Any]]:
     """Return method names whose summaries have this noise, rounded up."""
     from fedbalancer.client.summary import LossStatistics
+    from fedbalancer.client.summary.histogram import LEAST_DEVIATION
     from fedbalancer.client.summary.noise import MOST_NOISE
-    from fedbalancer.client.summary.secagg_histogram import LEAST_DEVIATION
 
     try:
         statistics = LossStatistics(loss_clip=clip, utility_samples="all")

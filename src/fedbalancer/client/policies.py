@@ -18,7 +18,6 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.forecast import ForecastBatches, ForecastEpochs
 from fedbalancer.client.samples import (
     ClassFloor,
     EverySample,
@@ -36,7 +35,7 @@ from fedbalancer.client.summary import (
     SecAggHistogram,
     Silent,
 )
-from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
+from fedbalancer.client.work import AllOrNothing, ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs
 from fedbalancer.core.contracts import Compressor, SampleSelector, Summarizer, WorkPolicy
 from fedbalancer.core.errors import BadSetting
 

@@ -18,7 +18,7 @@ from typing import Unpack
 
 import polars as pl
 
-from fedbalancer.core.lock import LOCK, FolderLock
+from fedbalancer.core.files import LOCK, FolderLock
 from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.jobs import Job, JobPool

@@ -44,10 +44,10 @@ class ExecutorCache:
         if not spec.timing_only:
             check_memory_limit()
         if not spec.timing_only and spec.device != "cpu" and self.resources.executor != "ray":
-            from fedbalancer.training.torch_device import checked_device
+            from fedbalancer.training.trainer import check_device
 
             require_torch()
-            checked_device(spec.device)
+            check_device(spec.device)
 
     def load_task(self, spec: RunSpec, task: Task | None = None) -> Task:
         """Return the task of a run.
@@ -110,7 +110,7 @@ class TrainerFactory:
 
     def __call__(self) -> Trainer:
         if self._decision is not None:
-            kernels.hold_to(self._decision)
+            kernels.follow(self._decision)
         task = self._task if self._task is not None else self._spec.load_task()
         poisoned = poison_task(task, _attacks(self._spec), self._spec.seed)
         return trainer_for(poisoned, self._spec.backend, self._spec.device)
@@ -136,7 +136,7 @@ def _attacks(spec: RunSpec) -> tuple[str, ...]:
 
 def kernels_for(spec: RunSpec) -> dict[str, str | None] | None:
     """Return the kernels that all processes of a run use; None if the run uses none."""
-    return kernels.decision() if spec.backend == "fast" and spec.device == "cpu" and not spec.timing_only else None
+    return kernels.decide() if spec.backend == "fast" and spec.device == "cpu" and not spec.timing_only else None
 
 
 def trainer_for(task: Task, backend: str = "fast", device: str = "cpu") -> Trainer:

@@ -17,8 +17,7 @@ from typing import Any
 import cloudpickle
 
 from fedbalancer.core.errors import FedBalancerError
-from fedbalancer.core.processes import DIED, TRIES, become_worker, process_context, without_main
-from fedbalancer.core.watchdog import Watchdog
+from fedbalancer.core.processes import DIED, TRIES, Watchdog, become_worker, process_context, without_main
 from fedbalancer.data import Task
 from fedbalancer.experiments.execute import continue_run, execute, run_to_end
 from fedbalancer.experiments.executor_cache import ExecutorCache, kernels_for
@@ -271,7 +270,7 @@ def carry_out(packed_job: bytes, slot: int, decision: Mapping[str, str | None] |
         The last `JobEvent` of the job, pickled.
     """
     assert _worker is not None
-    kernels.hold_to(decision)
+    kernels.follow(decision)
     packed: bytes = cloudpickle.dumps(_execute_job(cloudpickle.loads(packed_job), _worker, _worker.stops[slot].is_set))
     return packed
 

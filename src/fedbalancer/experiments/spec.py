@@ -16,7 +16,7 @@ from fedbalancer.data.clients import add_label_noise
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
 from fedbalancer.methods.table import Method
 from fedbalancer.store import new_manifest
-from fedbalancer.training.fast.provenance import description as kernel_description
+from fedbalancer.training.fast.kernels import describe_environment
 from fedbalancer.training.trainer import BACKENDS
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
@@ -232,7 +232,7 @@ class RunSpec:
 
     def kernels(self) -> dict[str, str]:
         """Return the processor and the implementation of every kernel, as far as known."""
-        return kernel_description(self.backend if self.device == "cpu" and not self.timing_only else "none")
+        return describe_environment(self.backend if self.device == "cpu" and not self.timing_only else "none")
 
     def manifest_fields(self) -> dict[str, Any]:
         """Return the fields of manifest.json that come from the spec: the spec, and copies of its main values."""

@@ -16,8 +16,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from fedbalancer.core.errors import UntrustedCode
-from fedbalancer.core.files import write_text
-from fedbalancer.core.paths import cache_folder
+from fedbalancer.core.files import cache_folder, write_text
 from fedbalancer.data.own.toml import model_name
 from fedbalancer.data.registry import TASKS
 from fedbalancer.experiments.spec import RunSpec

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.core.errors import BadSetting, FedBalancerError, RunFolderError
-from fedbalancer.core.name_index import Positions
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
+from fedbalancer.core.types.state import Positions
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.paths import cache_folder
+from fedbalancer.core.files import cache_folder
 from fedbalancer.core.settings import resolve
 from fedbalancer.flower.aggregation import with_aggregator
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result

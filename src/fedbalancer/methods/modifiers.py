@@ -13,10 +13,9 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.forecast import ForecastBatches, ForecastEpochs
 from fedbalancer.client.samples import ClassFloor, EverySample, OverThreshold, RandomSamples, Trimmed
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
-from fedbalancer.client.work import WholeBatches, WholeEpochs
+from fedbalancer.client.work import ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import Settings
 from fedbalancer.methods.composition import Method

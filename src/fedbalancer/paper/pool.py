@@ -32,7 +32,7 @@ from fedbalancer.paper.item import Request, Stopped
 from fedbalancer.reporting.results import StoredRun, load_run
 from fedbalancer.store import COMPARISON, ComparisonFile
 from fedbalancer.store.contents import make_folder
-from fedbalancer.training.flat import build
+from fedbalancer.training.tensors import build_module
 
 Key = tuple[str, int]
 Targets = Callable[[], Mapping[Key, float]]
@@ -197,7 +197,7 @@ def folder_name(plan: ComparisonPlan) -> str:
         "task": _task_name(spec), "scale": spec.scale, "variant": task.variant, "backend": spec.backend,
         "device": spec.device, "settings": settings.model_dump(mode="json", exclude_defaults=True),
         "clients": sorted(task.sizes.items()),
-        "parameters": sum(tensor.numel() for tensor in build(task.model).parameters()),
+        "parameters": sum(tensor.numel() for tensor in build_module(task.model).parameters()),
     }  # fmt: skip
     digest = hashlib.sha256(json.dumps(common, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{make_slug(_task_name(spec))}-{spec.scale}-{digest}"

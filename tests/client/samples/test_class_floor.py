@@ -90,7 +90,7 @@ def test_a_simulated_client_selects_by_its_own_labels() -> None:
     task = load_task("synthetic", users=6)
     world = build(RunSpec(task="synthetic", method="fedbalancer+classfloor", users=6), task)
     client = world.engine.ledger.clients[0]
-    made = world.engine._client(make_order(), client, 0)
+    made = world.engine._client_round(make_order(), client, 0)
     assert np.array_equal(made.policies.samples.labels, task.clients[client][1])  # type: ignore[attr-defined]
 
 

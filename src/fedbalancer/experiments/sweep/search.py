@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fedbalancer.core.errors import FedBalancerError, MissingData, RunFolderError
-from fedbalancer.core.files import readable, write_json
-from fedbalancer.core.lock import LOCK, FolderLock
+from fedbalancer.core.files import LOCK, FolderLock, readable, write_json
 from fedbalancer.core.processes import DIED
 from fedbalancer.experiments.comparison import SHARED_RESULTS, shared_results
 from fedbalancer.experiments.jobs import Job, JobPool

@@ -21,7 +21,7 @@ from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.paper.bench.workloads import SHAPES, NaiveLoop, bench_task, make_executor, path_name, time_rounds
 from fedbalancer.server.loop import rounds as run_rounds
-from fedbalancer.training.tensors import per_sample_loss, to_tensors
+from fedbalancer.training.tensors import resolve_loss, to_tensors
 
 NAIVE, LIMIT = "naive", "limit"
 PEAK_SHARE = 0.2
@@ -187,7 +187,7 @@ def flop_per_sample(task: Task) -> float:
         warnings.simplefilter("ignore", UserWarning)  # about TF32 on some graphics cards
         # The counter does not support the LSTM of oneDNN, which is a single operation.
         with torch.backends.mkldnn.flags(enabled=False), counter:
-            torch.autograd.backward(per_sample_loss(task.loss)(module(features), labels).mean())
+            torch.autograd.backward(resolve_loss(task.loss)(module(features), labels).mean())
     return float(counter.get_total_flops()) / len(labels)
 
 

@@ -28,8 +28,7 @@ from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.server.loop import rounds as run_rounds
 from fedbalancer.simulation.executors import Resources
-from fedbalancer.training.losses import masked_loss
-from fedbalancer.training.tensors import per_sample_loss, to_tensors
+from fedbalancer.training.tensors import masked_loss, resolve_loss, to_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -211,7 +210,7 @@ class NaiveLoop:
         self.threads = threads
         self.module: torch.nn.Module = task.model()
         self._data = {client: to_tensors(samples) for client, samples in task.clients.items()}
-        self._loss = per_sample_loss(task.loss)
+        self._loss = resolve_loss(task.loss)
 
     def round_s(self) -> float:
         """Run a round, which trains every client and averages weighted by samples, and return its seconds."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.core.errors import BadData, MissingData
-from fedbalancer.core.paths import data_folder
+from fedbalancer.core.files import data_folder
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray
 from fedbalancer.simulation.devices.models import DeviceDraw
