@@ -84,7 +84,15 @@ def sweep(
 
 
 def finish(plan: SweepPlan, result: Sweep, folder: Path, task: str, as_json: bool) -> None:
-    """Print the table, and the command that compares the best method on other seeds."""
+    """Print the table, and the command that compares the best method on other seeds.
+
+    Args:
+        plan: The sweep.
+        result: Its trials.
+        folder: Its folder.
+        task: The task as it was typed.
+        as_json: Print the trials as JSON.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -234,7 +234,19 @@ def continue_run(
 def run_to_end(
     spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache, progress: OnProgress, stopped: Stopped
 ) -> RunResult:
-    """Run all rounds that are left, and record how the run ended, also if it failed."""
+    """Run all rounds that are left, and record how the run ended, also if it failed.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+        recorder: The run folder, or the record of a run in memory.
+        executors: Tasks and workers to use.
+        progress: Called after every round.
+        stopped: Called after every round; if it returns True, the run saves its state and stops.
+
+    Returns:
+        The tables and the weights of the run.
+    """
     sink = _open_sink(spec, task, recorder, executors)
     try:
         return _run_rounds(spec, task, recorder, sink, executors, progress, stopped)

@@ -178,16 +178,27 @@ def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:
 
 
 def availability_of(settings: Settings, clients: tuple[str, ...], seed: int) -> Availability:
-    """Return when each client is available."""
+    """Return when each client is available.
+
+    Args:
+        settings: The settings, which may name a file of availability traces.
+        clients: The clients.
+        seed: Assigns the traces to the clients.
+    """
     if settings.availability is None:
         return AlwaysOn()
     return read_traces(settings.availability).assign(clients, seed)
 
 
 def simulate_clock_s(spec: RunSpec, task: Task, rounds: int) -> float:
-    """Return the simulated clock after `rounds` rounds, without training.
+    """Return the simulated clock after some rounds, without training.
 
     This is exact for methods whose rounds do not depend on losses.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+        rounds: Number of rounds.
     """
     simulation = build(replace(spec, timing_only=True), task)
     start = simulation.server.init(simulation.executor.initial_weights(spec.seed))

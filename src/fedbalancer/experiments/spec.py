@@ -17,7 +17,7 @@ from fedbalancer.methods.fields import describe_settings
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
 from fedbalancer.methods.table import Method
 from fedbalancer.store import new_manifest
-from fedbalancer.training.fast.provenance import description as kernel_description
+from fedbalancer.training.fast.kernels import describe_environment
 from fedbalancer.training.trainer import BACKENDS
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
@@ -217,7 +217,13 @@ class RunSpec:
             raise RunFolderError(f"this run has invalid options: {error}") from error
 
     def manifest(self, task: Task, settings: Settings, method: Method) -> dict[str, Any]:
-        """Return the content of manifest.json before the run starts."""
+        """Return the content of manifest.json before the run starts.
+
+        Args:
+            task: The loaded task.
+            settings: The resolved settings.
+            method: The method, whose policy fields are added to the settings.
+        """
         description = {"name": task.name, "variant": task.variant, "scale": self.scale, "users": self.users}
         return new_manifest(
             task={**description, "source": _name_or_none(self.task)},
@@ -228,7 +234,7 @@ class RunSpec:
 
     def kernels(self) -> dict[str, str]:
         """Return the processor and the implementation of every kernel, as far as known."""
-        return kernel_description(self.backend if self.device == "cpu" and not self.timing_only else "none")
+        return describe_environment(self.backend if self.device == "cpu" and not self.timing_only else "none")
 
     def manifest_fields(self) -> dict[str, Any]:
         """Return the fields of manifest.json that come from the spec: the spec, and copies of its main values."""

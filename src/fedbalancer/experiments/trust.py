@@ -65,7 +65,12 @@ def check_trusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> 
 
 
 def find_untrusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> list[str]:
-    """Return the code that is neither remembered nor trusted."""
+    """Return the code that is neither remembered nor trusted.
+
+    Args:
+        code: The code, as `code_of` describes it.
+        trusted: Code that may run besides remembered code; None for all.
+    """
     return [] if trusted is None else [each for each in code if each not in trusted and not _marker(each).is_file()]
 
 

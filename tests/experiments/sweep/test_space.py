@@ -50,9 +50,9 @@ def test_a_method_may_have_settings_already() -> None:
         (["papr"], "did you mean paper"),
         (["w=5,5"], "different values"),
         (["w=5,,6"], "different values"),
-        (["w=9..5"], "the lower first"),
+        (["w=9..5"], "the lower one first"),
         (["w=a..b"], "two numbers"),
-        (["lss=0..1:log"], "over 0"),
+        (["lss=0..1:log"], "numbers > 0"),
         (["w=5,20", "w=3"], "twice"),
         (["w=0,5"], "w = 0 must be a whole number >= 1"),
         (["p=0.1..1"], "p = 0.1 must be"),
@@ -68,7 +68,7 @@ def test_mistakes_are_told(words: list[str], message: str) -> None:
 
 def test_a_file_with_something_else_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "space.toml"
-    for content, message in [("w = [", "not valid TOML"), ("", "must say"), ("w = 5", "must be a list"),
+    for content, message in [("w = [", "not valid TOML"), ("", "must define settings"), ("w = 5", "must be a list"),
                              ("w = {low=1}", "must be a list"), ("w = []", "must be a list")]:  # fmt: skip
         file.write_text(content)
         with pytest.raises(BadSetting, match=message):

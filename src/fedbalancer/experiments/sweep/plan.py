@@ -105,7 +105,13 @@ class SweepPlan:
         return self.comparison.budgets_s
 
     def spec(self, method: str, seed: int, target: float | None = None) -> RunSpec:
-        """Return the spec of one run: it ends at the budget, or earlier when it holds the target."""
+        """Return the spec of one run.
+
+        Args:
+            method: The method of the trial.
+            seed: The seed.
+            target: An accuracy at which the run ends before its budget.
+        """
         of_seed = next(spec for spec in self.comparison.specs if spec.seed == seed)
         return replace(of_seed, method=method, target=target)
 
@@ -125,5 +131,11 @@ class SweepPlan:
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
-    """Return the folder of one of a sweep's runs."""
+    """Return the folder of one of a sweep's runs.
+
+    Args:
+        out: The folder of the sweep.
+        method: The method of the trial.
+        seed: The seed.
+    """
     return out / "runs" / method / f"seed-{seed}"

@@ -40,12 +40,14 @@ class Choice:
 
     @property
     def ends(self) -> tuple[Value, ...]:
+        """All values."""
         return self.values
 
     def __str__(self) -> str:
         return f"{self.key}={','.join(map(value_text, self.values))}"
 
     def draw(self, trial: Any) -> Value:
+        """Return the value that optuna suggests for a trial."""
         value: Value = trial.suggest_categorical(self.key, self.values)
         return value
 
@@ -68,12 +70,14 @@ class Range:
 
     @property
     def ends(self) -> tuple[Value, ...]:
+        """The lowest and the highest value."""
         return self.low, self.high
 
     def __str__(self) -> str:
         return f"{self.key}={self.low:g}..{self.high:g}{':log' if self.log else ''}"
 
     def draw(self, trial: Any) -> Value:
+        """Return the value that optuna suggests for a trial."""
         if isinstance(self.low, int) and isinstance(self.high, int):
             return int(trial.suggest_int(self.key, self.low, self.high, log=self.log))
         return float(f"{trial.suggest_float(self.key, self.low, self.high, log=self.log):.{DIGITS}g}")
@@ -160,6 +164,13 @@ def _parse_text(text: str) -> list[Parameter]:
 
 def parse_parameter(key: str, text: str) -> Parameter:
     """Parse the values of one setting.
+
+    Args:
+        key: The setting.
+        text: Values separated by commas, or a range low..high, with :log for a logarithmic one.
+
+    Raises:
+        BadSetting: If the text is neither.
 
     >>> parse_parameter("lss", "0.01..0.1"), parse_parameter("w", "5,20")
     (Range(key='lss', low=0.01, high=0.1, log=False), Choice(key='w', values=(5, 20)))

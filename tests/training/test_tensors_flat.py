@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="modules need the extra [torch]")
 
 from torch import nn  # noqa: E402
 
-from fedbalancer.training.flat import FlatModule  # noqa: E402
+from fedbalancer.training.tensors import FlatModule  # noqa: E402
 
 
 class Net(nn.Module):  # type: ignore[misc]

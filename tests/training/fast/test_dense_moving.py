@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 
 from torch import Tensor  # noqa: E402
 
-from fedbalancer.training.fast import moving  # noqa: E402
-from fedbalancer.training.fast.moving import MovingWeight  # noqa: E402
+from fedbalancer.training.fast import dense  # noqa: E402
+from fedbalancer.training.fast.dense import MovingWeight  # noqa: E402
 
 shapes = st.tuples(st.integers(1, 60), st.integers(1, 60))
 batches = st.lists(st.integers(0, 6), max_size=12)
@@ -50,9 +50,9 @@ def test_factored_and_formed_are_the_same(
 ) -> None:
     start = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
     before = start.clone()
-    with patch.object(moving, "SHARE", 10**9):
+    with patch.object(dense, "SHARE", 10**9):
         formed = steps(MovingWeight(), start, rows, mu, seed)
-    with patch.object(moving, "SHARE", share), patch.object(moving, "FEWEST", 1):
+    with patch.object(dense, "SHARE", share), patch.object(dense, "MIN_STEPS", 1):
         factored = steps(MovingWeight(), start, rows, mu, seed)
     assert torch.equal(start, before)
     for one, other in zip(factored, formed, strict=True):

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from training.fast.test_kernels import ask, needs_compiler, quick
 
-from fedbalancer.training.fast import kernels, provenance
+from fedbalancer.training.fast import kernels
 
 ASK = (
-    "import json; from fedbalancer.training.fast import provenance as p; "
-    "print(json.dumps([p.description('fast'), p.description('plain')]))"
+    "import json; from fedbalancer.training.fast import kernels as p; "
+    "print(json.dumps([p.describe_environment('fast'), p.describe_environment('plain')]))"
 )
 
 
 def test_the_files_named_are_those_that_are_loaded() -> None:
-    found = provenance.description("fast")
+    found = kernels.describe_environment("fast")
     assert set(found) == {"processor", "conv", "dense", "lstm", "row", "words"}
     for name in ("conv", "dense", "lstm", "row", "words"):
         library = kernels.load(name)

@@ -17,10 +17,10 @@ torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 
 from torch import Tensor  # noqa: E402
 
-from fedbalancer.training.fast import kernels, products  # noqa: E402
-from fedbalancer.training.fast.products import CompiledProducts, Products, products_for  # noqa: E402
+from fedbalancer.training.fast import dense, kernels  # noqa: E402
+from fedbalancer.training.fast.dense import CompiledProducts, Products, make_products  # noqa: E402
 
-LIBRARY = products.loaded()
+LIBRARY = dense.load_kernel()
 needs_kernel = pytest.mark.skipif(LIBRARY is None, reason=f"no kernel: {kernels.why_not('dense')}")
 KINDS = [Products(), *([] if LIBRARY is None else [CompiledProducts(LIBRARY)])]
 
@@ -95,10 +95,10 @@ def test_any_width_of_the_machines_vectors(lanes: int, tmp_path: Path) -> None:
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         pytest.skip("the compiler has another name")
-    source, made = Path(products.__file__).with_name("dense.c"), tmp_path / "dense.so"
+    source, made = Path(dense.__file__).with_name("dense.c"), tmp_path / "dense.so"
     options = (f"-DLANES={lanes}", "-O0", "-w", "-fPIC", "-shared", "-o", str(made))
     subprocess.run([compiler, *options, str(source)], check=True, capture_output=True)
-    kind: Any = CompiledProducts(products.typed(ctypes.CDLL(str(made))))
+    kind: Any = CompiledProducts(dense.declare_types(ctypes.CDLL(str(made))))
     for rows, width, out in ((1, 1, 1), (10, 1024, 37), (7, 83, 50), (16, 33, 19), (19, 130, 7)):
         torch.manual_seed(rows)
         x, g, w, base = (
@@ -118,9 +118,9 @@ def test_any_width_of_the_machines_vectors(lanes: int, tmp_path: Path) -> None:
 
 @needs_kernel
 def test_the_kernel_is_used_where_it_pays() -> None:
-    assert isinstance(products_for(torch.zeros(2048, 62)), CompiledProducts)
+    assert isinstance(make_products(torch.zeros(2048, 62)), CompiledProducts)
     for other in (torch.zeros(6, 256), torch.zeros(2048, 62, dtype=torch.float64), torch.zeros(2048, 62).t()):
-        assert not isinstance(products_for(other), CompiledProducts)
+        assert not isinstance(make_products(other), CompiledProducts)
 
 
 @needs_kernel

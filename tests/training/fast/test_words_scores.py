@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 
-from fedbalancer.training.fast import kernels, scores  # noqa: E402
-from fedbalancer.training.fast.scores import CompiledScores, Scores, scores_for  # noqa: E402
+from fedbalancer.training.fast import kernels, words  # noqa: E402
+from fedbalancer.training.fast.words import CompiledScores, Scores, make_scores  # noqa: E402
 
 F = torch.nn.functional
 needs_kernel = pytest.mark.skipif(kernels.load("words") is None, reason=f"no kernel: {kernels.why_not('words')}")
 Make = Callable[[Any, Any], Scores]
-KINDS = [Scores, pytest.param(lambda w, b: CompiledScores(w, b, scores.loaded()), marks=needs_kernel)]
+KINDS = [Scores, pytest.param(lambda w, b: CompiledScores(w, b, words.load_kernel()), marks=needs_kernel)]
 
 
 def near(one: Any, other: Any, share: float = 2e-6) -> bool:
@@ -40,10 +40,10 @@ def test_a_pass_is_that_of_torch(make: Make, rows: int, words: int, width: int, 
         losses = kind.losses(x[:count].contiguous(), labels[:count])
     kind.weigh(weights)
     assert near(losses, expected.detach(), 1e-5)
-    assert near(kind.of_inputs(), of[-1], 1e-5)
+    assert near(kind.input_gradient(), of[-1], 1e-5)
     square = sum(float(part.square().sum()) for part in of[:-1])
-    assert kind.square() == pytest.approx(square, rel=1e-4, abs=1e-12)
-    assert square <= kind.most() * (1 + 1e-5) + 1e-12
+    assert kind.squared_norm() == pytest.approx(square, rel=1e-4, abs=1e-12)
+    assert square <= kind.squared_norm_bound() * (1 + 1e-5) + 1e-12
     before = [tensor.clone() for tensor in ((w, b) if bias else (w,))]
     kind.step(0.5)
     for now, was, gradient in zip((w, b), before, of, strict=False):
@@ -69,17 +69,17 @@ def test_what_is_not_a_number_stays_so(make: Make) -> None:
 @needs_kernel
 @pytest.mark.parametrize("label", [-1, 7, 2**40])
 def test_a_label_that_is_no_word_is_refused(label: int) -> None:
-    kind = CompiledScores(torch.randn(7, 16), None, scores.loaded())
+    kind = CompiledScores(torch.randn(7, 16), None, words.load_kernel())
     with pytest.raises(IndexError, match="not among the 7 words"):
         kind.losses(torch.randn(2, 16), torch.tensor([3, label]))
 
 
 @needs_kernel
 def test_the_kernel_takes_only_what_it_knows() -> None:
-    assert type(scores_for(torch.randn(7, 16), None)) is CompiledScores
+    assert type(make_scores(torch.randn(7, 16), None)) is CompiledScores
     for other in (torch.randn(7, 13), torch.randn(7, 16).double(), torch.randn(16, 7).t()):
-        assert type(scores_for(other, None)) is Scores
-    kind = scores_for(torch.randn(7, 16), None)
+        assert type(make_scores(other, None)) is Scores
+    kind = make_scores(torch.randn(7, 16), None)
     for x in (torch.randn(2, 15), torch.randn(2, 16).double(), torch.randn(2, 32)[:, ::2]):
         with pytest.raises(ValueError, match="a kernel needs"):
             kind.losses(x, torch.tensor([0, 1]))
