@@ -304,5 +304,5 @@ def test_a_policy_that_raises_is_named_with_its_file_and_line() -> None:
             return 1 / (len(cohort) - len(cohort)), 0
 
     mine = fb.method("fedavg+1t", deadline=Raising(), name="mine")
-    with pytest.raises(FedBalancerError, match=r"ZeroDivisionError: .*test_compare\.py, line \d+, in plan\)"):
+    with pytest.raises(FedBalancerError, match=r"ZeroDivisionError: .*test_comparison\.py, line \d+, in plan\)"):
         fb.compare(tinytask.load(), [mine], 1, rounds=2)

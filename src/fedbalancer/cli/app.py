@@ -36,8 +36,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fedbalancer {__version__}")
         raise typer.Exit
 

@@ -121,19 +121,19 @@ def show(
 
         fedbalancer data show watch --out watch.png
     """
-    from fedbalancer.cli.data_display import picture_path, print_holdings, summary
+    from fedbalancer.cli.data_display import picture_path, print_label_counts, summary
     from fedbalancer.data import load_task
     from fedbalancer.data.catalogue.summary import count_labels
     from fedbalancer.reporting.plotting import plot_holdings, write_figure
 
     loaded = load_task(task, scale=scale, users=users, variant=variant)
     path = picture_path(task, loaded.variant, out)
-    held = count_labels(loaded)
-    write_figure(plot_holdings(held), path)
+    counts = count_labels(loaded)
+    write_figure(plot_holdings(counts), path)
     if as_json:
-        typer.echo(json.dumps({**summary(held), "picture": str(path)}))
+        typer.echo(json.dumps({**summary(counts), "picture": str(path)}))
         return
-    print_holdings(held)
+    print_label_counts(counts)
     typer.echo(f"picture: {path}")
 
 

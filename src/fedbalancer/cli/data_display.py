@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.paths import data_folder
+from fedbalancer.core.files import data_folder
 from fedbalancer.core.types import IndexArray
 from fedbalancer.data.catalogue.catalog import Check, Facts, Row
 from fedbalancer.data.catalogue.summary import LabelCounts
@@ -62,7 +62,13 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def print_installed(task: str, source: Source, facts: Facts) -> None:
-    """Print where the data is, and the next command."""
+    """Print where the data is, and the next command.
+
+    Args:
+        task: Name of the task.
+        source: The data set.
+        facts: Its numbers of users, samples and labels.
+    """
     where = ", ".join(map(str, source.paths))
     typer.echo(f"{task} ({source.variant}) is in {where}: {facts_text(facts)}")
     typer.echo(f"next: fedbalancer run {task} --variant {source.variant}")
@@ -118,7 +124,16 @@ def _number(value: int | None) -> str:
 
 
 def picture_path(task: str, variant: str, out: Path | None) -> Path:
-    """Return the path of the picture."""
+    """Return the path of the picture.
+
+    Args:
+        task: The task as it was typed.
+        variant: The variant of its data.
+        out: The requested path.
+
+    Raises:
+        BadSetting: If the requested path does not end in .png.
+    """
     if out is not None:
         if out.suffix.lower() != ".png":
             raise BadSetting(f"--out {out} must end in .png, because the picture is a PNG")
@@ -127,56 +142,63 @@ def picture_path(task: str, variant: str, out: Path | None) -> Path:
     return Path(f"data-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.png")
 
 
-def summary(held: LabelCounts) -> dict[str, Any]:
+def summary(task_labels: LabelCounts) -> dict[str, Any]:
     """Return the shown figures as plain values."""
     return {
-        "task": held.title,
-        "clients": len(held.clients),
-        "samples": int(held.sizes.sum()),
-        "test_samples": held.test_samples,
-        "sizes": _spread(held.sizes),
-        "labels": held.all_labels,
-        "labels_per_client": _spread(held.distinct) if held.labels else None,
-        "label_counts": dict(zip(held.labels, held.counts.sum(axis=0).tolist(), strict=True)),
+        "task": task_labels.title,
+        "clients": len(task_labels.clients),
+        "samples": int(task_labels.sizes.sum()),
+        "test_samples": task_labels.test_samples,
+        "sizes": _spread(task_labels.sizes),
+        "labels": task_labels.all_labels,
+        "labels_per_client": _spread(task_labels.distinct) if task_labels.labels else None,
+        "label_counts": dict(zip(task_labels.labels, task_labels.counts.sum(axis=0).tolist(), strict=True)),
     }
 
 
-def print_holdings(held: LabelCounts) -> None:
+def print_label_counts(task_labels: LabelCounts) -> None:
     """Print totals, sizes, the frequency of each label, and the labels of some clients."""
-    totals = summary(held)
+    totals = summary(task_labels)
     typer.echo(
-        f"{held.title}: {totals['clients']:,} clients, {totals['samples']:,} samples, "
-        f"{held.test_samples:,} test samples, {held.all_labels:,} labels"
+        f"{task_labels.title}: {totals['clients']:,} clients, {totals['samples']:,} samples, "
+        f"{task_labels.test_samples:,} test samples, {task_labels.all_labels:,} labels"
     )
     typer.echo(f"samples per client: {_spread_text(totals['sizes'])}")
-    if held.labels:
+    if task_labels.labels:
         typer.echo(f"labels per client: {_spread_text(totals['labels_per_client'])}")
-        _print_labels(held)
-    _print_clients(held)
+        _print_labels(task_labels)
+    _print_clients(task_labels)
 
 
-def _print_labels(held: LabelCounts) -> None:
-    counts = held.counts.sum(axis=0)
+def _print_labels(task_labels: LabelCounts) -> None:
+    counts = task_labels.counts.sum(axis=0)
     table = Table("label", "count", "share", "", "clients with it", box=None)
-    for name, count, having in zip(held.labels, counts.tolist(), (held.counts > 0).sum(axis=0).tolist(), strict=True):
+    for name, count, having in zip(
+        task_labels.labels, counts.tolist(), (task_labels.counts > 0).sum(axis=0).tolist(), strict=True
+    ):
         bar = "#" * round(BAR_WIDTH * count / max(1, counts.max()))
         table.add_row(name, f"{count:,}", f"{count / counts.sum():.1%}", bar, f"{having:,}")
     Console(markup=False, emoji=False, highlight=False).print(table)
 
 
-def _print_clients(held: LabelCounts) -> None:
+def _print_clients(task_labels: LabelCounts) -> None:
     """Print a row per client, at most `MOST_CLIENTS`, with one character per label for its frequency in that client."""
     console = Console(markup=False, emoji=False, highlight=False)
     ramp = BLOCKS if "utf" in console.encoding.lower() else PLAIN
-    rows = held.spaced(MOST_CLIENTS)
-    if len(rows) < len(held.clients):
-        typer.echo(f"{len(rows)} of {len(held.clients):,} clients, from the largest to the smallest:")
-    span = f" {held.labels[0]} to {held.labels[-1]}" if held.labels else ""
+    rows = task_labels.spaced(MOST_CLIENTS)
+    if len(rows) < len(task_labels.clients):
+        typer.echo(f"{len(rows)} of {len(task_labels.clients):,} clients, from the largest to the smallest:")
+    span = f" {task_labels.labels[0]} to {task_labels.labels[-1]}" if task_labels.labels else ""
     table = Table("client", "samples", "different labels", f"labels{span}", box=None)
     for row in rows.tolist():
-        spark = "".join(ramp[level] for level in _levels(held.counts[row], len(ramp) - 1))
-        different = str(held.distinct[row]) if held.labels else ""
-        table.add_row(held.clients[row], f"{held.sizes[row]:,}", different, f"|{spark}|" if held.labels else "")
+        spark = "".join(ramp[level] for level in _levels(task_labels.counts[row], len(ramp) - 1))
+        different = str(task_labels.distinct[row]) if task_labels.labels else ""
+        table.add_row(
+            task_labels.clients[row],
+            f"{task_labels.sizes[row]:,}",
+            different,
+            f"|{spark}|" if task_labels.labels else "",
+        )
     console.print(table)
 
 

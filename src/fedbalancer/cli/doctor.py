@@ -111,12 +111,12 @@ def _kernels() -> Iterator[Finding]:
     from fedbalancer.training.fast import kernels
 
     try:
-        command, _ = kernels.compiler()
+        command, _ = kernels.find_compiler()
         yield Finding("ok", "compiler", " ".join(command))
     except kernels.NoKernel as error:
         yield Finding("note", "compiler", f"{error}; training uses torch's own operations, which is slower")
         return
-    decision = kernels.decision()
+    decision = kernels.decide()
     failed = {name: why for name, why in decision.items() if why is not None}
     names = ", ".join(sorted(decision.keys() - failed.keys()))
     yield Finding("ok", "kernels", names) if names else Finding("note", "kernels", "none")
@@ -131,7 +131,7 @@ def _cores() -> Finding:
 
 
 def _folders() -> Iterator[Finding]:
-    from fedbalancer.core.paths import CACHE, DATA, cache_folder, data_folder
+    from fedbalancer.core.files import CACHE, DATA, cache_folder, data_folder
 
     for what, folder, variable in (("data folder", data_folder(), DATA), ("cache folder", cache_folder(), CACHE)):
         words = f"{folder} ({'exists' if folder.is_dir() else 'created when needed'}; set {variable} to change it)"

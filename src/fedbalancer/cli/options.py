@@ -33,7 +33,8 @@ def complete_methods(incomplete: str) -> list[str]:
 Scale = Annotated[str, typer.Option(help="Size of the task: small, or paper as published.")]
 Users = Annotated[int | None, typer.Option(help="Number of users, for tasks that allow a choice. Default: the task's.")]
 Variant = Annotated[
-    str | None, typer.Option(help="Data set of the task (`fedbalancer data list`). Default: the task's first.")
+    str | None,
+    typer.Option(help="Data set (`fedbalancer data list`). Default: the official data, if installed."),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: the task's.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of an earlier run in the folder.")]
@@ -162,7 +163,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def overrides(config: Path | None, assignments: list[str] | None, attacks: list[str] | None = None) -> dict[str, Any]:
-    """Return the settings of the configuration file, overridden by those of the command line."""
+    """Return the settings of the configuration file, overridden by those of the command line.
+
+    Args:
+        config: The configuration file. Default: fedbalancer.toml, if it exists.
+        assignments: Settings as key=value.
+        attacks: Attacks as NAME:COUNT.
+    """
     from fedbalancer.core.settings import merge, parse_assignments, read_config  # imported late to keep --help fast
 
     in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}

@@ -27,12 +27,12 @@ paper = typer.Typer(
 POOL, RESULTS = Path("runs") / "paper", Path("runs") / "paper" / "results"
 
 Tasks = Annotated[str | None, typer.Option(help="Comma-separated tasks. Default: the item's.")]
-Seeds = Annotated[str, typer.Option(help="Number of seeds, or the seeds: 5, 10..19 or 4,7. Default: 3.")]
+Seeds = Annotated[str, typer.Option(help="Number of seeds, a range such as 10..19, or a list such as 4,7.")]
 ItemScale = Annotated[str | None, typer.Option(help="Scale: small, or paper as published. Default: the item's.")]
 ResultsFolder = Annotated[Path, typer.Option("--out", help="Folder of results; the item gets a folder inside.")]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Pool of runs; all items reuse the runs in it.")]
 Rule = Annotated[
-    str | None, typer.Option(help="Scoring rule: fair (grid of seconds, mean of three) or paper (rounds, first touch).")
+    str | None, typer.Option(help="Scoring rule: fair (grid of seconds) or paper (by rounds). Default: the item's.")
 ]
 Grid = Annotated[
     bool | None,
@@ -108,8 +108,11 @@ def _make(item: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | No
 
 
 def table5(
-    seeds: Annotated[str, typer.Option(help="Number of sittings, or the sittings: 3, 1..2 or 0,2. Default: 3.")] = "3",
-    seed: Annotated[int | None, typer.Option(help="Only this sitting. Three were recorded: seed modulo 3.")] = None,
+    seeds: Annotated[str, typer.Option(help="Number of sittings, a range such as 1..2, or a list such as 0,2.")] = "3",
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Run only this sitting. Three were recorded: seed modulo 3."),
+    ] = None,
     speed: Speed = 20.0,
     scale: ItemScale = None,
     rounds: Rounds = None,

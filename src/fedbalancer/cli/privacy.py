@@ -27,7 +27,7 @@ NOT_COVERED = (
 
 
 def plan(
-    epsilon: Annotated[float | None, typer.Option(help="Largest epsilon allowed.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Largest allowed epsilon.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds in which one client participates.")] = None,
     noise: Annotated[
         float | None, typer.Option(help="Standard deviation of the noise, divided by the sensitivity.")
@@ -73,6 +73,12 @@ def plan(
 def compute_plan(epsilon: float | None, rounds: int | None, noise: float | None, delta: float) -> dict[str, Any]:
     """Compute the missing one of epsilon, rounds and noise.
 
+    Args:
+        epsilon: Largest allowed epsilon.
+        rounds: Number of rounds in which one client participates.
+        noise: Standard deviation of the noise, divided by the sensitivity.
+        delta: Probability with which the guarantee may fail.
+
     Raises:
         BadSetting: If not exactly two are set, or one is invalid.
     """
@@ -98,8 +104,8 @@ def compute_plan(epsilon: float | None, rounds: int | None, noise: float | None,
 def _mechanisms(noise: float, clip: float) -> list[dict[str, Any]]:
     """Return method names whose summaries have this noise, rounded up."""
     from fedbalancer.client.summary import LossStatistics
+    from fedbalancer.client.summary.histogram import LEAST_DEVIATION
     from fedbalancer.client.summary.noise import MOST_NOISE
-    from fedbalancer.client.summary.secagg_histogram import LEAST_DEVIATION
 
     try:
         statistics = LossStatistics(loss_clip=clip, utility_samples="all")

@@ -49,7 +49,7 @@ def resume(
                 plan, folder, resumed=True, jobs=jobs, resources=resources, listen=listen, stopped=stop
             )
         print_comparison(outcome, folder, as_json)
-        outcome.scored()
+        outcome.scores_or_error()
         return
     with StopFlag() as stop, run_display(str(folder)) as progress:
         result = fb.resume(
@@ -61,7 +61,7 @@ def resume(
 def _confirm_code(folder: Path) -> bool:
     """Show code of others that the folder names, and ask whether to run it. Without a terminal the answer is no."""
     from fedbalancer.experiments.spec import RunSpec, from_manifest
-    from fedbalancer.experiments.trust import code_of, untrusted
+    from fedbalancer.experiments.trust import code_of, find_untrusted
     from fedbalancer.store import COMPARISON, ComparisonFile, read_manifest
 
     if (folder / COMPARISON).is_file():
@@ -69,7 +69,7 @@ def _confirm_code(folder: Path) -> bool:
         code = code_of(RunSpec.from_json(file.spec), file.methods)
     else:
         code = code_of(from_manifest(read_manifest(folder)))
-    unknown = untrusted(code)
+    unknown = find_untrusted(code)
     if not unknown or not sys.stdin.isatty():
         return False
     typer.echo("This folder names code with which you have not started a run on this machine:", err=True)

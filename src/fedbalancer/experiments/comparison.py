@@ -18,7 +18,7 @@ from typing import Unpack
 
 import polars as pl
 
-from fedbalancer.core.lock import LOCK, FolderLock
+from fedbalancer.core.files import LOCK, FolderLock
 from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.jobs import Job, JobPool
@@ -119,7 +119,7 @@ def compare(
         )  # fmt: skip
     observer.on_warnings(missing_kernels(plan.base))
     observer.on_comparison(outcome)
-    return outcome.scored()
+    return outcome.scores_or_error()
 
 
 def run_comparison(
@@ -150,7 +150,7 @@ def run_comparison(
     parallel, each = (resources or Resources(workers=None)).divide(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
     check_accuracy(plan.task)
-    with _locked(out, plan):
+    with _lock_folder(out, plan):
         if out is not None:
             if not resumed:
                 check_free(out, overwrite, COMPARISON)  # again, under the lock
@@ -171,7 +171,7 @@ def _clear(out: Path) -> None:
 
 
 @contextmanager
-def _locked(out: Path | None, plan: ComparisonPlan) -> Iterator[None]:
+def _lock_folder(out: Path | None, plan: ComparisonPlan) -> Iterator[None]:
     """Create the folder of a comparison, if needed, and lock it for this process."""
     if out is None:
         yield
@@ -251,7 +251,12 @@ def shared_results(out: Path | None) -> Iterator[Path | None]:
 
 
 def run_folder(out: Path, spec: RunSpec) -> Path:
-    """Return the folder of one of a comparison's runs."""
+    """Return the folder of one of a comparison's runs.
+
+    Args:
+        out: The folder of the comparison.
+        spec: The run.
+    """
     return out / spec.method_name / f"seed-{spec.seed}"
 
 

@@ -17,8 +17,7 @@ from typing import Any
 import cloudpickle
 
 from fedbalancer.core.errors import FedBalancerError
-from fedbalancer.core.processes import DIED, TRIES, become_worker, process_context, without_main
-from fedbalancer.core.watchdog import Watchdog
+from fedbalancer.core.processes import DIED, TRIES, Watchdog, become_worker, process_context, without_main
 from fedbalancer.data import Task
 from fedbalancer.experiments.execute import continue_run, execute, run_to_end
 from fedbalancer.experiments.executor_cache import ExecutorCache, kernels_for
@@ -46,13 +45,13 @@ class Job:
 
     Args:
         spec: The run.
-        place: The run folder, or the record of a run in memory.
+        storage: The run folder, or the record of a run in memory.
         overwrite: Replace a run that exists in the folder.
         changes: Changes to the spec of a run that exists.
     """
 
     spec: RunSpec
-    place: Path | MemoryRecorder
+    storage: Path | MemoryRecorder
     overwrite: bool = False
     changes: dict[str, Any] = field(default_factory=dict)
 
@@ -245,7 +244,13 @@ _worker: _Worker | None = None
 
 
 def start(shared: SharedValue, news: Any, stops: Sequence[Any]) -> None:
-    """Initialize a worker process."""
+    """Initialize a worker process.
+
+    Args:
+        shared: The task and the resources of the process.
+        news: Queue for progress events.
+        stops: Flags that stop running jobs, one per process.
+    """
     global _worker  # noqa: PLW0603 - the one value a worker process holds
     become_worker()
     task, resources = shared.value
@@ -265,7 +270,7 @@ def carry_out(packed_job: bytes, slot: int, decision: Mapping[str, str | None] |
         The last `JobEvent` of the job, pickled.
     """
     assert _worker is not None
-    kernels.hold_to(decision)
+    kernels.follow(decision)
     packed: bytes = cloudpickle.dumps(_execute_job(cloudpickle.loads(packed_job), _worker, _worker.stops[slot].is_set))
     return packed
 
@@ -283,7 +288,7 @@ def _execute_job(job: Job, worker: _Worker, stopped: Callable[[], bool]) -> JobE
         return JobEvent(job.key, "failed", why=str(error))
     except Exception as error:
         return JobEvent(job.key, "failed", why=f"{type(error).__name__}: {error} ({_error_location(error)})")
-    memory = job.place if isinstance(job.place, MemoryRecorder) else None
+    memory = job.storage if isinstance(job.storage, MemoryRecorder) else None
     return JobEvent(job.key, result.status, curve=curve_of(job.key, result), memory=memory)
 
 
@@ -292,17 +297,17 @@ def _run_or_resume(
 ) -> RunResult:
     spec = replace(job.spec, task=worker.task) if worker.task is not None else job.spec
     executors = worker.executors
-    if isinstance(job.place, MemoryRecorder):
+    if isinstance(job.storage, MemoryRecorder):
         spec = replace(spec, **job.changes)
-        return run_to_end(spec, executors.load_task(spec), job.place, executors, progress, stopped)
-    if job.overwrite or read_status(job.place) == "absent":
+        return run_to_end(spec, executors.load_task(spec), job.storage, executors, progress, stopped)
+    if job.overwrite or read_status(job.storage) == "absent":
         return execute(
-            spec, job.place, overwrite=job.overwrite, executors=executors, progress=progress, stopped=stopped
+            spec, job.storage, overwrite=job.overwrite, executors=executors, progress=progress, stopped=stopped
         )
     changes = {"backend": spec.backend, "device": spec.device, **job.changes}
     method = spec.method if not isinstance(spec.method, str) else None
     return continue_run(
-        job.place, executors, changes, task=worker.task, method=method, trusted=code_of(spec), progress=progress,
+        job.storage, executors, changes, task=worker.task, method=method, trusted=code_of(spec), progress=progress,
         stopped=stopped,
     )  # fmt: skip
 
@@ -320,7 +325,12 @@ def _is_installed(frame: traceback.FrameSummary) -> bool:
 
 
 def curve_of(key: Key, result: RunResult) -> RunCurve:
-    """Return the evaluations and populations of a run, as needed for scoring."""
+    """Return the parts of a run's result that scoring needs.
+
+    Args:
+        key: Method name and seed.
+        result: The result of the run.
+    """
     end_s = float(result.rounds["end_s"][-1]) if len(result.rounds) else None
     population = result.population
     if population is not None:

@@ -21,12 +21,12 @@ from fedbalancer.flower.client import LocalRound, balanced, introduce
 from fedbalancer.flower.compat import ClientApp, Context, Message, MetricRecord, RecordDict, reply_to
 from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, reorder, round_of
 from fedbalancer.flower.mods import Mod, check_mods, skip_without_arrays
-from fedbalancer.training.tensors import stored
+from fedbalancer.training.tensors import prepare_samples
 
 if TYPE_CHECKING:
     from fedbalancer.training.model_file import ModelFile
     from fedbalancer.training.sgd import MakeOptimizer
-    from fedbalancer.training.torch_model import TorchModel
+    from fedbalancer.training.trainer import TorchModel
 
 EXAMPLE = 10
 """Samples that the layers of a torch model are tested on."""
@@ -85,7 +85,7 @@ def client_app(
     @cache
     def build() -> TorchModel:
         """Build the model at first use: an app is imported more often than it trains."""
-        from fedbalancer.training.torch_model import TorchModel
+        from fedbalancer.training.trainer import TorchModel
 
         built = TorchModel(
             model, loss=loss, metric=metric, backend=backend, device=device, optimizer=optimizer,
@@ -156,7 +156,7 @@ class LocalModel(Protocol):
     def training(self, weights: Weights, samples: Samples, work: ClientWork) -> AbstractContextManager[Training]: ...
     def losses(self, weights: Weights, samples: Samples, client: str) -> FloatArray: ...
     def evaluate(self, weights: Weights, samples: Samples) -> Evaluation: ...
-    def timed(self, samples: Samples, batch_size: int, count: int) -> list[float]: ...
+    def time_batches(self, samples: Samples, batch_size: int, count: int) -> list[float]: ...
 
 
 def model_app(
@@ -193,7 +193,7 @@ def model_app(
         if draw is not None:
             return [draw.batch_s] * count
         samples, model = samples_and_model(context)
-        return model.timed(samples, batch_size, count)
+        return model.time_batches(samples, batch_size, count)
 
     introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(_load_samples(data, context)))
 
@@ -239,7 +239,7 @@ def _train(work: LocalRound, model: LocalModel, samples: Samples) -> TrainResult
 def _load_samples(data: Data, context: Context) -> Samples:
     samples = data(context)
     check_samples(samples, "the client's data", None)
-    return stored(samples)
+    return prepare_samples(samples)
 
 
 def _fingerprint(samples: Samples) -> str:

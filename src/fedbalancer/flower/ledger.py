@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedbalancer.core.name_index import Positions
 from fedbalancer.core.types import ClientReport, Ledger
+from fedbalancer.core.types.state import Positions
 from fedbalancer.flower.reading import Greeting
 
 ASSUMED_BATCH_S = 0.1

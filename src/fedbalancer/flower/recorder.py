@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.core.errors import BadSetting, FedBalancerError, RunFolderError
-from fedbalancer.core.name_index import Positions
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
+from fedbalancer.core.types.state import Positions
+from fedbalancer.methods.composition import Method
+from fedbalancer.methods.fields import describe_settings
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST
@@ -189,14 +191,14 @@ def ending_status(error: BaseException) -> tuple[str, str]:
 
 
 def make_manifest(
-    task: str, method: str, seed: int, settings: Settings, rounds: int, **more: Any
+    task: str, method: Method, seed: int, settings: Settings, rounds: int, **more: Any
 ) -> dict[str, Any]:  # fmt: skip
     """Return the manifest of a run on Flower: the fields of a simulated run and `more`."""
     content = new_manifest(
         task={"name": task, "variant": "", "scale": "real"},
-        method=method,
+        method=method.name,
         seed=seed,
-        settings=settings.model_dump(mode="json"),
+        settings=describe_settings(settings, method),
         rounds=rounds,
         engine="flower",
         device="real",

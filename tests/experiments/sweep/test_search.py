@@ -60,7 +60,7 @@ def test_a_trial_whose_process_went_away_is_taken_up(tmp_path: Path) -> None:
     wanted = plan("lss=0.01..0.2", objective="accuracy", trials=2)
     study = open_study(wanted, tmp_path)
     lost = wanted.space.draw(study.ask())  # and never told
-    (tmp_path / "sweep.json").write_text(json.dumps(wanted.described()))
+    (tmp_path / "sweep.json").write_text(json.dumps(wanted.to_json()))
     found = run_sweep(wanted, tmp_path, jobs=1)
     assert wanted.space.name(lost) in {trial.method for trial in found.trials}
     assert [trial.state for trial in found.trials] == ["done", "done"]
@@ -82,7 +82,7 @@ def test_what_lags_behind_the_median_is_given_up(tmp_path: Path) -> None:
             value=1.0, intermediate_values=dict.fromkeys(range(21), 1.0), user_attrs={"method": f"perfect-{number}"},
         )  # fmt: skip
         study.add_trial(good)
-    (tmp_path / "sweep.json").write_text(json.dumps(wanted.described()))
+    (tmp_path / "sweep.json").write_text(json.dumps(wanted.to_json()))
     found = run_sweep(wanted, tmp_path, jobs=1)
     assert found.trials[-1].state == "given up"
     assert found.trials[-1].value is None

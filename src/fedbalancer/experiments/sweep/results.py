@@ -59,7 +59,7 @@ class Sweep:
     """
 
     objective: str
-    minimised: bool
+    is_minimised: bool
     trials: tuple[Trial, ...]
     stopped: bool = False
 
@@ -67,7 +67,7 @@ class Sweep:
     def ranked(self) -> list[Trial]:
         """The trials with a value, best first. A method that was tried several times appears once."""
         first = {trial.method: trial for trial in reversed(self.trials) if trial.value is not None}
-        sign = 1 if self.minimised else -1
+        sign = 1 if self.is_minimised else -1
         return sorted(first.values(), key=lambda trial: (sign * (trial.value or 0.0), trial.number))
 
     @property
@@ -103,8 +103,15 @@ def read_trials(study: optuna.Study) -> tuple[Trial, ...]:
 
 
 def write_results(plan: SweepPlan, study: optuna.Study, out: Path, stopped: bool) -> Sweep:
-    """Write trials.parquet, table.md, figures/trials.png and figures/trials.svg."""
-    sweep = Sweep(plan.objective, plan.minimised, read_trials(study), stopped)
+    """Write trials.parquet, table.md, figures/trials.png and figures/trials.svg.
+
+    Args:
+        plan: The sweep.
+        study: The optuna study.
+        out: The folder of the sweep.
+        stopped: Whether the sweep was interrupted.
+    """
+    sweep = Sweep(plan.objective, plan.is_minimised, read_trials(study), stopped)
     write_bytes(out / "trials.parquet", _parquet(plan, sweep.trials))
     write_text(out / "table.md", markdown(plan, sweep))
     figure = plot_trials(plan, sweep.trials)
@@ -114,7 +121,12 @@ def write_results(plan: SweepPlan, study: optuna.Study, out: Path, stopped: bool
 
 
 def plot_trials(plan: SweepPlan, trials: Sequence[Trial]) -> Figure:
-    """Plot the value of every trial with the running best value, and the value over each setting."""
+    """Plot the value of every trial with the running best value, and the value over each setting.
+
+    Args:
+        plan: The sweep.
+        trials: The trials.
+    """
     parameters = plan.space.parameters
     figure = new_figure(3.4 * (1 + len(parameters)), 3.4)
     panels = figure.subplots(1, 1 + len(parameters), sharey=True, squeeze=False)[0]
@@ -128,13 +140,13 @@ def plot_trials(plan: SweepPlan, trials: Sequence[Trial]) -> Figure:
 
 
 def _draw_progress(axes: Axes, plan: SweepPlan, trials: Sequence[Trial], valued: Sequence[Trial]) -> None:
-    better = min if plan.minimised else max
+    better = min if plan.is_minimised else max
     best = [better(t.value for t in valued[: index + 1] if t.value is not None) for index in range(len(valued))]
     axes.plot([t.number for t in valued], [t.value or 0.0 for t in valued], "o", color=SKY, label="trial")
     axes.step([t.number for t in valued], best, where="post", color=RED, label="best until then")
     for number in (trial.number for trial in trials if trial.state == "given up"):
         axes.axvline(number, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
-    axes.set(xlabel="Trial (dotted: given up)", ylabel="Time, FedAvg+1T = 1" if plan.minimised else "Accuracy")
+    axes.set(xlabel="Trial (dotted: given up)", ylabel="Time, FedAvg+1T = 1" if plan.is_minimised else "Accuracy")
     axes.legend(fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -155,7 +167,7 @@ def _draw_setting(axes: Axes, key: str, texts: list[str] | None, valued: Sequenc
 def value_caption(plan: SweepPlan) -> str:
     """Return a sentence that explains the values."""
     seeds = f"mean of {len(plan.seeds)} seeds" if len(plan.seeds) > 1 else "one seed"
-    if plan.minimised:
+    if plan.is_minimised:
         return (
             f"Value: time until {plan.share:.0%} of FedAvg+1T's final accuracy is held, divided by FedAvg+1T's own "
             f"time; lower is better; {seeds}. A trial that misses the target counts as the budget, increased by the "
@@ -171,7 +183,12 @@ def rows(sweep: Sweep) -> list[tuple[str, str, str]]:
 
 
 def markdown(plan: SweepPlan, sweep: Sweep) -> str:
-    """Return the table as Markdown."""
+    """Return the table as Markdown.
+
+    Args:
+        plan: The sweep.
+        sweep: Its trials.
+    """
     head = f"Sweep of {plan.space.method} on {plan.comparison.task.name}: {'; '.join(map(str, plan.space.parameters))}."
     lines = ["| Method | Value | State |", "|:--|--:|:--|", *(f"| {' | '.join(row)} |" for row in rows(sweep))]
     return "\n\n".join([head, value_caption(plan), "\n".join(lines)]) + "\n"

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fedbalancer.core.errors import FedBalancerError, MissingData, RunFolderError
-from fedbalancer.core.files import readable, write_json
-from fedbalancer.core.lock import LOCK, FolderLock
+from fedbalancer.core.files import LOCK, FolderLock, readable, write_json
 from fedbalancer.core.processes import DIED
 from fedbalancer.experiments.comparison import SHARED_RESULTS, shared_results
 from fedbalancer.experiments.jobs import Job, JobPool
@@ -114,7 +113,7 @@ def _claim(plan: SweepPlan, out: Path, overwrite: bool) -> None:
             shutil.rmtree(out / name, ignore_errors=True)
         for name in (FILE, STORAGE, "trials.parquet", "table.md"):
             (out / name).unlink(missing_ok=True)
-    ours = readable(plan.described())
+    ours = readable(plan.to_json())
     if file.is_file():
         try:
             existing = json.loads(file.read_text(encoding="utf-8"))
@@ -162,7 +161,7 @@ def open_study(plan: SweepPlan, out: Path, *, prune: bool = True) -> optuna.Stud
         study = package.create_study(
             storage=f"sqlite:///{(out / STORAGE).absolute()}",
             study_name=STUDY,
-            direction="minimize" if plan.minimised else "maximize",
+            direction="minimize" if plan.is_minimised else "maximize",
             sampler=_sampler(plan, package),
             pruner=package.pruners.MedianPruner(WARM_UP, WARM_UP) if prune else package.pruners.NopPruner(),
             load_if_exists=True,
@@ -249,7 +248,7 @@ class Search:
 
     def run(self) -> None:
         """Run all trials that are left."""
-        if self.plan.minimised and not self._run_references():
+        if self.plan.is_minimised and not self._run_references():
             return
         begun = count_finished(self.study)
         while True:
@@ -324,7 +323,7 @@ class Search:
         if trial.curves or now.accuracy is None or step <= trial.step:
             return  # only the first seed is compared: accuracies of other seeds differ at the same time
         trial.step = step
-        trial.trial.report(1 - now.accuracy if self.plan.minimised else now.accuracy, step)
+        trial.trial.report(1 - now.accuracy if self.plan.is_minimised else now.accuracy, step)
         if trial.trial.should_prune() and step < STEPS:
             trial.is_pruned = True
             self.pool.stop(key)
@@ -352,7 +351,7 @@ class Search:
 
     def _value(self, seed: int, curve: RunCurve) -> float:
         budget_s = self.plan.budgets_s[seed]
-        if self.plan.minimised:
+        if self.plan.is_minimised:
             return time_ratio(curve, budget_s, self.references[seed])
         return accuracy_at_budget(curve, budget_s) or 0.0
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
-from fedbalancer.core.sums import total
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights, batches_per_epoch
+from fedbalancer.core.types.arrays import total
 from fedbalancer.server.aggregate.mean import mean_update
 
 

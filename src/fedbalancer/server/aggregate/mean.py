@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
-from fedbalancer.core.sums import total as total_of
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
+from fedbalancer.core.types.arrays import total as total_of
 
 CHUNK = 2**15
 """Weights summed at a time, so that the partial sums fit into the cache. Does not change the result."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedbalancer.core.sums import total
 from fedbalancer.core.types import ClientReport, CountArray, FloatArray, Ledger, Setup
+from fedbalancer.core.types.arrays import total
 from fedbalancer.server.expected import expected_s
 
 
