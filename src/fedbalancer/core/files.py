@@ -181,6 +181,6 @@ def looking_in(folder: Path) -> Iterator[None]:
 
 
 def _read_folder(variable: str) -> Path | None:
-    """The folder that an environment variable names; set to nothing counts as not set."""
+    """Return the folder in an environment variable, or None if it is not set or empty."""
     value = os.environ.get(variable)
     return Path(value).expanduser() if value else None

@@ -65,8 +65,8 @@ def process_context(preload: str) -> Any:
 def without_main() -> Iterator[None]:
     """Start processes within this block without running the user's script again.
 
-    The script may lack `if __name__ == "__main__":`, and stdin or a notebook has no file. The workers do not need it: what
-    it defines is sent by value.
+    The script may lack `if __name__ == "__main__":`, and stdin or a notebook has no file. The workers do not need it:
+    what it defines is sent by value.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -166,7 +166,8 @@ class Watchdog:
 
         Args:
             processes: Ids of all processes. One that is stopped in `STOPPED_LOOKS` consecutive observations is killed.
-            working: Ids of processes with work. One that uses no CPU in `IDLE_LOOKS` consecutive observations is killed.
+            working: Ids of processes with work. One that uses no CPU in `IDLE_LOOKS` consecutive observations is
+                killed.
         """
         now_s = time.monotonic()
         if now_s - self._looked_at_s < LOOK_EVERY_S:

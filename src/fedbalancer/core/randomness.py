@@ -3,8 +3,8 @@
 A stream has a name: (seed, purpose, round, client). Streams with different names are independent. The same name gives
 the same numbers for any number of workers, in any order, before and after a resume.
 
-`stream` returns a generator for one client. `uniforms`, `normals` and `tickets` draw one number for each of many clients
-at once.
+`stream` returns a generator for one client. `uniforms`, `normals` and `tickets` draw one number for each of many
+clients at once.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def client_keys(clients: Iterable[str]) -> Keys:
 def uniforms(seed: int, purpose: str, round: int, keys: Keys, number: int | Keys = 0) -> FloatArray:
     """Draw a number in (0, 1), both ends excluded, for every key.
 
-    The numbers are those of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), started at the key combined with a hash of the
-    stream's name. Each is computed independently, so it does not depend on the other keys.
+    The numbers are those of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), started at the key combined with a hash of
+    the stream's name. Each is computed independently, so it does not depend on the other keys.
 
     Args:
         seed: Seed of the run.
@@ -109,7 +109,7 @@ def tickets(seed: int, purpose: str, round: int, keys: Keys, count: int) -> Inde
 
 
 def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output function: every bit of the result depends on every bit given. Works in place."""
+    """Apply SplitMix64's output function in place."""
     bits ^= bits >> 30
     bits *= 0xBF58476D1CE4E5B9
     bits ^= bits >> 27

@@ -73,8 +73,8 @@ class Layout(tuple[tuple[str, tuple[int, ...]], ...]):
 def total(values: Iterable[float]) -> float:
     """Add values one by one.
 
-    From Python 3.12 on, the built-in `sum` compensates for rounding. With it, the last digits of a run would depend on the
-    Python version.
+    From Python 3.12 on, the built-in `sum` compensates for rounding. With it, the last digits of a run would depend on
+    the Python version.
 
     Args:
         values: Numbers to add.

@@ -212,9 +212,9 @@ class Release:
         mechanism: Name of the mechanism.
         noise_multiplier: Standard deviation of the Gaussian noise divided by its L2 sensitivity. 0: nothing is hidden;
             infinite: nothing is released.
-        unit: What may differ between two data sets that must look alike. "client": all of a client's data. "sample": one
-            sample, added or removed. "loss": one entry of the loss list; this is weaker, because a sample that was trained
-            also changes the losses of the samples trained after it, which no bound covers.
+        unit: What may differ between two data sets that must look alike. "client": all of a client's data. "sample":
+            one sample, added or removed. "loss": one entry of the loss list; this is weaker, because a sample that was
+            trained also changes the losses of the samples trained after it, which no bound covers.
     """
 
     mechanism: str
@@ -309,8 +309,8 @@ class RoundResult:
         down_bytes: Bytes sent to clients.
         up_bytes: Bytes sent by clients, including late updates.
         under_way: Sorted ids of clients whose reports are expected later and will count.
-        validated: Whether every report has been checked (`server.report_check`). An engine for real clients checks reports
-            on arrival.
+        validated: Whether every report has been checked (`server.report_check`). An engine for real clients checks
+            reports on arrival.
     """
 
     plan: RoundPlan

@@ -69,8 +69,8 @@ RECENT_COUNTS = 5
 class Ledger:
     """The server's knowledge about its clients: one row per client, stored as columns.
 
-    A ledger is a value: `record` returns the next one. Counts take four bytes, and a column with one value for all clients
-    takes none, so the three ledgers alive at once (first, last and next) take less than 160 bytes per client.
+    A ledger is a value: `record` returns the next one. Counts take four bytes, and a column with one value for all
+    clients takes none, so the three ledgers alive at once (first, last and next) take less than 160 bytes per client.
 
     Args:
         clients: Client ids.
