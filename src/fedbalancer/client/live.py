@@ -12,7 +12,7 @@ import numpy as np
 
 from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound, Released
+from fedbalancer.client.round import ClientRound, PreparedReport
 from fedbalancer.client.summary import coarse, system_generator
 from fedbalancer.client.work import batches
 from fedbalancer.core.interfaces import Training
@@ -75,17 +75,17 @@ class LiveRound(ClientRound):
         """Seconds since the order came."""
         return self._clock.now_s() - self._began_s
 
-    def look_by(self, forward: Callable[[], FloatArray]) -> None:
+    def run_forward_pass(self, forward: Callable[[], FloatArray]) -> None:
         """Look if it must and there is time, by a function that gives the loss of every sample in a forward pass."""
         if not self.needs_forward_pass or not self._has_time():
             return
         from_s = self._clock.now_s()
-        self.look(forward())
-        self._clock.computed(self.look_batches)
+        self.add_forward_pass(forward())
+        self._clock.computed(self.forward_batches)
         self._train_from_s = self._clock.now_s()
         self.forward_s = self._train_from_s - from_s
 
-    def may_train(self) -> bool:
+    def can_train_more(self) -> bool:
         """Whether there is time, and reason, for one more batch."""
         self._has_time()
         return self.should_continue(self.done, self.elapsed_s(), self.batch_s(), self.budget_s)
@@ -101,12 +101,12 @@ class LiveRound(ClientRound):
         """Whether anything of what was trained so far makes a report."""
         return not self.needs_forward_pass and self.countable_batches(self.done) > 0
 
-    def must_keep(self) -> bool:
+    def should_keep(self) -> bool:
         """Whether what was trained so far counts, but not together with one more batch."""
         done = self.done
         return done > 0 and self.countable_batches(done) == done and self.countable_batches(done + 1) != done + 1
 
-    def has_trained(self, rows: IndexArray) -> None:
+    def note_batch(self, rows: IndexArray) -> None:
         """One more batch is done."""
         self._clock.computed(1.0)
         self.train_s = self._clock.now_s() - self._train_from_s
@@ -120,10 +120,10 @@ class LiveRound(ClientRound):
         if self.needs_forward_pass:  # there was no time for it, so there is none to train
             return
         for _, rows in batches(self.work()):
-            if not self.may_train():
+            if not self.can_train_more():
                 return
             yield rows
-            self.has_trained(rows)
+            self.note_batch(rows)
 
     def batch_s(self) -> float:
         """Seconds per batch: as measured in this round, or before its first batch as remembered."""
@@ -131,15 +131,15 @@ class LiveRound(ClientRound):
             return max(self.train_s / self.done, SHORTEST_S)
         return self.memory.batch_s(self._expected_batch_s)
 
-    def trained_otherwise(self, epochs: float | None) -> None:
+    def note_training(self, epochs: float | None) -> None:
         """So many epochs (None: all) were trained since the samples were selected, by a loop that never asked."""
         self.done = self.all_batches if epochs is None else round(epochs * self.per_epoch)
         self.train_s = self._clock.now_s() - self._train_from_s
 
-    def train_by(self, training: Training) -> TrainResult | None:
+    def train(self, training: Training) -> TrainResult | None:
         """Train until done or out of time; None where nothing of it counts under the policy."""
         for rows in self.batches():
-            if self.must_keep():
+            if self.should_keep():
                 training.keep()
             training.step(rows)
         if not (batches := self.countable_batches(self.done)):
@@ -162,10 +162,10 @@ class LiveRound(ClientRound):
     def _is_private(self) -> bool:
         return self.policies.summary.is_private
 
-    def finished(self, trained: TrainResult | None, layout: Layout) -> Released | None:
+    def finish(self, trained: TrainResult | None, layout: Layout) -> PreparedReport | None:
         """The report of what was trained, after what it took was remembered. Noise on the statistics is drawn from the
         operating system's generator: whoever knows the order's seed, the server first of all, must not know it."""
         batch_s = self.batch_s()
         if self.done:
-            self.timed(batch_s)
-        return None if trained is None else self.released(trained, batch_s, layout, system_generator())
+            self.note_batch_s(batch_s)
+        return None if trained is None else self.prepare_report(trained, batch_s, layout, system_generator())

@@ -28,25 +28,25 @@ class ClientMemory:
         """The mean batch latency; `otherwise` before the first was seen."""
         return self.batch_s_sum / self.batch_s_count if self.batch_s_count else otherwise
 
-    def timed(self, batch_s: float) -> ClientMemory:
+    def note_batch_s(self, batch_s: float) -> ClientMemory:
         """With one more batch latency."""
         return replace(self, batch_s_sum=self.batch_s_sum + batch_s, batch_s_count=self.batch_s_count + 1)
 
-    def uploaded(self, upload_s: float) -> ClientMemory:
+    def note_upload_s(self, upload_s: float) -> ClientMemory:
         """With one more upload."""
         return replace(self, uploads_s=(*self.uploads_s, upload_s)[-UPLOADS:])
 
-    def reported(self, losses: FloatArray, residual: Weights | None) -> ClientMemory:
+    def note_report(self, losses: FloatArray, residual: Weights | None) -> ClientMemory:
         """With the list and the rest of a report."""
         return replace(self, losses=losses, residual=residual)
 
 
-def updated_losses(losses: FloatArray | None, size: int, seen: IndexArray, fresh: FloatArray) -> FloatArray:
+def update_losses(losses: FloatArray | None, size: int, seen: IndexArray, fresh: FloatArray) -> FloatArray:
     """The loss list after a training: samples that were seen get the loss of that forward pass, the others keep their
     old one. A sample never looked at is NaN, which every reader takes as "unknown". Where all were seen (`seen` is in
     ascending order) the fresh losses are the list, and nothing is copied.
 
-    >>> updated_losses(np.array([1.0, 2.0, 3.0]), 3, np.array([1]), np.array([0.5]))
+    >>> update_losses(np.array([1.0, 2.0, 3.0]), 3, np.array([1]), np.array([0.5]))
     array([1. , 0.5, 3. ])
     """
     if len(seen) == size:

@@ -95,7 +95,7 @@ class ClientPolicies:
         return policies
 
 
-def of_client(policies: ClientPolicies, labels: Callable[[], ArrayLike] | None) -> ClientPolicies:
+def bind_labels(policies: ClientPolicies, labels: Callable[[], ArrayLike] | None) -> ClientPolicies:
     """The policies of one client: a selector with a method `of_labels` is made one that knows the client's labels."""
     if not policies.samples.needs_labels:
         return policies

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedbalancer.client.memory import ClientMemory, updated_losses
+from fedbalancer.client.memory import ClientMemory, update_losses
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import forward_pass_every_round, with_estimates, without_counts
 from fedbalancer.client.work import batches_by_forecast
@@ -37,7 +37,7 @@ from fedbalancer.core.types import (
 
 
 @dataclass(frozen=True, eq=False)
-class Released:
+class PreparedReport:
     """What leaves the client, and what it remembers once the server has taken it. `sent` is the update itself where
     nothing compresses it, or the bytes of it that travel."""
 
@@ -62,8 +62,8 @@ class ClientRound:
         remembers none."""
         self.policies, self.order, self.client, self.size, self.memory = policies, order, client, size, memory
         self._expected_batch_s = batch_s
-        self._has_looked = False
-        self._looked: FloatArray | None = None
+        self._had_forward_pass = False
+        self._forward_losses: FloatArray | None = None
         asked_anyway = forward_pass_every_round(policies)
         known = None if policies.forward_pass == "every" else memory.losses
         self._indices = None if asked_anyway else self._selected(known)
@@ -81,10 +81,10 @@ class ClientRound:
         """Whether the samples cannot be selected before a forward pass over all of them."""
         return self._indices is None
 
-    def look(self, losses: FloatArray, keep: bool = True) -> None:
+    def add_forward_pass(self, losses: FloatArray, keep: bool = True) -> None:
         """Select by the losses of all samples, which are the client's list from now on if it shall `keep` them."""
         self.memory = replace(self.memory, losses=losses) if keep else self.memory
-        self._has_looked, self._looked = True, losses
+        self._had_forward_pass, self._forward_losses = True, losses
         self._indices = self._selected(losses)
         if self._indices is None:
             raise BadSetting(f"{type(self.policies.samples).__name__} selects nothing from a whole list of losses")
@@ -95,10 +95,10 @@ class ClientRound:
         return _NOTHING if self._indices is None else self._indices
 
     @property
-    def look_batches(self) -> float:
+    def forward_batches(self) -> float:
         """How many training batches the look took as long as. One that leads to training on everything is free, unless
         it is made anew every round: the first epoch sees the same losses (authors' code; the paper does not say)."""
-        if not self._has_looked or (self.policies.forward_pass == "first" and len(self.indices) == self.size):
+        if not self._had_forward_pass or (self.policies.forward_pass == "first" and len(self.indices) == self.size):
             return 0.0
         return FORWARD_PASS_EPOCHS * batches_per_epoch(self.size, self.order.batch_size)
 
@@ -119,7 +119,7 @@ class ClientRound:
         done."""
         return self.policies.work.batches(elapsed_s, deadline_s, self.per_epoch, self.order.epochs)
 
-    def batches_late(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
+    def batches_if_late(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
         """How many batches to train where the deadline cannot be kept and a late report counts: what fits by the first
         multiple of the deadline by which anything does, as if it were a client of as many rounds. All where that is
         never."""
@@ -182,18 +182,20 @@ class ClientRound:
 
     # What to keep and to say
 
-    def timed(self, batch_s: float) -> None:
+    def note_batch_s(self, batch_s: float) -> None:
         """Remember how long a batch took in this round."""
-        self.memory = self.memory.timed(batch_s)
+        self.memory = self.memory.note_batch_s(batch_s)
 
-    def uploaded(self, upload_s: float) -> None:
+    def note_upload_s(self, upload_s: float) -> None:
         """Remember how long an upload took, if the next one is forecast by it."""
-        self.memory = self.memory.uploaded(upload_s) if self.forecasts else self.memory
+        self.memory = self.memory.note_upload_s(upload_s) if self.forecasts else self.memory
 
-    def released(self, trained: TrainResult, batch_s: float, layout: Layout, noise: np.random.Generator) -> Released:
+    def prepare_report(
+        self, trained: TrainResult, batch_s: float, layout: Layout, noise: np.random.Generator
+    ) -> PreparedReport:
         """The report of a training. `noise` is where the noise on the statistics comes from: a device draws it where
         nobody else can."""
-        losses = updated_losses(self.memory.losses, self.size, trained.seen, trained.losses)
+        losses = update_losses(self.memory.losses, self.size, trained.seen, trained.losses)
         told = self._of_received_model() if forward_pass_every_round(self.policies) else losses
         policy = self.policies.summary
         summary = policy.summarize(told, trained.seen, batch_s, self.order, noise)
@@ -201,7 +203,7 @@ class ClientRound:
             summary = replace(summary, released=policy.by_steps(trained, noise))
         summary = without_counts(summary) if policy.is_private else summary
         sent, residual = self._encoded(trained.update, layout)
-        return Released(sent, summary, self.memory.reported(losses, residual))
+        return PreparedReport(sent, summary, self.memory.note_report(losses, residual))
 
     @property
     def reported_samples(self) -> int:
@@ -215,12 +217,12 @@ class ClientRound:
 
     def _of_received_model(self) -> FloatArray:
         """The losses that a summary may speak of whose guarantee is about samples."""
-        if self._looked is None or np.isnan(self._looked).any():
+        if self._forward_losses is None or np.isnan(self._forward_losses).any():
             raise BadSetting(
                 f"summary {type(self.policies.summary).__name__} with forward_pass = every speaks of the losses of all "
                 "samples under the model that was sent: give them, or a function that makes them"
             )
-        return self._looked
+        return self._forward_losses
 
     def _encoded(self, update: Weights, layout: Layout) -> tuple[Weights | bytes, Weights | None]:
         if self.policies.compress.is_identity or not len(update):
@@ -235,7 +237,7 @@ class ClientRound:
         return self.policies.samples.select(self.size, losses, batch_s, order, rng)
 
 
-def received(sent: Weights | bytes, compress: Compressor, layout: Layout, order: Order, client: str) -> Weights:
+def decode_update(sent: Weights | bytes, compress: Compressor, layout: Layout, order: Order, client: str) -> Weights:
     """The update as the server takes it from what a client sent."""
     return compress.decode(sent, layout, compress_seed(order, client)) if isinstance(sent, bytes) else sent
 
