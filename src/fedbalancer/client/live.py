@@ -129,11 +129,11 @@ class LiveRound(ClientRound):
         return self.can_finish(elapsed_s, self.budget_s)
 
     def _counts(self) -> bool:
-        """Whether the batches so far make a report."""
+        """Whether the trained batches make a report."""
         return not self.needs_forward_pass and self.countable_batches(self.done) > 0
 
     def should_keep(self) -> bool:
-        """Whether the batches so far count, but not with one more batch."""
+        """Whether the trained batches count, but not with one more batch."""
         done = self.done
         return done > 0 and self.countable_batches(done) == done and self.countable_batches(done + 1) != done + 1
 

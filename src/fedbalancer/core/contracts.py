@@ -414,7 +414,7 @@ class Summarizer(Policy):
         """Return what is wrong with the `Summary.released` of a client with `size` samples, or None."""
         return None
 
-    def statistics_fault(self, told: Summary, size: int) -> str | None:
+    def statistics_fault(self, summary: Summary, size: int) -> str | None:
         """Return what is wrong with the statistics of a client with `size` samples, or None."""
         return None
 

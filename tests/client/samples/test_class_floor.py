@@ -69,7 +69,7 @@ def test_every_sample_of_a_class_may_be_the_one_that_stays() -> None:
 
 def test_labels_that_are_no_classes_are_refused() -> None:
     for labels in (np.zeros((4, 2), dtype=np.int64), np.zeros(4)):
-        with pytest.raises(BadSetting, match="labels that are one class a sample"):
+        with pytest.raises(BadSetting, match="requires one class label per sample"):
             ClassFloor().of_labels(labels)
     with pytest.raises(ValueError, match="share from 0 to 1"):
         ClassFloor(floor=1.5)

@@ -1,4 +1,4 @@
-"""What a summary releases, and the counts that a private summary withholds.
+"""Releases of a summary, and the counts that a private summary withholds.
 
 The number of trained samples depends on the losses if samples are selected by loss, and so do the epochs that fit the
 deadline. Exact counts beside a noisy summary would reveal what the noise hides. So the client withholds them, every

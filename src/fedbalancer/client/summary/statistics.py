@@ -125,7 +125,7 @@ class LossStatistics(Summarizer):
             batch_s=batch_s,
         )
 
-    def statistics_fault(self, told: Summary, size: int) -> str | None:
+    def statistics_fault(self, summary: Summary, size: int) -> str | None:
         """Return what is wrong with the statistics of a client with `size` samples, or None.
 
         A value may exceed its bound by ten standard deviations of the noise.
@@ -138,10 +138,8 @@ class LossStatistics(Summarizer):
             "over_sumsq": size * clip**2,
         }  # fmt: skip
         for name, bound in most.items():
-            if not -slack <= getattr(told, name) <= bound * (1 + 1e-9) + slack:
-                return (
-                    f"{name} {getattr(told, name):g}, which is from {-slack:g} to {bound + slack:g} with {size} samples"
-                )
+            if not -slack <= getattr(summary, name) <= bound * (1 + 1e-9) + slack:
+                return f"{name} {getattr(summary, name):g}, which is from {-slack:g} to {bound + slack:g} with {size} samples"
         return None
 
 
