@@ -138,8 +138,9 @@ class LossStatistics(Summarizer):
             "over_sumsq": size * clip**2,
         }  # fmt: skip
         for name, bound in most.items():
-            if not -slack <= getattr(summary, name) <= bound * (1 + 1e-9) + slack:
-                return f"{name} {getattr(summary, name):g}, which is from {-slack:g} to {bound + slack:g} with {size} samples"
+            value = getattr(summary, name)
+            if not -slack <= value <= bound * (1 + 1e-9) + slack:
+                return f"{name} {value:g}, which is from {-slack:g} to {bound + slack:g} with {size} samples"
         return None
 
 
