@@ -12,6 +12,7 @@ from builders import heard, known_clients, make_ledger, make_report, make_result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ServerState, Timings
 from fedbalancer.methods.table import method
 from fedbalancer.server.aggregate import ClippedAround, MajorityVote, Median, WeightedMean
@@ -200,7 +201,7 @@ class TestLimitedDeadline:
         state = make_state(self.ledger, deadline=policy.init(make_setup(self.ledger)))
         after = policy.observe(make_setup(self.ledger), state, make_result([make_report("c0")], deadline_s=77.0))
         assert after.last_s == 77.0
-        with pytest.raises(ValueError, match="rate"):
+        with pytest.raises(BadSetting, match="rate"):
             LimitedDeadline(rate=0.5)
 
 
@@ -228,7 +229,7 @@ class TestCappedParticipation:
         assert 0 in CappedParticipation().select_clients(setup, state, everybody)
         assert 0 not in CappedParticipation().select_clients(setup, worse, everybody)
         assert 0 in CappedParticipation(worse_power=0.0).select_clients(setup, worse, everybody)
-        with pytest.raises(ValueError, match="worse_power"):
+        with pytest.raises(BadSetting, match="worse_power"):
             CappedParticipation(worse_power=-1.0)
 
     def test_where_too_few_are_left_the_least_chosen_are_offered(self) -> None:
@@ -286,7 +287,7 @@ class TestClippedAround:
 
         assert moved(ClippedAround()) == pytest.approx((1 - 1 / 16) / (1 + 1 / 16))
         assert moved(ClippedAround(worse_power=0.0)) == pytest.approx(0.0)
-        with pytest.raises(ValueError, match="worse_power"):
+        with pytest.raises(BadSetting, match="worse_power"):
             ClippedAround(worse_power=math.inf)
 
     def test_what_is_far_longer_than_usual_is_a_fault(self) -> None:

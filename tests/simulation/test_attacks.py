@@ -194,7 +194,7 @@ class TestRuns:
         assert not np.array_equal(whole.weights, honest.weights)
 
     def test_a_histogram_that_cannot_be_read_is_left_out_before_it_spoils_the_others(self) -> None:
-        settings = {"attacks": ["simulation.test_attacks:Unreadable:2"], "slots": {"summary": "Histogram(bins=8)"}}
+        settings = {"attacks": ["simulation.test_attacks:Unreadable:2"], "summary": "Histogram(bins=8)"}
         found = fb.run(tinytask.load(), "fedbalancer", rounds=4, settings=settings)
         wrong = found.clients.filter(found.clients["why"] != "")
         assert wrong.height > 0

@@ -70,7 +70,8 @@ def _devices() -> Rows:
 
 def _policies() -> Rows:
     """Return the policies of all base methods, and those that modifiers add to some of them."""
-    from fedbalancer.methods.table import BASES, MODIFIERS, SLOTS, method
+    from fedbalancer.core.contracts import SLOTS
+    from fedbalancer.methods.table import BASES, MODIFIERS, method
 
     users_of: dict[tuple[str, str], list[str]] = {}
     for name in BASES:
@@ -97,17 +98,20 @@ def _attacks() -> Rows:
 
 
 def _settings() -> Rows:
-    from fedbalancer.core.settings import Settings, allowed
+    from fedbalancer.core.settings import RUN_KEYS, Settings, allowed
+    from fedbalancer.methods.policy_registry import policy_fields
 
-    return [
+    run_level = [
         {
             "key": key,
-            "default": field.get_default(call_default_factory=True),
+            "policy": "",
+            "default": Settings.model_fields[key].get_default(call_default_factory=True),
             "allowed": allowed(key),
-            "meaning": field.description,
+            "meaning": Settings.model_fields[key].description,
         }
-        for key, field in Settings.model_fields.items()
+        for key in RUN_KEYS
     ]
+    return run_level + policy_fields()
 
 
 def _columns() -> Rows:

@@ -63,7 +63,7 @@ def sweep(
 
         fedbalancer sweep har --space paper
 
-        fedbalancer sweep watch --space w=5,20 --space lss=0.01..0.1 --space alpha=0.1..10:log --trials 40 --seeds 2
+        fedbalancer sweep watch --space w=5,20 --space clients.alpha=0.1..10:log --trials 40 --seeds 2
     """
     from fedbalancer.experiments.spec import RunSpec
     from fedbalancer.experiments.sweep.plan import SweepPlan

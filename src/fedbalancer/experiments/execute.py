@@ -17,7 +17,7 @@ from fedbalancer.experiments.progress import Observer, Progress, run_display, sh
 from fedbalancer.experiments.result import RunResult
 from fedbalancer.experiments.rounds import Recorder, RunLoop, one_thread
 from fedbalancer.experiments.run_warnings import missing_kernels, warnings_for_run
-from fedbalancer.experiments.simulation import build, resolve_spec
+from fedbalancer.experiments.simulation import build, check_settings, resolve_spec
 from fedbalancer.experiments.spec import ExecutionOptions, RunOptions, RunSpec, from_manifest, split_options
 from fedbalancer.experiments.tracking import Callbacks, Hook, Sink, open_sinks
 from fedbalancer.experiments.trust import EVERYTHING, check_trusted, code_of, remember
@@ -91,6 +91,7 @@ def run(
         begun_s = time.perf_counter()
         loaded = executors.load_task(spec)
         seconds = time.perf_counter() - begun_s
+        check_settings([spec], loaded)
         warnings = warnings_for_run(spec, loaded)
         observer.on_task(loaded, seconds)
         observer.on_warnings(warnings)
@@ -132,7 +133,7 @@ def execute(
     executors.check(spec)
     if out is None:
         return run_to_end(spec, task, MemoryRecorder(), executors, progress, stopped)
-    manifest = {**spec.manifest(task, settings), "privacy": describe_privacy(method, settings)}
+    manifest = {**spec.manifest(task, settings, method), "privacy": describe_privacy(method, settings)}
     with RunFolder.create(out, manifest, overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
         result = run_to_end(spec, task, folder, executors, progress, stopped)
@@ -275,7 +276,7 @@ def _open_sink(spec: RunSpec, task: Task, recorder: Recorder, executors: Executo
     if isinstance(recorder, RunFolder):
         sink.on_start(dict(recorder.manifest))
     else:
-        sink.on_start(spec.manifest(task, resolve_spec(spec, task)[0]))
+        sink.on_start(spec.manifest(task, *resolve_spec(spec, task)))
     return sink
 
 

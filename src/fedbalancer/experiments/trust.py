@@ -15,8 +15,10 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import UntrustedCode
 from fedbalancer.core.files import cache_folder, write_text
+from fedbalancer.core.settings import merge
 from fedbalancer.data.own.toml import model_name
 from fedbalancer.data.registry import TASKS
 from fedbalancer.experiments.spec import RunSpec
@@ -98,8 +100,7 @@ def _task_code(task: object) -> Iterator[str]:
 
 
 def _slots(settings: Mapping[str, object]) -> list[tuple[object, object]]:
-    slots = settings.get("slots")
-    return list(slots.items()) if isinstance(slots, Mapping) else []
+    return [(key, value) for key, value in merge(settings).items() if key in SLOTS]
 
 
 def _attack_code(settings: Mapping[str, object]) -> list[str]:

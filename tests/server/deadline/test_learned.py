@@ -105,7 +105,7 @@ def test_the_middles_are_those_of_the_steps_that_a_client_did(steps: int, batch_
 def test_it_takes_a_summary_that_tells_of_steps() -> None:
     with pytest.raises(BadSetting, match="summary=LossesBySteps"):
         method("canter[deadline=LearnedWork]")
-    with pytest.raises(BadSetting, match="Silent tells nothing of single steps"):
+    with pytest.raises(BadSetting, match="Silent reports nothing about single steps"):
         method("fedavg+1t+silent+learned")
     robust = method("canter+learned+robust")
     assert robust.deadline == LimitedDeadline(LearnedWork())

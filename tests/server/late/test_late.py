@@ -117,5 +117,5 @@ def test_numbers_that_make_no_sense_are_refused_with_the_policy_and_what_would_b
 
 @pytest.mark.parametrize("name", ["fedbuff+late", "refl+late", "fedavg+1t+late+late"])
 def test_what_counts_late_reports_anyway_is_told_so(name: str) -> None:
-    with pytest.raises(BadSetting, match="counts late reports anyway"):
+    with pytest.raises(BadSetting, match="already counts late reports"):
         method(name)

@@ -105,5 +105,11 @@ def test_it_moves_within_ten_rounds() -> None:
     def note(row: dict[str, Any]) -> None:
         ratios.append(row["loss_threshold_ratio"])
 
-    fb.run("synthetic", method="canter[pace=ProgressControl,utility_samples=all]", rounds=12, users=30, on_round=note)
+    fb.run(
+        "synthetic",
+        method="canter[pace=ProgressControl,summary.utility_samples=all]",
+        rounds=12,
+        users=30,
+        on_round=note,
+    )
     assert len(set(ratios[:10])) > 1

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.core.settings import parse_value
+from fedbalancer.core.settings import merge, parse_value
 from fedbalancer.methods.names import canonical_name, parse_method_name, split_outside, value_text
+from fedbalancer.methods.table import check_method_name
 
 DIGITS = 4
 """Significant digits of a number drawn from a range."""
@@ -116,7 +117,7 @@ class Space:
             raise BadSetting(f"a setting appears twice in the space: {', '.join(keys)}")
         space = cls(canonical_name(method), parameters)
         for values in space.corners():
-            space.name(values)
+            check_method_name(space.name(values))
         return space
 
     @property
@@ -152,7 +153,7 @@ class Space:
 def _parse_text(text: str) -> list[Parameter]:
     text = text.strip()
     if text.endswith(".toml"):
-        return [_from_toml(key, value) for key, value in _read_toml(Path(text)).items()]
+        return [_from_toml(key, value) for key, value in merge(_read_toml(Path(text))).items()]
     key, equals, values = text.partition("=")
     if not equals:
         if text not in PRESETS:
@@ -206,7 +207,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     table = content.get("space", content)
     if not isinstance(table, dict) or not table:
         raise BadSetting(
-            f"{path} must define settings to vary: w = [5, 20], lss = '0.01..0.1', alpha = {{low=, high=, log=}}"
+            f"{path} must define settings to vary: w = [5, 20], lss = '0.01..0.1', mu = {{low=, high=, log=}}"
         )
     return table
 

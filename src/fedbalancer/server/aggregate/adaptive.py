@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import BelowOne, Step
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import mean_update
 
@@ -64,10 +65,10 @@ class FedAdam(Aggregator):
         FedAdam(eta=0.01, beta_1=0.9, beta_2=0.99, tau=0.001)
     """
 
-    eta: float = 0.01
-    beta_1: float = 0.9
-    beta_2: float = 0.99
-    tau: float = 1e-3
+    eta: Step = 0.01
+    beta_1: BelowOne = 0.9
+    beta_2: BelowOne = 0.99
+    tau: Step = 1e-3
 
     def init(self, setup: Setup) -> Moments:
         return Moments.empty()
@@ -104,10 +105,10 @@ class FedYogi(Aggregator):
         FedYogi(eta=0.01, beta_1=0.9, beta_2=0.99, tau=0.001)
     """
 
-    eta: float = 0.01
-    beta_1: float = 0.9
-    beta_2: float = 0.99
-    tau: float = 1e-3
+    eta: Step = 0.01
+    beta_1: BelowOne = 0.9
+    beta_2: BelowOne = 0.99
+    tau: Step = 1e-3
 
     def init(self, setup: Setup) -> Moments:
         return Moments.empty()
@@ -142,8 +143,8 @@ class FedAdagrad(Aggregator):
         FedAdagrad(eta=0.01, tau=0.001)
     """
 
-    eta: float = 0.01
-    tau: float = 1e-3
+    eta: Step = 0.01
+    tau: Step = 1e-3
 
     def init(self, setup: Setup) -> Moments:
         return Moments.empty()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import AtLeastOne, Weight
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.server.aggregate.mean import WeightedMean, mean_update, sort_by_client
@@ -64,15 +65,9 @@ class ClippedAround(Wrapping, Aggregator):
     """
 
     inner: Aggregator = field(default_factory=WeightedMean)
-    most_norm: float = 10.0
-    most_weight: float = 3.0
-    worse_power: float = 4.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.worse_power < np.inf:
-            raise ValueError(f"worse_power = {self.worse_power} must be a number of at least 0")
-        if not (self.most_norm >= 1 and self.most_weight >= 1):
-            raise ValueError(f"most_norm = {self.most_norm} and most_weight = {self.most_weight} must be at least 1")
+    most_norm: AtLeastOne = 10.0
+    most_weight: AtLeastOne = 3.0
+    worse_power: Weight = 4.0
 
     def init(self, setup: Setup) -> ClippedState:
         return ClippedState(self.inner.init(setup))

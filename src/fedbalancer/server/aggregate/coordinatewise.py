@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import BelowHalf
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import sort_by_client
 
@@ -49,7 +50,7 @@ class TrimmedMean(Aggregator):
         TrimmedMean(beta=0.2)
     """
 
-    beta: float = 0.2
+    beta: BelowHalf = 0.2
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         updates = np.stack([report.update for report in sort_by_client(reports)])

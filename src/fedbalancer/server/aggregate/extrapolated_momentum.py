@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import BelowOne
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.fedexp import extrapolation_factor
 from fedbalancer.server.aggregate.mean import mean_update
@@ -31,7 +32,7 @@ class ExtrapolatedMomentum(Aggregator):
         ExtrapolatedMomentum(beta=0.5)
     """
 
-    beta: float = 0.5
+    beta: BelowOne = 0.5
 
     def init(self, setup: Setup) -> Velocity:
         return Velocity(np.zeros(0))

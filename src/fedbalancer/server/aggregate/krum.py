@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import BelowHalf, Count
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import mean_update, sort_by_client
 
@@ -30,8 +31,8 @@ class Krum(Aggregator):
         Krum(malicious=0.2, keep=1)
     """
 
-    malicious: float = 0.2
-    keep: int = 1
+    malicious: BelowHalf = 0.2
+    keep: Count = 1
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         ordered = sort_by_client(reports)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import Bounds
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import sort_by_client
 
@@ -33,7 +34,7 @@ class MajorityVote(Aggregator):
 
     counts_votes: ClassVar[bool] = True
 
-    step: float | None = None
+    step: Annotated[float, Bounds(gt=0)] | None = None
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         step = setup.learning_rate if self.step is None else self.step

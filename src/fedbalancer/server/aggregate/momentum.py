@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import BelowOne, Step
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import mean_update
 
@@ -40,8 +41,8 @@ class ServerMomentum(Aggregator):
         ServerMomentum(beta=0.9, eta=1.0)
     """
 
-    beta: float = 0.9
-    eta: float = 1.0
+    beta: BelowOne = 0.9
+    eta: Step = 1.0
 
     def init(self, setup: Setup) -> Velocity:
         return Velocity(np.zeros(0))

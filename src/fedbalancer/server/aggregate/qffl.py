@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import UpTo100
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import sort_by_client
 
@@ -42,7 +43,7 @@ class QFFL(Aggregator):
 
     needs_losses: ClassVar[bool] = True
 
-    q: float = 0.01
+    q: UpTo100 = 0.01
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         lipschitz = 1 / setup.learning_rate

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, Private
+from fedbalancer.core.fields import AtLeastOne, Weight
 from fedbalancer.core.types import FloatArray, IndexArray, Ledger, ServerState, Setup
 from fedbalancer.server.clients.counted import CountingSelector, CountingState
 from fedbalancer.server.loss_increase_ratio import loss_increase_ratio
@@ -42,15 +43,9 @@ class CappedParticipation(CountingSelector):
 
     own_reactions: ClassVar[frozenset[Private]] = LOSSES
 
-    times: float = 1.5
-    most_times: float = 3.0
-    worse_power: float = 4.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.worse_power < math.inf:
-            raise ValueError(f"worse_power = {self.worse_power} must be a number of at least 0")
-        if not (self.times >= 1 and self.most_times >= 1):
-            raise ValueError(f"times = {self.times} and most_times = {self.most_times} must be at least 1")
+    times: AtLeastOne = 1.5
+    most_times: AtLeastOne = 3.0
+    worse_power: Weight = 4.0
 
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         own: CountingState = state.clients

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, ClientSelector, Private
+from fedbalancer.core.fields import Multiple
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import IndexArray, ServerState, Setup
 from fedbalancer.server.clients.draws import pick_smallest
@@ -36,7 +37,7 @@ class FedCS(ClientSelector):
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    candidates: float = 2.0
+    candidates: Multiple = 2.0
 
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.fields import Count, Share
 from fedbalancer.core.types import IndexArray, Ledger, ServerState, Setup
 from fedbalancer.server.clients.counted import CountingSelector, CountingState
 
@@ -35,12 +36,8 @@ class GroupFloor(CountingSelector):
 
     own_reactions: ClassVar[frozenset[Private]] = NOTHING
 
-    floor: float = 0.5
-    groups: int = 4
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.floor <= 1 and self.groups >= 1):
-            raise ValueError(f"floor = {self.floor} must be from 0 to 1, and groups = {self.groups} at least 1")
+    floor: Share = 0.5
+    groups: Count = 4
 
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         own: CountingState = state.clients

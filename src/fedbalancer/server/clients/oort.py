@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
+from fedbalancer.core.fields import Bounds, Rounds, Share, UpTo100
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
 from fedbalancer.server.clients import pacer, selection
@@ -80,17 +81,17 @@ class Oort(ClientSelector):
     needs_losses: ClassVar[bool] = True
     reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
-    alpha: float = 2.0
-    exploration: float = 0.9
-    exploration_decay: float = 0.98
-    exploration_min: float = 0.2
-    clip: float = 0.95
-    cutoff: float = 0.95
-    overcommit: float = 1.3
-    pacer_window: int = 20
-    pacer_start: float = 10.0
-    pacer_delta: float = 5.0
-    blacklist: float = math.inf
+    alpha: UpTo100 = 2.0
+    exploration: Share = 0.9
+    exploration_decay: Share = 0.98
+    exploration_min: Share = 0.2
+    clip: Share = 0.95
+    cutoff: Share = 0.95
+    overcommit: Annotated[float, Bounds(ge=1, le=100)] = 1.3
+    pacer_window: Rounds = 20
+    pacer_start: UpTo100 = 10.0
+    pacer_delta: UpTo100 = 5.0
+    blacklist: Annotated[float, Bounds(ge=1)] = math.inf
     blacklist_share: float = 0.3
 
     def init(self, setup: Setup) -> OortState:

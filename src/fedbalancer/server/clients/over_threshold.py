@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
+from fedbalancer.core.fields import Share, UpTo100
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
 from fedbalancer.server.clients import selection
@@ -62,12 +63,12 @@ class OverThresholdUtility(ClientSelector):
     needs_losses: ClassVar[bool] = True
     reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
-    alpha: float = 0.5
-    exploration: float = 0.9
-    exploration_decay: float = 0.98
-    exploration_min: float = 0.2
-    clip: float = 0.95
-    cutoff: float = 0.95
+    alpha: UpTo100 = 0.5
+    exploration: Share = 0.9
+    exploration_decay: Share = 0.98
+    exploration_min: Share = 0.2
+    clip: Share = 0.95
+    cutoff: Share = 0.95
     normalise: bool = True
 
     def init(self, setup: Setup) -> OverThresholdState:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
+from fedbalancer.core.fields import Multiple
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.clients.draws import draw_weighted, pick_smallest
@@ -50,7 +51,7 @@ class PowerOfChoice(ClientSelector):
     needs_losses: ClassVar[bool] = True
     reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
-    candidates: float = 2.0
+    candidates: Multiple = 2.0
 
     def init(self, setup: Setup) -> PowerOfChoiceState:
         return PowerOfChoiceState(np.zeros(len(setup.ledger.clients), dtype=np.bool_))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import Step
 from fedbalancer.core.types import IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.expected import mean_completion_s, whole_seconds
 
@@ -39,7 +40,7 @@ class FixedDeadline(DeadlinePolicy):
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    multiple: float = 1.0
+    multiple: Step = 1.0
 
     def init(self, setup: Setup) -> FixedState:
         return FixedState(whole_seconds(self.multiple * mean_completion_s(setup)))

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import NonzeroShare
 from fedbalancer.core.types import IndexArray, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import completion_s
 
@@ -37,7 +38,7 @@ class KthFastest(DeadlinePolicy):
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    share: float = 0.5
+    share: NonzeroShare = 0.5
     epochs: float = 1.0
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import NonzeroShare
 from fedbalancer.core.types import IndexArray, ServerState, Setup
 
 
@@ -25,7 +26,7 @@ class WaitForShare(DeadlinePolicy):
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    share: float = 1.0
+    share: NonzeroShare = 1.0
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         # 1e-9 guards against 0.8 * 5 = 3.9999...

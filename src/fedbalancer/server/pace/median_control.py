@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, PacePolicy, Private
+from fedbalancer.core.fields import Bounds, Rounds, Share
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.pace.ratio_control import clip_ratio
 
@@ -60,14 +61,10 @@ class MedianControl(PacePolicy):
     needs_losses: ClassVar[bool] = True
     reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
-    w: int = 20
-    lss: float = 0.05
-    dss: float = 0.05
-    full: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not self.full > 0:
-            raise ValueError(f"full = {self.full} must be over 0")
+    w: Rounds = 20
+    lss: Share = 0.05
+    dss: Share = 0.05
+    full: Annotated[float, Bounds(gt=0)] = 0.5
 
     def init(self, setup: Setup) -> MedianState:
         return MedianState()

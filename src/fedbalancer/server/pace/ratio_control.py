@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedbalancer.core.contracts import LOSSES, PacePolicy, Private
+from fedbalancer.core.fields import Rounds, Share
 from fedbalancer.core.types import RoundResult, ServerState, Setup
 from fedbalancer.server.pace.utility import round_utility
 
@@ -56,9 +57,9 @@ class RatioControl(PacePolicy):
     needs_losses: ClassVar[bool] = True
     reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
-    w: int = 20
-    lss: float = 0.05
-    dss: float = 0.05
+    w: Rounds = 20
+    lss: Share = 0.05
+    dss: Share = 0.05
 
     def init(self, setup: Setup) -> PaceState:
         return PaceState()
