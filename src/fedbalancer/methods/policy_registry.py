@@ -14,7 +14,7 @@ from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.fields import field_meanings, field_types
 from fedbalancer.core.settings import METHOD_VALUES, short_key
 from fedbalancer.methods.names import WAITS, fixed_multiple
-from fedbalancer.methods.slots import build_policy, check_policy_type, load_policy, read_call
+from fedbalancer.methods.slots import check_policy_type, create_object, load_policy, read_call
 from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
 from fedbalancer.server.policies import ServerPolicies
 
@@ -60,7 +60,7 @@ def make_policy(slot: str, text: str) -> Any:
         return load_policy(slot, text)
     name, arguments = read_call(f"{slot} = {text!r}", text)
     if name in POLICIES[slot]:
-        return check_policy_type(slot, text, build_policy(slot, text, POLICIES[slot][name], arguments))
+        return check_policy_type(slot, text, create_object(f"{slot} = {text!r}", POLICIES[slot][name], arguments))
     if name.isidentifier():
         raise UnknownName(f"policy for slot {slot}:", name, POLICIES[slot])
     return load_policy(slot, text)
@@ -97,4 +97,4 @@ def describe_policy(kind: type) -> str:
         'One policy per server slot'
     """
     paragraph = " ".join(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
-    return re.split(r"[.;:](?= |$)", paragraph, maxsplit=1)[0]
+    return re.split(r"\.(?= |$)", paragraph, maxsplit=1)[0]
