@@ -14,7 +14,7 @@ from fedbalancer.core.settings import METHOD_VALUES, short_key
 from fedbalancer.methods.names import WAITS, fixed_multiple
 from fedbalancer.methods.slots import build_policy, check_policy_type, load_policy, read_call
 from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
-from fedbalancer.server.policies import ServerPolicies
+from fedbalancer.server.server import ServerPolicies
 
 
 def _classes(module: Any) -> dict[str, type]:
