@@ -370,7 +370,7 @@ class TestSlots:
 
 class TestLoadPolicy:
     def test_a_class_is_made_without_arguments(self) -> None:
-        assert load_policy("deadline", "fedbalancer.server.deadline.waiting:WaitForShare") == WaitForShare()
+        assert load_policy("deadline", "fedbalancer.server.deadline.baselines:WaitForShare") == WaitForShare()
 
     @pytest.mark.parametrize(
         ("path", "message"),

@@ -16,7 +16,7 @@ from fedbalancer.core.settings import METHOD_VALUES, short_key
 from fedbalancer.methods.names import WAITS, fixed_multiple
 from fedbalancer.methods.slots import check_policy_type, create_object, load_policy, read_call
 from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
-from fedbalancer.server.policies import ServerPolicies
+from fedbalancer.server.server import ServerPolicies
 
 POLICIES: Mapping[str, Mapping[str, type]] = {
     "clients": policies_in(clients, "clients"),
