@@ -28,8 +28,7 @@ from fedbalancer.flower.messages import Instruction
 from fedbalancer.methods.table import method
 from fedbalancer.paper.testbed.client import PhoneClock
 from fedbalancer.simulation.devices.models import DeviceDraw
-from fedbalancer.training.torch_model import TorchModel
-from fedbalancer.training.trainer import TorchTrainer
+from fedbalancer.training.trainer import TorchModel, TorchTrainer
 
 torch = pytest.importorskip("torch")
 

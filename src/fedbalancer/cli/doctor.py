@@ -111,12 +111,12 @@ def _kernels() -> Iterator[Finding]:
     from fedbalancer.training.fast import kernels
 
     try:
-        command, _ = kernels.compiler()
+        command, _ = kernels.find_compiler()
         yield Finding("ok", "compiler", " ".join(command))
     except kernels.NoKernel as error:
         yield Finding("note", "compiler", f"{error}; training uses torch's own operations, which is slower")
         return
-    decision = kernels.decision()
+    decision = kernels.decide()
     failed = {name: why for name, why in decision.items() if why is not None}
     names = ", ".join(sorted(decision.keys() - failed.keys()))
     yield Finding("ok", "kernels", names) if names else Finding("note", "kernels", "none")

@@ -17,11 +17,17 @@ from fedbalancer.experiments.progress import Observer, Progress, run_display, sh
 from fedbalancer.experiments.result import RunResult
 from fedbalancer.experiments.rounds import Recorder, RunLoop, one_thread
 from fedbalancer.experiments.run_warnings import missing_kernels, warnings_for_run
-from fedbalancer.experiments.simulation import build, resolve_spec
-from fedbalancer.experiments.spec import ExecutionOptions, RunOptions, RunSpec, from_manifest, split_options
+from fedbalancer.experiments.simulation import build, check_settings, resolve_spec
+from fedbalancer.experiments.spec import (
+    ExecutionOptions,
+    RunOptions,
+    RunSpec,
+    from_manifest,
+    move_policies_into_names,
+    split_options,
+)
 from fedbalancer.experiments.tracking import Callbacks, Hook, Sink, open_sinks
 from fedbalancer.experiments.trust import EVERYTHING, check_trusted, code_of, remember
-from fedbalancer.experiments.variants import named_in_full
 from fedbalancer.methods.table import Method
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.store import MemoryRecorder, RunFolder
@@ -84,13 +90,14 @@ def run(
     observer = observer if observer is not None else Observer()
     spec_options, execution = split_options(options)
     spec = RunSpec(task=task, method=method, seed=seed, budget_s=budget_s, timing_only=timing_only, **spec_options)
-    spec, _ = named_in_full(spec, [spec.method])
+    spec, _ = move_policies_into_names(spec, [spec.method])
     callbacks = () if on_round is None and on_eval is None else (Callbacks(on_round, on_eval),)
     resources = Resources(**{**execution, "track": (*execution.get("track", ()), *callbacks)})
     with ExecutorCache(resources) as executors:
         begun_s = time.perf_counter()
         loaded = executors.load_task(spec)
         seconds = time.perf_counter() - begun_s
+        check_settings([spec], loaded)
         warnings = warnings_for_run(spec, loaded)
         observer.on_task(loaded, seconds)
         observer.on_warnings(warnings)
@@ -132,7 +139,7 @@ def execute(
     executors.check(spec)
     if out is None:
         return run_to_end(spec, task, MemoryRecorder(), executors, progress, stopped)
-    manifest = {**spec.manifest(task, settings), "privacy": describe_privacy(method, settings)}
+    manifest = {**spec.manifest(task, settings, method), "privacy": describe_privacy(method, settings)}
     with RunFolder.create(out, manifest, overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
         result = run_to_end(spec, task, folder, executors, progress, stopped)
@@ -233,7 +240,19 @@ def continue_run(
 def run_to_end(
     spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache, progress: OnProgress, stopped: Stopped
 ) -> RunResult:
-    """Run all rounds that are left, and record how the run ended, also if it failed."""
+    """Run all rounds that are left, and record how the run ended, also if it failed.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+        recorder: The run folder, or the record of a run in memory.
+        executors: Tasks and workers to use.
+        progress: Called after every round.
+        stopped: Called after every round; if it returns True, the run saves its state and stops.
+
+    Returns:
+        The tables and the weights of the run.
+    """
     sink = _open_sink(spec, task, recorder, executors)
     try:
         return _run_rounds(spec, task, recorder, sink, executors, progress, stopped)
@@ -263,7 +282,7 @@ def _open_sink(spec: RunSpec, task: Task, recorder: Recorder, executors: Executo
     if isinstance(recorder, RunFolder):
         sink.on_start(dict(recorder.manifest))
     else:
-        sink.on_start(spec.manifest(task, resolve_spec(spec, task)[0]))
+        sink.on_start(spec.manifest(task, *resolve_spec(spec, task)))
     return sink
 
 

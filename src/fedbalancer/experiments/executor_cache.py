@@ -44,13 +44,18 @@ class ExecutorCache:
         if not spec.timing_only:
             check_memory_limit()
         if not spec.timing_only and spec.device != "cpu" and self.resources.executor != "ray":
-            from fedbalancer.training.torch_device import checked_device
+            from fedbalancer.training.trainer import check_device
 
             require_torch()
-            checked_device(spec.device)
+            check_device(spec.device)
 
     def load_task(self, spec: RunSpec, task: Task | None = None) -> Task:
-        """Return the task of a run: `task` if it is given, the last run's if it is the same, or load it."""
+        """Return the task of a run.
+
+        Args:
+            spec: The run.
+            task: The task, if it is loaded. Default: the last run's if it is the same, otherwise it is loaded.
+        """
         key = _training_key(spec)
         if key != self._key or (task is not None and task is not self._task):
             self.close()
@@ -59,7 +64,12 @@ class ExecutorCache:
         return self._task
 
     def executor(self, spec: RunSpec, task: Task) -> Executor:
-        """Return the executor of a run. It is closed with the cache, or when another task is loaded."""
+        """Return the executor of a run. It is closed with the cache, or when another task is loaded.
+
+        Args:
+            spec: The run.
+            task: The loaded task.
+        """
         if spec.timing_only:
             return InlineExecutor(TimingOnly(task.sizes))
         self.load_task(spec, task)
@@ -100,7 +110,7 @@ class TrainerFactory:
 
     def __call__(self) -> Trainer:
         if self._decision is not None:
-            kernels.hold_to(self._decision)
+            kernels.follow(self._decision)
         task = self._task if self._task is not None else self._spec.load_task()
         poisoned = poison_task(task, _attacks(self._spec), self._spec.seed)
         return trainer_for(poisoned, self._spec.backend, self._spec.device)
@@ -126,11 +136,20 @@ def _attacks(spec: RunSpec) -> tuple[str, ...]:
 
 def kernels_for(spec: RunSpec) -> dict[str, str | None] | None:
     """Return the kernels that all processes of a run use; None if the run uses none."""
-    return kernels.decision() if spec.backend == "fast" and spec.device == "cpu" and not spec.timing_only else None
+    return kernels.decide() if spec.backend == "fast" and spec.device == "cpu" and not spec.timing_only else None
 
 
 def trainer_for(task: Task, backend: str = "fast", device: str = "cpu") -> Trainer:
-    """Return the torch trainer of a task."""
+    """Return the torch trainer of a task.
+
+    Args:
+        task: The task.
+        backend: Training backend: fast or plain.
+        device: Where torch computes: cpu, cuda or mps.
+
+    Raises:
+        MissingData: If torch is not installed.
+    """
     require_torch()
     from fedbalancer.training.trainer import TorchTrainer
 

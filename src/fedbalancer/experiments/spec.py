@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypedDict
 
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.core.settings import Settings, resolve
+from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, merge, resolve
 from fedbalancer.data import Task, load_task
 from fedbalancer.data.clients import add_label_noise
-from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
-from fedbalancer.methods.table import Method
+from fedbalancer.methods.fields import describe_settings
+from fedbalancer.methods.names import canonical_name, check_name, parse_method_name, with_slots
+from fedbalancer.methods.table import Method, check_method_name
 from fedbalancer.store import new_manifest
-from fedbalancer.training.fast.provenance import description as kernel_description
+from fedbalancer.training.fast.kernels import describe_environment
 from fedbalancer.training.trainer import BACKENDS
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
@@ -84,7 +86,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
         UnknownName: If a keyword is not an option.
     """
     for name, value in options.items():
-        if name in Settings.model_fields and name not in RunOptions.__annotations__:
+        if (name in RUN_KEYS or is_policy_key(name)) and name not in RunOptions.__annotations__:
             raise BadSetting(f"{name} is a setting, not an option; pass settings={{{name!r}: {value!r}}}")
         if name not in RunOptions.__annotations__:
             raise UnknownName("option", name, tuple(RunOptions.__annotations__))
@@ -171,8 +173,8 @@ class RunSpec:
 
     @property
     def own_settings(self) -> Mapping[str, Any]:
-        """The settings in the brackets of the method's name. They override all others."""
-        return parse_method_name(self.method).layer if isinstance(self.method, str) else self.method.settings
+        """The settings of the run in the brackets of the method's name. They override all others."""
+        return parse_method_name(self.method).settings if isinstance(self.method, str) else self.method.settings
 
     def load_task(self) -> Task:
         """Load the task."""
@@ -215,19 +217,25 @@ class RunSpec:
         except (AttributeError, TypeError, ValueError, BadSetting) as error:
             raise RunFolderError(f"this run has invalid options: {error}") from error
 
-    def manifest(self, task: Task, settings: Settings) -> dict[str, Any]:
-        """Return the content of manifest.json before the run starts."""
+    def manifest(self, task: Task, settings: Settings, method: Method) -> dict[str, Any]:
+        """Return the content of manifest.json before the run starts.
+
+        Args:
+            task: The loaded task.
+            settings: The resolved settings.
+            method: The method, whose policy fields are added to the settings.
+        """
         description = {"name": task.name, "variant": task.variant, "scale": self.scale, "users": self.users}
         return new_manifest(
             task={**description, "source": _name_or_none(self.task)},
-            settings=settings.model_dump(mode="json"),
+            settings=describe_settings(settings, method),
             kernels=self.kernels(),
             **self.manifest_fields(),
         )
 
     def kernels(self) -> dict[str, str]:
         """Return the processor and the implementation of every kernel, as far as known."""
-        return kernel_description(self.backend if self.device == "cpu" and not self.timing_only else "none")
+        return describe_environment(self.backend if self.device == "cpu" and not self.timing_only else "none")
 
     def manifest_fields(self) -> dict[str, Any]:
         """Return the fields of manifest.json that come from the spec: the spec, and copies of its main values."""
@@ -256,6 +264,59 @@ def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method:
     if not isinstance(spec, Mapping):
         raise RunFolderError("manifest.json has no spec; this run cannot continue, start it again")
     return RunSpec.from_json(spec, task, method)
+
+
+def move_policies_into_names(base: RunSpec, methods: Sequence[str | Method]) -> tuple[RunSpec, list[str | Method]]:
+    """Move policies from the settings into the names of the methods.
+
+    So a baseline with another deadline does not appear under its plain name, and the budget is that of the published
+    method.
+
+    Args:
+        base: What all runs have in common.
+        methods: Method names or objects.
+
+    Returns:
+        The runs without these settings, and the new names.
+
+    Raises:
+        BadSetting: If a method is an object, which has its policies already.
+        UnknownName: If a method is unknown.
+    """
+    slots = _policies(base.overrides)
+    named = [with_slots(method, slots) if slots and isinstance(method, str) else method for method in methods]
+    for method in named:
+        if isinstance(method, str):
+            check_method_name(method)  # before the task is loaded
+    if not slots:
+        return base, named
+    if not all(isinstance(method, str) for method in methods):
+        raise BadSetting(
+            f"settings cannot replace the policies ({', '.join(slots)}) of a Method object; pass them to "
+            "fedbalancer.method(..., deadline=...)"
+        )
+    settings = {key: value for key, value in merge(base.overrides).items() if key not in slots}
+    return replace(base, method=named[0], settings=settings), named
+
+
+def full_method_name(method: str, settings: Mapping[str, Any]) -> str:
+    """Return the canonical name of a method, including policies that the settings put into its slots.
+
+    Args:
+        method: The method's name.
+        settings: The settings of the run.
+    """
+    slots = _policies(settings)
+    return with_slots(method, slots) if slots else canonical_name(method)
+
+
+def _policies(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that replace whole policies, by slot."""
+    resolved = resolve(settings).policies
+    for slot in SLOTS:
+        if slot in resolved and not isinstance(resolved[slot], str):
+            raise BadSetting(f"setting {slot} = {resolved[slot]!r} must be a policy, as in {slot}=package.module:Class")
+    return {slot: resolved[slot] for slot in SLOTS if slot in resolved}
 
 
 def _name_or_none(value: Any) -> str | None:

@@ -17,15 +17,9 @@ from fedbalancer.client.compress.wire import (
     wire,
 )
 from fedbalancer.core.contracts import Compressor
-from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import NonzeroShare
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Layout, Weights
-
-
-def require_share(share: float, owner: str) -> None:
-    """Raise `BadSetting` unless a share is over 0 and at most 1."""
-    if not 0 < share <= 1:
-        raise BadSetting(f"{owner}: share is {share}; it must be over 0 and at most 1")
 
 
 def kept(size: int, share: float) -> int:
@@ -85,10 +79,7 @@ class RandomMask(Compressor):
         20
     """
 
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_share(self.share, "RandomMask")
+    share: NonzeroShare = 0.1
 
     def encoded_bytes(self, layout: Layout) -> int:
         return 4 * kept(layout.parameters, self.share)
@@ -120,10 +111,7 @@ class Subsample(Compressor):
         40
     """
 
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_share(self.share, "Subsample")
+    share: NonzeroShare = 0.1
 
     def encoded_bytes(self, layout: Layout) -> int:
         return 4 * kept(layout.parameters, self.share)
@@ -161,10 +149,7 @@ class GradientDropping(Compressor):
         47
     """
 
-    share: float = 0.01
-
-    def __post_init__(self) -> None:
-        require_share(self.share, "GradientDropping")
+    share: NonzeroShare = 0.01
 
     def encoded_bytes(self, layout: Layout) -> int:
         count = kept(layout.parameters, self.share)

@@ -83,9 +83,9 @@ def _model(task: Task) -> str:
     name = str(made) if isinstance(made, BuiltIn) else f"{made.__module__}:{getattr(made, '__qualname__', '')}"
     if find_spec("torch") is None:
         return f"{name}: how many parameters is known with PyTorch only"
-    from fedbalancer.training.flat import build
+    from fedbalancer.training.tensors import build_module
 
-    count = sum(parameter.numel() for parameter in build(task.model).parameters())
+    count = sum(parameter.numel() for parameter in build_module(task.model).parameters())
     return f"{name}: {count:,} parameters"
 
 

@@ -45,8 +45,7 @@ from fedbalancer.reporting.ratio import Estimate
 from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.style import RED
 from fedbalancer.store import read_status
-from fedbalancer.training.flat import FlatModule
-from fedbalancer.training.tensors import batch_of, per_sample_loss, stored
+from fedbalancer.training.tensors import FlatModule, make_batch, prepare_samples, resolve_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -191,14 +190,14 @@ class SampleNorms:
 
         self._flat = FlatModule(task.model)
         self._flat.module.eval()
-        self._loss = per_sample_loss(task.loss)
+        self._loss = resolve_loss(task.loss)
         self.vectorized = True
         self._torch = torch
 
     def __call__(self, weights: Weights, samples: Samples) -> FloatArray:
         """Return the Euclidean norm of the gradient of each sample's loss with respect to all parameters."""
         self._flat.load(weights)
-        features, labels = batch_of(samples[0], slice(None)), batch_of(samples[1], slice(None))
+        features, labels = make_batch(samples[0], slice(None)), make_batch(samples[1], slice(None))
         if labels.dtype.is_floating_point is False:
             labels = labels.long()
         if self.vectorized:
@@ -252,8 +251,8 @@ def scale_norms(norms: FloatArray) -> FloatArray:
 
 
 def _draw_samples(parts: list[Samples], most: int, seed: int, number: int) -> Samples:
-    features = np.concatenate([stored(part)[0] for part in parts])
-    labels = np.concatenate([stored(part)[1] for part in parts])
+    features = np.concatenate([prepare_samples(part)[0] for part in parts])
+    labels = np.concatenate([prepare_samples(part)[1] for part in parts])
     rows = np.arange(len(labels))
     if len(rows) > most:
         rows = np.sort(stream(seed, "gradient norms", number).choice(len(labels), most, replace=False))
