@@ -73,7 +73,7 @@ def _print_clients(held: LabelCounts) -> None:
     among the client's own."""
     console = Console(markup=False, emoji=False, highlight=False)
     ramp = BLOCKS if "utf" in console.encoding.lower() else PLAIN
-    rows = held.spaced(MOST_CLIENTS)
+    rows = held.space_clients(MOST_CLIENTS)
     if len(rows) < len(held.clients):
         typer.echo(f"{len(rows)} of {len(held.clients):,} clients, from the largest to the smallest:")
     span = f" {held.labels[0]} to {held.labels[-1]}" if held.labels else ""

@@ -109,7 +109,7 @@ def swap(**arrays: Any) -> Callable[[Arrays], None]:
         (put("labels", 4, [3, 2, 3, 300, 200]), "readings 300 to 200, but"),
         (put("labels", 4, [3, 2, 3, 1, 127]), "subject 2 has no activity of at least 128 readings"),
         (put("labels", 4, [3, 2, 8, 1, 400]), "no test subjects"),
-        (put("lengths", 1, [1, 1, 400]), r"lengths, row 1: experiment 1 \(subject 1\) is there twice"),
+        (put("lengths", 1, [1, 1, 400]), r"lengths, row 1: experiment 1 \(subject 1\) occurs twice"),
         (put("lengths", 2, [3, 31, 400]), "lengths, row 2: subject 31 of 1 to 30"),
         (put("lengths", 2, [3, 2, 0]), "lengths, row 2: subject 2 of 1 to 30 with 0 readings"),
         (put("lengths", 2, [3, 2, 399]), "acc has 1200 readings, but lengths add up to 1199"),

@@ -114,7 +114,7 @@ def test_the_second_start_reads_no_image_and_a_missing_one_is_noticed(tmp_path: 
 
 
 def test_without_data_it_says_what_to_do() -> None:
-    with pytest.raises(MissingData, match=r"task 'celeba' needs celeba in .*; type: fedbalancer data"):
+    with pytest.raises(MissingData, match=r"task 'celeba' needs celeba in .*; run: fedbalancer data"):
         celeba.load()
 
 

@@ -85,7 +85,7 @@ def test_the_summary_fits_a_screen(place: Path) -> None:
     lines = text.splitlines()
     assert len(lines) <= 20
     assert max(len(line) for line in lines) <= 110
-    for words in ("tiny", "4 with 10 / 10 / 10", "2 classes", "3 a sample", "20 samples of 2 held-out users",
+    for words in ("tiny", "4 with 10 / 10 / 10", "2 classes", "3 per sample", "20 samples of 2 held-out users",
                   "26 parameters", "rounds 9", "w 3"):  # fmt: skip
         assert words in text
 

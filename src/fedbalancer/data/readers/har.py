@@ -268,7 +268,7 @@ def _check_labels(path: Path, data: Mapping[str, NDArray[Any]]) -> None:
     recordings: dict[int, tuple[int, int]] = {}
     for row, (experiment, subject, length) in enumerate(data["lengths"].tolist()):
         if experiment in recordings:
-            raise BadData(f"{path}: lengths, row {row}: experiment {experiment} (subject {subject}) is there twice")
+            raise BadData(f"{path}: lengths, row {row}: experiment {experiment} (subject {subject}) occurs twice")
         if not 1 <= subject <= SUBJECTS or length < 1:
             raise BadData(f"{path}: lengths, row {row}: subject {subject} of 1 to {SUBJECTS} with {length} readings")
         recordings[experiment] = subject, length

@@ -67,7 +67,7 @@ def leaf_users(files: Iterable[Path], exact_counts: bool = True) -> Iterator[Lea
     for file in files:
         for user in _users_of(file, exact_counts):
             if user.name in seen:
-                raise BadData(f"{user.where} is there twice, also in {seen[user.name]}; a user must be in one place")
+                raise BadData(f"{user.where} occurs twice, also in {seen[user.name]}; a user must be in one place")
             seen[user.name] = file
             yield user
 
@@ -120,7 +120,7 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
     return entries
 
 

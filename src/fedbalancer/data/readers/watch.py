@@ -36,7 +36,7 @@ def recordings_path() -> Path:
         path = Path(folder) / "data" / "watch_dataset.npy"
         if path.is_file():
             return path
-    raise MissingData("the smartwatch recordings are not installed; type: pip install 'fedbalancer[demo]'")
+    raise MissingData("the smartwatch recordings are not installed; run: pip install 'fedbalancer[demo]'")
 
 
 def read_recordings(path: Path) -> list[Recording]:
