@@ -82,7 +82,9 @@ def load_task(name: str, *, scale: str = "small", users: int | None = None, vari
     options = {"scale": scale, "users": users, "variant": variant}
     task = thing if isinstance(thing, Task) else _call(thing, name, options)
     if not isinstance(task, Task):
-        raise BadData(f"{place} is a {type(task).__name__}; it must be a fedbalancer Task or a function returning one")
+        raise BadData(
+            f"{place} has type {type(task).__name__}; it must be a fedbalancer Task or a function returning one"
+        )
     return task
 
 
@@ -117,5 +119,5 @@ def _call(function: Any, place: str, options: Mapping[str, Any]) -> Any:
         return function
     accepted = signature(function).parameters
     if options["variant"] is not None and "variant" not in accepted:
-        raise BadSetting(f"task {place!r} has no variants; leave out --variant {options['variant']}")
+        raise BadSetting(f"task {place!r} has no variants; omit --variant {options['variant']}")
     return function(**{key: value for key, value in options.items() if key in accepted})
