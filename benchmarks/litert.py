@@ -93,14 +93,14 @@ def be_child(client: str, made_by: str, file: str, data: str, batches: str) -> N
     """Measure one client in this process."""
     import flwr.clientapp  # noqa: F401
 
-    from fedbalancer.training.tensors import stored
+    from fedbalancer.training.tensors import prepare_samples
 
     told = {"mb": largest_mb()}
     if client != "nothing":
         model = on_torch(made_by, data) if client == "torch" else of_file(file)
         with np.load(data) as held:
-            samples = stored((held["x"], held["y"]))
-        model.timed(samples, 10, 1)
+            samples = prepare_samples((held["x"], held["y"]))
+        model.time_batches(samples, 10, 1)
         start_s = time.process_time()
         seconds = [cpu_s(model, samples) for _ in range(int(batches) // 4)]
         told = {"mb": largest_mb(), "start_s": start_s, "batch_ms": 1e3 * statistics.median(seconds)}
@@ -110,7 +110,7 @@ def be_child(client: str, made_by: str, file: str, data: str, batches: str) -> N
 def cpu_s(model: Any, samples: Any) -> float:
     """Processor seconds of a batch, over four in a row and the first one that `timed` makes."""
     began_s = time.process_time()
-    model.timed(samples, 10, 4)
+    model.time_batches(samples, 10, 4)
     return (time.process_time() - began_s) / 5
 
 
@@ -123,7 +123,7 @@ def of_file(file: str) -> Any:
 def on_torch(made_by: str, data: str) -> Any:
     import torch
 
-    from fedbalancer.training.torch_model import TorchModel
+    from fedbalancer.training.trainer import TorchModel
 
     torch.set_num_threads(1)
     module, name, given, loss = json.loads(made_by)

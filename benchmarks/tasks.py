@@ -32,7 +32,7 @@ def chance(task: fb.Task) -> float:
     """Accuracy, by the task's own metric, of always naming the same label: the best of the most frequent ones."""
     import torch
 
-    from fedbalancer.training.tensors import hits_of, to_tensors
+    from fedbalancer.training.tensors import resolve_metric, to_tensors
 
     features, labels = to_tensors((task.test[0], task.test[1]))
     classes = task.model()(features[:2]).shape[-1]  # a label beyond is a mask, which no model can name
@@ -40,7 +40,7 @@ def chance(task: fb.Task) -> float:
     for label in np.argsort(np.bincount(labels.flatten().numpy(), minlength=classes)[:classes])[-5:]:
         answer = torch.zeros(classes)
         answer[label] = 1.0
-        hits, of = hits_of(task.metric)(answer.expand(*labels.shape, classes), labels)
+        hits, of = resolve_metric(task.metric)(answer.expand(*labels.shape, classes), labels)
         scores.append(hits / of)
     return float(max(scores))
 

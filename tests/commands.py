@@ -30,8 +30,8 @@ from typing import Any
 
 LOADED = (
     "torch", "polars", "scipy.stats", "matplotlib.figure", "matplotlib.backends.backend_agg", "jinja2", "rich.table",
-    "rich.progress", "fedbalancer.cli.app", "fedbalancer.cli.compare", "fedbalancer.experiments.compare",
-    "fedbalancer.experiments.display", "fedbalancer.experiments.execute", "fedbalancer.experiments.surprises",
+    "rich.progress", "fedbalancer.cli.app", "fedbalancer.cli.compare", "fedbalancer.experiments.comparison",
+    "fedbalancer.experiments.progress", "fedbalancer.experiments.execute", "fedbalancer.experiments.run_warnings",
     "fedbalancer.reporting",
     "fedbalancer.reporting.figures", "fedbalancer.data.tasks.synthetic", "fedbalancer.training.fast",
 )  # fmt: skip

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 from work import WORKLOADS, Workload
 
-from fedbalancer.client.batches import epochs as epoch_orders
+from fedbalancer.client.work import epochs as epoch_orders
 from fedbalancer.core.randomness import integer_seed, stream
 from fedbalancer.core.types import ClientWork
 

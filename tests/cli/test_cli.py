@@ -13,7 +13,7 @@ import commands
 import polars as pl
 import pytest
 
-from fedbalancer.cli.demo import DEMO
+from fedbalancer.cli.compare import DEMO
 
 Cli = Callable[..., "CompletedProcess[str]"]
 SMALL = ("synthetic", "--users", "8", "--rounds", "3", "--set", "clients_per_round=3", "--set", "eval_every=1")
@@ -39,11 +39,11 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--set", "learningrate=1"), "did you mean learning_rate"),
         (("run", "synthetic", "--set", "learning_rate=-1"), "learning_rate = -1"),
         (("run", "synthetic", "--set", "learning_rate=nan"), "learning_rate"),
-        (("run", "synthetic", "--set", "p=0.2"), "allowed: >= 0.5 and <= 1"),
+        (("run", "synthetic", "--set", "p=0.2"), "must be a number >= 0.5 and <= 1"),
         (("run", "synthetic", "--set", "w"), "key=value"),
         (("run", "synthetic", "--set", "latency=tablet"), "unknown latency row 'tablet'"),
-        (("run", "synthetic", "--set", "slots.deadlin=a:b"), "did you mean deadline"),
-        (("run", "synthetic", "--set", "slots.deadline=json:dumps"), "not a policy for that slot"),
+        (("run", "synthetic", "--set", "deadlin=a:b"), "did you mean deadline"),
+        (("run", "synthetic", "--set", "deadline=json:dumps"), "not a policy for that slot"),
         (("run", "synthetic", "--set", "availability=nowhere.json"), "nowhere.json"),
         (("run", "synthetic", "--rounds", "0"), "rounds = 0"),
         (("run", "synthetic", "--budget", "-5"), "budget = -5"),
@@ -53,15 +53,15 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--device", "tpu"), "device = 'tpu' must be cpu"),
         (("run", "synthetic", "--executor", "rya"), "did you mean ray"),
         (("run", "synthetic", "--workers", "0"), "workers = 0"),
-        (("run", "synthetic", "--executor", "inline", "--workers", "3"), "the executor inline has one"),
+        (("run", "synthetic", "--executor", "inline", "--workers", "3"), "executor inline has 1 worker"),
         (("run", "synthetic", "--address", "auto"), "--executor ray"),
         (("run", "synthetic", "--attack", "update-flop:1"), "did you mean update-flip"),
-        (("run", "synthetic", "--attack", "update-flip"), "how many clients"),
-        (("compare", "synthetic", "--users", "8", "--attack", "update-flip:9"), "9 attackers are asked for"),
+        (("run", "synthetic", "--attack", "update-flip"), "a number of clients"),
+        (("compare", "synthetic", "--users", "8", "--attack", "update-flip:9"), "9 attackers are more than"),
         (("compare", "synthetic", "--backend", "fats"), "did you mean fast"),
         (("compare", "synthetic", "--jobs", "0"), "jobs = 0"),
         (("compare", "synthetic", "--executor", "rya"), "did you mean ray"),
-        (("compare", "synthetic", "--methods", "fedavg+1t,fedavg+1t"), "named twice"),
+        (("compare", "synthetic", "--methods", "fedavg+1t,fedavg+1t"), "appears twice"),
         (("compare", "synthetic", "--extend", "0.5"), "extend = 0.5"),
         (("resume", "nowhere"), "nowhere"),
         (("report", "nowhere"), "nowhere"),
@@ -169,15 +169,15 @@ RUN, COMPARE = (
     ("command", "given", "expected"),
     [
         (RUN, ("w=3",), {"samples": "mine:Samples", "clients": "mine:Clients"}),
-        (RUN, ("slots.clients=mine:Other",), {"samples": "mine:Samples", "clients": "mine:Other"}),
+        (RUN, ("clients=mine:Other",), {"samples": "mine:Samples", "clients": "mine:Other"}),
         (
             RUN,
-            ('slots={work="mine:Work"}', 'slots.clients = "mine:Other"'),
+            ('work="mine:Work"', 'clients = "mine:Other"'),
             {"samples": "mine:Samples", "clients": "mine:Other", "work": "mine:Work"},
         ),
         (
             COMPARE,
-            ("slots.work=mine:Work",),
+            ("work=mine:Work",),
             {"samples": "mine:Samples", "clients": "mine:Clients", "work": "mine:Work"},
         ),
     ],
@@ -191,7 +191,7 @@ def test_slots_of_the_command_line_are_added_to_those_of_the_file(
         "Samples, Clients, Work = type(plain.samples), type(plain.clients), type(plain.work)\n"
         "Other = Clients\n"
     )
-    slots = '[slots]\nsamples = "mine:Samples"\nclients = "mine:Clients"\n'
+    slots = 'samples = "mine:Samples"\nclients = "mine:Clients"\n'
     (tmp_path / "own.toml").write_text(f"w = 7\n{slots}")
     sets = [part for text in given for part in ("--set", text)]
     done = cli(command[0], *SMALL, *command[1:], "--config", "own.toml", *sets, "--out", "r")

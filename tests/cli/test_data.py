@@ -82,15 +82,15 @@ def test_import_check_and_show(run: Run, tmp_path: Path) -> None:
     mine = write(tmp_path / "my data.npz")
     done = run("import", FAKE, str(mine), "--variant", "one")
     assert done.code == 0, done.err
-    assert f"is in {tmp_path / 'data' / 'one.npz'}: 3 users, 9 samples, 2 to test on, 2 labels" in done.out
+    assert f"is in {tmp_path / 'data' / 'one.npz'}: 3 users, 9 samples, 2 test samples, 2 labels" in done.out
     assert f"fedbalancer run {FAKE} --variant one" in done.out
     assert "--overwrite" in run("import", FAKE, str(mine), "--variant", "one").refused()
     assert run("import", FAKE, str(mine), "--variant", "one", "--overwrite", "--link").code == 0
     assert (tmp_path / "data" / "one.npz").is_symlink()
-    assert run("check", FAKE).out == f"{FAKE} (one): ok, 3 users, 9 samples, 2 to test on, 2 labels (scale small)\n"
+    assert run("check", FAKE).out == f"{FAKE} (one): ok, 3 users, 9 samples, 2 test samples, 2 labels (scale small)\n"
     shown = run("show", FAKE)
     assert shown.code == 0, shown.err
-    assert "fake (one): 3 clients, 9 samples, 2 to test on, 2 labels" in shown.out
+    assert "fake (one): 3 clients, 9 samples, 2 test samples, 2 labels" in shown.out
     assert "min 2, median 3, max 4" in shown.out
     assert "picture: data-faketask-load-one.png" in shown.out
     assert (tmp_path / "data-faketask-load-one.png").read_bytes().startswith(b"\x89PNG")
@@ -168,7 +168,7 @@ def test_get_can_be_typed_again_after_a_cut_and_says_how_far_it_is(
     assert "one.npz: " in done.err
     assert "100%" in done.err
     assert f"is in {tmp_path / 'data' / 'one.npz'}: 40 users" in done.out
-    assert "there already" in run("get", "fetched:load").out
+    assert "exists in" in run("get", "fetched:load").out
     assert run("get", "fetched:load", "--overwrite").code == 0
 
 

@@ -17,7 +17,7 @@ from fedbalancer.cli.app import app
         (["watch", "--runtime", "lightrt"], "unknown runtime 'lightrt'; did you mean litert?"),
         (["wach"], "unknown task 'wach'; did you mean watch?"),
         (["watch", "--shape", "1,2"], "--shape is only for a custom model"),
-        (["small_nets:make", "--shape", "2,x"], "--shape '2,x' must be whole numbers"),
+        (["small_nets:make", "--shape", "2,x"], "--shape '2,x' must be integers"),
         (["small_nets:make", "--shape", "2,0"], "must be positive integers"),
         (["small_nets:make", "--shape", "3,12"], "the model fails on 16 samples of shape (3, 12)"),
         (["small_nets:SHAPE", "--shape", "2,12"], "must be a function that returns a torch model, not tuple"),

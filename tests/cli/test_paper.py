@@ -123,7 +123,7 @@ def test_an_item_takes_seeds_as_a_comparison_does(
 def test_seeds_that_are_none_are_refused(cli: Cli, item: str) -> None:
     done = cli("paper", item, "--seeds", "12..10")
     assert done.returncode == 2
-    assert "seeds = '12..10' must be how many (5), from..to (10..19) or single ones (4,7)" in done.stderr
+    assert "seeds = '12..10' must be a number (5), a range (10..19) or a list (4,7)" in done.stderr
 
 
 def test_devices_and_norms(cli: Cli, tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from fedbalancer.cli import paper_display
 from fedbalancer.cli.paper_display import item_display
-from fedbalancer.experiments.jobs import JobEvent
-from fedbalancer.experiments.rounds import Progress
+from fedbalancer.experiments.progress import JobEvent, Progress
 from fedbalancer.paper.pool import REUSED
 
 

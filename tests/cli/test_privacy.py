@@ -38,24 +38,24 @@ def test_a_plan_names_what_it_does_not_cover(cli: Cli) -> None:
     words = cli(*asked).stdout
     assert "epsilon of the histograms is 12.26" in words
     assert all(f"- {each}\n" in words for each in found["not_covered"])
-    for left in ("updates of the model", "how many samples a client has", "when its replies arrive", "in two digits"):
+    for left in ("model updates", "number of samples of a client", "when a client's replies arrive", "with two digits"):
         assert left in words
 
 
 def test_the_reverse_says_epsilon_or_rounds_in_words(cli: Cli) -> None:
     epsilon = cli("privacy", "plan", "--noise", "7.15", "--rounds", "140")
-    assert "epsilon 7.935 at delta 1e-05 (metadata only)" in epsilon.stdout
+    assert "epsilon 7.935 at delta 1e-05 for a client in 140 rounds (metadata only)" in epsilon.stdout
     rounds = cli("privacy", "plan", "--noise", "7.15", "--epsilon", "8", "--json")
     assert json.loads(rounds.stdout)["rounds"] == 141
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [((), "give two of"), (("--epsilon", "8"), "give two of"), (("--epsilon", "-1", "--rounds", "5"), "--epsilon -1"),
+    [((), "set two of"), (("--epsilon", "8"), "set two of"), (("--epsilon", "-1", "--rounds", "5"), "--epsilon -1"),
      (("--epsilon", "8", "--rounds", "0"), "--rounds 0"), (("--noise", "0", "--rounds", "5"), "--noise 0"),
      (("--epsilon", "8", "--rounds", "5", "--delta", "2"), "delta = 2"),
      (("--epsilon", "8", "--rounds", "5", "--clip", "0"), "--clip 0"),
-     (("--epsilon", "1e-6", "--rounds", "1000000"), "is the most")],
+     (("--epsilon", "1e-6", "--rounds", "1000000"), "at most")],
 )  # fmt: skip
 def test_mistakes_are_one_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
     done = cli("privacy", "plan", *arguments)

@@ -18,17 +18,17 @@ SMALL = ("testbed", "--task", "synthetic", "--scale", "small", "--clients", "3")
     ("arguments", "said"),
     [
         (("--method", "fedbalancr"), "did you mean fedbalancer"),
-        (("--method", "fedavg+1t,fedavg+1t"), "different ones"),
-        (("--method", "fedavg+1t,fedavg+1t+late"), "method fedavg+1t+late counts late reports"),
+        (("--method", "fedavg+1t,fedavg+1t"), "distinct names"),
+        (("--method", "fedavg+1t,fedavg+1t+late"), "method fedavg+1t+late accepts late reports"),
         (("--speed", "0"), "speed = 0.0 must be from"),
         (("--clients", "0"), "must be at least 1"),
         (("--phones", "nowhere.json"), "nowhere.json"),
         (("--set", "learningrate=1"), "did you mean learning_rate"),
         (("--runtime", "lite"), "unknown runtime 'lite'; did you mean litert?"),
-        (("--model", "a.tflite"), "phones with torch have no model file; say --runtime litert"),
-        (("--runtime", "executorch", "--model", "a.tflite"), "is no file for executorch, whose files end in .pte"),
+        (("--model", "a.tflite"), "phones with torch use no model file; add --runtime litert"),
+        (("--runtime", "executorch", "--model", "a.tflite"), "is not a file for executorch; such files end in .pte"),
         (("--runtime", "litert", "--model", "none.tflite"), "there is no model file"),
-        (("--runtime", "litert", "--model", str(FILE)), "is no model of synthetic at scale small: they differ in"),
+        (("--runtime", "litert", "--model", str(FILE)), "the model of synthetic at scale small: they differ in"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -1,7 +1,8 @@
-"""The ledger, a row per client; and the layout of a vector of weights."""
+"""Values: immutable, and what they compute."""
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 
@@ -11,8 +12,9 @@ from builders import Unchanged, make_ledger, make_report, make_result, same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.core.sums import total
 from fedbalancer.core.types import RECENT_COUNTS, Layout, Ledger, RoundResult, Timings, batches_per_epoch
+from fedbalancer.core.types.arrays import total
+from fedbalancer.core.types.state import Positions
 
 
 def start() -> Ledger:
@@ -183,3 +185,30 @@ def test_a_layout_is_a_value_that_travels() -> None:
 def test_a_layout_of_nothing() -> None:
     assert (Layout().parameters, Layout().wire_bytes, Layout().spans) == (0, 0, {})
     assert Layout().join(Layout().split(np.zeros(0, dtype=np.float32))).shape == (0,)
+
+
+some_names = st.lists(st.text(max_size=4), unique=True, max_size=20).map(tuple)
+
+
+@given(some_names, st.booleans(), st.text(max_size=4))
+def test_answers_as_a_dictionary_does(names: tuple[str, ...], in_order: bool, stranger: str) -> None:
+    names = tuple(sorted(names)) if in_order else names
+    found, expected = Positions(names), {name: row for row, name in enumerate(names)}
+    assert found == expected
+    assert list(found) == list(names)
+    assert len(found) == len(names)
+    assert (stranger in found) == (stranger in expected)
+    assert found.of(names[::-1]).tolist() == list(range(len(names)))[::-1]
+
+
+@pytest.mark.parametrize("name", ["", "a", "bb", "d"])
+def test_a_stranger_is_an_error(name: str) -> None:
+    for names in (("b", "c"), ("c", "b"), ()):
+        with pytest.raises(KeyError, match=repr(name)):
+            Positions(names)[name]
+
+
+def test_copies_answer_the_same() -> None:
+    for names in (("a", "b", "c"), ("b", "c", "a")):
+        found = Positions(names)
+        assert copy.deepcopy(found) == pickle.loads(pickle.dumps(found)) == found

@@ -57,7 +57,7 @@ def test_a_disk_that_fails_at_any_write_costs_a_sentence_and_nothing_else(
     assert writes > 30
     for number in range(5, writes - 3):  # the first make the folder, the last come after the end
         out, disk.left, disk.kind = tmp_path / "run", number, KINDS[number % 3]
-        with pytest.raises(RunFolderError, match=r"the run broke off: .*fedbalancer resume"):
+        with pytest.raises(RunFolderError, match=r"the run stopped: .*fedbalancer resume"):
             go(out)
         disk.left = 10**9
         assert read_manifest(out)["status"] in ("running", "done"), "on such a disk nobody could write another"

@@ -20,7 +20,7 @@ from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import BASES, MODIFIERS
 from fedbalancer.simulation.executors import Resources
-from fedbalancer.training.fast import provenance
+from fedbalancer.training.fast.kernels import describe_processor
 
 ALL_NAMES = [
     *BASES,
@@ -84,7 +84,7 @@ def test_the_manifest_says_which_kernels_and_for_which_processor(tmp_path: Path)
 
     fast = kernels("fast")
     assert set(fast) == {"processor", "conv", "dense", "lstm", "row", "words"}
-    assert fast["processor"] == provenance.processor()
+    assert fast["processor"] == describe_processor()
     for options in ({"backend": "plain"}, {"timing_only": True}):
         assert kernels("-".join(options), **options) == {"processor": fast["processor"]}
 

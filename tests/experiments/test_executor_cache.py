@@ -7,7 +7,7 @@ import pytest
 from experiments import tinytask
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.experiments.executor_cache import ExecutorCache, TrainerMaker, trainer_for
+from fedbalancer.experiments.executor_cache import ExecutorCache, TrainerFactory, trainer_for
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.simulation.executors import AdaptiveExecutor, InlineExecutor, PoolExecutor, Resources
 
@@ -74,7 +74,7 @@ def test_a_task_with_a_name_is_loaded_once_for_all_runs_and_again_for_another_si
 
 def test_a_named_task_does_not_travel_to_workers_and_one_of_the_users_own_does() -> None:
     task = RunSpec(task="synthetic", users=8).load_task()
-    named, own = TrainerMaker(RunSpec(task="synthetic", users=8), task), TrainerMaker(SPEC, TASK)
+    named, own = TrainerFactory(RunSpec(task="synthetic", users=8), task), TrainerFactory(SPEC, TASK)
     assert len(cloudpickle.dumps(named)) < 2000
     for maker, found in ((named, task), (own, TASK)):
         weights = maker().initial_weights(0)

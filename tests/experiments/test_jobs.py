@@ -14,9 +14,10 @@ from simulation.executors.harness import Killer
 import fedbalancer as fb
 from fedbalancer.core.errors import RunFolderError
 from fedbalancer.core.processes import DIED
-from fedbalancer.experiments.compare import run_comparison
-from fedbalancer.experiments.jobs import Job, JobEvent, JobPool
+from fedbalancer.experiments.comparison import run_comparison
+from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
+from fedbalancer.experiments.progress import JobEvent
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.simulation.executors import Resources
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedbalancer.core.errors import RunFolderError
-from fedbalancer.experiments.compare import compare, run_comparison
+from fedbalancer.experiments.comparison import compare, run_comparison
 from fedbalancer.experiments.execute import resume, run
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.reporting import write_report

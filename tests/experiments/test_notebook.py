@@ -12,7 +12,7 @@ from experiments import tinytask
 
 import fedbalancer as fb
 from fedbalancer.core.errors import UnknownName
-from fedbalancer.experiments import display
+from fedbalancer.experiments import progress
 from fedbalancer.reporting import RunCurve, score
 
 
@@ -101,8 +101,8 @@ def test_progress_is_shown_where_somebody_looks_on(
             return object()
 
     monkeypatch.setitem(__import__("sys").modules, "IPython", Notebook)
-    assert display.is_wanted(None)
-    assert not display.is_wanted(False)
+    assert progress.shows_progress(None)
+    assert not progress.shows_progress(False)
 
 
 def test_a_bound_has_its_sign_wherever_a_comparison_is_shown() -> None:

@@ -15,7 +15,8 @@ import fedbalancer as fb
 from fedbalancer.core.errors import RunFolderError, UnknownName
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.simulation import resolve_spec
-from fedbalancer.experiments.spec import RunOptions, RunSpec
+from fedbalancer.experiments.spec import ExecutionOptions, RunOptions, RunSpec, from_manifest
+from fedbalancer.simulation.executors import Resources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +34,17 @@ def test_a_new_option_reaches_every_run_the_manifest_and_the_file_of_a_compariso
     ]  # fmt: skip
     written = json.loads(json.dumps(plan.file.spec))
     assert Wider.from_json(written) == plan.base
-    settings, _ = resolve_spec(base, plan.task)
-    assert json.loads(json.dumps(base.manifest(plan.task, settings)))["spec"]["colour"] == "blue"
+    settings, method = resolve_spec(base, plan.task)
+    assert json.loads(json.dumps(base.manifest(plan.task, settings, method)))["spec"]["colour"] == "blue"
     with pytest.raises(RunFolderError, match="does not know: colour"):
         RunSpec.from_json(written)
 
 
 def test_what_run_and_compare_take_is_what_the_spec_has() -> None:
-    hints = get_type_hints(RunSpec)
-    assert {name: hints[name] for name in get_type_hints(RunOptions)} == get_type_hints(RunOptions)
+    hints, execution = get_type_hints(RunSpec), get_type_hints(ExecutionOptions)
+    of_run = {name: hint for name, hint in get_type_hints(RunOptions).items() if name not in execution}
+    assert {name: hints[name] for name in of_run} == of_run
+    assert execution.keys() <= {field.name for field in fields(Resources)}
     assert all(field.kw_only for field in fields(RunSpec))
     with pytest.raises(UnknownName, match="colour"):
         fb.run("synthetic", colour="blue")  # type: ignore[call-arg]
@@ -70,3 +73,8 @@ def test_a_task_and_a_method_of_ones_own_are_given_again() -> None:
     for given_again in ((None, method), (task, None)):
         with pytest.raises(RunFolderError, match=r"fedbalancer\.resume\(folder, task="):
             RunSpec.from_json(written, *given_again)
+
+
+def test_a_manifest_without_a_spec_is_refused() -> None:
+    with pytest.raises(RunFolderError, match="has no spec"):
+        from_manifest({"method": "fedbalancer"})

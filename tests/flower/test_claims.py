@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.flower.evaluation import MOST_NAMES
-from fedbalancer.flower.events import LOGGED, line
-from fedbalancer.server.report_check import MOST_GROWTH, MOST_WEIGHT, SMALL_GROWTH
+from fedbalancer.flower.events import LOGGED, shorten
+from fedbalancer.server.report_check import MAX_GROWTH, MOST_WEIGHT, SMALL_GROWTH
 
 
 def hold(phone: Phone, samples: int) -> None:
@@ -58,7 +58,7 @@ class TestSize:
         assert not world.of("invalid")
         assert not world.of("sits out")
         assert [(e["before"], e["samples"]) for e in world.of("resized")] == [(50, samples)]
-        assert world.made.run is None
+        assert world.made.active_run is None
         assert len(changing.orders) == 6
 
     def test_a_size_within_the_bound_is_the_next_bound(self) -> None:
@@ -75,7 +75,7 @@ class TestSize:
         world = World(Phone(0), Phone(1), growing)
         world.start(9, "fedavg+wfa", evaluate_fn=at(2, lambda: hold(growing, 500)))
         (refused,) = world.of("invalid")
-        most = int(max(MOST_GROWTH * 50, 50 + SMALL_GROWTH))
+        most = int(max(MAX_GROWTH * 50, 50 + SMALL_GROWTH))
         assert refused["why"] == f"size 500, which must be from 1 to {most}: it was 50 before"
         assert [e["samples"] for e in world.of("client introduced") if e["client"] == "c2"] == [50, 500]
         assert completed(world)[-3:] == [3, 3, 3]
@@ -277,9 +277,9 @@ class TestMetricNames:
 class TestLog:
     @given(st.text())
     def test_a_line_is_short_and_printable(self, text: str) -> None:
-        assert line(text).isprintable()
-        assert len(line(text)) <= LOGGED
-        assert line(line(text)) == line(text)
+        assert shorten(text).isprintable()
+        assert len(shorten(text)) <= LOGGED
+        assert shorten(shorten(text)) == shorten(text)
 
     def test_an_id_cannot_move_the_cursor(self, caplog: pytest.LogCaptureFixture) -> None:
         odd = Phone(1)

@@ -90,7 +90,7 @@ from fedbalancer.training.litert import LitertModel
 from fedbalancer.core.types import ClientWork
 model = LitertModel({str(FOLDER / "small.tflite")!r})
 x, y = np.ones((8, 2, 12), np.float32), np.arange(8) % 3
-model.timed((x, y), 4, 2)
+model.time_batches((x, y), 4, 2)
 model.losses(np.zeros(model.layout.parameters, np.float32), (x, y), "me")
 large = {{"torch", "tensorflow", "scipy", "polars", "matplotlib", "ray", "pydantic", "pandas"}}
 print(sorted(large & set(sys.modules)))

@@ -155,7 +155,7 @@ def test_a_client_with_work_left_is_not_asked_again() -> None:
     hour_s = 3600.0
     late = Phone(2, change=lambda reply: [(hour_s, reply)])
     world = World(Phone(0), Phone(1), late)
-    world.start(4, "fedavg+spc", settings={"smartpc_share": 0.67})
+    world.start(4, "fedavg+spc", settings={"deadline.share": 0.67})
     assert len(late.orders) == 1
 
 
@@ -262,7 +262,7 @@ def test_what_a_client_claims_of_itself_puts_off_no_deadline() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"over_count": 1e4}, "over_count 10000, which is at most"),
+        ({"over_count": 1e4}, "over_count 10000, which must be at most"),
         ({"over_sumsq": 1e40}, "over_sumsq 1e+40"),
         ({"loss_high": 1e40}, "loss_high 1e+40"),
     ],

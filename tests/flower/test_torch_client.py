@@ -16,9 +16,9 @@ from flower.fakegrid import Clock, FakeGrid, make_context
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedbalancer import Task
-from fedbalancer.client.batches import batches
 from fedbalancer.client.live import LiveRound
 from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.work import batches
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.randomness import integer_seed, stream
 from fedbalancer.core.types import ClientWork
@@ -28,8 +28,7 @@ from fedbalancer.flower.messages import Instruction
 from fedbalancer.methods.table import method
 from fedbalancer.paper.testbed.client import PhoneClock
 from fedbalancer.simulation.devices.models import DeviceDraw
-from fedbalancer.training.torch_model import TorchModel
-from fedbalancer.training.trainer import TorchTrainer
+from fedbalancer.training.trainer import TorchModel, TorchTrainer
 
 torch = pytest.importorskip("torch")
 

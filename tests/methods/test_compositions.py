@@ -19,7 +19,6 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.forecast import ForecastBatches
 from fedbalancer.client.samples import (
     ClassFloor,
     EverySample,
@@ -30,7 +29,7 @@ from fedbalancer.client.samples import (
     Trimmed,
 )
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
-from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
+from fedbalancer.client.work import AllOrNothing, ForecastBatches, WholeBatches, WholeEpochs
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.data import load_task
 from fedbalancer.experiments.simulation import build

@@ -15,7 +15,7 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ClientReport
 from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.privacy import composed, epsilon_of
+from fedbalancer.privacy import compose_noise, epsilon_of
 from fedbalancer.privacy.central import PrivateMean
 from fedbalancer.server.aggregate import ClippedAround
 from fedbalancer.server.clients import Uniform
@@ -87,19 +87,23 @@ class TestClaims:
 
     def test_who_steers_by_noisy_losses_has_one_for_a_sample_and_none_for_a_client(self) -> None:
         model, whole, why = claims("oort+forwardpass[summary=histogram(noise_multiplier=3)]")
-        assert (model, whole) == (0, pytest.approx(composed(3, 4 / 2)))
+        assert (model, whole) == (0, pytest.approx(compose_noise(3, 4 / 2)))
         assert "(Oort), and the noise on that hides one sample, not the client" in why
 
     def test_who_steers_by_nothing_has_one_for_a_client(self) -> None:
         assert claims("fedavg+1t") == (4, 0, "")
         assert claims("fedavg+1t+silent") == (4, 4, "")
         assert claims("prox+1t+forwardpass[summary=histogram(noise_multiplier=3)]")[:2] == (
-            4, pytest.approx(composed(3, 4 / 2)),
+            4, pytest.approx(compose_noise(3, 4 / 2)),
         )  # fmt: skip
 
     def test_a_threshold_by_shares_that_hide_the_client_costs_their_noise(self) -> None:
         tracked = "threshold=TrackedThreshold,summary=fraction-tracker(noise_multiplier=3)"
-        assert claims(f"fedavg+1t[{tracked}]") == (pytest.approx(composed(3, 4)), pytest.approx(composed(3, 4)), "")
+        assert claims(f"fedavg+1t[{tracked}]") == (
+            pytest.approx(compose_noise(3, 4)),
+            pytest.approx(compose_noise(3, 4)),
+            "",
+        )
 
     def test_updates_that_are_clipped_by_each_other_have_none(self) -> None:
         made = fb.method("fedavg+1t", aggregate=ClippedAround(PrivateMean(1.0, 4.0)))
@@ -136,7 +140,7 @@ def test_a_whole_run_has_one_epsilon() -> None:
         times = row["releases"]
         assert row["epsilon"] == pytest.approx(epsilon_of(3, times))
         assert row["model_epsilon"] == pytest.approx(epsilon_of(4, times))
-        assert row["whole_epsilon"] == pytest.approx(epsilon_of(composed(3, 4 / 2), times))
+        assert row["whole_epsilon"] == pytest.approx(epsilon_of(compose_noise(3, 4 / 2), times))
     alone = fb.run("synthetic", f"fedavg+1t[{CENTRAL}]", rounds=2, users=8).privacy
     assert alone is not None
     assert 0 < alone["model_epsilon"].max() < float("inf") == alone["whole_epsilon"].max()  # type: ignore[operator]

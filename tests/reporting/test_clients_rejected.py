@@ -36,7 +36,7 @@ def test_a_run_under_attack_names_the_fault_in_log_table_and_page(tmp_path: Path
     wrong = result.clients.filter(pl.col("why") != "")
     assert wrong.height > 0
     assert set(wrong["outcome"]) == {"invalid"}
-    assert wrong["why"].str.contains(r"loss_high .*e\+\d+, which is at most").all()
+    assert wrong["why"].str.contains(r"loss_high .*e\+\d+, which must be at most").all()
     log = (tmp_path / "run" / "log.jsonl").read_text()
     assert log.count('"report left out"') == wrong.height
     page = page_html(load(tmp_path / "run"), None)

@@ -12,13 +12,14 @@ from builders import heard, known_clients, make_ledger, make_report, make_result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ServerState, Timings
 from fedbalancer.methods.table import method
 from fedbalancer.server.aggregate import ClippedAround, MajorityVote, Median, WeightedMean
 from fedbalancer.server.aggregate.clipped_around import ClippedState
 from fedbalancer.server.clients import CappedParticipation, Oort, OverThresholdUtility, Uniform
-from fedbalancer.server.clients.capped import tempered
-from fedbalancer.server.clients.counted import CountedState
+from fedbalancer.server.clients.capped import limit_losses
+from fedbalancer.server.clients.counted import CountingState
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline, WaitForShare
 from fedbalancer.server.deadline.limited import LimitedState
 from fedbalancer.server.deadline.peak import PeakState
@@ -93,13 +94,13 @@ class TestRecentThreshold:
 class TestMedianControl:
     def after(self, control: MedianControl, *rounds: list[float]) -> Any:
         pace = control.init(make_setup())
-        for told in rounds:
-            pace = control.step(pace, np.array(told))
+        for losses_per_s in rounds:
+            pace = control.step(pace, np.array(losses_per_s))
         return pace
 
     def test_a_clear_change_makes_a_whole_step(self) -> None:
-        found = self.after(MedianControl(w=1), [4.0], [2.0], [1.0])
-        assert (found.loss_threshold_ratio, found.deadline_ratio) == (0.1, 0.9)
+        after_round = self.after(MedianControl(w=1), [4.0], [2.0], [1.0])
+        assert (after_round.loss_threshold_ratio, after_round.deadline_ratio) == (0.1, 0.9)
         back = self.after(MedianControl(w=1), [4.0], [2.0], [4.0])
         assert (back.loss_threshold_ratio, back.deadline_ratio) == (0.0, 1.0)
 
@@ -114,9 +115,9 @@ class TestMedianControl:
         assert one.loss_threshold_ratio == other.loss_threshold_ratio, "who is above the median anyway moves nothing"
 
     def test_the_window_is_of_rounds_with_reports(self) -> None:
-        found = self.after(MedianControl(w=2), *[[float(n)] for n in range(7)])
-        assert found.told.tolist() == [3.0, 4.0, 5.0, 6.0]
-        state = make_state(pace=found)
+        after_round = self.after(MedianControl(w=2), *[[float(n)] for n in range(7)])
+        assert after_round.losses_per_s.tolist() == [3.0, 4.0, 5.0, 6.0]
+        state = make_state(pace=after_round)
         silent = MedianControl(w=2).observe(make_setup(), state, make_result([], ["c0"]))
         assert (silent.utility, silent.observed) == (None, 7)
 
@@ -126,9 +127,9 @@ class TestMedianControl:
             make_report("c1", loss_sum=30.0),
             make_report("c2", loss_count=0.0),
         ]
-        assert MedianControl.per_second(make_result(reports, deadline_s=10.0)).tolist() == [0.1, 0.3]
+        assert MedianControl.losses_per_second(make_result(reports, deadline_s=10.0)).tolist() == [0.1, 0.3]
         waited = make_result(reports, deadline_s=math.inf, seconds=20.0)
-        assert MedianControl.per_second(waited).tolist() == [0.05, 0.15]
+        assert MedianControl.losses_per_second(waited).tolist() == [0.05, 0.15]
 
 
 class TestLimitedDeadline:
@@ -184,9 +185,9 @@ class TestLimitedDeadline:
         assert self.observed(make_report("c0"))[0] == 10.0, "nobody measured"
 
     def test_a_missed_deadline_is_the_least_that_an_epoch_takes(self) -> None:
-        found = self.observed(None, 40.0, ("c1",))
-        assert found[1] == pytest.approx(10.0 + (30.0 - 10.0) / 5)
-        assert math.isnan(found[0]), "who was not asked"
+        after_round = self.observed(None, 40.0, ("c1",))
+        assert after_round[1] == pytest.approx(10.0 + (30.0 - 10.0) / 5)
+        assert math.isnan(after_round[0]), "who was not asked"
         assert self.observed(None, 15.0, ("c1",))[1] == 10.0
         assert math.isnan(self.observed(None, math.inf, ("c1",))[1])
 
@@ -200,14 +201,14 @@ class TestLimitedDeadline:
         state = make_state(self.ledger, deadline=policy.init(make_setup(self.ledger)))
         after = policy.observe(make_setup(self.ledger), state, make_result([make_report("c0")], deadline_s=77.0))
         assert after.last_s == 77.0
-        with pytest.raises(ValueError, match="rate"):
+        with pytest.raises(BadSetting, match="rate"):
             LimitedDeadline(rate=0.5)
 
 
 class TestCappedParticipation:
-    def world(self, utility: list[float], chosen: list[int], round: int) -> tuple[Any, ServerState]:
+    def world(self, utility: list[float], selected: list[int], round: int) -> tuple[Any, ServerState]:
         setup, state = oort_world(known_clients(utility), clients_per_round=3)
-        own = CountedState(state.clients, np.array(chosen, dtype=np.int32))
+        own = CountingState(state.clients, np.array(selected, dtype=np.int32))
         return setup, replace(state, round=round, clients=own)
 
     def test_a_client_that_was_chosen_too_often_sits_out(self) -> None:
@@ -228,26 +229,26 @@ class TestCappedParticipation:
         assert 0 in CappedParticipation().select_clients(setup, state, everybody)
         assert 0 not in CappedParticipation().select_clients(setup, worse, everybody)
         assert 0 in CappedParticipation(worse_power=0.0).select_clients(setup, worse, everybody)
-        with pytest.raises(ValueError, match="worse_power"):
+        with pytest.raises(BadSetting, match="worse_power"):
             CappedParticipation(worse_power=-1.0)
 
     def test_where_too_few_are_left_the_least_chosen_are_offered(self) -> None:
         setup, state = self.world([1.0] * 8, [9, 9, 9, 9, 9, 9, 9, 30], 5)
-        found = CappedParticipation().select_clients(setup, state, np.arange(8))
-        assert len(found) == 3
-        assert 7 not in found
+        after_round = CappedParticipation().select_clients(setup, state, np.arange(8))
+        assert len(after_round) == 3
+        assert 7 not in after_round
 
     def test_everybody_asked_is_counted_whether_it_reports_or_not(self) -> None:
         setup, state = self.world([1.0] * 6, [], 1)
         after = CappedParticipation().observe(setup, state, make_result([make_report("c1")], ["c4"]))
-        assert after.chosen.tolist() == [0, 1, 0, 0, 1, 0]
+        assert after.selected.tolist() == [0, 1, 0, 0, 1, 0]
 
     def test_losses_far_over_the_median_clients_are_cut(self) -> None:
         ledger = replace(known_clients([1.0, 1.0, 1.0, 1000.0]), loss_mean=np.array([1.0, 1.0, np.nan, 1e9]))
-        cut = tempered(ledger, 3.0)
+        cut = limit_losses(ledger, 3.0)
         assert cut.over_sumsq.tolist() == [1.0, 1.0, 1.0, 9.0]
         assert cut.loss_mean[[0, 1, 3]].tolist() == [1.0, 1.0, 3.0]
-        assert tempered(make_ledger(), 3.0).loss_mean is not None
+        assert limit_losses(make_ledger(), 3.0).loss_mean is not None
 
 
 def aggregated(policy: ClippedAround, updates: list[list[float]], state: ServerState | None = None) -> Any:
@@ -286,7 +287,7 @@ class TestClippedAround:
 
         assert moved(ClippedAround()) == pytest.approx((1 - 1 / 16) / (1 + 1 / 16))
         assert moved(ClippedAround(worse_power=0.0)) == pytest.approx(0.0)
-        with pytest.raises(ValueError, match="worse_power"):
+        with pytest.raises(BadSetting, match="worse_power"):
             ClippedAround(worse_power=math.inf)
 
     def test_what_is_far_longer_than_usual_is_a_fault(self) -> None:

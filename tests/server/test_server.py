@@ -153,7 +153,7 @@ class Given(DeadlinePolicy):
 @pytest.mark.parametrize("wrong", [60.0, (math.nan, 3), (-1.0, 3), ("sixty", 3), (60.0, 3, 1), (60.0, None), None])
 def test_what_is_no_deadline_is_told_with_the_name_of_its_policy(wrong: object) -> None:
     server = Server(replace(method("fedbalancer").server, deadline=Given(wrong)), make_setup())
-    with pytest.raises(BadSetting, match=rf"Given\.plan gave {re.escape(repr(wrong))} in round 1; .*\(60\.0, 5\)"):
+    with pytest.raises(BadSetting, match=rf"Given\.plan returned {re.escape(repr(wrong))} in round 1; .*\(60\.0, 5\)"):
         server.plan(start(server), EVERYBODY)
 
 

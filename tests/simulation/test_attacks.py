@@ -18,7 +18,7 @@ from fedbalancer.core.types import ClientReport, Order, Timings
 from fedbalancer.experiments.execute import execute
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.server.report_check import fault
+from fedbalancer.server.report_check import find_fault
 from fedbalancer.simulation.attacks import (
     ATTACKS,
     Attackers,
@@ -62,7 +62,7 @@ class TestNames:
         honest = replace(make_report(trained=100, weight=100.0), timings=Timings(train_s=60.0))
         lied = parse_attack("epochs-liar(factor=.2,samples=.5):1")[0].falsify(honest, make_order())
         assert (lied.epochs, lied.weight, lied.summary.trained, lied.summary.batch_s) == (1.0, 50.0, 50, 12.0)
-        assert fault(lied, lied.update, 100, make_order()) is None, "it could be true"
+        assert find_fault(lied, lied.update, 100, make_order()) is None, "it could be true"
 
     def test_arguments_are_given_in_parentheses(self) -> None:
         assert parse_attack("metadata-liar(factor=1e40, field='high'):10") == (MetadataLiar(1e40, "high"), 10)
@@ -194,7 +194,7 @@ class TestRuns:
         assert not np.array_equal(whole.weights, honest.weights)
 
     def test_a_histogram_that_cannot_be_read_is_left_out_before_it_spoils_the_others(self) -> None:
-        settings = {"attacks": ["simulation.test_attacks:Unreadable:2"], "slots": {"summary": "Histogram(bins=8)"}}
+        settings = {"attacks": ["simulation.test_attacks:Unreadable:2"], "summary": "Histogram(bins=8)"}
         found = fb.run(tinytask.load(), "fedbalancer", rounds=4, settings=settings)
         wrong = found.clients.filter(found.clients["why"] != "")
         assert wrong.height > 0

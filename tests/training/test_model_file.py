@@ -18,11 +18,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, TrainingDiverged
 from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork
-from fedbalancer.training.file_trainer import FileTrainer
 from fedbalancer.training.model_file import ModelFile
-from fedbalancer.training.open_model import open_model
-from fedbalancer.training.torch_model import TorchModel
-from fedbalancer.training.trainer import TorchTrainer
+from fedbalancer.training.open_model import FileTrainer, open_model
+from fedbalancer.training.trainer import TorchModel, TorchTrainer
 
 FOLDER = Path(__file__).parent
 PACKAGES = {".tflite": "ai_edge_litert", ".pte": "executorch"}
@@ -68,7 +66,7 @@ def test_every_call_begins_with_the_weights_that_it_is_given(model: ModelFile, t
     weights = torch_model.initial_weights(0)
     first = model.train(weights, samples(), work(mu=0.5))
     model.train(torch_model.initial_weights(1), samples(), work())
-    model.timed(samples(), 5, 3)
+    model.time_batches(samples(), 5, 3)
     again = model.train(weights, samples(), work(mu=0.5))
     assert first.update.tobytes() == again.update.tobytes()
     assert first.losses.tobytes() == again.losses.tobytes()
@@ -95,7 +93,7 @@ def test_what_is_kept_is_the_model_as_it_was_then(model: ModelFile, torch_model:
 
 
 def test_batches_are_timed(model: ModelFile) -> None:
-    seconds = model.timed(samples(), 10, 4)
+    seconds = model.time_batches(samples(), 10, 4)
     assert len(seconds) == 4
     assert min(seconds) > 0
 
@@ -120,7 +118,7 @@ def test_a_file_that_cannot_be_trained_is_told(file: Path, tmp_path: Path) -> No
     with pytest.raises(BadData, match="there is no model file"):
         open_model(tmp_path / f"none{file.suffix}")
     (tmp_path / f"text{file.suffix}").write_text("no model")
-    with pytest.raises(BadData, match=r"is no (LiteRT|ExecuTorch) model"):
+    with pytest.raises(BadData, match=r"is not an? (LiteRT|ExecuTorch) model"):
         open_model(tmp_path / f"text{file.suffix}")
 
 
@@ -135,7 +133,7 @@ def test_a_batch_beyond_what_executorch_laid_out_is_told(torch_model: TorchModel
     pytest.importorskip("executorch", reason="ExecuTorch is not installed")
     model, weights = open_model(FOLDER / "small.pte"), torch_model.initial_weights(0)
     many = work(indices=np.arange(64), batch_size=64)
-    with pytest.raises(BadSetting, match=r"64 samples is more than this file can train: it takes 32"):
+    with pytest.raises(BadSetting, match=r"64 samples is too large for this file, whose memory is laid out for 32"):
         model.train(weights, samples(64), many)
     most = work(indices=np.arange(32), batch_size=32)
     wanted = torch_model.train(weights, samples(64), most)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedbalancer.client.batches import batches
+from fedbalancer.client.work import batches
 from fedbalancer.core.types import ClientWork
 from fedbalancer.training.timing_only import TimingOnly
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedbalancer.client.batches import batches
+from fedbalancer.client.work import batches
 from fedbalancer.core.errors import BadData, BadSetting, TrainingDiverged, UnknownName
 from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork
 
 torch = pytest.importorskip("torch", reason="the torch trainer needs the extra [torch]")
 
-from fedbalancer.training.flat import FlatModule  # noqa: E402
+from fedbalancer.training.tensors import FlatModule  # noqa: E402
 from fedbalancer.training.trainer import BACKENDS, TorchTrainer  # noqa: E402
 
 F = torch.nn.functional
@@ -125,7 +125,7 @@ def test_losses_are_those_of_the_first_time_a_sample_is_seen_in_any_epoch() -> N
 def test_steps_are_counted_alike_batch_by_batch_and_epoch_by_epoch() -> None:
     trainer, job = TorchTrainer(task()), work(batches=7, batch_size=4)
     weights = trainer.initial_weights(0)
-    with trainer.model.training(weights, trainer._shelf["ann"], job) as training:
+    with trainer.model.training(weights, trainer._samples["ann"], job) as training:
         for _, rows in batches(job):
             training.step(rows)
         single = training.result()
@@ -292,7 +292,7 @@ def test_losses_that_are_not_numbers_name_client_and_sample() -> None:
         ({"model": lambda: torch.nn.Linear(FEATURES + 1, 3)}, r"client 'ann': the model fails on 2 samples .*\(5,\)"),
         ({"model": lambda: torch.nn.Linear(FEATURES, 2)}, "has label 2 in sample .*2 outputs.*0 to 1"),
         ({"model": lambda: None}, "must make a torch.nn.Module, not NoneType"),
-        ({"model": lambda: torch.nn.Flatten(0)}, r"gives \(10,\)"),
+        ({"model": lambda: torch.nn.Flatten(0)}, r"returns \(10,\)"),
         ({"test": (data()[0], np.full(SIZE, 7))}, "the test data has label 7 in sample 0"),
         ({"test": (data()[0], np.full(SIZE, 0.5))}, "the test data has labels that train as float32"),
         ({"clients": {"ann": (data()[0], np.full(SIZE, 0.5))}, "test": (data()[0], np.full(SIZE, 0.5))},

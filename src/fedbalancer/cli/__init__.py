@@ -1,4 +1,4 @@
-"""The command line: one file per command."""
+"""The command line: one module per command, which parses options, calls the library and prints the result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Entry point of the `fedbalancer` script. Ctrl-C while the program is still being loaded ends it in a word."""
+    """Run the `fedbalancer` script. Ctrl-C during start-up ends it without a traceback."""
     try:
         from fedbalancer.cli.app import app
 

@@ -1,4 +1,4 @@
-"""The `fedbalancer` command: its commands, and what happens to errors."""
+"""The `fedbalancer` command and its subcommands."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"fedbalancer {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", help="Show the version.", callback=_version)] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version)] = False,
 ) -> None:
     """FedBalancer and its baselines on simulated phones."""
 

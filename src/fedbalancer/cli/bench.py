@@ -12,7 +12,7 @@ import typer
 
 from fedbalancer.cli.options import Json
 
-STEPS_A_TASK = 6
+STEPS_PER_TASK = 6
 """Number of paths per task, for the progress bar."""
 
 
@@ -21,7 +21,7 @@ def bench(
         str | None,
         typer.Option(help="Comma-separated tasks. Default: femnist, har, celeba, shakespeare, reddit, watch."),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Number of timings.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of timings per path.")] = 3,
     seconds: Annotated[
         float, typer.Option(min=0.01, help="Approximate seconds of one timing of the naive loop.")
     ] = 1.0,
@@ -50,7 +50,7 @@ def bench(
     from fedbalancer.paper.bench.workloads import SHAPES, check_tasks
 
     names = check_tasks(part.strip() for part in tasks.split(",") if part.strip()) if tasks else tuple(SHAPES)
-    with progress(len(names) * STEPS_A_TASK * (repeats + 1) + 2) as report:
+    with progress(len(names) * STEPS_PER_TASK * (repeats + 1) + 2) as report:
         result = run_bench(names, repeats=repeats, seconds=seconds, workers=workers, report=report)
     result.write(out)
     if as_json:

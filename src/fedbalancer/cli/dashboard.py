@@ -12,7 +12,7 @@ import typer
 
 def dashboard(
     folder: Annotated[Path, typer.Argument(help="Folder of a run or a comparison; it need not exist yet.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 selects a free one.")] = 8765,
     host: Annotated[
         str,
         typer.Option(help="Interface. On the loopback interface only this machine can open the page."),
@@ -29,12 +29,9 @@ def dashboard(
     from fedbalancer.reporting.dashboard import open_dashboard
 
     with open_dashboard(folder, host, port) as server, suppress(KeyboardInterrupt):
-        for number in (
-            signal.SIGINT,
-            signal.SIGTERM,
-        ):  # the shell may have disabled one of them
+        for number in (signal.SIGINT, signal.SIGTERM):  # the shell may have disabled one of them
             signal.signal(number, signal.default_int_handler)
         if not folder.exists():  # a run that starts later, or a typing error
-            typer.echo(f"there is no {folder} yet; the page waits for it", err=True)
-        typer.echo(f"{folder} is shown at {server.address} (stop with Ctrl-C)")
+            typer.echo(f"{folder} does not exist yet; the page waits for it", err=True)
+        typer.echo(f"showing {folder} at {server.address} (stop with Ctrl-C)")
         server.serve_forever(poll_interval=0.2)

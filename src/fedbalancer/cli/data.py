@@ -1,4 +1,4 @@
-"""`fedbalancer data`: which data there is, getting it, checking it, looking at it."""
+"""`fedbalancer data`: list, download, import, check and show the data of tasks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedbalancer.cli.errors import EXIT_USER_ERROR, Commands, with_clear_errors
 from fedbalancer.cli.options import Json, Scale, Users, Variant
 
 Name = Annotated[str, typer.Argument(metavar="TASK", help="Name of a task (`fedbalancer list tasks`).")]
-Replace = Annotated[bool, typer.Option("--overwrite", help="Replace data that is there already.")]
+Replace = Annotated[bool, typer.Option("--overwrite", help="Replace existing data.")]
 
-data = typer.Typer(cls=Commands, help="Data of the tasks: list, get, import, check and show it.", no_args_is_help=True)
+data = typer.Typer(cls=Commands, help="List, download, import, check and show the data of tasks.", no_args_is_help=True)
 
 
 def list_(as_json: Json = False) -> None:
-    """List the data sets of every task: which are here, how large they are, and on what terms.
+    """List the data sets of every task: whether they are installed, their size and their licence.
 
-    Users and samples are known for data that was checked before (`fedbalancer data check`).
+    Numbers of users and samples are shown for data that was checked before (`fedbalancer data check`).
 
     Example:
 
@@ -38,34 +38,34 @@ def list_(as_json: Json = False) -> None:
 
 
 def get(task: Name, variant: Variant = None, scale: Scale = "small", overwrite: Replace = False) -> None:
-    """Fetch the official data of a task. Files that have arrived whole are not fetched again.
+    """Download the official data of a task. Complete files are not downloaded again.
 
     Example:
 
         fedbalancer data get har
     """
-    from fedbalancer.cli.data_display import download_display, put_in_place
+    from fedbalancer.cli.data_display import download_display, print_installed
     from fedbalancer.data.catalogue.catalog import get_source
     from fedbalancer.data.catalogue.download import download_data
 
     source = get_source(task, variant)
     if source.is_present and not overwrite:
-        typer.echo(f"{task} ({source.variant}) is there already, in {', '.join(map(str, source.paths))}")
+        typer.echo(f"{task} ({source.variant}) exists in {', '.join(map(str, source.paths))}")
         return
     with download_display() as progress:
         facts = download_data(task, source, progress, scale=scale, overwrite=overwrite)
-    put_in_place(task, source, facts)
+    print_installed(task, source, facts)
 
 
 def import_(
     task: Name,
-    path: Annotated[Path, typer.Argument(help="A file, a folder or an archive that holds the data.")],
+    path: Annotated[Path, typer.Argument(help="File, folder or archive that contains the data.")],
     variant: Variant = None,
-    link: Annotated[bool, typer.Option("--link", help="Point to the data instead of copying it.")] = False,
+    link: Annotated[bool, typer.Option("--link", help="Link to the data instead of copying it.")] = False,
     scale: Scale = "small",
     overwrite: Replace = False,
 ) -> None:
-    """Bring data that you have to where the tasks look for it, after checking it by loading it.
+    """Import data from this machine: check it by loading it, and copy it to the data folder.
 
     Examples:
 
@@ -73,7 +73,7 @@ def import_(
 
         fedbalancer data import celeba /big/disk/celeba --link
     """
-    from fedbalancer.cli.data_display import put_in_place
+    from fedbalancer.cli.data_display import print_installed
     from fedbalancer.data.catalogue.catalog import get_source
     from fedbalancer.data.catalogue.importing import copy_path, import_data, link_path
 
@@ -81,15 +81,15 @@ def import_(
     facts = import_data(
         task, source, path.expanduser(), link_path if link else copy_path, scale=scale, overwrite=overwrite
     )
-    put_in_place(task, source, facts)
+    print_installed(task, source, facts)
 
 
 def check(
-    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Only this task (default: all).")] = None,
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="Task to check. Default: all.")] = None,
     scale: Scale = "small",
     as_json: Json = False,
 ) -> None:
-    """Load every data set that is here, look at every sample, and say what it holds or what is wrong.
+    """Load every installed data set, check every sample, and print its contents or what is wrong.
 
     Example:
 
@@ -112,28 +112,28 @@ def show(
     variant: Variant = None,
     scale: Scale = "small",
     users: Users = None,
-    out: Annotated[Path | None, typer.Option(help="The picture, a PNG (default: data-TASK.png).")] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG file for the picture. Default: data-TASK.png.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show who has what: clients, their sizes and labels, in words and as a picture.
+    """Show the clients of a task with their sizes and labels, as text and as a picture.
 
     Example:
 
         fedbalancer data show watch --out watch.png
     """
-    from fedbalancer.cli.data_show import picture_path, print_holdings, summary
+    from fedbalancer.cli.data_display import picture_path, print_label_counts, summary
     from fedbalancer.data import load_task
     from fedbalancer.data.catalogue.summary import count_labels
     from fedbalancer.reporting.plotting import plot_holdings, write_figure
 
     loaded = load_task(task, scale=scale, users=users, variant=variant)
     path = picture_path(task, loaded.variant, out)
-    held = count_labels(loaded)
-    write_figure(plot_holdings(held), path)
+    counts = count_labels(loaded)
+    write_figure(plot_holdings(counts), path)
     if as_json:
-        typer.echo(json.dumps({**summary(held), "picture": str(path)}))
+        typer.echo(json.dumps({**summary(counts), "picture": str(path)}))
         return
-    print_holdings(held)
+    print_label_counts(counts)
     typer.echo(f"picture: {path}")
 
 

@@ -1,4 +1,4 @@
-"""`fedbalancer doctor`: what is here, what is missing, and what to type; one line each."""
+"""`fedbalancer doctor`: check the installation and the machine."""
 
 from __future__ import annotations
 
@@ -25,14 +25,20 @@ OPTIONAL = {
     "optuna": ("sweep", "fedbalancer sweep"),
     "dp-accounting": ("privacy", "fedbalancer privacy plan"),
 }
-"""Packages that not everybody needs: the extra that brings each, and what for."""
+"""Optional packages: the extra that installs each, and its purpose."""
 LEAST_FREE_BYTES = 10**9
 GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: `state` is ok, note (something optional is missing) or problem."""
+    """The result of one check.
+
+    Args:
+        state: ok, note (something optional is missing) or problem.
+        what: What was checked.
+        words: The result, for people.
+    """
 
     state: str
     what: str
@@ -40,24 +46,24 @@ class Finding:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Say what is installed, what the machine has, and what is missing; the exit code is 2 if something needed is.
+    """Check the installation and the machine. The exit code is 2 if something required is missing.
 
     Example:
 
         fedbalancer doctor
     """
-    found = list(findings())
+    results = list(run_checks())
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found]))
+        typer.echo(json.dumps([asdict(each) for each in results]))
     else:
-        for each in found:
+        for each in results:
             typer.echo(f"{each.state:8}{each.what}: {each.words}")
-    if any(each.state == "problem" for each in found):
+    if any(each.state == "problem" for each in results):
         raise typer.Exit(EXIT_USER_ERROR)
 
 
-def findings() -> Iterator[Finding]:
-    """All that is looked at, in the order in which it is printed."""
+def run_checks() -> Iterator[Finding]:
+    """Yield the result of every check, in the order in which they are printed."""
     yield _python()
     yield Finding("ok", "fedbalancer", f"{__version__} in {Path(__file__).parent.parent}")
     yield from _packages()
@@ -69,21 +75,24 @@ def findings() -> Iterator[Finding]:
 def _python() -> Finding:
     fits = sys.version_info >= (3, 11)
     words = f"{platform.python_version()} ({sys.executable})"
-    return Finding("ok", "Python", words) if fits else Finding("problem", "Python", f"{words}; 3.11 or newer is needed")
+    return (
+        Finding("ok", "Python", words) if fits else Finding("problem", "Python", f"{words}; 3.11 or newer is required")
+    )
 
 
 def _packages() -> Iterator[Finding]:
-    for package in _needed():
-        here = _version(package)
-        yield Finding("ok", package, here) if here else Finding("problem", package, f"missing; pip install {package}")
-    for package, (extra, what_for) in OPTIONAL.items():
-        here = _version(package)
-        missing = f"not installed; for {what_for}: pip install 'fedbalancer[{extra}]'"
-        yield Finding("ok", package, here) if here else Finding("note", package, missing)
+    for package in _required_packages():
+        installed = _version(package)
+        missing = f"missing; pip install {package}"
+        yield Finding("ok", package, installed) if installed else Finding("problem", package, missing)
+    for package, (extra, purpose) in OPTIONAL.items():
+        installed = _version(package)
+        missing = f"not installed; for {purpose}: pip install 'fedbalancer[{extra}]'"
+        yield Finding("ok", package, installed) if installed else Finding("note", package, missing)
 
 
-def _needed() -> list[str]:
-    """The packages that every installation has, by its own metadata."""
+def _required_packages() -> list[str]:
+    """Return the required packages, from the metadata of the installation."""
     try:
         lines = requires("fedbalancer") or []
     except PackageNotFoundError:
@@ -102,17 +111,17 @@ def _kernels() -> Iterator[Finding]:
     from fedbalancer.training.fast import kernels
 
     try:
-        command, _ = kernels.compiler()
+        command, _ = kernels.find_compiler()
         yield Finding("ok", "compiler", " ".join(command))
     except kernels.NoKernel as error:
-        yield Finding("note", "compiler", f"{error}; training takes torch's own operations, which is slower")
+        yield Finding("note", "compiler", f"{error}; training uses torch's own operations, which is slower")
         return
-    decided = kernels.decision()
-    failed = {name: why for name, why in decided.items() if why is not None}
-    names = ", ".join(sorted(decided.keys() - failed.keys()))
+    decision = kernels.decide()
+    failed = {name: why for name, why in decision.items() if why is not None}
+    names = ", ".join(sorted(decision.keys() - failed.keys()))
     yield Finding("ok", "kernels", names) if names else Finding("note", "kernels", "none")
     for name, why in failed.items():
-        yield Finding("note", f"kernel {name}", f"{why}; torch does its work")
+        yield Finding("note", f"kernel {name}", f"{why}; torch is used instead")
 
 
 def _cores() -> Finding:
@@ -122,18 +131,18 @@ def _cores() -> Finding:
 
 
 def _folders() -> Iterator[Finding]:
-    from fedbalancer.core.paths import CACHE, DATA, cache_folder, data_folder
+    from fedbalancer.core.files import CACHE, DATA, cache_folder, data_folder
 
     for what, folder, variable in (("data folder", data_folder(), DATA), ("cache folder", cache_folder(), CACHE)):
-        words = f"{folder} ({'there' if folder.is_dir() else 'made when needed'}; {variable} names another)"
+        words = f"{folder} ({'exists' if folder.is_dir() else 'created when needed'}; set {variable} to change it)"
         yield Finding("ok", what, words)
-    for what, place in (("disk here", Path.cwd()), ("disk of the cache folder", _there(cache_folder()))):
-        free = shutil.disk_usage(place).free
+    for what, path in (("disk here", Path.cwd()), ("disk of the cache folder", _existing_parent(cache_folder()))):
+        free = shutil.disk_usage(path).free
         words = f"{free / GIB:.1f} GiB free"
         enough = free >= LEAST_FREE_BYTES
         yield Finding("ok", what, words) if enough else Finding("problem", what, f"{words}; runs need at least 1 GB")
 
 
-def _there(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
-    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
+def _existing_parent(folder: Path) -> Path:
+    """Return the folder, or its nearest existing parent."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())

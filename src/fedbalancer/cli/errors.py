@@ -1,4 +1,4 @@
-"""A user's mistake, or a disk's, is one line on stderr and exit code 2, Ctrl-C is code 130; never a traceback."""
+"""Errors of commands: one line on stderr and exit code 2; Ctrl-C has exit code 130. There is never a traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXIT_USER_ERROR = 2
 
 
 def with_clear_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """The command with errors of ours turned into one line."""
+    """Return the command with errors turned into one line on stderr."""
 
     @wraps(command)
     def inner(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -41,7 +41,7 @@ def with_clear_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def _check_names(values: Iterable[object]) -> None:
-    """Refuse arguments that are not UTF-8 before any work is done: a run could not write its tables there."""
+    """Refuse arguments that are not UTF-8, because a run could not write its tables there."""
     from fedbalancer.core.files import check_path_name
 
     for value in values:
@@ -51,10 +51,10 @@ def _check_names(values: Iterable[object]) -> None:
 
 
 class Commands(core.TyperGroup):
-    """A group of commands that says once which name was meant: some versions of click say so themselves."""
+    """A group of commands that suggests a similar name once. Some versions of click suggest one themselves."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # Newer versions of typer have a click of their own inside, under another name; nothing else hangs on it.
-        clicks = getattr(core, "click", None) or getattr(core, "_click", None)
-        self.suggest_commands = not hasattr(getattr(clicks, "exceptions", None), "NoSuchCommand")
+        # Newer versions of typer include their own click, under another name.
+        click_module = getattr(core, "click", None) or getattr(core, "_click", None)
+        self.suggest_commands = not hasattr(getattr(click_module, "exceptions", None), "NoSuchCommand")
         return super().resolve_command(ctx, args)

@@ -1,4 +1,4 @@
-"""`fedbalancer flower`: a new Flower app with FedBalancer, and trying an app on this machine."""
+"""`fedbalancer flower`: create a Flower app with FedBalancer, and try an app on this machine."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
 
 flower = typer.Typer(
     cls=Commands,
-    help="FedBalancer on Flower: write a new app, try one on this machine, clear what clients keep.",
+    help="FedBalancer on Flower: create an app, try an app on this machine, delete clients' loss lists.",
     no_args_is_help=True,
 )
 
 
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet, or empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder.")],
     framework: Annotated[
         str,
-        typer.Option(help="What clients train with: torch, litert (a model file, no torch), or numpy for any other."),
+        typer.Option(
+            help="Framework of the clients: torch, litert (a model file, without torch), or numpy for any other."
+        ),
     ] = "torch",
 ) -> None:
-    """Write a Flower app that trains with FedBalancer: pyproject, server, client, README. Fetches nothing.
+    """Create a Flower app that trains with FedBalancer: pyproject.toml, server, client and README.
 
     Examples:
 
@@ -54,15 +56,15 @@ def new(
 
 def try_(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of a Flower app.")] = Path(),
-    nodes: Annotated[int, typer.Option(min=1, max=100, help="SuperNodes to start, with partition-id 0, 1, ...")] = 3,
+    nodes: Annotated[int, typer.Option(min=1, max=100, help="Number of SuperNodes, with partition-id 0, 1, ...")] = 3,
     run_config: Annotated[
-        list[str] | None, typer.Option("--run-config", "-c", help="Given on to `flwr run`; repeatable.")
+        list[str] | None, typer.Option("--run-config", "-c", help="Passed to `flwr run`; repeatable.")
     ] = None,
 ) -> None:
-    """Run a Flower app on a SuperLink and SuperNodes of this machine, show its log, and stop them all.
+    """Run a Flower app on a SuperLink and SuperNodes on this machine, show its log, and stop all processes.
 
-    No TLS, no authentication, and nothing is installed: the app runs with the packages of this Python, in DIR: a run
-    folder or a final_model.pt that its server writes to a relative path stays there.
+    There is no TLS and no authentication. Nothing is installed: the app uses the packages of this Python. It runs in
+    DIR, so files that its server writes to relative paths stay there.
 
     Example:
 
@@ -70,14 +72,14 @@ def try_(
     """
     _check_app(folder)
     if find_spec("flwr") is None:
-        raise MissingData("this needs flwr; install it: pip install 'fedbalancer[flower]'")
+        raise MissingData("this needs flwr: pip install 'fedbalancer[flower]'")
     from fedbalancer.flower.federation import Federation
 
-    # As Ctrl-C does, so that the processes below end with this one.
+    # Exit as on Ctrl-C, so that the processes below end with this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with (
-        TemporaryDirectory(prefix="fedbalancer-flower-") as place,
-        Federation(Path(place), cwd=folder.resolve()) as federation,
+        TemporaryDirectory(prefix="fedbalancer-flower-") as temporary,
+        Federation(Path(temporary), cwd=folder.resolve()) as federation,
     ):
         federation.superlink()
         for number in range(nodes):
@@ -86,8 +88,8 @@ def try_(
 
 
 def _run(federation: Federation, folder: Path, run_config: list[str]) -> None:
-    """Run an app to its end; what the SuperLink and the nodes said is shown if it failed."""
-    options = [part for given in run_config for part in ("--run-config", given)]
+    """Run an app. If it fails, print the logs of the SuperLink and the SuperNodes."""
+    options = [part for config in run_config for part in ("--run-config", config)]
     subprocess.run(["flwr", "run", str(folder), *options, "--stream"], env=federation.environment, check=False)
     status = _status(federation)
     typer.echo(f"run {status}", err=True)
@@ -99,54 +101,54 @@ def _run(federation: Federation, folder: Path, run_config: list[str]) -> None:
 
 
 def _status(federation: Federation) -> str:
-    """What became of the only run of a SuperLink."""
-    asked = subprocess.run(
+    """Return the status of the SuperLink's only run."""
+    listed = subprocess.run(
         ["flwr", "ls", "--format", "json"], env=federation.environment, capture_output=True, text=True, check=False
     )
     try:
-        return str(json.loads(asked.stdout)["runs"][0]["status"])
+        return str(json.loads(listed.stdout)["runs"][0]["status"])
     except (ValueError, KeyError, IndexError):
         return "not started"
 
 
 def _check_app(folder: Path) -> None:
-    """Refuse a folder that holds no Flower app."""
+    """Raise BadSetting if a folder holds no Flower app."""
     path = folder / "pyproject.toml"
     try:
         _ = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
     except FileNotFoundError as error:
-        raise BadSetting(f"{folder} has no pyproject.toml; give the folder of a Flower app") from error
+        raise BadSetting(f"{folder} has no pyproject.toml; pass the folder of a Flower app") from error
     except (OSError, ValueError) as error:
         raise BadSetting(f"{path} cannot be read: {error}") from error
     except KeyError as error:
-        raise BadSetting(f"{path} has no [tool.flwr.app]; give the folder of a Flower app") from error
+        raise BadSetting(f"{path} has no [tool.flwr.app]; pass the folder of a Flower app") from error
 
 
 def forget(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Default: where the clients of this user keep them.")
+        Path | None, typer.Argument(metavar="[DIR]", help="Folder. Default: the one that this user's clients use.")
     ] = None,
 ) -> None:
-    """Delete the loss lists that Flower clients keep on this machine's disk.
+    """Delete the loss lists that Flower clients store on this machine.
 
-    A client without one is in its first round again. Nothing else in the folder is touched.
+    A client without a loss list starts as in its first round. Other files in the folder are kept.
 
     Example:
 
         fedbalancer flower forget
     """
     if find_spec("flwr") is None:
-        raise MissingData("this needs flwr; install it: pip install 'fedbalancer[flower]'")
+        raise MissingData("this needs flwr: pip install 'fedbalancer[flower]'")
     from fedbalancer.flower.memory import list_memory_files, memory_folder
 
-    place = folder if folder is not None else memory_folder()
-    files = list_memory_files(place) if place is not None else []
+    memory = folder if folder is not None else memory_folder()
+    files = list_memory_files(memory) if memory is not None else []
     try:
         for file in files:
             file.unlink()
     except OSError as error:
         raise BadSetting(f"{error.filename} cannot be deleted: {error.strerror}") from error
-    typer.echo(f"{len(files)} loss lists deleted in {place}", err=True)
+    typer.echo(f"{len(files)} loss lists deleted in {memory}", err=True)
 
 
 flower.command("new")(with_clear_errors(new))

@@ -1,4 +1,4 @@
-"""`fedbalancer list`: what there is."""
+"""`fedbalancer list`: list tasks, methods, devices, policies, attacks, settings and columns."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ Rows = list[dict[str, Any]]
 
 def list_(
     what: Annotated[
-        str, typer.Argument(help="tasks, methods, devices, policies, attacks, settings or columns")
+        str, typer.Argument(help="What to list: tasks, methods, devices, policies, attacks, settings or columns.")
     ] = "methods",
     as_json: Json = False,
 ) -> None:
-    """List tasks, methods, devices, policies, attacks, settings with their legal values, or the columns of a run's
-    tables.
+    """List tasks, methods, devices, policies, attacks, settings with allowed values, or the columns of tables.
 
     Example:
 
@@ -39,7 +38,7 @@ def list_(
 
     table = Table()
     for name in rows[0]:
-        # Single words are what one has to type: they are never cut or folded, however long the rest is.
+        # Columns of single words are names to type: they are never cut or wrapped.
         table.add_column(name, overflow="fold", no_wrap=all(" " not in str(row[name]) for row in rows))
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
@@ -56,7 +55,7 @@ def _methods() -> Rows:
     from fedbalancer.methods.table import BASES, FAMILIES, MODIFIERS
 
     bases = [{"method": name, "what it is": title} for name, (title, _) in {**BASES, **FAMILIES}.items()]
-    own = [{"method": "...[key=value,...]", "what it is": "settings and slots of its own: fedbalancer[w=5,p=.75]"}]
+    own = [{"method": "...[key=value,...]", "what it is": "settings and policies for a method: fedbalancer[w=5]"}]
     return bases + own + [{"method": f"...{name}", "what it is": title} for name, (title, _) in MODIFIERS.items()]
 
 
@@ -70,23 +69,25 @@ def _devices() -> Rows:
 
 
 def _policies() -> Rows:
-    """Every policy of a base, and those that a modifier brings into one of some bases."""
-    from fedbalancer.methods.table import BASES, MODIFIERS, SLOTS, method
+    """Return the policies of all base methods, and those that modifiers add to some of them."""
+    from fedbalancer.core.contracts import SLOTS
+    from fedbalancer.methods.table import BASES, MODIFIERS, method
 
-    found: dict[tuple[str, str], list[str]] = {}
+    users_of: dict[tuple[str, str], list[str]] = {}
     for name in BASES:
         for slot in SLOTS:
             policy = type(getattr(method(name), slot)).__name__
-            found.setdefault((slot, policy), []).append(name)
+            users_of.setdefault((slot, policy), []).append(name)
     for modifier, base in product(MODIFIERS, ("fedbalancer", "canter", "prox+1t")):
         with suppress(BadSetting):
-            own, made = method(base), method(base + modifier)
+            plain, modified = method(base), method(base + modifier)
             for slot in SLOTS:
-                users = found.setdefault((slot, type(getattr(made, slot)).__name__), [])
-                if getattr(made, slot) != getattr(own, slot) and modifier not in users:
+                users = users_of.setdefault((slot, type(getattr(modified, slot)).__name__), [])
+                if getattr(modified, slot) != getattr(plain, slot) and modifier not in users:
                     users.append(modifier)
     return [
-        {"slot": slot, "policy": policy, "used by": ", ".join(names)} for (slot, policy), names in sorted(found.items())
+        {"slot": slot, "policy": policy, "used by": ", ".join(names)}
+        for (slot, policy), names in sorted(users_of.items())
     ]
 
 
@@ -97,17 +98,20 @@ def _attacks() -> Rows:
 
 
 def _settings() -> Rows:
-    from fedbalancer.core.settings import Settings, allowed
+    from fedbalancer.core.settings import RUN_KEYS, Settings, allowed
+    from fedbalancer.methods.policy_registry import policy_fields
 
-    return [
+    run_level = [
         {
             "key": key,
-            "default": field.get_default(call_default_factory=True),
+            "policy": "",
+            "default": Settings.model_fields[key].get_default(call_default_factory=True),
             "allowed": allowed(key),
-            "meaning": field.description,
+            "meaning": Settings.model_fields[key].description,
         }
-        for key, field in Settings.model_fields.items()
+        for key in RUN_KEYS
     ]
+    return run_level + policy_fields()
 
 
 def _columns() -> Rows:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,18 +12,18 @@ import typer
 from fedbalancer.core.errors import BadSetting
 
 METHODS = ("method", "methods")
-"""Keys of the configuration file that are no settings."""
+"""Keys of the configuration file that are not settings."""
 
 
-def known_tasks(incomplete: str) -> list[str]:
-    """What a shell offers for a task."""
+def complete_task(incomplete: str) -> list[str]:
+    """Return the tasks that a shell offers as completions."""
     from fedbalancer.data.registry import TASKS
 
     return [name for name in TASKS if name.startswith(incomplete)]
 
 
-def known_methods(incomplete: str) -> list[str]:
-    """What a shell offers for methods, after those that are typed already."""
+def complete_methods(incomplete: str) -> list[str]:
+    """Return the completions for the last method of a comma-separated list."""
     from fedbalancer.methods.table import BASES
 
     before, comma, begun = incomplete.rpartition(",")
@@ -30,108 +31,181 @@ def known_methods(incomplete: str) -> list[str]:
 
 
 Scale = Annotated[str, typer.Option(help="Size of the task: small, or paper as published.")]
-Users = Annotated[int | None, typer.Option(help="How many users of the task to take, where it allows a choice.")]
-Variant = Annotated[str | None, typer.Option(help="Which of the task's data sets (`fedbalancer data list`).")]
-Rounds = Annotated[int | None, typer.Option(help="Rounds (default: the task's).")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run left in the folder.")]
+Users = Annotated[int | None, typer.Option(help="Number of users, for tasks that allow a choice. Default: the task's.")]
+Variant = Annotated[
+    str | None,
+    typer.Option(help="Data set (`fedbalancer data list`). Default: the official data, if installed."),
+]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: the task's.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of an earlier run in the folder.")]
 Targets = Annotated[
     str | None,
-    typer.Option(help="Comma-separated shares of the reference's final accuracy, the main one first (1,.95,.9)."),
+    typer.Option(
+        help="Comma-separated shares of the reference's final accuracy, the main one first. Default: 1,0.95,0.9."
+    ),
 ]
 Rule = Annotated[
-    str, typer.Option(help="How to evaluate and score: fair (one grid of seconds, target held) or paper (by rounds).")
+    str,
+    typer.Option(
+        help="Scoring rule: fair (one grid of seconds, targets must be held) or paper (evaluation by rounds)."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Assignments = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting as key=value; repeatable. See `fedbalancer list settings`.")
+    list[str] | None,
+    typer.Option("--set", help="Setting as key=value; repeatable. See `fedbalancer list settings`."),
 ]
-Config = Annotated[Path | None, typer.Option(help="TOML file of settings (default: fedbalancer.toml, if there).")]
-
+Config = Annotated[Path | None, typer.Option(help="TOML file with settings. Default: fedbalancer.toml, if it exists.")]
 Attacks = Annotated[
     list[str] | None,
-    typer.Option(
-        "--attack", help="Clients that are not honest, as NAME:COUNT; repeatable. See `fedbalancer list attacks`."
-    ),
+    typer.Option("--attack", help="Attacking clients as NAME:COUNT; repeatable. See `fedbalancer list attacks`."),
 ]
-
 Workers = Annotated[
-    int | None, typer.Option(help="Processes that train clients; as many as cores for a run that is long, unless told.")
+    int | None, typer.Option(help="Worker processes that train clients. Default: one per core for long runs.")
 ]
 Executor = Annotated[
     str | None,
-    typer.Option(help="Who trains: inline (this process), pool (processes) or ray (actors). Same results, same bytes."),
+    typer.Option(
+        help="Who trains: inline (this process), pool (processes) or ray (actors), with the same results. "
+        "Default: by --workers."
+    ),
 ]
 Address = Annotated[
-    str | None, typer.Option(help="Ray cluster: auto or HOST:PORT (without it, --executor ray starts one here).")
+    str | None, typer.Option(help="Ray cluster: auto or HOST:PORT. Default: --executor ray starts one here.")
 ]
-Backend = Annotated[str, typer.Option(help="How: fast, or plain (torch's own operations only).")]
+Backend = Annotated[str, typer.Option(help="Training backend: fast, or plain (only torch's own operations).")]
 Device = Annotated[str, typer.Option(help="Where torch computes: cpu, cuda or mps.")]
-SameBackend = Annotated[str | None, typer.Option(help="fast or plain (default: as it began).")]
-SameDevice = Annotated[str | None, typer.Option(help="cpu, cuda or mps (default: as it began).")]
+SameBackend = Annotated[str | None, typer.Option(help="Training backend: fast or plain. Default: the run's.")]
+SameDevice = Annotated[str | None, typer.Option(help="Where torch computes: cpu, cuda or mps. Default: the run's.")]
 Jobs = Annotated[
-    int | None, typer.Option(help="Runs at the same time (default: as many as the cores and --workers allow).")
+    int | None, typer.Option(help="Number of runs in parallel. Default: as many as the cores and --workers allow.")
 ]
-
-
 Track = Annotated[
     list[str] | None,
     typer.Option(
         "--track",
-        help="Who is told of every round: tensorboard[:DIR], mlflow[:URI], wandb[:PROJECT] or package.module:Class.",
+        help="Experiment tracker: tensorboard[:DIR], mlflow[:URI], wandb[:PROJECT] or package.module:Class; "
+        "repeatable.",
     ),
 ]
 
+Group = Mapping[str, tuple[Any, Any]]
+"""Options by parameter name, each with its annotation and default."""
 
-def seeds_of(text: str) -> tuple[int, ...]:
-    """The seeds that a text asks for: so many of them, from one to another, or single ones.
+RUN_OPTIONS: Group = {
+    "scale": (Scale, "small"),
+    "users": (Users, None),
+    "variant": (Variant, None),
+    "rounds": (Rounds, None),
+    "backend": (Backend, "fast"),
+    "device": (Device, "cpu"),
+    "attack": (Attacks, None),
+    "set_": (Assignments, None),
+    "config": (Config, None),
+}
+"""The options of `run`, `compare` and `sweep` that describe a run (`fedbalancer.experiments.spec.RunOptions`)."""
 
-    >>> seeds_of("3"), seeds_of("10..12"), seeds_of("4,7")
+EXECUTION_OPTIONS: Group = {
+    "workers": (Workers, None),
+    "executor": (Executor, None),
+    "address": (Address, None),
+    "track": (Track, None),
+}
+"""The options of `run`, `compare` and `resume` that say who does the work (`ExecutionOptions`)."""
+
+
+def with_options(*groups: Group) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that replaces the `**options` of a command by the options of groups."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for group in groups
+            for name, (annotation, default) in group.items()
+        ]
+        parameters += shared
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the parsed options of a command to keyword options of `fedbalancer.run` and `fedbalancer.compare`."""
+    settings = overrides(options["config"], options["set_"], options["attack"])
+    plain = {name: value for name, value in options.items() if name not in ("config", "set_", "attack", "track")}
+    track = {"track": options["track"]} if options.get("track") else {}
+    return {**plain, **track, "settings": settings}
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Parse a number of seeds, a range, or a list of seeds.
+
+    >>> parse_seeds("3"), parse_seeds("10..12"), parse_seeds("4,7")
     ((0, 1, 2), (10, 11, 12), (4, 7))
     """
-    problem = BadSetting(f"seeds = {text!r} must be how many (5), from..to (10..19) or single ones (4,7)")
+    problem = BadSetting(f"seeds = {text!r} must be a number (5), a range (10..19) or a list (4,7)")
     try:
         first, dots, last = text.partition("..")
         if "," in text:
-            found: Sequence[int] = [int(part) for part in text.split(",")]
+            seeds: Sequence[int] = [int(part) for part in text.split(",")]
         else:
-            found = range(int(first), int(last) + 1) if dots else range(int(text))
-        fits = 1 <= len(found) <= 1000
+            seeds = range(int(first), int(last) + 1) if dots else range(int(text))
+        fits = 1 <= len(seeds) <= 1000
     except (ValueError, OverflowError):
         raise problem from None
-    if not fits or min(found) < 0 or len(set(found)) < len(found):
+    if not fits or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise problem
-    return tuple(found)
+    return tuple(seeds)
 
 
 def overrides(config: Path | None, assignments: list[str] | None, attacks: list[str] | None = None) -> dict[str, Any]:
-    """Settings of the configuration file and, over them, those of the command line."""
-    from fedbalancer.core.settings import merge, parse_assignments, read_config  # late: --help takes no time
+    """Return the settings of the configuration file, overridden by those of the command line.
+
+    Args:
+        config: The configuration file. Default: fedbalancer.toml, if it exists.
+        assignments: Settings as key=value.
+        attacks: Attacks as NAME:COUNT.
+    """
+    from fedbalancer.core.settings import merge, parse_assignments, read_config  # imported late to keep --help fast
 
     in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}
     return merge(in_file, parse_assignments(assignments or []), {"attacks": attacks} if attacks else {})
 
 
-def methods_of(config: Path | None, asked: Sequence[str] | None, key: str, otherwise: Sequence[str]) -> list[str]:
-    """The methods of the command line or, where it names none, of the configuration file (`key` is method for one run,
-    methods for several), or the usual ones."""
+def select_methods(config: Path | None, requested: Sequence[str] | None, key: str, default: Sequence[str]) -> list[str]:
+    """Return the methods of the command line, of the configuration file, or the default ones.
+
+    Args:
+        config: The configuration file.
+        requested: The values of the command line's option.
+        key: The key of the configuration file: method for one run, methods for several.
+        default: The default methods.
+
+    Raises:
+        BadSetting: If the methods are not names, or a run has several.
+    """
     from fedbalancer.core.settings import read_config
     from fedbalancer.methods.names import split_names
 
-    if asked:
-        found = split_names(",".join(asked))
+    if requested:
+        names = split_names(",".join(requested))
     else:
-        named = read_config(config).get(key, list(otherwise))
-        found = [named] if isinstance(named, str) else named
-    if not isinstance(found, list) or not found or not all(isinstance(name, str) for name in found):
-        raise BadSetting(f"{key} = {found!r} must be names of methods, as in ['fedavg+1t', 'fedbalancer[w=5]']")
-    if key == "method" and len(found) > 1:
-        raise BadSetting(f"method = {', '.join(found)}: a run has one method; several are for `fedbalancer compare`")
-    return found
+        configured = read_config(config).get(key, list(default))
+        names = [configured] if isinstance(configured, str) else configured
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise BadSetting(f"{key} = {names!r} must be method names, such as ['fedavg+1t', 'fedbalancer[w=5]']")
+    if key == "method" and len(names) > 1:
+        raise BadSetting(f"method = {', '.join(names)}: a run has one method; use `fedbalancer compare` for several")
+    return names
 
 
-def targets(text: str | None) -> list[float] | None:
-    """The shares that `--target` gives, if it was."""
+def parse_targets(text: str | None) -> list[float] | None:
+    """Parse the shares of `--target`; None if the option is absent."""
     try:
         return None if text is None else [float(share) for share in text.split(",")]
     except ValueError:
-        raise BadSetting(f"--target {text!r} must be shares like 1,.95,.9") from None
+        raise BadSetting(f"--target {text!r} must be shares like 1,0.95,0.9") from None

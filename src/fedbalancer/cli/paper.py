@@ -13,7 +13,7 @@ import typer
 from fedbalancer.cli import options
 from fedbalancer.cli.errors import EXIT_USER_ERROR, Commands, with_clear_errors
 from fedbalancer.cli.options import Json, Rounds
-from fedbalancer.cli.shown import show_item
+from fedbalancer.cli.output import show_item
 from fedbalancer.cli.testbed import GentleStop, PhonesFile, Speed
 from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 from fedbalancer.paper.items import ITEMS
@@ -27,12 +27,12 @@ paper = typer.Typer(
 POOL, RESULTS = Path("runs") / "paper", Path("runs") / "paper" / "results"
 
 Tasks = Annotated[str | None, typer.Option(help="Comma-separated tasks. Default: the item's.")]
-Seeds = Annotated[str, typer.Option(help="Number of seeds, or the seeds: 5, 10..19 or 4,7. Default: 3.")]
+Seeds = Annotated[str, typer.Option(help="Number of seeds, a range such as 10..19, or a list such as 4,7.")]
 ItemScale = Annotated[str | None, typer.Option(help="Scale: small, or paper as published. Default: the item's.")]
 ResultsFolder = Annotated[Path, typer.Option("--out", help="Folder of results; the item gets a folder inside.")]
 RunsFolder = Annotated[Path, typer.Option("--runs", help="Pool of runs; all items reuse the runs in it.")]
 Rule = Annotated[
-    str | None, typer.Option(help="Scoring rule: fair (grid of seconds, mean of three) or paper (rounds, first touch).")
+    str | None, typer.Option(help="Scoring rule: fair (grid of seconds) or paper (by rounds). Default: the item's.")
 ]
 Grid = Annotated[
     bool | None,
@@ -70,7 +70,7 @@ def item_command(name: str) -> Callable[..., None]:
         item = load_item(name)
         size = scale if scale is not None else item.scale
         request = Request(
-            tasks=item.tasks if tasks is None else _names(tasks), scale=size, seeds=options.seeds_of(seeds),
+            tasks=item.tasks if tasks is None else _names(tasks), scale=size, seeds=options.parse_seeds(seeds),
             users=users, variant=variant, settings=options.overrides(config, set_), rounds=rounds, extend=extend,
             rule=item.rule if rule is None else check_rule(rule), runs=runs, jobs=jobs,
             grid=grid if grid is not None else size == "small",
@@ -108,8 +108,11 @@ def _make(item: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | No
 
 
 def table5(
-    seeds: Annotated[str, typer.Option(help="Number of sittings, or the sittings: 3, 1..2 or 0,2. Default: 3.")] = "3",
-    seed: Annotated[int | None, typer.Option(help="Only this sitting. Three were recorded: seed modulo 3.")] = None,
+    seeds: Annotated[str, typer.Option(help="Number of sittings, a range such as 1..2, or a list such as 0,2.")] = "3",
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Run only this sitting. Three were recorded: seed modulo 3."),
+    ] = None,
     speed: Speed = 20.0,
     scale: ItemScale = None,
     rounds: Rounds = None,
@@ -136,7 +139,7 @@ def table5(
     item = Table5(speed=speed, phones=phones)
     request = Request(
         tasks=item.tasks, scale=scale or item.scale, rounds=rounds, runs=runs,
-        seeds=options.seeds_of(seeds) if seed is None else (seed,),
+        seeds=options.parse_seeds(seeds) if seed is None else (seed,),
         rule=item.rule if rule is None else check_rule(rule), grid=False,
     )  # fmt: skip
     _make(item, request, out, as_json, GentleStop())

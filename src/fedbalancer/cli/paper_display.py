@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from fedbalancer.experiments.jobs import JobEvent
+from fedbalancer.experiments.progress import JobEvent
 from fedbalancer.paper.item import Listen
 from fedbalancer.paper.pool import REUSED
 

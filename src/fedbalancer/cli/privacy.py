@@ -1,4 +1,4 @@
-"""`fedbalancer privacy`: the epsilon of noise on the metadata, and the noise for an epsilon."""
+"""`fedbalancer privacy`: compute the epsilon of noisy metadata, or the noise for an epsilon."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from fedbalancer.cli.errors import Commands, with_clear_errors
 from fedbalancer.core.errors import BadSetting
 
 privacy = typer.Typer(
-    cls=Commands, help="Privacy of what clients tell of their losses, as a number.", no_args_is_help=True
+    cls=Commands, help="Differential privacy of the loss metadata that clients send.", no_args_is_help=True
 )
 
 NOT_COVERED = (
-    "the updates of the model",
-    "how many samples a client has, which it says when it enrolls",
-    "whether and when its replies arrive, which the server sees: a client that trains more takes longer",
-    "its seconds for a batch, a forward pass, the training and all of its work, each in two digits",
+    "the model updates",
+    "the number of samples of a client, which it reports when it joins",
+    "whether and when a client's replies arrive: a client that trains more takes longer",
+    "a client's seconds per batch, forward pass, training and round, each with two digits",
     "metrics that you add to a reply, and evaluation on clients",
 )
-"""What a server still learns of a client whose summary is private."""
+"""What a server learns about a client besides its private summary."""
 
 
 def plan(
-    epsilon: Annotated[float | None, typer.Option(help="Largest epsilon allowed.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds in which one client takes part.")] = None,
-    noise: Annotated[float | None, typer.Option(help="Deviation of the noise over the sensitivity.")] = None,
-    delta: Annotated[float, typer.Option(help="Chance with which the guarantee may fail.")] = 1e-5,
-    clip: Annotated[float, typer.Option(help="Losses are cut at this bound.")] = 5.0,
+    epsilon: Annotated[float | None, typer.Option(help="Largest allowed epsilon.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds in which one client participates.")] = None,
+    noise: Annotated[
+        float | None, typer.Option(help="Standard deviation of the noise, divided by the sensitivity.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Probability with which the guarantee may fail.")] = 1e-5,
+    clip: Annotated[float, typer.Option(help="Upper bound at which losses are clipped.")] = 5.0,
     as_json: options.Json = False,
 ) -> None:
     """Compute one of --epsilon, --rounds and --noise from the other two, for the metadata only, not for the model.
@@ -46,38 +48,48 @@ def plan(
     """
     from fedbalancer.privacy.accounting import epsilon_of
 
-    found = planned(epsilon, rounds, noise, delta)
-    ways = _ways(found["noise_multiplier"], clip)
-    replaced = epsilon_of(found["noise_multiplier"] / math.sqrt(2), found["rounds"], delta)
+    result = compute_plan(epsilon, rounds, noise, delta)
+    mechanisms = _mechanisms(result["noise_multiplier"], clip)
+    replaced = epsilon_of(result["noise_multiplier"] / math.sqrt(2), result["rounds"], delta)
     if as_json:
-        more = {"epsilon_replaced": replaced, "mechanisms": ways, "not_covered": NOT_COVERED}
-        typer.echo(json.dumps({**found, **more}))
+        more = {"epsilon_replaced": replaced, "mechanisms": mechanisms, "not_covered": NOT_COVERED}
+        typer.echo(json.dumps({**result, **more}))
         return
     typer.echo(
-        f"noise {found['noise_multiplier']:.4g} times the sensitivity keeps {found['rounds']} rounds of one client "
-        f"within epsilon {found['epsilon']:.4g} at delta {delta:g} (metadata only)"
+        f"noise of {result['noise_multiplier']:.4g} times the sensitivity: epsilon {result['epsilon']:.4g} at delta "
+        f"{delta:g} for a client in {result['rounds']} rounds (metadata only)"
     )
-    for way in ways:
-        typer.echo(f"{way['mechanism']}, hides one {way['unit']}: {way['method']}")
+    for each in mechanisms:
+        typer.echo(f"{each['mechanism']}, protects one {each['unit']}: {each['method']}")
     typer.echo(
-        "A sample is hidden as one that is added or removed. For one replaced by another, epsilon of the histograms is "
-        f"{replaced:.4g}."
+        "This protects a sample that is added or removed. For a sample that is replaced by another, the epsilon of the "
+        f"histograms is {replaced:.4g}."
     )
     typer.echo("Not covered:")
-    for each in NOT_COVERED:
-        typer.echo(f"- {each}")
+    for item in NOT_COVERED:
+        typer.echo(f"- {item}")
 
 
-def planned(epsilon: float | None, rounds: int | None, noise: float | None, delta: float) -> dict[str, Any]:
-    """The three numbers, of which two are given."""
+def compute_plan(epsilon: float | None, rounds: int | None, noise: float | None, delta: float) -> dict[str, Any]:
+    """Compute the missing one of epsilon, rounds and noise.
+
+    Args:
+        epsilon: Largest allowed epsilon.
+        rounds: Number of rounds in which one client participates.
+        noise: Standard deviation of the noise, divided by the sensitivity.
+        delta: Probability with which the guarantee may fail.
+
+    Raises:
+        BadSetting: If not exactly two are set, or one is invalid.
+    """
     from fedbalancer.privacy.accounting import UNBOUNDED, epsilon_of, most_releases, noise_for
 
     if noise is not None and not 0 < noise < math.inf:
-        raise BadSetting(f"--noise {noise} must be a finite number over 0")
+        raise BadSetting(f"--noise {noise} must be a finite number > 0")
     if rounds is not None and not 1 <= rounds <= UNBOUNDED:
-        raise BadSetting(f"--rounds {rounds} must be a whole number from 1 to {UNBOUNDED}")
+        raise BadSetting(f"--rounds {rounds} must be an integer from 1 to {UNBOUNDED}")
     if epsilon is not None and not 0 < epsilon < math.inf:
-        raise BadSetting(f"--epsilon {epsilon} must be a finite number over 0")
+        raise BadSetting(f"--epsilon {epsilon} must be a finite number > 0")
     if epsilon is not None and rounds is not None and noise is None:
         noise = noise_for(epsilon, rounds, delta)
     elif epsilon is None and rounds is not None and noise is not None:
@@ -85,43 +97,43 @@ def planned(epsilon: float | None, rounds: int | None, noise: float | None, delt
     elif epsilon is not None and rounds is None and noise is not None:
         rounds = most_releases(noise, epsilon, delta)
     else:
-        raise BadSetting("give two of --epsilon, --rounds and --noise, as in: --epsilon 8 --rounds 140")
+        raise BadSetting("set two of --epsilon, --rounds and --noise, for example: --epsilon 8 --rounds 140")
     return {"epsilon": epsilon, "delta": delta, "rounds": rounds, "noise_multiplier": noise}
 
 
-def _ways(noise: float, clip: float) -> list[dict[str, Any]]:
-    """The summaries with this noise, as methods ready to paste; rounded up, never down."""
+def _mechanisms(noise: float, clip: float) -> list[dict[str, Any]]:
+    """Return method names whose summaries have this noise, rounded up."""
     from fedbalancer.client.summary import LossStatistics
+    from fedbalancer.client.summary.histogram import LEAST_DEVIATION
     from fedbalancer.client.summary.noise import MOST_NOISE
-    from fedbalancer.client.summary.secagg_histogram import LEAST_DEVIATION
 
     try:
         statistics = LossStatistics(loss_clip=clip, utility_samples="all")
     except ValueError as error:
         raise BadSetting(f"--clip {clip}: {error}") from error
-    enough, of_statistics = _rounded_up(noise), _rounded_up(noise * statistics.sensitivity)
-    if of_statistics > MOST_NOISE:
+    multiplier, deviation = _round_up(noise), _round_up(noise * statistics.sensitivity)
+    if deviation > MOST_NOISE:
         raise BadSetting(
-            f"noise {of_statistics:g} would be needed, and {MOST_NOISE:g} is the most: take a larger --epsilon"
+            f"this needs noise {deviation:g}, but at most {MOST_NOISE:g} is allowed; use a larger --epsilon"
         )
     least = min(int((noise / LEAST_DEVIATION) ** 2), 10)
-    histogram = f"noise_multiplier={enough},clip={clip:g}"
-    tracked = f"threshold=TrackedThreshold,pace=ConstantPace,summary=fraction-tracker(noise_multiplier={enough})"
-    gaussian = f"summary=gaussian(noise_factor={of_statistics},loss_clip={clip:g},utility_samples='all')"
+    histogram = f"noise_multiplier={multiplier},clip={clip:g}"
+    tracked = f"threshold=TrackedThreshold,pace=ConstantPace,summary=fraction-tracker(noise_multiplier={multiplier})"
+    gaussian = f"summary=gaussian(noise_factor={deviation},loss_clip={clip:g},utility_samples='all')"
     summed = f"fedbalancer[forward_pass=every,summary=secagg-histogram({histogram},least={least})]"
-    ways = {
+    methods = {
         "histogram": ("sample", f"fedbalancer[forward_pass=every,summary=histogram({histogram})]"),
         **({"secagg-histogram": ("sample", summed)} if least >= 2 else {}),
         "gaussian": ("sample", f"fedbalancer[forward_pass=every,{gaussian}]"),
         "fraction-tracker": ("client", f"fedbalancer-clients[{tracked}]"),
     }
-    return [{"mechanism": name, "unit": unit, "method": method} for name, (unit, method) in ways.items()]
+    return [{"mechanism": name, "unit": unit, "method": method} for name, (unit, method) in methods.items()]
 
 
-def _rounded_up(value: float) -> float:
-    """Four digits of it.
+def _round_up(value: float) -> float:
+    """Round up to four digits.
 
-    >>> _rounded_up(7.13841)
+    >>> _round_up(7.13841)
     7.139
     """
     digits = 3 - math.floor(math.log10(value))
@@ -133,4 +145,4 @@ privacy.command("plan")(with_clear_errors(plan))
 
 @privacy.callback()
 def _about() -> None:
-    """Privacy of what clients tell of their losses, as a number."""
+    """Differential privacy of the loss metadata that clients send."""

@@ -9,7 +9,7 @@ import typer
 
 from fedbalancer.cli import options
 from fedbalancer.cli.errors import EXIT_USER_ERROR
-from fedbalancer.cli.shown import show, show_item
+from fedbalancer.cli.output import show, show_item
 
 
 def report(
@@ -26,9 +26,10 @@ def report(
     ] = "end",
     as_json: options.Json = False,
 ) -> None:
-    """Write summary.json, table.md, figures and report.html of a run or a comparison, and show its table. Damaged runs
-    are listed, and the exit code is then 2. For an item of `fedbalancer paper`, page, text and figures are rewritten
-    from its tables and its why.md; nothing is measured.
+    """Write summary.json, table.md, figures and report.html of a run or a comparison, and print its table.
+
+    Damaged runs are listed, and the exit code is then 2. For an item of `fedbalancer paper`, the page, text and figures
+    are rewritten from its tables and its why.md; nothing is measured.
 
     Examples:
 
@@ -43,7 +44,7 @@ def report(
 
     if stamp not in ("end", "start"):
         raise UnknownName("stamp", stamp, ("end", "start"))
-    shares = options.targets(target)
+    shares = options.parse_targets(target)
     if (folder / "item.json").is_file():
         _renew_item(folder, rescored=rule is not None or shares is not None, as_json=as_json)
         return

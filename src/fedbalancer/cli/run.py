@@ -5,24 +5,25 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedbalancer.cli import options
-from fedbalancer.cli.tasks import announce, folder_name, is_file, label, say_prepared, say_surprises, timed
+from fedbalancer.cli import options as shared
+from fedbalancer.cli.output import folder_name, label
 from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
     from fedbalancer.experiments.result import RunResult
 
 
+@shared.with_options(shared.RUN_OPTIONS, shared.EXECUTION_OPTIONS)
 def run(
     task: Annotated[
         str,
         typer.Argument(
             help="Name of a task (`fedbalancer list tasks`), TOML file, or package.module:function.",
-            autocompletion=options.known_tasks,
+            autocompletion=shared.complete_task,
         ),
     ],
     method: Annotated[
@@ -31,35 +32,28 @@ def run(
             "--method",
             "--methods",
             "-m",
-            help="Name of a method (default: fedbalancer).",
-            autocompletion=options.known_methods,
+            help="Name of a method (`fedbalancer list methods`). Default: fedbalancer.",
+            autocompletion=shared.complete_methods,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    scale: options.Scale = "small",
-    users: options.Users = None,
-    variant: options.Variant = None,
-    rounds: options.Rounds = None,
-    budget: Annotated[float | None, typer.Option(help="Simulated seconds to run for, instead of rounds.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/TASK-METHOD-seed-N).")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Simulated seconds to run for. Default: a number of rounds.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/TASK-METHOD-seed-N.")] = None,
     epsilon_budget: Annotated[
         float | None,
-        typer.Option(help="Ask no client again whose metadata would go beyond it (`fedbalancer privacy plan`)."),
+        typer.Option(
+            help="Largest epsilon of a client's metadata; a client that would exceed it is not selected again. "
+            "Default: none."
+        ),
     ] = None,
-    overwrite: options.Overwrite = False,
-    workers: options.Workers = None,
-    executor: options.Executor = None,
-    address: options.Address = None,
-    backend: options.Backend = "fast",
-    device: options.Device = "cpu",
-    timing_only: Annotated[bool, typer.Option("--timing-only", help="Run the clock without training.")] = False,
-    track: options.Track = None,
-    attack: options.Attacks = None,
-    set_: options.Assignments = None,
-    config: options.Config = None,
-    as_json: options.Json = False,
+    overwrite: shared.Overwrite = False,
+    timing_only: Annotated[bool, typer.Option("--timing-only", help="Simulate the clock without training.")] = False,
+    as_json: shared.Json = False,
+    **options: Any,
 ) -> None:
-    """Run one method on one task and keep everything in a run folder.
+    """Run one method on one task and write a run folder.
 
     Examples:
 
@@ -75,62 +69,47 @@ def run(
 
         fedbalancer run femnist --scale paper --executor ray --address auto
     """
-    from fedbalancer.experiments.display import run_display
-    from fedbalancer.experiments.execute import execute
-    from fedbalancer.experiments.executor_cache import ExecutorCache
-    from fedbalancer.experiments.simulation import resolve_spec
-    from fedbalancer.experiments.spec import RunSpec
-    from fedbalancer.experiments.surprises import absent_kernels, surprises_of_run
-    from fedbalancer.experiments.trust import code_of, remember
-    from fedbalancer.experiments.variants import named_in_full
-    from fedbalancer.simulation.executors import Resources
+    import fedbalancer as fb
+    from fedbalancer.cli.observer import CommandLine
+    from fedbalancer.experiments.variants import full_method_name
 
-    settings = options.overrides(config, set_, attack)
+    chosen = shared.run_options(options)
     if epsilon_budget is not None:
-        settings["epsilon_budget"] = epsilon_budget
-    (name,) = options.methods_of(config, method, "method", ["fedbalancer"])
-    spec = RunSpec(
-        task=task, method=name, seed=seed, scale=scale, users=users, variant=variant, settings=settings,
-        rounds=rounds, budget_s=budget, timing_only=timing_only, backend=backend, device=device,
-    )  # fmt: skip
-    spec, _ = named_in_full(spec, [spec.method])
-    executors = ExecutorCache(Resources(workers=workers, executor=executor, address=address, track=tuple(track or ())))
-    folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{spec.method_name}-seed-{seed}"
-    prepared, seconds = timed(spec.load_task)
-    resolve_spec(spec, prepared)  # what can be wrong is wrong before anything is said
-    if is_file(task):
-        announce(prepared, {**settings, **({"rounds": rounds} if rounds else {})}, trained=not timing_only)
-    say_prepared(prepared, seconds)
-    say_surprises(surprises_of_run(spec, prepared))
-    title = f"{folder_name(task)} {spec.method_name} seed {seed}"
-    remember(code_of(spec))
-    with StopFlag() as stop, executors, run_display(title) as progress:
-        result = execute(
-            spec, folder, task=prepared, overwrite=overwrite, executors=executors, progress=progress, stopped=stop
-        )
-    say_surprises(absent_kernels(spec))
+        chosen["settings"]["epsilon_budget"] = epsilon_budget
+    (name,) = shared.select_methods(options["config"], method, "method", ["fedbalancer"])
+    full_name = full_method_name(name, chosen["settings"])
+    folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{full_name}-seed-{seed}"
+    with StopFlag() as stop:
+        result = fb.run(
+            task, name, seed, budget_s=budget, timing_only=timing_only, out=folder, overwrite=overwrite, progress=True,
+            observer=CommandLine(task, chosen, trained=not timing_only), stopped=stop, **chosen,
+        )  # fmt: skip
     finish(result, folder, as_json)
 
 
 def finish(result: RunResult, folder: Path, as_json: bool) -> None:
-    """Say how a run ended."""
+    """Print how a run ended. Exits with code 130 if it was stopped.
+
+    Args:
+        result: The result of the run.
+        folder: The run folder.
+        as_json: Print the result as JSON.
+    """
     from fedbalancer.store import read_manifest
 
-    described = read_manifest(folder)
-    task = described["task"]
-    clock_s = float(result.rounds["end_s"][-1]) if len(result.rounds) else 0.0
+    manifest = read_manifest(folder)
+    task = manifest["task"]
     accuracy = result.accuracy if len(result.evals) else None
     if as_json:
-        known = {"task": task["name"], "variant": task["variant"], "method": described["method"]}
-        values = {"status": result.status, "rounds": len(result.rounds), "clock_s": clock_s, "accuracy": accuracy}
-        typer.echo(json.dumps({**known, "seed": described["seed"], **values, "out": str(folder)}))
+        names = {"task": task["name"], "variant": task["variant"], "method": manifest["method"]}
+        values = {"rounds": len(result.rounds), "clock_s": result.clock_s, "accuracy": accuracy, "out": str(folder)}
+        typer.echo(json.dumps({**names, "seed": manifest["seed"], "status": result.status, **values}))
     elif result.status == "done":
         reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
-        ran = f"{label(task['name'], task['variant'])}, {described['method']}: {len(result.rounds)} rounds"
-        typer.echo(f"done: {ran}, {clock_s:,.0f} simulated seconds{reached}; kept in {folder}")
+        name = f"{label(task['name'], task['variant'])}, {manifest['method']}"
+        seconds = f"{result.clock_s:,.0f} simulated seconds"
+        typer.echo(f"done: {name}: {len(result.rounds)} rounds, {seconds}{reached}; saved in {folder}")
     if result.status == "stopped":
-        typer.echo(
-            f"stopped after round {len(result.rounds)}; to go on: fedbalancer resume {shlex.quote(str(folder))}",
-            err=True,
-        )
+        command = f"fedbalancer resume {shlex.quote(str(folder))}"
+        typer.echo(f"stopped after round {len(result.rounds)}; to continue: {command}", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)

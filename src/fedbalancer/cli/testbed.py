@@ -1,4 +1,4 @@
-"""`fedbalancer testbed`: methods on real Flower processes that behave like the paper's phones."""
+"""`fedbalancer testbed`: methods on real Flower processes that emulate the paper's phones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedbalancer.cli.options import Assignments, Config, Json, Overwrite, Rounds, Scale, overrides
-from fedbalancer.cli.shown import show
+from fedbalancer.cli.output import show
 from fedbalancer.core.processes import EXIT_INTERRUPTED, StopFlag
 
 if TYPE_CHECKING:
@@ -19,48 +19,55 @@ if TYPE_CHECKING:
 
 METHODS = "fedavg+1t,fedavg+wfa,prox+1t,fedbalancer"
 
-Clients = Annotated[int, typer.Option(help="Phones, each a SuperNode with the data of one client of the task.")]
-Speed = Annotated[float, typer.Option(help="Phone seconds a second, at most: the phones wait for a slower machine.")]
-Seed = Annotated[int, typer.Option(help="Seed; also which of the three recorded sittings (seed modulo 3).")]
+Clients = Annotated[int, typer.Option(help="Number of phones; each is a SuperNode with the data of one client.")]
+Speed = Annotated[float, typer.Option(help="Maximum phone seconds per second; the phones wait for a slower machine.")]
+Seed = Annotated[
+    int,
+    typer.Option(help="Seed of everything random; also selects one of the three recorded sittings (seed modulo 3)."),
+]
 PhonesFile = Annotated[
     Path | None,
-    typer.Option(help="File of the recorded phones (default: the one in the data folder, or else the device model)."),
+    typer.Option(
+        help="File of the recorded phones. Default: the one in the data folder; without it, the device model."
+    ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder (default: runs/testbed-TASK).")]
+Out = Annotated[Path | None, typer.Option(help="Folder. Default: runs/testbed-TASK.")]
 Netns = Annotated[
-    bool, typer.Option("--netns", help="A network namespace with the phone's bandwidth for each (Linux, root).")
+    bool, typer.Option("--netns", help="Run each phone in a network namespace with its bandwidth (Linux, root).")
 ]
-Runtime = Annotated[str, typer.Option(help="What the phones train with: torch, litert or executorch.")]
+Runtime = Annotated[str, typer.Option(help="Training runtime of the phones: torch, litert or executorch.")]
 ModelFile = Annotated[
     Path | None,
-    typer.Option(help="File of `fedbalancer export` for --runtime litert or executorch (default: export it now)."),
+    typer.Option(
+        help="File of `fedbalancer export`, for --runtime litert or executorch. Default: the task's model is exported."
+    ),
 ]
 
 
 class GentleStop(StopFlag):
-    """Ctrl-C, as often as it is pressed, stops the processes of the bed; none is left behind."""
+    """Stops all processes of the test bed on Ctrl-C, however often it is pressed."""
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-        os.write(2, b"\nstopping all processes of the bed\n")
+        os.write(2, b"\nstopping all processes of the test bed\n")
 
 
 def bed(
     clients: Clients = 21,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "--methods", "-m", help=f"Comma-separated methods; repeatable (default: {METHODS})."),
+        typer.Option("--method", "--methods", "-m", help=f"Comma-separated methods; repeatable. Default: {METHODS}."),
     ] = None,
     speed: Speed = 20.0,
     rounds: Rounds = None,
     seed: Seed = 0,
-    task: Annotated[str, typer.Option(help="Task; `watch` needs no data.")] = "har",
+    task: Annotated[str, typer.Option(help="Name of a task; `watch` needs no data.")] = "har",
     scale: Scale = "paper",
     phones: PhonesFile = None,
     out: Out = None,
     overwrite: Overwrite = False,
     real_time: Annotated[
-        bool, typer.Option("--real-time", help="Never wait: what this machine is late shows in the times.")
+        bool, typer.Option("--real-time", help="Do not wait for this machine; its delays show in the times.")
     ] = False,
     netns: Netns = False,
     runtime: Runtime = "torch",
@@ -71,8 +78,8 @@ def bed(
 ) -> None:
     """Run methods on emulated phones: real Flower processes, each as slow as a phone of the paper's test bed.
 
-    Time is the phones': this machine's seconds times the speed, less where they had to wait for it. The folder is that
-    of a comparison.
+    Times are phone seconds: this machine's seconds times the speed, without the time that the phones waited for this
+    machine. The folder is that of a comparison.
 
     Examples:
 
@@ -95,25 +102,32 @@ def bed(
 
 
 def run(folder: Path, phones: Path | None, overwrite: bool, **options: Any) -> BedResult:
-    """Check everything (`options` are those of `BedPlan`), then run the bed with its progress on stderr."""
-    from fedbalancer.experiments.display import comparison_display
+    """Check the plan and run the test bed, with progress on stderr.
+
+    Args:
+        folder: The folder of the test bed.
+        phones: File of the recorded phones.
+        overwrite: Replace a test bed that exists in the folder.
+        **options: The fields of `BedPlan`.
+    """
+    from fedbalancer.experiments.progress import comparison_display
     from fedbalancer.paper.testbed.bed import run_bed
     from fedbalancer.paper.testbed.netns import check, has_netem
     from fedbalancer.paper.testbed.plan import BedPlan
 
     plan = BedPlan.make(folder, phones, **options)
     if not plan.phones:
-        typer.echo("note: no file of recorded phones; the phones are those of the device model", err=True)
+        typer.echo("note: there is no file of recorded phones; using the device model", err=True)
     if plan.netns:
         check()
         if not has_netem():
-            typer.echo("note: this kernel has no netem; the phones have their bandwidth and no delay", err=True)
+            typer.echo("note: this kernel has no netem; the phones have their bandwidth, but no delay", err=True)
     with GentleStop() as stop, comparison_display(plan.methods, [plan.seed]) as listen:
         return run_bed(plan, overwrite=overwrite, listen=listen, stopped=stop)
 
 
 def finish(result: BedResult, as_json: bool) -> None:
-    """Print the table, the twin, the lag and where the report is."""
+    """Print the table, the error of the simulated twin, the lag of this machine, and the path of the report."""
     if as_json:
         typer.echo(json.dumps(result.to_json()))
     else:
@@ -123,5 +137,5 @@ def finish(result: BedResult, as_json: bool) -> None:
             typer.echo(f"{name}: this machine was {result.lags[name].words()}")
         typer.echo(f"report: {result.folder / 'report.html'}")
     if result.stopped:
-        typer.echo("stopped; all processes of the bed are gone", err=True)
+        typer.echo("stopped; all processes of the test bed have ended", err=True)
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -10,11 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
-from fedbalancer.client.batches import batches
 from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.round import ClientRound, Released
 from fedbalancer.client.summary import coarse, system_generator
+from fedbalancer.client.work import batches
 from fedbalancer.core.interfaces import Training
 from fedbalancer.core.types import FloatArray, IndexArray, Layout, Order, TrainResult
 

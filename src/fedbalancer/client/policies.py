@@ -18,7 +18,6 @@ from fedbalancer.client.compress import (
     SignSGD,
     Subsample,
 )
-from fedbalancer.client.forecast import ForecastBatches, ForecastEpochs
 from fedbalancer.client.samples import (
     ClassFloor,
     EverySample,
@@ -36,9 +35,10 @@ from fedbalancer.client.summary import (
     SecAggHistogram,
     Silent,
 )
-from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
+from fedbalancer.client.work import AllOrNothing, ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs
 from fedbalancer.core.contracts import Compressor, SampleSelector, Summarizer, WorkPolicy
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import Weight, check_fields
 
 KNOWN: dict[str, Mapping[str, type]] = {
     "samples": {
@@ -61,15 +61,28 @@ KNOWN: dict[str, Mapping[str, type]] = {
 
 @dataclass(frozen=True)
 class ClientPolicies:
-    """One choice per slot of the client, the weight `mu` of the proximal term, and when a client looks at all its
-    samples: the `first` time that its policy needs their losses, or in `every` round. The defaults are FedAvg's."""
+    """One policy per client slot. The defaults are FedAvg.
+
+    Args:
+        samples: Selects the samples to train on.
+        work: Decides how much to train before the deadline.
+        summary: Summarises losses and speed for the server.
+        compress: Compresses the update.
+        mu: Weight of the proximal term.
+        forward_pass: When a client computes the losses of all its samples: the `first` time that its policy needs them,
+            or in `every` round.
+    """
 
     samples: SampleSelector = field(default_factory=EverySample)
     work: WorkPolicy = field(default_factory=AllOrNothing)
     summary: Summarizer = field(default_factory=LossStatistics)
     compress: Compressor = field(default_factory=NoCompression)
-    mu: float = 0.0
+    mu: Weight = 0.0
     forward_pass: Literal["first", "every"] = "first"
+
+    def __post_init__(self) -> None:
+        """Check `mu` and `forward_pass`."""
+        check_fields(self)
 
     def to_json(self) -> str | None:
         """What the server sends to its clients; None if some policy is not one of `KNOWN`, or has been changed by more

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedbalancer.client.forecast import batches_by_forecast
 from fedbalancer.client.memory import ClientMemory, updated_losses
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import forward_pass_every_round, with_estimates, without_counts
+from fedbalancer.client.work import batches_by_forecast
 from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import integer_seed, stream

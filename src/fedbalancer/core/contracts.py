@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedbalancer.core.fields import check_fields
 from fedbalancer.core.types import (
     ClientReport,
     FloatArray,
@@ -43,6 +44,10 @@ class Policy(ABC):
 
     slot: ClassVar[str]
     """The name of the slot, for example "deadline"."""
+
+    def __post_init__(self) -> None:
+        """Check the fields of the policy against their types and ranges."""
+        check_fields(self)
 
     @property
     def needs_losses(self) -> bool:

@@ -1,8 +1,4 @@
-"""Files that are there whole or not at all: a reader never sees half a file, and a crash never leaves one.
-
-The bytes go into a temporary file in the same directory, reach the disk, and take the final name in one step; then
-the directory reaches the disk too, so that a power cut cannot take the new name back.
-"""
+"""Atomic files, the lock of a folder, and the folders for data and cached files."""
 
 from __future__ import annotations
 
@@ -10,6 +6,8 @@ import json
 import math
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +98,73 @@ def clean_temporaries(folder: Path) -> None:
     """Remove what a killed process left behind in `folder`; only for the one process that writes there."""
     for leftover in Path(folder).glob(f".*{TEMPORARY_SUFFIX}"):
         leftover.unlink(missing_ok=True)
+
+
+LOCK = ".lock"
+
+
+class FolderLock:
+    """Lock on a folder, held from construction until `release`.
+
+    Args:
+        folder: Folder to lock. It must exist.
+        patience_s: Seconds to wait for another holder.
+
+    Raises:
+        RunFolderError: The folder cannot be written, or another process still holds the lock after `patience_s`.
+    """
+
+    def __init__(self, folder: Path, patience_s: float = 0.0) -> None:
+        from filelock import FileLock, Timeout
+
+        if not folder.is_dir():
+            raise RunFolderError(f"{folder} cannot be written to: it is not a folder")
+        self._lock = FileLock(folder / LOCK, timeout=patience_s, mode=0o666, thread_local=False, fallback_to_soft=False)
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise RunFolderError(
+                f"{folder} cannot be locked: another process is writing there; wait for it or stop it"
+            ) from error
+        except OSError as error:
+            raise RunFolderError(f"{folder} cannot be written to: {error}") from error
+
+    def release(self) -> None:
+        """Release the lock. Calling it again has no effect."""
+        self._lock.release()
+
+
+DATA, CACHE = "FEDBALANCER_DATA", "FEDBALANCER_CACHE"
+"""The environment variables that name the folders."""
+
+
+def data_folder() -> Path:
+    """Where data files are looked for: FEDBALANCER_DATA, else `data` in the cache folder."""
+    return _named(DATA) or cache_folder() / "data"
+
+
+def cache_folder() -> Path:
+    """Where we may write: FEDBALANCER_CACHE, else the user's cache folder."""
+    from platformdirs import user_cache_path
+
+    return _named(CACHE) or user_cache_path("fedbalancer", appauthor=False)
+
+
+@contextmanager
+def looking_in(folder: Path) -> Iterator[None]:
+    """A context in which `folder` is the data folder, for this process and those it starts."""
+    before = os.environ.get(DATA)
+    os.environ[DATA] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[DATA]
+        else:
+            os.environ[DATA] = before
+
+
+def _named(variable: str) -> Path | None:
+    """The folder that an environment variable names; set to nothing counts as not set."""
+    value = os.environ.get(variable)
+    return Path(value).expanduser() if value else None

@@ -25,8 +25,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.files import sync_directory, write_synced, write_text
-from fedbalancer.core.paths import CACHE, cache_folder
+from fedbalancer.core.files import CACHE, cache_folder, sync_directory, write_synced, write_text
 
 _VERSION = 2
 _META = "meta.json"

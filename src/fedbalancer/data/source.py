@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from fedbalancer.core.errors import MissingData, UnknownName
-from fedbalancer.core.paths import data_folder
+from fedbalancer.core.files import data_folder
 from fedbalancer.data.archives import is_archive
 
 

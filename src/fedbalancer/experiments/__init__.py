@@ -1,6 +1,6 @@
-"""Whole runs: one method on one task, and comparisons of many."""
+"""Experiments: one run (`run`, `resume`), comparisons (`compare`), sweeps, and experiment tracking."""
 
-from fedbalancer.experiments.compare import compare
+from fedbalancer.experiments.comparison import compare
 from fedbalancer.experiments.execute import execute, resume, run
 from fedbalancer.experiments.result import RunResult
 from fedbalancer.experiments.spec import RunSpec

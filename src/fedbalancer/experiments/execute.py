@@ -1,25 +1,25 @@
-"""One run from start, or from where it stopped, to its end."""
+"""One run: start it or resume it, and run it to its end."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from fedbalancer.core.errors import FedBalancerError, RunFolderError
+from fedbalancer.core.errors import FedBalancerError, RunFolderError, UnknownName
 from fedbalancer.data import Task
-from fedbalancer.experiments.display import is_wanted, run_display
 from fedbalancer.experiments.executor_cache import ExecutorCache
+from fedbalancer.experiments.progress import Observer, Progress, run_display, shows_progress
 from fedbalancer.experiments.result import RunResult
-from fedbalancer.experiments.rounds import Progress, Recorder, RunLoop, one_thread
-from fedbalancer.experiments.simulation import build, resolve_spec
-from fedbalancer.experiments.spec import RunOptions, RunSpec, check_options, from_manifest
-from fedbalancer.experiments.surprises import absent_kernels, surprises_of_run, warn
-from fedbalancer.experiments.tracked import tracked
-from fedbalancer.experiments.tracking import Callbacks, Hook
+from fedbalancer.experiments.rounds import Recorder, RunLoop, one_thread
+from fedbalancer.experiments.run_warnings import missing_kernels, warnings_for_run
+from fedbalancer.experiments.simulation import build, check_settings, resolve_spec
+from fedbalancer.experiments.spec import ExecutionOptions, RunOptions, RunSpec, from_manifest, split_options
+from fedbalancer.experiments.tracking import Callbacks, Hook, Sink, open_sinks
 from fedbalancer.experiments.trust import EVERYTHING, check_trusted, code_of, remember
 from fedbalancer.experiments.variants import named_in_full
 from fedbalancer.methods.table import Method
@@ -27,14 +27,14 @@ from fedbalancer.simulation.executors import Resources
 from fedbalancer.store import MemoryRecorder, RunFolder
 from fedbalancer.store.privacy import describe_privacy, privacy_rows
 
-__all__ = ["RunResult", "carry_on", "execute", "go", "resume", "run"]
+__all__ = ["RunResult", "continue_run", "execute", "resume", "run", "run_to_end"]
 
-SPENT = "every client has spent its epsilon_budget"
-"""Why a run is done before its rounds or its time are over."""
-Tell = Callable[[Progress], None]
-"""Told after every round how far the run has come."""
-Stop = Callable[[], bool]
-"""Asked after every round whether the run shall save itself and stop."""
+BUDGET_SPENT = "every client has spent its epsilon_budget"
+"""Why a run ends before its rounds or its time are over."""
+OnProgress = Callable[[Progress], None]
+"""Called after every round."""
+Stopped = Callable[[], bool]
+"""Called after every round; if it returns True, the run saves its state and stops."""
 
 
 def run(
@@ -46,48 +46,63 @@ def run(
     timing_only: bool = False,
     out: Path | str | None = None,
     overwrite: bool = False,
-    workers: int | None = 1,
-    executor: str | None = None,
-    address: str | None = None,
-    track: Sequence[Any] = (),
     on_round: Hook | None = None,
     on_eval: Hook | None = None,
     progress: bool | None = None,
+    observer: Observer | None = None,
+    stopped: Stopped = lambda: False,
     **options: Unpack[RunOptions],
 ) -> RunResult:
-    """Run one method on one task and return its tables and weights.
+    """Run one method on one task.
 
-    `task` and `method` are names, or a `Task` and a `Method` of your own. The run stops after `rounds` rounds or when
-    the simulated clock passes `budget_s`; if it is `timing_only`, nothing is trained. The further options are
-    explained by `RunOptions`: `settings`, `rounds`, `scale`, `users`, `variant`, `backend`, `device`.
+    Args:
+        task: A task's name, a TOML file, `package.module:function`, or a `Task`.
+        method: A method's name, or a `Method`.
+        seed: Determines everything random. The same seed gives the same bytes.
+        budget_s: Simulated seconds to run for, instead of a number of rounds.
+        timing_only: Simulate only the clock; train nothing.
+        out: Run folder, from which the run can be resumed. Default: nothing is written to disk.
+        overwrite: Replace a run that exists in the folder.
+        on_round: Called with every row of `rounds`. An exception in it ends the run.
+        on_eval: Called with every row of `evals`. An exception in it ends the run.
+        progress: Show progress on stderr. Default: in notebooks only.
+        observer: Receives the loaded task and warnings. Default: Python warnings.
+        stopped: Called after every round; if it returns True, the run saves its state and stops.
+        **options: Further options, see `RunOptions` and `ExecutionOptions`.
 
-    The folder `out` keeps everything and can be resumed; `overwrite` replaces the run that is there. Without it nothing
-    is written to disk.
+    Returns:
+        The tables and the weights of the run.
 
-    The `executor` is inline, pool or ray (at `address`), all with the same result; with `workers=None` a run starts in
-    this process and moves to a pool of all cores if it turns out to be long.
+    Raises:
+        FedBalancerError: If an option, the task or the run folder is invalid, or training diverges.
 
-    `track` are sinks that are told of every round and evaluation: names as `--track` takes them, or a
-    `fedbalancer.experiments.tracking.Sink` of your own. `on_round` and `on_eval` are functions that get each row of
-    `rounds` and `evals` as it is made; what they raise ends the run. `progress` shows progress on stderr
-    (default: in notebooks only).
+    >>> import fedbalancer as fb
+    >>> result = fb.run("synthetic", "fedavg+1t", users=8, rounds=2, timing_only=True)
+    >>> len(result.rounds), result.status
+    (2, 'done')
     """
-    check_options(options)
-    spec = RunSpec(task=task, method=method, seed=seed, budget_s=budget_s, timing_only=timing_only, **options)
+    observer = observer if observer is not None else Observer()
+    spec_options, execution = split_options(options)
+    spec = RunSpec(task=task, method=method, seed=seed, budget_s=budget_s, timing_only=timing_only, **spec_options)
     spec, _ = named_in_full(spec, [spec.method])
-    told = () if on_round is None and on_eval is None else (Callbacks(on_round, on_eval),)
-    resources = Resources(workers=workers, executor=executor, address=address, track=(*track, *told))
-    if out is not None:
-        remember(code_of(spec))
+    callbacks = () if on_round is None and on_eval is None else (Callbacks(on_round, on_eval),)
+    resources = Resources(**{**execution, "track": (*execution.get("track", ()), *callbacks)})
     with ExecutorCache(resources) as executors:
+        begun_s = time.perf_counter()
         loaded = executors.load_task(spec)
-        warn(surprises_of_run(spec, loaded))
-        with run_display(f"{spec.method_name} seed {seed}", is_wanted(progress)) as tell:
+        seconds = time.perf_counter() - begun_s
+        check_settings([spec], loaded)
+        warnings = warnings_for_run(spec, loaded)
+        observer.on_task(loaded, seconds)
+        observer.on_warnings(warnings)
+        if out is not None:
+            remember(code_of(spec))
+        with run_display(f"{loaded.name} {spec.method_name} seed {seed}", shows_progress(progress)) as on_progress:
             result = execute(
                 spec, Path(out) if out is not None else None, task=loaded, overwrite=overwrite, executors=executors,
-                progress=tell,
+                progress=on_progress, stopped=stopped,
             )  # fmt: skip
-        warn(absent_kernels(spec))
+        observer.on_warnings(missing_kernels(spec))
         return result
 
 
@@ -98,21 +113,31 @@ def execute(
     task: Task | None = None,
     overwrite: bool = False,
     executors: ExecutorCache | None = None,
-    progress: Tell = lambda _: None,
-    stopped: Stop = lambda: False,
+    progress: OnProgress = lambda _: None,
+    stopped: Stopped = lambda: False,
 ) -> RunResult:
-    """Run a spec into a new folder, or in memory; this process trains, unless `executors` say otherwise."""
+    """Run a spec.
+
+    Args:
+        spec: The run.
+        out: A new run folder; None keeps the run in memory.
+        task: The task, if it is loaded.
+        overwrite: Replace a run that exists in the folder.
+        executors: Tasks and workers to use. Default: this process trains.
+        progress: Called after every round.
+        stopped: Called after every round; if it returns True, the run saves its state and stops.
+    """
     executors = executors if executors is not None else ExecutorCache()
     task = executors.load_task(spec, task)
     settings, method = resolve_spec(spec, task)
     executors.check(spec)
     if out is None:
-        return go(spec, task, MemoryRecorder(), executors, progress, stopped)
-    manifest = {**spec.manifest(task, settings), "privacy": describe_privacy(method, settings)}
+        return run_to_end(spec, task, MemoryRecorder(), executors, progress, stopped)
+    manifest = {**spec.manifest(task, settings, method), "privacy": describe_privacy(method, settings)}
     with RunFolder.create(out, manifest, overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
-        result = go(spec, task, folder, executors, progress, stopped)
-        folder.update_manifest(kernels=spec.kernels())  # now it is known which of them there were
+        result = run_to_end(spec, task, folder, executors, progress, stopped)
+        folder.update_manifest(kernels=spec.kernels())  # now it is known which ones were used
         return result
 
 
@@ -121,33 +146,60 @@ def resume(
     *,
     task: Task | None = None,
     method: Method | None = None,
-    workers: int | None = 1,
-    executor: str | None = None,
-    address: str | None = None,
     backend: str | None = None,
     device: str | None = None,
     budget_s: float | None = None,
     target: float | None = None,
-    track: Sequence[Any] = (),
     trust: bool = False,
-    progress: Tell = lambda _: None,
-    stopped: Stop = lambda: False,
+    progress: OnProgress = lambda _: None,
+    stopped: Stopped = lambda: False,
+    **options: Unpack[ExecutionOptions],
 ) -> RunResult:
-    """Go on with a run from its last checkpoint; a run that is done is returned as it is, unless a new `budget_s`
-    (with a `target` accuracy to stop at) carries it further. `backend` and `device` are the run's own, unless told. A
-    `task` or `method` of your own has to be given again. Code that the folder names is run only if you started a run
-    with it before, or `trust` the folder."""
-    resources = Resources(workers=workers, executor=executor, address=address, track=tuple(track))
-    with ExecutorCache(resources) as executors:
-        asked = {"backend": backend, "device": device, "budget_s": budget_s, "target": target}
-        changes = {name: value for name, value in asked.items() if value is not None}
-        return carry_on(
+    """Resume a run from its last checkpoint. It ends with the same bytes as an uninterrupted run.
+
+    A run that is done is returned unchanged, unless a longer `budget_s` extends it.
+
+    Args:
+        out: The run folder.
+        task: The `Task` object, if the run was started with one.
+        method: The `Method` object, if the run was started with one.
+        backend: Training backend: fast or plain. Default: the run's.
+        device: Where torch computes: cpu, cuda or mps. Default: the run's.
+        budget_s: A new budget in simulated seconds.
+        target: An accuracy at which the run stops.
+        trust: Run code that the folder names. By default only code with which you started a run before is run.
+        progress: Called after every round.
+        stopped: Called after every round; if it returns True, the run saves its state and stops.
+        **options: Further options, see `ExecutionOptions`.
+
+    Returns:
+        The tables and the weights of the run.
+
+    Raises:
+        RunFolderError: If the folder holds no run, or a damaged one.
+        UntrustedCode: If the folder names code that is not trusted.
+
+    >>> import tempfile
+    >>> import fedbalancer as fb
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> first = fb.run("synthetic", "fedavg+1t", users=8, rounds=2, timing_only=True, out=folder)
+    >>> fb.resume(folder).rounds.equals(first.rounds)
+    True
+    """
+    unknown = options.keys() - ExecutionOptions.__annotations__.keys()
+    if unknown:
+        raise UnknownName("option", sorted(unknown)[0], tuple(ExecutionOptions.__annotations__))
+    execution: dict[str, Any] = {**options, "track": tuple(options.get("track", ()))}
+    with ExecutorCache(Resources(**execution)) as executors:
+        requested = {"backend": backend, "device": device, "budget_s": budget_s, "target": target}
+        changes = {name: value for name, value in requested.items() if value is not None}
+        return continue_run(
             Path(out), executors, changes, task=task, method=method, trusted=EVERYTHING if trust else (),
             progress=progress, stopped=stopped,
         )  # fmt: skip
 
 
-def carry_on(
+def continue_run(
     out: Path,
     executors: ExecutorCache,
     changes: Mapping[str, Any],
@@ -155,73 +207,120 @@ def carry_on(
     task: Task | None = None,
     method: Method | None = None,
     trusted: Collection[str] | None = (),
-    progress: Tell = lambda _: None,
-    stopped: Stop = lambda: False,
+    progress: OnProgress = lambda _: None,
+    stopped: Stopped = lambda: False,
 ) -> RunResult:
-    """Go on with the run in a folder after these changes to its spec. Of the code that the folder names (`code_of`),
-    only what is `trusted`, or was started here before, is run."""
+    """Continue the run in a folder.
+
+    Args:
+        out: The run folder.
+        executors: Tasks and workers to use.
+        changes: Changes to the run's spec.
+        task: The `Task` object, if the run was started with one.
+        method: The `Method` object, if the run was started with one.
+        trusted: Code (`code_of`) that may run besides code with which the user started a run before; None for all.
+        progress: Called after every round.
+        stopped: Called after every round; if it returns True, the run saves its state and stops.
+    """
     with RunFolder.open(out) as folder:
         spec = replace(from_manifest(folder.manifest, task, method), **changes)
         check_trusted(code_of(spec), trusted)
         executors.check(spec)
-        folder.update_manifest(**spec.described(), status="running", why=None)
+        folder.update_manifest(**spec.manifest_fields(), status="running", why=None)
         folder.log("resumed", **changes)
-        return go(spec, executors.load_task(spec, task), folder, executors, progress, stopped)
+        return run_to_end(spec, executors.load_task(spec, task), folder, executors, progress, stopped)
 
 
-def go(
-    spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache, progress: Tell, stopped: Stop
+def run_to_end(
+    spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache, progress: OnProgress, stopped: Stopped
 ) -> RunResult:
-    """The run itself, with its end written down whatever it is."""
-    recorder = tracked(recorder, executors.resources.track, lambda: spec.manifest(task, resolve_spec(spec, task)[0]))
+    """Run all rounds that are left, and record how the run ended, also if it failed.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+        recorder: The run folder, or the record of a run in memory.
+        executors: Tasks and workers to use.
+        progress: Called after every round.
+        stopped: Called after every round; if it returns True, the run saves its state and stops.
+
+    Returns:
+        The tables and the weights of the run.
+    """
+    sink = _open_sink(spec, task, recorder, executors)
     try:
-        return _to_its_end(spec, task, recorder, executors, progress, stopped)
+        return _run_rounds(spec, task, recorder, sink, executors, progress, stopped)
     except FedBalancerError as error:
-        _note_end(recorder, "failed", str(error))
+        _record_failure(recorder, sink, "failed", str(error))
         raise
     except KeyboardInterrupt:
-        _note_end(recorder, "stopped", "interrupted")
+        _record_failure(recorder, sink, "stopped", "interrupted")
         raise
     except OSError as error:
-        _note_end(recorder, "failed", f"{type(error).__name__}: {error}")
-        raise RunFolderError(_broken_off(error, recorder.path)) from error
+        _record_failure(recorder, sink, "failed", f"{type(error).__name__}: {error}")
+        raise RunFolderError(_disk_error(error, recorder.path)) from error
     except BaseException as error:
-        _note_end(recorder, "failed", f"{type(error).__name__}: {error}")
+        _record_failure(recorder, sink, "failed", f"{type(error).__name__}: {error}")
         raise
 
 
-def _note_end(recorder: Recorder, status: str, why: str) -> None:
-    """Write down that a run ended badly, if that is still possible: what ended it may be the disk."""
+def _open_sink(spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache) -> Sink:
+    """Open the run's sinks and send them the manifest. Failures of sinks are written to the run's log."""
+    if not executors.resources.track:
+        return Sink()
+
+    def log_failure(name: str, why: str) -> None:
+        recorder.log("sink failed", sink=name, why=why)
+
+    sink = open_sinks(executors.resources.track, recorder.path, log_failure)
+    if isinstance(recorder, RunFolder):
+        sink.on_start(dict(recorder.manifest))
+    else:
+        sink.on_start(spec.manifest(task, *resolve_spec(spec, task)))
+    return sink
+
+
+def _record_failure(recorder: Recorder, sink: Sink, status: str, why: str) -> None:
+    """Record that a run failed or was interrupted, unless the disk itself is the problem."""
     with suppress(OSError):
         recorder.finish(status, why)
+    sink.on_end(status)
 
 
-def _broken_off(error: OSError, folder: Path | None) -> str:
-    """In words: a disk that is full, read-only, broken or gone, and what can be done."""
+def _disk_error(error: OSError, folder: Path | None) -> str:
+    """Describe a disk that is full, read-only, broken or gone, and what to do."""
     if folder is None:
-        return f"the run broke off: {error}"
+        return f"the run stopped: {error}"
     if not folder.is_dir():
-        return f"the run broke off: {error}; its folder {folder} is gone, so it has to start again"
+        return f"the run stopped: {error}; its folder {folder} is gone, so it has to start again"
     return (
-        f"the run broke off: {error}; its checkpoints are whole: once {folder} can be written again, go on with: "
+        f"the run stopped: {error}; its checkpoints are intact. When {folder} can be written again, continue with: "
         f"fedbalancer resume {shlex.quote(str(folder))}"
     )
 
 
-def _to_its_end(
-    spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache, progress: Tell, stopped: Stop
+def _run_rounds(
+    spec: RunSpec,
+    task: Task,
+    recorder: Recorder,
+    sink: Sink,
+    executors: ExecutorCache,
+    progress: OnProgress,
+    stopped: Stopped,
 ) -> RunResult:
     with one_thread(spec.timing_only):
         simulation = build(spec, task, executors.executor(spec, task))
-        loop = RunLoop(simulation, recorder, progress)
-        finished = loop.go(stopped)
-    status, why = ("done", SPENT if loop.is_spent else None) if finished else ("stopped", "interrupted")
+        loop = RunLoop(simulation, recorder, sink, progress)
+        finished = loop.run(stopped)
+    status, why = ("done", BUDGET_SPENT if loop.is_spent else None) if finished else ("stopped", "interrupted")
     if (spending := simulation.engine.spending) is not None:
         clients = loop.state.ledger.clients
         recorder.record_privacy(privacy_rows(simulation.method, simulation.settings, clients, spending.releases))
     model = simulation.server.model(loop.state)
     recorder.finish(status, why, model, simulation.executor.layout)
-    later = {"population": recorder.population(), "classes": recorder.classes(), "privacy": recorder.privacy()}
-    found = {**recorder.frames(), **later}
-    run = {"task": task.name, "method": spec.method_name, "seed": spec.seed}
-    return RunResult(status=status, folder=recorder.path, weights=model, **found, **run)  # type: ignore[arg-type]
+    sink.on_end(status)
+    return RunResult(
+        status=status, folder=recorder.path, weights=model, population=recorder.population(),
+        classes=recorder.classes(), privacy=recorder.privacy(), task=task.name, method=spec.method_name,
+        seed=spec.seed, **recorder.frames(),
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Methods x seeds on one task, checked before anything runs."""
+"""The plan of a comparison: methods and seeds on one task, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.data import Task
-from fedbalancer.experiments.simulation import resolve_spec, timed_clock_s
+from fedbalancer.experiments.simulation import check_settings, resolve_spec, simulate_clock_s
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.trust import check_trusted, code_of
 from fedbalancer.methods.names import canonical_name
@@ -25,7 +25,18 @@ BUDGET_METHOD = "fedavg+1t"
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPlan:
-    """A comparison that can start: `base` is what all its runs have in common, `task` its task, loaded."""
+    """A comparison that can start.
+
+    Args:
+        base: What all runs have in common.
+        task: The loaded task.
+        methods: The methods, in the order of the table.
+        seeds: The seeds.
+        rounds: The number of FedAvg+1T's rounds that determines the budgets.
+        extend: Maximum number of budgets that a method may take to reach the target.
+        rule: The rule by which runs are evaluated and scored: fair or paper.
+        targets: Shares of the reference's final accuracy, the main one first.
+    """
 
     base: RunSpec
     task: Task
@@ -45,42 +56,61 @@ class ComparisonPlan:
         extend: float = 2.0,
         rule: str = "fair",
         targets: Sequence[float] = TARGETS,
+        *,
+        varied: Sequence[str] = (),
     ) -> ComparisonPlan:
-        """Check everything that can be wrong. The rounds of `base` are the task's, by which the budget is found; `rule`
-        (fair or paper) is how the runs are evaluated and scored, `targets` are shares of the reference's final
-        accuracy, the main one first."""
-        numbers = _numbers(seeds)
+        """Check the options of a comparison, load its task, and create the plan.
+
+        Args:
+            base: What all runs have in common. Its rounds determine the budgets.
+            methods: Method names or objects.
+            seeds: Number of seeds, starting at 0, or the seeds themselves.
+            extend: Maximum number of budgets that a method may take to reach the target.
+            rule: fair or paper.
+            targets: Shares of the reference's final accuracy, the main one first.
+            varied: Further methods that run with the same settings, in a sweep.
+
+        Raises:
+            BadSetting: If an option is invalid.
+            UnknownName: If a method is unknown.
+        """
+        numbers = _seed_numbers(seeds)
         methods = [canonical_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
         if not numbers or not names:
             raise BadSetting("a comparison needs at least one method and one seed")
         if len(set(names)) < len(names):
-            raise BadSetting(f"methods are named twice: {', '.join(names)}")
+            raise BadSetting(f"a method appears twice: {', '.join(names)}")
         if not 1 <= extend <= 1000:
-            raise BadSetting(f"extend = {extend} must be from 1 to 1000 budgets")
+            raise BadSetting(f"extend = {extend} must be a number of budgets from 1 to 1000")
         rounds = {} if base.rounds is None else {"rounds": base.rounds}
         base = replace(base, method=methods[0], rounds=None, settings={**base.overrides, **rounds})
         task = base.load_task()
-        resolved = [resolve_spec(replace(base, method=method), task)[0] for method in methods]
+        check_settings([replace(base, method=method) for method in (*methods, *varied)], task)
+        settings, _ = resolve_spec(base, task)
         return cls(
-            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolved[0].rounds, extend=extend,
+            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=settings.rounds, extend=extend,
             rule=check_rule(rule), targets=check_targets(targets),
         )  # fmt: skip
 
     @classmethod
     def read(cls, folder: Path, trusted: Collection[str] | None = (), **changes: str | None) -> ComparisonPlan:
-        """The plan of the comparison in a folder, with those of the changes to its runs that are not None. Of the code
-        that the folder names (`code_of`), only what is `trusted`, or was started here before, is run."""
+        """Read the plan of the comparison in a folder.
+
+        Args:
+            folder: The folder of the comparison.
+            trusted: Code (`code_of`) that may run besides code with which the user started a run before; None for all.
+            **changes: Changes to the spec of all runs; None values are ignored.
+        """
         written = ComparisonFile.read(folder)
-        asked = {name: value for name, value in changes.items() if value is not None}
-        base = RunSpec.from_json({**written.spec, **asked})
+        requested = {name: value for name, value in changes.items() if value is not None}
+        base = RunSpec.from_json({**written.spec, **requested})
         check_trusted(code_of(base, written.methods), trusted)
         return cls.make(base, written.methods, written.seeds, written.extend, written.rule, written.targets)
 
     @property
     def specs(self) -> list[RunSpec]:
-        """All runs to the end of their budget, seed by seed, so that a comparison that is stopped early has whole
-        seeds. By the fair rule all runs of a seed are evaluated on one grid."""
+        """The specs of all runs, seed by seed, so that a comparison that is stopped early has complete seeds."""
         return [
             replace(self.base, method=method, seed=seed, budget_s=self.budgets_s[seed], settings=self._settings(seed))
             for seed in self.seeds
@@ -93,23 +123,24 @@ class ComparisonPlan:
 
     @property
     def method_names(self) -> tuple[str, ...]:
+        """The names of the methods."""
         return tuple(method if isinstance(method, str) else method.name for method in self.methods)
 
     @property
     def own_task(self) -> Task | None:
-        """The task, if it has no name by which another process could load it."""
+        """The task, if it is an object that other processes cannot load by name."""
         return None if isinstance(self.base.task, str) else self.task
 
     @cached_property
     def budgets_s(self) -> dict[int, float]:
-        """FedAvg+1T's clock after the task's rounds, per seed. Its rounds do not depend on the training, so the clock
-        alone is run."""
+        """FedAvg+1T's simulated seconds after the task's rounds, by seed. They do not depend on training, so only the
+        clock is simulated."""
         timed = replace(self.base, method=BUDGET_METHOD)
-        return {seed: timed_clock_s(replace(timed, seed=seed), self.task, self.rounds) for seed in self.seeds}
+        return {seed: simulate_clock_s(replace(timed, seed=seed), self.task, self.rounds) for seed in self.seeds}
 
     @property
     def file(self) -> ComparisonFile:
-        """What comparison.json says."""
+        """The content of comparison.json."""
         named = self.own_task is None and all(isinstance(method, str) for method in self.methods)
         return ComparisonFile(
             methods=self.method_names,
@@ -126,8 +157,7 @@ class ComparisonPlan:
         )
 
 
-def _numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    """The seeds: so many from 0 on, or these. That each is a whole number is checked by the spec of its run."""
+def _seed_numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(seeds, str | bool | float):
-        raise BadSetting(f"seeds = {seeds!r} must be how many (5), or which: [4, 7] or range(10, 20)")
+        raise BadSetting(f"seeds = {seeds!r} must be a number of seeds (5), or the seeds: [4, 7] or range(10, 20)")
     return tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)

@@ -1,4 +1,4 @@
-"""What a run found."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunResult:
-    """A run that ended: `status` is done or stopped. Frames have the columns of the tables in the run folder (there
-    task, method and seed are columns too); the population is of when the run first came to its end, and None before;
-    `classes` what was trained by class up to then; `privacy` has every client's epsilon where there is noise on what it
-    tells."""
+    """The tables and the weights of a run. In a notebook it renders as a table.
+
+    The tables have the same columns as those in the run folder, without task, method and seed.
+
+    Args:
+        status: done or stopped.
+        folder: The run folder; None for a run in memory.
+        rounds: A row per round.
+        evals: A row per evaluation.
+        clients: A row per client and round.
+        weights: The weights of the final model.
+        population: A row per client at the end of the run, with the model's accuracy on its data; None if the run was
+            stopped.
+        classes: A row per class with its number of trained samples; None if classes were not counted.
+        privacy: The epsilon of every client; None if its metadata has no noise.
+        task: The task's name.
+        method: The method's name.
+        seed: The seed.
+
+    >>> import fedbalancer as fb
+    >>> fb.run("synthetic", "fedavg+1t", users=8, rounds=2, timing_only=True).rounds["selected"].to_list()
+    [8, 8]
+    """
 
     status: str
     folder: Path | None
@@ -38,7 +57,7 @@ class RunResult:
 
     @property
     def accuracy(self) -> float:
-        """Accuracy at the last evaluation."""
+        """Accuracy at the last evaluation; NaN if there was none."""
         return float(self.evals["accuracy"][-1]) if len(self.evals) else math.nan
 
     @property
@@ -60,20 +79,20 @@ class RunResult:
         return f"<table>{cells}</table>"
 
     def to_polars(self) -> pl.DataFrame:
-        """The evaluations, with task, method and seed; the other tables are `rounds`, `clients` and `population`."""
+        """Return the evaluations as a polars table, with task, method and seed."""
         import polars as pl
 
-        named = {"task": pl.lit(self.task), "method": pl.lit(self.method), "seed": pl.lit(self.seed, dtype=pl.Int64)}
-        return self.evals.with_columns(**named)
+        names = {"task": pl.lit(self.task), "method": pl.lit(self.method), "seed": pl.lit(self.seed, dtype=pl.Int64)}
+        return self.evals.with_columns(**names)
 
     def to_pandas(self) -> Any:
-        """The same for pandas."""
+        """Return the evaluations as a pandas table, with task, method and seed."""
         from fedbalancer.reporting.notebook import to_pandas
 
         return to_pandas(self.to_polars())
 
     def plot(self) -> Plot:
-        """A picture of the accuracy over time; `result.plot().save("picture.png")` writes it to a file."""
+        """Plot the accuracy over time. `result.plot().save("picture.png")` writes it to a file."""
         from fedbalancer.reporting.notebook import plot_run
         from fedbalancer.reporting.results import RunCurve, split_by_schedule
 

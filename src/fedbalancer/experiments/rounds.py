@@ -1,52 +1,56 @@
-"""The rounds of one run, with what goes on between them: evaluation, recording, checkpoints."""
+"""The rounds of one run, with evaluation, recording and checkpoints between them."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeAlias
 
 from fedbalancer.client.summary import forward_pass_every_round
 from fedbalancer.core.errors import TrainingDiverged
+from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation, RoundResult, ServerState, Weights
-from fedbalancer.experiments.grid import Reached, grid_times, is_at
-from fedbalancer.experiments.population import classes_of, population_of
+from fedbalancer.core.types.arrays import total
+from fedbalancer.experiments.progress import Progress
 from fedbalancer.experiments.simulation import Simulation
+from fedbalancer.experiments.tracking import Sink
+from fedbalancer.reporting.rule import CLOCK_SLACK, HELD
 from fedbalancer.server.loop import rounds as run_rounds
-from fedbalancer.store import ClientRow, EvalRow, MemoryRecorder, RoundRow, RunFolder
+from fedbalancer.simulation.devices import Phones
+from fedbalancer.store import ClassRow, ClientRow, EvalRow, MemoryRecorder, PopulationRow, RoundRow, RunFolder
+from fedbalancer.store.rows import SECONDS
 
 if TYPE_CHECKING:
     import polars as pl
 
 Recorder: TypeAlias = RunFolder | MemoryRecorder
 TABLES_EVERY_S = 10.0
-"""How often the tables on disk are brought up to date while a run is going on."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands: `share` is the part of its rounds or budget that is behind it."""
-
-    round: int
-    clock_s: float
-    accuracy: float | None
-    share: float
+"""Seconds between updates of the tables on disk during a run."""
 
 
 class RunLoop:
-    """Begins with the first round, or after the last one that `recorder` has saved."""
+    """Runs the rounds of a simulation, starting after the last round that `recorder` has saved.
 
-    def __init__(self, simulation: Simulation, recorder: Recorder, progress: Callable[[Progress], None]) -> None:
+    Args:
+        simulation: Server, engine and executor of the run.
+        recorder: Stores the tables and checkpoints.
+        sink: Receives every round and evaluation.
+        progress: Called after every round.
+    """
+
+    def __init__(
+        self, simulation: Simulation, recorder: Recorder, sink: Sink, progress: Callable[[Progress], None]
+    ) -> None:
         self.simulation, self.spec = simulation, simulation.spec
-        self.recorder, self.progress = recorder, progress
+        self.recorder, self.sink, self.progress = recorder, sink, progress
         self.rounds = self.spec.rounds if self.spec.rounds is not None else simulation.settings.rounds
         self.accuracy: float | None = None
         self.start_s = 0.0
-        self.reached = Reached(on_grid=simulation.settings.eval_every_s is not None)
+        self.reached = ReachedAccuracy(on_grid=simulation.settings.eval_every_s is not None)
         self.evaluated: tuple[Weights, Evaluation] | None = None
         self.saved_at = self.tables_at = time.monotonic()
         self.state = simulation.server.init(simulation.executor.initial_weights(self.spec.seed))
@@ -56,16 +60,23 @@ class RunLoop:
             simulation.engine.restore(arrays)
             if not simulation.engine.saves_losses and not forward_pass_every_round(simulation.method.client):
                 recorder.log(
-                    "exact losses were not saved", why="the run is private; clients look at their samples again, so "
-                    "its results may differ from those of a run that was not stopped (save_exact_losses=true)",
+                    "exact losses were not saved", why="the run is private, so clients repeat their forward passes and "
+                    "the results may differ from those of an uninterrupted run (save_exact_losses=true)",
                 )  # fmt: skip
             self.accuracy = memory["accuracy"]
-            self._take_up(recorder.frames())
+            self._restore_evaluations(recorder.frames())
         elif not self.spec.timing_only:
             self._record(None, self._first_evals(), [])
 
-    def go(self, stopped: Callable[[], bool]) -> bool:
-        """Run until the end; False if it was stopped before."""
+    def run(self, stopped: Callable[[], bool]) -> bool:
+        """Run all remaining rounds.
+
+        Args:
+            stopped: Called after every round; if it returns True, the run saves its state and stops.
+
+        Returns:
+            Whether the run reached its end.
+        """
         before = self.state
         if stopped():
             return self.is_over(before)
@@ -75,7 +86,7 @@ class RunLoop:
             evals = [] if self.spec.timing_only else self._evals(before)
             row = RoundRow.from_round(before, state, result, self.simulation.engine.seen_losses)
             self._record(row, evals, ClientRow.from_round(result))
-            self._tell_faults(result)
+            self._log_rejected_reports(result)
             before = state
             self.progress(self._progress())
             self._save(force=stopped())
@@ -84,12 +95,17 @@ class RunLoop:
         self._save(force=True)
         over = self.is_over(self.state)
         if over and not self.spec.timing_only and not self.recorder.has_population:
-            self.recorder.record_classes(classes_of(self.simulation, self.state))
-            self.recorder.record_population(population_of(self.simulation, self.state))
+            self.recorder.record_classes(class_rows(self.simulation, self.state))
+            self.recorder.record_population(population_rows(self.simulation, self.state))
         return over
 
     def is_over(self, state: ServerState, with_target: bool = True) -> bool:
-        """Whether the budget, the rounds or the target is reached."""
+        """Return whether the budget, the rounds or the target is reached.
+
+        Args:
+            state: The state of the server.
+            with_target: Whether reaching the target ends the run.
+        """
         spec = self.spec
         if with_target and spec.target is not None and self.reached.is_at(spec.target):
             return True
@@ -99,45 +115,51 @@ class RunLoop:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the privacy budget leaves nobody to ask."""
+        """Whether every client has used up its privacy budget."""
         spending = self.simulation.engine.spending
         return spending is not None and spending.is_over(self.state.ledger.clients)
 
     def _first_evals(self) -> list[EvalRow]:
-        """The evaluations before the first round."""
+        """Return the evaluations before the first round."""
         at_s = [None] if self.simulation.settings.eval_every_s is None else [None, 0.0]
         return [EvalRow.from_evaluation(self.state, 0.0, self._evaluation(self.state), each) for each in at_s]
 
     def _evals(self, before: ServerState) -> list[EvalRow]:
-        """The evaluations that fall due with the round from `before` to now: at a time of the grid within it the model
-        from before it exists, at its very end the new one."""
+        """Return the evaluations of the round that starts from `before`.
+
+        Grid times within the round use the model from before it; a grid time at its very end uses the new model.
+        """
         settings, now = self.simulation.settings, self.state
         step_s = settings.eval_every_s
         times_s = [] if step_s is None else grid_times(step_s, before.clock_s, now.clock_s)
         within = [at_s for at_s in times_s if not is_at(at_s, now.clock_s)]
         rows = [EvalRow.from_evaluation(before, self.start_s, self._evaluation(before), at_s) for at_s in within]
         self.start_s = before.clock_s
-        asking: list[float | None] = [*times_s[len(within) :]]
+        at_end: list[float | None] = [*times_s[len(within) :]]
         if now.round % settings.eval_every == 0 or self.is_over(now, with_target=False):
-            asking.insert(0, None)
-        return rows + [EvalRow.from_evaluation(now, self.start_s, self._evaluation(now), at_s) for at_s in asking]
+            at_end.insert(0, None)
+        return rows + [EvalRow.from_evaluation(now, self.start_s, self._evaluation(now), at_s) for at_s in at_end]
 
     def _evaluation(self, state: ServerState) -> Evaluation:
-        """Of the model in a state; a model that is asked for again, as after a lost round, is evaluated once."""
+        """Evaluate the model of a state. A model that did not change, as after a lost round, is evaluated once."""
         if self.evaluated is None or self.evaluated[0] is not state.weights:
-            found = self.simulation.engine.evaluate(self.simulation.server.model(state))
-            _check_finite(found, state.round)
-            self.evaluated = state.weights, found
+            evaluation = self.simulation.engine.evaluate(self.simulation.server.model(state))
+            _check_finite(evaluation, state.round)
+            self.evaluated = state.weights, evaluation
         return self.evaluated[1]
 
     def _record(self, row: RoundRow | None, evals: list[EvalRow], clients: list[ClientRow]) -> None:
         self.recorder.record(row, evals, clients)
-        self.reached.note(evals)
+        if row is not None:
+            self.sink.on_round(row._asdict())
+        for each in evals:
+            self.sink.on_evaluation(each._asdict())
+        self.reached.add(evals)
         if evals:
             self.accuracy = evals[-1].accuracy
 
-    def _tell_faults(self, result: RoundResult) -> None:
-        """Name in the log whose report was left out, why, and until which round it sits out."""
+    def _log_rejected_reports(self, result: RoundResult) -> None:
+        """Log each rejected report, with the reason and the round until which its client is suspended."""
         for missing in result.missing:
             if missing.problem:
                 until = self.state.suspensions.until[missing.client]
@@ -145,9 +167,8 @@ class RunLoop:
                     "report left out", client=missing.client, round=self.state.round, why=missing.problem, until=until
                 )
 
-    def _take_up(self, frames: dict[str, pl.DataFrame]) -> None:
-        """What the rows of before tell about where the run stands."""
-        self.reached.note(EvalRow(**row) for row in frames["evals"].iter_rows(named=True))
+    def _restore_evaluations(self, frames: dict[str, pl.DataFrame]) -> None:
+        self.reached.add(EvalRow(**row) for row in frames["evals"].iter_rows(named=True))
         self.start_s = float(frames["rounds"]["start_s"][-1]) if frames["rounds"].height else 0.0
 
     def _save(self, force: bool) -> None:
@@ -165,16 +186,20 @@ class RunLoop:
         return Progress(self.state.round, self.state.clock_s, self.accuracy, min(share, 1.0))
 
 
-def _check_finite(evaluation: Evaluation, round: int) -> None:
+def _check_finite(evaluation: Evaluation, round_number: int) -> None:
     if not math.isfinite(evaluation.loss):
         raise TrainingDiverged(
-            f"round {round}: the global model's test loss is {evaluation.loss}; a smaller learning_rate may help"
+            f"round {round_number}: the test loss of the global model is {evaluation.loss}; try a smaller learning_rate"
         )
 
 
 @contextmanager
 def one_thread(without_torch: bool = False) -> Iterator[None]:
-    """Torch on one thread while a run goes on: the same bytes on any machine load, and no quarrel between runs."""
+    """Restrict torch to one thread: results do not depend on the machine's load, and runs do not compete for cores.
+
+    Args:
+        without_torch: Do nothing, because the run does not train.
+    """
     if without_torch or find_spec("torch") is None:
         yield
         return
@@ -186,3 +211,109 @@ def one_thread(without_torch: bool = False) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def grid_times(step_s: float, after_s: float, until_s: float) -> list[float]:
+    """Return the grid times in a round, including its end but not its start.
+
+    All runs with the same step have the same grid, however long their rounds are. So no method gets more chances to
+    reach a target than another, and a resumed run stays on its grid.
+
+    Args:
+        step_s: Seconds between two grid times.
+        after_s: The start of the round.
+        until_s: The end of the round.
+
+    >>> grid_times(10.0, 20.0, 45.0), grid_times(10.0, 45.0, 50.0), grid_times(10.0, 50.0, 59.0)
+    ([30.0, 40.0], [50.0], [])
+    """
+    first, last = (math.floor(clock_s / step_s * (1 + CLOCK_SLACK)) for clock_s in (after_s, until_s))
+    return [number * step_s for number in range(first + 1, last + 1)]
+
+
+def is_at(time_s: float, end_s: float) -> bool:
+    """Return whether a grid time is the very end of a round, when its new model exists.
+
+    Args:
+        time_s: The grid time.
+        end_s: The end of the round.
+    """
+    return time_s >= end_s * (1 - CLOCK_SLACK)
+
+
+class ReachedAccuracy:
+    """The highest accuracy a run has reached.
+
+    Args:
+        on_grid: Whether an accuracy counts only if it is held on the grid of seconds. Otherwise every single evaluation
+            by rounds counts.
+    """
+
+    def __init__(self, on_grid: bool) -> None:
+        self._on_grid = on_grid
+        self._touched = self._held = -math.inf
+        self._window: deque[float] = deque(maxlen=HELD)
+
+    def add(self, rows: Iterable[EvalRow]) -> None:
+        """Add evaluations, in order."""
+        for row in rows:
+            if row.schedule == SECONDS:
+                self._window.append(row.accuracy)
+                if len(self._window) == HELD:
+                    self._held = max(self._held, total(self._window) / HELD)
+            elif row.clock_s > 0:
+                self._touched = max(self._touched, row.accuracy)
+
+    def is_at(self, target: float) -> bool:
+        """Return whether the target accuracy is reached."""
+        return self._held >= target if self._on_grid else self._touched >= target
+
+
+def population_rows(simulation: Simulation, state: ServerState) -> list[PopulationRow]:
+    """Evaluate the final model on the data of every client.
+
+    Args:
+        simulation: The run.
+        state: The state of the server at the end of the run.
+
+    Returns:
+        A row per client, ordered by client id. If there are more than `eval_clients` clients, only that many are
+        evaluated. The seed draws them, so they are the same for every method.
+    """
+    ledger, devices = state.ledger, simulation.engine.devices
+    has_classes = isinstance(devices, Phones)
+    classes = devices.device_classes(ledger.clients) if has_classes else [""] * len(ledger.clients)  # type: ignore[attr-defined]
+    drawn = _draw_clients(ledger.clients, simulation.settings.eval_clients, simulation.spec.seed)
+    evaluations = simulation.executor.evaluate_clients(simulation.server.model(state), drawn)
+    accuracies = {
+        client: None if math.isnan(each.accuracy) else each.accuracy
+        for client, each in zip(drawn, evaluations, strict=True)
+    }
+    return [
+        PopulationRow(client, samples, device, state.clock_s, accuracies.get(client))
+        for client, samples, device in zip(ledger.clients, ledger.size.tolist(), classes, strict=True)
+    ]
+
+
+def class_rows(simulation: Simulation, state: ServerState) -> list[ClassRow]:
+    """Return the number of trained samples of every class.
+
+    Args:
+        simulation: The run.
+        state: The state of the server at the end of the run.
+
+    Returns:
+        A row per class; none if the classes were not counted.
+    """
+    counts = simulation.engine.classes
+    if counts is None:
+        return []
+    pairs = zip(counts.held.tolist(), counts.trained.tolist(), strict=True)
+    return [ClassRow(label, held, trained, state.clock_s) for label, (held, trained) in enumerate(pairs)]
+
+
+def _draw_clients(clients: tuple[str, ...], most: int, seed: int) -> list[str]:
+    if len(clients) <= most:
+        return list(clients)
+    drawn = stream(seed, "evaluated clients").choice(len(clients), size=most, replace=False)
+    return [clients[row] for row in sorted(drawn.tolist())]

@@ -1,9 +1,9 @@
-"""From a spec to a server and an engine that simulates its clients."""
+"""Builds the server and the simulated engine of a run from its spec."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,7 +18,8 @@ from fedbalancer.core.types import Layout, Ledger
 from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.methods.table import Method, method, setup_of
+from fedbalancer.methods.fields import check_settings_used
+from fedbalancer.methods.table import Method, method_of_run, setup_of
 from fedbalancer.server.loop import rounds as run_rounds
 from fedbalancer.server.server import Server
 from fedbalancer.simulation.attacks import make_attackers, poison_task
@@ -39,7 +40,17 @@ from fedbalancer.store.privacy import is_private, spending_for
 
 @dataclass(frozen=True)
 class Simulation:
-    """All that a run consists of."""
+    """The parts of a run.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+        settings: The resolved settings.
+        method: The method.
+        server: The server.
+        engine: Simulates the clients.
+        executor: Trains the clients.
+    """
 
     spec: RunSpec
     task: Task
@@ -50,30 +61,61 @@ class Simulation:
     executor: Executor
 
 
+def check_settings(specs: Iterable[RunSpec], task: Task) -> None:
+    """Check the settings of runs that share them.
+
+    Args:
+        specs: The runs.
+        task: Their task.
+
+    Raises:
+        UnknownName: If no method of these runs has a policy field that the settings change.
+        BadSetting: If a value is not allowed for one of the runs.
+    """
+    runs = list(specs)
+    methods = [(spec, resolve_spec(spec, task)[1]) for spec in runs]
+    named = [method for spec, method in methods if isinstance(spec.method, str)]
+    check_settings_used(resolve(runs[0].overrides), named)
+
+
 def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
-    """Settings and method of a spec, checked against each other and the task."""
+    """Resolve the settings and the method of a spec, and check them against the task.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+
+    Raises:
+        BadSetting: If a setting is invalid for the method or the task.
+    """
     settings = resolve(task.settings(), spec.overrides, spec.own_settings)
-    chosen = method(spec.method, settings) if isinstance(spec.method, str) else spec.method
+    resolved = method_of_run(spec.method, settings) if isinstance(spec.method, str) else spec.method
     if settings.clients_per_round > len(task.sizes):
-        # A default may be cut to a small task; what the user asked for may not.
+        # A default is reduced for a small task; a value that the user set is not.
         if "clients_per_round" in {**spec.overrides, **spec.own_settings}:
             raise BadSetting(
                 f"setting clients_per_round = {settings.clients_per_round}: "
-                f"task {task.name!r} has {len(task.sizes)} clients, so 1 to {len(task.sizes)} are allowed"
+                f"task {task.name!r} has {len(task.sizes)} clients; use 1 to {len(task.sizes)}"
             )
         settings = settings.model_copy(update={"clients_per_round": len(task.sizes)})
     make_attackers(settings.attacks, tuple(task.sizes), spec.seed)
     poison_task(task, settings.attacks, spec.seed)
-    spending_for(chosen, settings, SENT_NOTHING)  # a budget that allows nothing is refused before anything starts
-    return settings, chosen
+    spending_for(resolved, settings, SENT_NOTHING)  # refuses a privacy budget that does not allow one round
+    return settings, resolved
 
 
 def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simulation:
-    """Server and engine of a spec; this process trains, unless an executor is given."""
-    settings, chosen = resolve_spec(spec, task)
-    of_client(chosen.client, lambda: task.test[1])  # refuses labels that its policies cannot go by, before the run
-    work_done_by = executor if executor is not None else ExecutorCache().executor(spec, task)
-    layout = partial(_layout, spec, task, work_done_by)  # asked for only where it is needed: that may take torch
+    """Build the server and the engine of a run.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+        executor: Trains the clients. Default: this process.
+    """
+    settings, resolved = resolve_spec(spec, task)
+    of_client(resolved.client, lambda: task.test[1])  # refuses labels that the policies do not support
+    trained_by = executor if executor is not None else ExecutorCache().executor(spec, task)
+    layout = partial(_layout, spec, task, trained_by)  # only computed if needed: it may need torch
     model_bytes = task.model_bytes if task.model_bytes is not None else layout().wire_bytes
     devices = Phones(
         seed=spec.seed,
@@ -86,9 +128,9 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     size_of = task.sizes
     clients = tuple(sorted(size_of))
     sizes = np.array([size_of[client] for client in clients], dtype=np.int64)
-    plain = chosen.client.compress.is_identity
-    encoded_bytes = None if plain else chosen.client.compress.encoded_bytes(layout())
-    # A narrow model that travels as the published one: what is sent of it is as large a share of that.
+    plain = resolved.client.compress.is_identity
+    encoded_bytes = None if plain else resolved.client.compress.encoded_bytes(layout())
+    # A small task may declare the published model's size: the encoded upload is scaled by the same factor.
     up_bytes = model_bytes if encoded_bytes is None else round(encoded_bytes * model_bytes / layout().wire_bytes)
     ledger = Ledger.start(
         clients,
@@ -98,23 +140,23 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     )
     labels = partial(_labels, task)
     engine = SimulatedEngine(
-        policies=chosen.client,
+        policies=resolved.client,
         ledger=ledger,
-        executor=work_done_by,
+        executor=trained_by,
         devices=devices,
         availability=availability_of(settings, clients, spec.seed),
         model_bytes=model_bytes,
         up_bytes=up_bytes,
         encoded_bytes=encoded_bytes,
         window_s=settings.window_s,
-        spending=spending_for(chosen, settings, SENT_NOTHING),
+        spending=spending_for(resolved, settings, SENT_NOTHING),
         attackers=make_attackers(settings.attacks, clients, spec.seed),
         labels=labels,
         classes=_classes(spec, task, settings, labels),
-        saves_losses=settings.save_exact_losses or not is_private(chosen),
+        saves_losses=settings.save_exact_losses or not is_private(resolved),
     )
-    server = Server(chosen.server, setup_of(chosen, ledger, settings, spec.seed))
-    return Simulation(spec, task, settings, chosen, server, engine, work_done_by)
+    server = Server(resolved.server, setup_of(resolved, ledger, settings, spec.seed))
+    return Simulation(spec, task, settings, resolved, server, engine, trained_by)
 
 
 def _labels(task: Task, client: str) -> ArrayLike:
@@ -122,29 +164,42 @@ def _labels(task: Task, client: str) -> ArrayLike:
 
 
 def _classes(spec: RunSpec, task: Task, settings: Settings, labels: Callable[[str], ArrayLike]) -> ClassCounts | None:
-    """What counts the classes that are trained, where labels are classes and the clients are few enough to know all
-    labels of theirs."""
-    known = np.asarray(task.test[1])
-    are_classes = known.ndim == 1 and known.dtype.kind in "iu"
+    """Return the counter of trained classes, if labels are classes and there are not too many clients."""
+    labels_of_test = np.asarray(task.test[1])
+    are_classes = labels_of_test.ndim == 1 and labels_of_test.dtype.kind in "iu"
     if spec.timing_only or not are_classes or len(task.sizes) > settings.eval_clients:
         return None
     return ClassCounts(labels)
 
 
 def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:
-    """The layout of the task's model, of which an executor that trains nothing knows nothing."""
+    """Return the layout of the task's model. An executor that trains nothing does not know it."""
     return trainer_for(task, "plain").layout if spec.timing_only else executor.layout
 
 
 def availability_of(settings: Settings, clients: tuple[str, ...], seed: int) -> Availability:
-    """When each client is there."""
+    """Return when each client is available.
+
+    Args:
+        settings: The settings, which may name a file of availability traces.
+        clients: The clients.
+        seed: Assigns the traces to the clients.
+    """
     if settings.availability is None:
         return AlwaysOn()
     return read_traces(settings.availability).assign(clients, seed)
 
 
-def timed_clock_s(spec: RunSpec, task: Task, rounds: int) -> float:
-    """The clock after `rounds` rounds, without training: exact for methods whose rounds do not depend on losses."""
+def simulate_clock_s(spec: RunSpec, task: Task, rounds: int) -> float:
+    """Return the simulated clock after some rounds, without training.
+
+    This is exact for methods whose rounds do not depend on losses.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+        rounds: Number of rounds.
+    """
     simulation = build(replace(spec, timing_only=True), task)
     start = simulation.server.init(simulation.executor.initial_weights(spec.seed))
     every_round = run_rounds(simulation.server, simulation.engine, start, lambda state: state.round >= rounds)

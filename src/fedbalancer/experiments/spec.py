@@ -1,35 +1,59 @@
-"""What to run: everything that decides the result of a run, and how it is written down and read back whole."""
+"""The specification of a run: everything that determines its result, saved in the run folder."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypedDict
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.core.settings import Settings, resolve
+from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, resolve
 from fedbalancer.data import Task, load_task
 from fedbalancer.data.clients import add_label_noise
+from fedbalancer.methods.fields import describe_settings
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
 from fedbalancer.methods.table import Method
 from fedbalancer.store import new_manifest
-from fedbalancer.training.fast.provenance import description
+from fedbalancer.training.fast.kernels import describe_environment
 from fedbalancer.training.trainer import BACKENDS
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
 
 
-class RunOptions(TypedDict, total=False):
-    """The options that `fedbalancer.run` and `fedbalancer.compare` have in common, by keyword.
+class ExecutionOptions(TypedDict, total=False):
+    """Keyword options of `run`, `compare` and `resume` that say who does the work. Results do not depend on them.
 
-    `settings` change single settings of the task or the method, as `--set` does for a command: a mapping from names of
-    `fedbalancer list settings` to values. A named task comes in the size `scale` (small, or paper as published), with
-    so many `users` and from the data set `variant` where it offers a choice. `rounds` are the task's unless told; in a
-    comparison they are those of FedAvg+1T, whose clock is the budget of all. The numbers depend in their last digits on
-    the `backend` (fast or plain) and the `device` (cpu, cuda or mps) that train.
+    Args:
+        workers: Number of worker processes that train clients. None: the run starts in this process and moves to a pool
+            of all cores if it takes long. Default: 1; for `compare`, the cores are shared among the runs.
+        executor: inline (this process), pool (processes) or ray (actors). Default: by `workers`.
+        address: Address of a Ray cluster, for the executor ray.
+        track: Experiment trackers, by the names that `--track` accepts, or `fedbalancer.experiments.tracking.Sink`
+            objects. A comparison runs in several processes and needs names.
+    """
+
+    workers: int | None
+    executor: str | None
+    address: str | None
+    track: Sequence[Any]
+
+
+class RunOptions(ExecutionOptions, total=False):
+    """Keyword options that `fedbalancer.run` and `fedbalancer.compare` share, besides `ExecutionOptions`.
+
+    Args:
+        scale: Size of a named task: small (default), or paper as published.
+        users: Number of users of a named task, where it allows a choice.
+        variant: Data set of a named task, where it has several.
+        settings: Settings of the task or the method, as `--set` on the command line: a mapping from the names of
+            `fedbalancer list settings` to values.
+        rounds: Number of rounds. Default: the task's. In a comparison these are FedAvg+1T's rounds, whose simulated
+            time is the budget of all methods.
+        backend: Training backend: fast (default), or plain. It affects the last digits of the results.
+        device: Where torch computes: cpu (default), cuda or mps. It affects the last digits of the results.
 
     >>> import fedbalancer as fb
     >>> few = {"w": 1, "clients_per_round": 5}
@@ -47,27 +71,50 @@ class RunOptions(TypedDict, total=False):
     device: str
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise a sentence for a keyword that is no option; a setting is told where it belongs."""
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the keyword options of a run.
+
+    Args:
+        options: The options, by name.
+
+    Returns:
+        The fields of `RunSpec`, and those of `Resources`.
+
+    Raises:
+        BadSetting: If a keyword is a setting, which belongs in `settings`.
+        UnknownName: If a keyword is not an option.
+    """
     for name, value in options.items():
-        if name in Settings.model_fields and name not in RunOptions.__annotations__:
-            raise BadSetting(f"{name} is a setting of the task or the method: settings={{{name!r}: {value!r}}}")
+        if (name in RUN_KEYS or is_policy_key(name)) and name not in RunOptions.__annotations__:
+            raise BadSetting(f"{name} is a setting, not an option; pass settings={{{name!r}: {value!r}}}")
         if name not in RunOptions.__annotations__:
             raise UnknownName("option", name, tuple(RunOptions.__annotations__))
+    execution = {name: value for name, value in options.items() if name in ExecutionOptions.__annotations__}
+    return {name: value for name, value in options.items() if name not in execution}, execution
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One run. `task` and `method` are names, or objects of your own; `seed` decides everything random.
+    """One run.
 
-    A named task comes in the size `scale` (small, or paper as published), with so many `users` and from the data set
-    `variant` where it offers a choice. `settings` change single settings of the task or the method.
+    The run stops after `rounds` rounds or, if `budget_s` is set, when the simulated clock passes it. With a `target`,
+    it also stops when the target is reached: by one evaluation or, if `eval_every_s` is set, by the mean of three
+    consecutive evaluations on that grid.
 
-    The run stops after `rounds` rounds (default: the task's) or, if `budget_s` is given, when the simulated clock
-    passes that. With a `target` accuracy it also stops when that was reached: by an evaluation by rounds and, if the
-    settings ask for a grid of seconds (`eval_every_s`), by the mean of three in a row on that. If it is `timing_only`
-    nothing is trained. The numbers depend in their last digits on the `backend` (fast or plain) and the `device` (cpu,
-    cuda or mps) that train.
+    Args:
+        task: A task's name, a TOML file, or a `Task`.
+        method: A method's name, or a `Method`.
+        seed: Determines everything random.
+        scale: Size of a named task: small, or paper as published.
+        users: Number of users of a named task, where it allows a choice.
+        variant: Data set of a named task, where it has several.
+        settings: Settings of the task or the method that differ from the defaults.
+        rounds: Number of rounds. Default: the task's.
+        budget_s: Simulated seconds to run for, instead of a number of rounds.
+        target: Accuracy at which the run stops.
+        timing_only: Simulate only the clock; train nothing.
+        backend: Training backend: fast or plain.
+        device: Where torch computes: cpu, cuda, cuda:NUMBER or mps.
     """
 
     task: str | Task
@@ -85,7 +132,7 @@ class RunSpec:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if isinstance(self.task, str) and self.task.endswith(".toml"):  # so that `resume` finds it from anywhere
+        if isinstance(self.task, str) and self.task.endswith(".toml"):  # `resume` must find it from any folder
             object.__setattr__(self, "task", str(Path(self.task).absolute()))
         if isinstance(self.method, str):
             object.__setattr__(self, "method", canonical_name(self.method))
@@ -94,13 +141,13 @@ class RunSpec:
         for name in ("seed", "rounds", "users"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
-                raise BadSetting(f"{name} = {value!r} must be a whole number")
+                raise BadSetting(f"{name} = {value!r} must be an integer")
         if not 0 <= self.seed < 2**63:
-            raise BadSetting(f"seed = {self.seed} must be a whole number from 0 to 2**63 - 1")
+            raise BadSetting(f"seed = {self.seed} must be an integer from 0 to 2**63 - 1")
         if self.rounds is not None and self.rounds < 1:
             raise BadSetting(f"rounds = {self.rounds} must be at least 1")
         if self.budget_s is not None and not 0 < self.budget_s < float("inf"):
-            raise BadSetting(f"budget = {self.budget_s} must be a finite number of seconds over 0")
+            raise BadSetting(f"budget = {self.budget_s} must be a finite number of seconds > 0")
         if self.users is not None and self.users < 1:
             raise BadSetting(f"users = {self.users} must be at least 1")
         if self.backend not in BACKENDS:
@@ -110,25 +157,26 @@ class RunSpec:
 
     @property
     def method_name(self) -> str:
+        """The canonical name of the method."""
         return self.method if isinstance(self.method, str) else self.method.name
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells the runs of a comparison apart."""
+        """Method name and seed, which identify a run in a comparison."""
         return self.method_name, self.seed
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The settings that differ from the task's own."""
+        """The settings as a dictionary."""
         return dict(self.settings or {})
 
     @property
     def own_settings(self) -> Mapping[str, Any]:
-        """The settings in the brackets of the method's name, which go over all others."""
-        return parse_method_name(self.method).layer if isinstance(self.method, str) else self.method.settings
+        """The settings of the run in the brackets of the method's name. They override all others."""
+        return parse_method_name(self.method).settings if isinstance(self.method, str) else self.method.settings
 
     def load_task(self) -> Task:
-        """The task itself."""
+        """Load the task."""
         task = self.task
         if not isinstance(task, Task):
             task = load_task(task, scale=self.scale, users=self.users, variant=self.variant)
@@ -136,45 +184,60 @@ class RunSpec:
         return add_label_noise(task, share)
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, for `from_json`. A task or method of the user's own cannot be written down, and is null."""
-        written = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**written, **{name: _if_named(written[name]) for name in ("task", "method")}}
+        """Return all fields as plain values. A `Task` or `Method` object becomes null."""
+        content = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**content, **{name: _name_or_none(content[name]) for name in ("task", "method")}}
 
     @classmethod
-    def from_json(cls, written: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
-        """What `to_json` wrote down; a task or method of the user's own has to be given again."""
-        unknown = written.keys() - {each.name for each in fields(cls)}
+    def from_json(cls, content: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
+        """Create a spec from the values of `to_json`.
+
+        Args:
+            content: The values.
+            task: The `Task` object, if the run was started with one.
+            method: The `Method` object, if the run was started with one.
+
+        Raises:
+            RunFolderError: If the values do not describe a run, or an object is missing.
+        """
+        unknown = content.keys() - {each.name for each in fields(cls)}
         if unknown:
             raise RunFolderError(f"this run has options that this version does not know: {', '.join(sorted(unknown))}")
-        found = {**written, "task": written.get("task") or task, "method": written.get("method") or method}
-        if found["task"] is None or found["method"] is None:
+        values = {**content, "task": content.get("task") or task, "method": content.get("method") or method}
+        if values["task"] is None or values["method"] is None:
             raise RunFolderError(
-                "this was started from Python with a task or methods of its own, so it can go on only there: a run "
-                "with fedbalancer.resume(folder, task=..., method=...), a comparison from its start"
+                "this was started from Python with a Task or Method object, so it can continue only from Python: a run "
+                "with fedbalancer.resume(folder, task=..., method=...); a comparison has to start again"
             )
-        _check_absolute(found["task"])
+        _check_absolute(values["task"])
         try:
-            dict(found.get("settings") or {})
-            return cls(**found)
+            dict(values.get("settings") or {})
+            return cls(**values)
         except (AttributeError, TypeError, ValueError, BadSetting) as error:
-            raise RunFolderError(f"this run has options of the wrong kind: {error}") from error
+            raise RunFolderError(f"this run has invalid options: {error}") from error
 
-    def manifest(self, task: Task, settings: Settings) -> dict[str, Any]:
-        """What the run folder says about this run before it starts."""
-        known = {"name": task.name, "variant": task.variant, "scale": self.scale, "users": self.users}
+    def manifest(self, task: Task, settings: Settings, method: Method) -> dict[str, Any]:
+        """Return the content of manifest.json before the run starts.
+
+        Args:
+            task: The loaded task.
+            settings: The resolved settings.
+            method: The method, whose policy fields are added to the settings.
+        """
+        description = {"name": task.name, "variant": task.variant, "scale": self.scale, "users": self.users}
         return new_manifest(
-            task={**known, "source": _if_named(self.task)},
-            settings=settings.model_dump(mode="json"),
+            task={**description, "source": _name_or_none(self.task)},
+            settings=describe_settings(settings, method),
             kernels=self.kernels(),
-            **self.described(),
+            **self.manifest_fields(),
         )
 
     def kernels(self) -> dict[str, str]:
-        """The processor and, by its name, what does the work of every kernel, as far as it is known by now."""
-        return description(self.backend if self.device == "cpu" and not self.timing_only else "none")
+        """Return the processor and the implementation of every kernel, as far as known."""
+        return describe_environment(self.backend if self.device == "cpu" and not self.timing_only else "none")
 
-    def described(self) -> dict[str, Any]:
-        """The fields of the manifest that are the spec's: the whole of it, and what people look for first."""
+    def manifest_fields(self) -> dict[str, Any]:
+        """Return the fields of manifest.json that come from the spec: the spec, and copies of its main values."""
         return {
             "method": self.method_name,
             "seed": self.seed,
@@ -186,17 +249,27 @@ class RunSpec:
 
 
 def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
-    """The spec that a manifest describes; objects of the user's own have to be given again."""
-    return RunSpec.from_json(manifest.get("spec", {}), task, method)
+    """Create the spec of the run that a manifest describes.
+
+    Args:
+        manifest: The content of manifest.json.
+        task: The `Task` object, if the run was started with one.
+        method: The `Method` object, if the run was started with one.
+
+    Raises:
+        RunFolderError: If the manifest does not describe a run, or an object is missing.
+    """
+    spec = manifest.get("spec")
+    if not isinstance(spec, Mapping):
+        raise RunFolderError("manifest.json has no spec; this run cannot continue, start it again")
+    return RunSpec.from_json(spec, task, method)
 
 
-def _if_named(value: Any) -> str | None:
+def _name_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
 def _check_absolute(task: Any) -> None:
-    """Refuse a task file whose place depends on where one is: a folder from elsewhere could mean any file."""
+    """Refuse a relative path of a task file, which could mean another file on this machine."""
     if isinstance(task, str) and task.endswith(".toml") and not Path(task).is_absolute():
-        raise RunFolderError(
-            f"this run names its task file {task!r} without its folder, so it cannot go on; run it again"
-        )
+        raise RunFolderError(f"the run's task file {task!r} has no absolute path; start the run again")

@@ -13,9 +13,8 @@ from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import ClientWork, FloatArray, Weights
 from fedbalancer.export.trace import layer_name
-from fedbalancer.training.flat import FlatModule
 from fedbalancer.training.model_file import ModelFile
-from fedbalancer.training.tensors import batch_of, per_sample_loss, stored
+from fedbalancer.training.tensors import FlatModule, make_batch, prepare_samples, resolve_loss
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +83,7 @@ def check_file(model: ModelFile, make: Callable[[], Any], loss: Any, samples: Sa
     """
     flat = FlatModule(make)
     worst = Agreement(0.0, 0.0)
-    for number, batch in enumerate(_random_batches(stored(samples), seed)):
+    for number, batch in enumerate(_random_batches(prepare_samples(samples), seed)):
         weights = flat.initial(seed + number)
         flat.load(weights)
         single, double = (_run_torch(module, loss, batch) for module in (flat.module, deepcopy(flat.module).double()))
@@ -112,7 +111,7 @@ def _run_torch(module: torch.nn.Module, loss: Any, batch: Samples) -> Results:
     parameters = dict(module.named_parameters())
     kind = next(iter(parameters.values())).dtype
     features, labels = (part.to(kind) if part.is_floating_point() else part for part in map(_tensor, batch))
-    values = per_sample_loss(loss)
+    values = resolve_loss(loss)
     with torch.no_grad():
         outputs = module.eval()(features)
         losses = values(outputs, labels)
@@ -127,7 +126,7 @@ def _run_torch(module: torch.nn.Module, loss: Any, batch: Samples) -> Results:
 
 
 def _tensor(part: Any) -> torch.Tensor:
-    return batch_of(part, slice(None))
+    return make_batch(part, slice(None))
 
 
 def _run_file(model: ModelFile, weights: Weights, batch: Samples) -> Results:

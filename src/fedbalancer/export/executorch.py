@@ -14,7 +14,7 @@ from fedbalancer.core.errors import BadData
 from fedbalancer.export.replay import sgd_step
 from fedbalancer.export.torch_operators import LAYER, TorchReplay, TorchVerbs
 from fedbalancer.export.trace import BATCHES, SampleSpec, TracedModel
-from fedbalancer.training.executorch import executorch_runtime, quiet
+from fedbalancer.training.executorch import load_runtime, silence
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ NUMBERS = ("learning_rate", "mu", "clip_norm")
 
 def load_exir() -> Any:
     """Import ExecuTorch's exporter, or raise `MissingData` with the install command."""
-    executorch_runtime()
+    load_runtime()
     from executorch import exir
 
     return exir
@@ -47,7 +47,7 @@ def to_executorch(model: TracedModel, about: Mapping[str, Any]) -> bytes:
     # Its type check silently fixes the batch size; kernels and results are checked here instead.
     unchecked = exir.EdgeCompileConfig(_check_ir_validity=False)
     try:
-        with quiet():
+        with silence():
             programs = _programs(_Steps(model), about)
             edge = exir.to_edge(programs, constant_methods={"about": json.dumps(about)}, compile_config=unchecked)
             for name in programs:
@@ -120,7 +120,7 @@ def _export_method(function: Any, inputs: tuple[list[Any], list[Any], list[Any]]
 
 def _check_kernels(program: Any) -> None:
     """Refuse operations that ExecuTorch can write but not run, with the layer."""
-    names = executorch_runtime().operator_registry.operator_names
+    names = load_runtime().operator_registry.operator_names
     known = {name.partition("::")[2].partition(".")[0] for name in names}
     for node in program.graph.nodes:
         name = node.target.__name__ if node.op == "call_function" else ""

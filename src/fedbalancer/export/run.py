@@ -21,7 +21,7 @@ from fedbalancer.export.litert import check_tensorflow, write_litert
 from fedbalancer.export.trace import TracedModel, trace_model
 from fedbalancer.training.model_file import FORMAT
 from fedbalancer.training.open_model import SUFFIXES, open_model, runtime_of
-from fedbalancer.training.torch_model import FORWARD_BATCH
+from fedbalancer.training.trainer import FORWARD_BATCH
 
 RUNTIMES = {"litert": (check_tensorflow, write_litert), "executorch": (load_exir, to_executorch)}
 """For each runtime, the function that checks its installation and the function that writes a file."""
@@ -160,17 +160,17 @@ def _count_classes(make: Any, name: str, features: Any) -> int:
     """Return the number of classes that the model distinguishes."""
     import torch
 
-    from fedbalancer.training.flat import build
-    from fedbalancer.training.model_check import refused
+    from fedbalancer.training.model_check import describe_failure
+    from fedbalancer.training.tensors import build_module
 
     if not callable(make):
         raise BadData(f"{name} must be a function that returns a torch model, not {type(make).__name__}")
     batch = torch.from_numpy(features)
     try:
         with torch.no_grad():
-            outputs = build(make).eval()(batch)
+            outputs = build_module(make).eval()(batch)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise BadData(f"{name}: {refused(batch, error)}") from error
+        raise BadData(f"{name}: {describe_failure(batch, error)}") from error
     if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
         raise BadData(f"{name}: the model must return (samples, classes) scores; other outputs need a Task with a loss")
     return int(outputs.shape[1])

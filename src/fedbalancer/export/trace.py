@@ -18,8 +18,7 @@ import numpy as np
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import Layout
-from fedbalancer.training.flat import FlatModule
-from fedbalancer.training.tensors import batch_of, per_sample_loss, stored
+from fedbalancer.training.tensors import FlatModule, make_batch, prepare_samples, resolve_loss
 
 if TYPE_CHECKING:
     import torch
@@ -286,15 +285,15 @@ def trace_model(make: Callable[[], Any], loss: str | Callable[[Any, Any], Any], 
     import torch
 
     flat = FlatModule(make)
-    module, values = flat.module, per_sample_loss(loss)
+    module, values = flat.module, resolve_loss(loss)
     _check_only_parameters(module, flat.layout)
     names = [name for name, _ in flat.layout]
-    features, labels = stored(samples)
+    features, labels = prepare_samples(samples)
 
     def inputs(size: int, count: int) -> tuple[Any, ...]:
         rows = np.arange(size) % len(labels)
         parameters = [each.detach().clone().requires_grad_(each.requires_grad) for each in module.parameters()]
-        return (*parameters, *(batch_of(part, rows) for part in (features, labels)[:count]))
+        return (*parameters, *(make_batch(part, rows) for part in (features, labels)[:count]))
 
     def outputs(args: tuple[Any, ...]) -> torch.Tensor:
         weights = dict(zip(names, args[: len(names)], strict=True))

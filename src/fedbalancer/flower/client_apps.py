@@ -28,12 +28,12 @@ from fedbalancer.flower.compat import (
 )
 from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, reorder, round_of
 from fedbalancer.flower.mods import Mod, check_mods, skip_without_arrays
-from fedbalancer.training.tensors import stored
+from fedbalancer.training.tensors import prepare_samples
 
 if TYPE_CHECKING:
     from fedbalancer.training.model_file import ModelFile
     from fedbalancer.training.sgd import MakeOptimizer
-    from fedbalancer.training.torch_model import TorchModel
+    from fedbalancer.training.trainer import TorchModel
 
 Hold = Callable[[Context, int], Draw | None]
 """(context, round) -> the seconds that an emulated device takes, or None for this machine's own."""
@@ -49,7 +49,7 @@ class LocalModel(Protocol):
     def training(self, weights: Weights, samples: Samples, work: ClientWork) -> AbstractContextManager[Training]: ...
     def losses(self, weights: Weights, samples: Samples, client: str) -> FloatArray: ...
     def evaluate(self, weights: Weights, samples: Samples) -> Evaluation: ...
-    def timed(self, samples: Samples, batch_size: int, count: int) -> list[float]: ...
+    def time_batches(self, samples: Samples, batch_size: int, count: int) -> list[float]: ...
 
 
 def model_app(
@@ -78,7 +78,7 @@ def model_app(
         if draw is not None:
             return [draw.batch_s] * count
         samples, model = samples_and_model(context)
-        return model.timed(samples, batch_size, count)
+        return model.time_batches(samples, batch_size, count)
 
     introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(_samples(data, context)))
 
@@ -124,7 +124,7 @@ def _trained(work: LocalRound, model: LocalModel, samples: Samples) -> TrainResu
 def _samples(data: Callable[[Context], Samples], context: Context) -> Samples:
     samples = data(context)
     check_samples(samples, "the client's data", None)
-    return stored(samples)
+    return prepare_samples(samples)
 
 
 def _fingerprint(samples: Samples) -> str:
@@ -173,7 +173,7 @@ def client_app(
     @cache
     def ready() -> TorchModel:
         """The model of the app; made when it is first needed, because an app is imported more often than it trains."""
-        from fedbalancer.training.torch_model import TorchModel
+        from fedbalancer.training.trainer import TorchModel
 
         built = TorchModel(
             model, loss=loss, metric=metric, backend=backend, device=device, optimizer=optimizer,

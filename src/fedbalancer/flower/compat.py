@@ -47,7 +47,7 @@ __all__ = [
     "RecordDict",
     "Result",
     "config_from_text",
-    "kept",
+    "config_to_text",
     "make_reply",
     "mods_of",
     "node_ids",
@@ -106,13 +106,13 @@ def make_reply(content: RecordDict, node: int) -> Message:
     return Message(content=content, metadata=metadata)  # type: ignore[call-overload, no-any-return] # not in its stubs
 
 
-def kept(record: ConfigRecord) -> str:
+def config_to_text(record: ConfigRecord) -> str:
     """A configuration as text, for the checkpoint."""
     return str(record.deflate().hex())
 
 
 def config_from_text(text: str) -> ConfigRecord:
-    """What `kept` gave."""
+    """What `config_to_text` gave."""
     found: ConfigRecord = ConfigRecord.inflate(bytes.fromhex(text))
     return found
 

@@ -1,8 +1,4 @@
-"""Clients that miss deadline after deadline are asked less and less often.
-
-FedBalancer's deadline is the one with the most reports per second, which may leave the slowest clients out for good
-where every round has the same clients. Orders that cannot be carried out in time only cost those clients energy.
-"""
+"""Repeated failures: a client that keeps missing deadlines is paused, a run without usable reports ends."""
 
 from __future__ import annotations
 
@@ -11,26 +7,39 @@ from typing import Any
 
 from fedbalancer.core.errors import BadSetting, NoUsableReports
 from fedbalancer.core.types import RoundResult
-from fedbalancer.flower.open_round import SILENT
 
+SILENT = "silent"
+"""Reason of a client that has not answered when its round closes."""
 PATIENCE = 2
-"""Deadlines that a client misses in a row before it is paused for the first time."""
+"""Consecutive missed deadlines before the first pause."""
 MOST_ROUNDS = 16
+"""Longest pause in rounds."""
 FOR_TIME = ("download", "forward", "train", "upload", SILENT)
-"""Why a client is missing that could not meet the deadline."""
+"""Reasons of clients that missed the deadline."""
+SHOWN = 3
+"""Clients whose reason is in the error message."""
 
 
 class Pauses:
-    """By client the deadlines missed in a row, and the last round of its pause: one round, then two, four, up to
-    `MOST_ROUNDS`. A report in time ends the count."""
+    """Pauses clients that miss deadline after deadline.
+
+    FedBalancer's deadline gives the most reports per second. Where every round has the same clients, it may exclude
+    the slowest in every round, and orders that they cannot complete only cost them energy. A pause lasts one round,
+    then two, four, up to `MOST_ROUNDS`. A report in time ends it.
+    """
 
     def __init__(self) -> None:
         self._missed: dict[str, int] = {}
         self._until: dict[str, int] = {}
 
     def update(self, result: RoundResult) -> dict[str, int]:
-        """Count the misses of a round; returns who is paused, and until which round. In a round that nobody finished
-        the deadline was too short for everybody, and nothing is counted."""
+        """Count the missed deadlines of a round.
+
+        A round without any report is not counted: its deadline was too short for everybody.
+
+        Returns:
+            The clients that are paused now, with the last round of their pause.
+        """
         if not result.reports:
             return {}
         self.forget(report.client for report in result.reports)
@@ -43,13 +52,13 @@ class Pauses:
         return paused
 
     def forget(self, clients: Iterable[str]) -> None:
-        """End the pauses of clients that have restarted."""
+        """End the pauses of these clients."""
         for client in clients:
             self._missed.pop(client, None)
             self._until.pop(client, None)
 
     def active(self, clients: Iterable[str], number: int) -> list[str]:
-        """Those of the clients that may take part in the round after `number`; all, if everybody is paused."""
+        """Return the clients that are not paused after round `number`; all of them if everybody is paused."""
         everybody = list(clients)
         return [client for client in everybody if self._until.get(client, 0) <= number] or everybody
 
@@ -60,18 +69,22 @@ class Pauses:
         self._missed, self._until = dict(saved["missed"]), dict(saved["until"])
 
 
-SHOWN = 3
-"""Clients whose reason is in the message."""
-
-
 class FailedRounds:
-    """Counts rounds in a row without a usable report. `most` of them end the run; None never does."""
+    """Ends a run after too many consecutive rounds without a usable report.
+
+    Args:
+        most: Number of such rounds that ends the run; None for no limit.
+    """
 
     def __init__(self, most: int | None) -> None:
         self._most, self._count = most, 0
 
     def check(self, result: RoundResult) -> None:
-        """Count a round. One that asked nobody, or whose late reports will still count, says nothing."""
+        """Count a round, unless it had no clients or still waits for late reports.
+
+        Raises:
+            NoUsableReports: The limit is reached.
+        """
         if result.reports:
             self._count = 0
         elif result.plan.cohort and not result.under_way:
@@ -81,7 +94,7 @@ class FailedRounds:
 
 
 def check_max_failed_rounds(most: int | None) -> int | None:
-    """The limit, if it is a positive whole number or None."""
+    """Return the limit if it is a positive whole number or None."""
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         raise BadSetting(f"max_failed_rounds must be a whole number >= 1, or None for no limit; got {most!r}")
     return most

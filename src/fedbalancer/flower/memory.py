@@ -19,8 +19,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedbalancer.client.memory import ClientMemory
-from fedbalancer.core.files import write_bytes
-from fedbalancer.core.paths import cache_folder
+from fedbalancer.core.files import cache_folder, write_bytes
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Context
 
 FOLDER, FOLDER_KEY = "FEDBALANCER_CLIENT_FOLDER", "fedbalancer-folder"

@@ -1,6 +1,9 @@
-"""Which client sits on which node. A client is known by the id that it reports, never by its node's: that one changes
-when a node without authentication restarts. Of two nodes that claim one id the first keeps it, for as long as it is
-connected and answers. Where nodes are authenticated (`Strategy(authenticated_nodes=True)`), it keeps it for the run."""
+"""Which client runs on which node.
+
+A client is identified by the id that it reports, not by its node id, which changes when a node without authentication
+restarts. If two nodes report the same id, the first keeps it while it is connected and answers. With
+`Strategy(authenticated_nodes=True)` it keeps the id for the whole run.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,35 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fedbalancer.flower.compat import RecordDict
+from fedbalancer.flower.events import LogEvent
 from fedbalancer.flower.mailbox import Mailbox, OutgoingMessage, ReceivedReply
 from fedbalancer.flower.messages import HELLO, InvalidMessage
 from fedbalancer.flower.reading import MOST_SAMPLES, Greeting, read_greeting
 
 PATIENCE = 3
-"""Failed greetings after which no other is expected of a node."""
-
-LogEvent = Callable[..., None]
-"""(event, **what there is to tell): the engine's log."""
+"""Failed greetings after which a node counts as failing."""
 
 
 class Nodes:
-    """The nodes that are connected, and the clients that have introduced themselves on them."""
+    """The connected nodes and the clients that have introduced themselves.
+
+    Args:
+        mailbox: Sends the requests for greetings.
+        request: Content of such a request.
+        clock: Seconds of the wall clock.
+        log_event: The engine's event log.
+        most_samples: Largest number of samples that a client may report.
+        authenticated: Whether a client id belongs to the first node that used it.
+        hello_s: Time to live of a request, in seconds.
+        again_s: Seconds between two requests to the same node.
+    """
 
     def __init__(
-        self, mailbox: Mailbox, question: RecordDict, clock: Callable[[], float], log_event: LogEvent,
-        most_samples: int = MOST_SAMPLES, authenticated: bool = False, hello_s: float = 180.0,
-        again_s: float = 20.0,
+        self, mailbox: Mailbox, request: RecordDict, clock: Callable[[], float], log_event: LogEvent,
+        most_samples: int = MOST_SAMPLES, authenticated: bool = False, hello_s: float = 180.0, again_s: float = 20.0,
     ) -> None:  # fmt: skip
-        self._mailbox, self._question = mailbox, question
-        self._clock, self._log_event, self.most_samples, self._authenticated = (
-            clock,
-            log_event,
-            most_samples,
-            authenticated,
-        )
+        self._mailbox, self._request, self._clock, self._log_event = mailbox, request, clock, log_event
+        self.most_samples, self._authenticated = most_samples, authenticated
         self._hello_s, self._again_s = hello_s, again_s
         self._asked_s: dict[int, float] = {}
         self.connected: set[int] = set()
@@ -41,28 +47,28 @@ class Nodes:
         self.greetings: dict[str, Greeting] = {}
         self.owner_of: dict[str, int] = {}
         self.restarted: set[str] = set()
-        self._failed: dict[int, list[str]] = {}
+        self._failures: dict[int, list[str]] = {}
         self._again: set[int] = set()
         self.unresponsive: set[int] = set()
 
     def refresh(self) -> None:
-        """Look who is there, and ask who they are of all nodes that have not said."""
+        """Update the list of connected nodes, and ask unknown nodes for a greeting."""
         now = self._clock()
         before, self.connected = self.connected, self._mailbox.nodes()
         self.restarted |= {client for client, node in self.node_of.items() if node in self.connected - before}
-        known = set(self.node_of.values()) - self._again
+        introduced = set(self.node_of.values()) - self._again
         waiting = {sent.node for sent in self._mailbox.waiting(HELLO)}
         due = [
             node
-            for node in sorted(self.connected - known - waiting)
+            for node in sorted(self.connected - introduced - waiting)
             if now - self._asked_s.get(node, -self._again_s) >= self._again_s
         ]
         if due:
             self._asked_s |= dict.fromkeys(due, now)
-            self._mailbox.send(HELLO, [OutgoingMessage(node, "", self._question) for node in due], 0, self._hello_s)
+            self._mailbox.send(HELLO, [OutgoingMessage(node, "", self._request) for node in due], 0, self._hello_s)
 
     def handle_greeting(self, received: ReceivedReply) -> None:
-        """A reply to the question who a node is."""
+        """Register the client of a greeting, or log why it is refused."""
         node = received.sent.node
         try:
             if received.problem:
@@ -74,9 +80,9 @@ class Nodes:
             self._check_identity(greeting.client, node)
         except InvalidMessage as problem:
             self._log_event("node not introduced", node=node, why=str(problem))
-            self._failed.setdefault(node, []).append(str(problem))
+            self._failures.setdefault(node, []).append(str(problem))
             return
-        self._failed.pop(node, None)
+        self._failures.pop(node, None)
         self._again.discard(node)
         before = self.node_of.get(greeting.client)
         if before is not None and before != node:
@@ -91,7 +97,7 @@ class Nodes:
         self._log_event("client introduced", client=greeting.client, node=node, samples=greeting.size)
 
     def _check_identity(self, client: str, node: int) -> None:
-        """A node has one client, and an authenticated node's client stays its own: its node id belongs to its key."""
+        """Refuse a second client on a node, and a client id that belongs to another authenticated node."""
         others = [name for name, at in self.node_of.items() if at == node and name != client]
         if others:
             raise InvalidMessage(f"id {client!r} of a node that introduced itself as {others[0]!r} before")
@@ -100,21 +106,21 @@ class Nodes:
             raise InvalidMessage(f"id {client!r}, which belongs to the key of node {owner} (authenticated_nodes)")
 
     def request_greeting(self, node: int) -> None:
-        """Ask a node who it is once more, as soon as it may be asked."""
+        """Ask a known node for another greeting, as soon as `again_s` allows."""
         self._again.add(node)
 
     def resize(self, client: str, size: int | None) -> None:
-        """Note the number of samples that a client reported."""
+        """Update the number of samples of a client; None leaves it as it is."""
         greeting = self.greetings.get(client)
         if greeting is not None and size is not None and size != greeting.size:
             self.greetings[client] = replace(greeting, size=size)
             self._log_event("resized", client=client, before=greeting.size, samples=size)
 
     def connected_clients(self) -> dict[str, int]:
-        """The clients that can be reached now, and where."""
+        """Return the connected clients, sorted by id, with their nodes."""
         return {client: node for client, node in sorted(self.node_of.items()) if node in self.connected}
 
     def failing_nodes(self) -> dict[int, str]:
-        """The nodes that are there and have failed to say who they are as often as they were asked, three times and
-        more: what they said last."""
-        return {n: why[-1] for n, why in sorted(self._failed.items()) if n in self.connected and len(why) >= PATIENCE}
+        """Return the connected nodes whose greeting failed `PATIENCE` times or more, with the last reason."""
+        failing = {n: why[-1] for n, why in sorted(self._failures.items()) if len(why) >= PATIENCE}
+        return {node: why for node, why in failing.items() if node in self.connected}

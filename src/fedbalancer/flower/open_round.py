@@ -1,17 +1,19 @@
-"""One round while it runs: what was sent, what came back, and who is missing and why."""
+"""One round while it runs, and the late reports of rounds that have closed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from fedbalancer.client.round import decode_summaries
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.types import UNDER_WAY, ClientReport, FailedClient, RoundPlan, RoundResult, Weights
-from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from fedbalancer.flower.events import line
-from fedbalancer.flower.mailbox import OutgoingMessage, ReceivedReply
+from fedbalancer.core.types import UNDER_WAY, ClientReport, FailedClient, Ledger, RoundPlan, RoundResult, Weights
+from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Message, MetricRecord, RecordDict
+from fedbalancer.flower.events import shorten
+from fedbalancer.flower.failures import SILENT
+from fedbalancer.flower.ledger import ClientSpeeds, TransportTimes
+from fedbalancer.flower.mailbox import Mailbox, OutgoingMessage, ReceivedReply
 from fedbalancer.flower.messages import (
     ARRAYS,
     CONFIG,
@@ -21,36 +23,272 @@ from fedbalancer.flower.messages import (
     WEIGHT,
     Instruction,
     InvalidMessage,
+    ModelLayout,
     custom_metrics,
 )
+from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.reading import Expected, UnannouncedSize, batch_s_of, split_timings, unpack
+from fedbalancer.methods.table import Method
 from fedbalancer.server.suspensions import INVALID
 
-if TYPE_CHECKING:
-    from fedbalancer.flower.grid_engine import GridEngine
-    from fedbalancer.flower.mailbox import Mailbox, ReceivedReply
+ConfigureTrain = Callable[[int, ArrayRecord, ConfigRecord, Grid], Iterable[Message]]
+"""Flower's hook: (round, model, configuration, grid) -> the messages of a round."""
 
-SILENT = "silent"
-"""Why a client is missing that has not answered when its round closes, or ever."""
+
+class RoundHost(Protocol):
+    """What a round needs from its engine."""
+
+    grid: Grid
+    method: Method
+    layout: ModelLayout
+    mailbox: Mailbox
+    nodes: Nodes
+    transport: TransportTimes
+    speeds: ClientSpeeds
+    train_config: ConfigRecord
+    configure_train: ConfigureTrain | None
+
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def late(self) -> LateReports: ...
+    def instruction(self, plan: RoundPlan, client: str) -> Instruction: ...
+    def log_event(self, event: str, **fields: Any) -> None: ...
+
+
+class OpenRound:
+    """Sends the orders of a round, collects its replies and builds its result.
+
+    Args:
+        host: The engine.
+        plan: Clients, order and quorum of the round.
+        weights: The model that is sent.
+    """
+
+    def __init__(self, host: RoundHost, plan: RoundPlan, weights: Weights) -> None:
+        self._host, self.plan, self.weights = host, plan, weights
+        self.reports: dict[str, ClientReport] = {}
+        self.missing: dict[str, FailedClient] = {}
+        self.metrics: dict[str, RecordDict] = {}
+        self.up_bytes = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the round can close before its deadline."""
+        answered = len(self.reports) + len(self.missing) >= len(self.plan.cohort)
+        waits_for_others = self.plan.late == "counts" or (self.plan.late == "joins" and not self.plan.cohort)
+        return self._is_full or (answered and not (waits_for_others and self._host.late.waiting))
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the quorum is reached, by the round's own clients or, if late reports count, by any."""
+        if self.plan.late == "counts":
+            return len(self.reports) + len(self._host.late.arrived) >= self.plan.quorum
+        if self.plan.late == "joins" and not self.plan.cohort:  # no client is free: one late report is enough
+            return bool(self._host.late.arrived)
+        return len(self.reports) >= self.plan.quorum
+
+    def messages(self, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
+        """Build one message for each connected client of the round. Flower uploads the shared model once."""
+        return [
+            Message(
+                RecordDict({ARRAYS: arrays, CONFIG: config, FEDBALANCER: self._instruction(client).record()}),
+                node,
+                TRAIN,
+            )
+            for client, node in self._host.nodes.connected_clients().items()
+            if client in self.plan.cohort
+        ]
+
+    def send(self, ttl_s: float, timeout_s: float) -> None:
+        """Send the orders.
+
+        Args:
+            ttl_s: Time to live of the messages, in seconds.
+            timeout_s: Longest duration of a round without a deadline, in seconds.
+        """
+        host, number = self._host, self.plan.order.round
+        arrays, config = host.layout.record(self.weights), host.train_config
+        config["server-round"] = number
+        if host.configure_train is None:
+            messages: Iterable[Message] = self.messages(arrays, config)
+        else:
+            messages = host.configure_train(number, arrays, config, host.grid)
+        outgoing = [self._outgoing(message, arrays, timeout_s) for message in messages]
+        sent_to = {sent.client for sent in host.mailbox.send(TRAIN, outgoing, number, ttl_s)}
+        for client in self.plan.cohort:
+            if client not in sent_to:
+                gone = client not in host.nodes.connected_clients()
+                why = "its node is gone" if gone else "nothing was sent to it"
+                self._mark_missing(client, "unavailable", why)
+
+    def _instruction(self, client: str) -> Instruction:
+        return self._host.instruction(self.plan, client)
+
+    def _outgoing(self, message: Message, arrays: ArrayRecord, timeout_s: float) -> OutgoingMessage:
+        """Check a message of `configure_train`, which a user may have overridden."""
+        node, kind, content = message.metadata.dst_node_id, message.metadata.message_type, message.content
+        client = next((name for name, at in self._host.nodes.connected_clients().items() if at == node), "")
+        if kind != TRAIN or client not in self.plan.cohort:
+            raise BadSetting(f"configure_train made a message of type {kind!r} for node {node}; it must be of type "
+                             f"{TRAIN!r}, for a client of the round: clients are chosen by the method")  # fmt: skip
+        sent = content.array_records.get(ARRAYS)
+        if sent is not arrays and sent != arrays:
+            raise BadSetting(f"configure_train changed the model for client {client!r}; updates are relative to it")
+        instruction = self._instruction(client)
+        if FEDBALANCER not in content.config_records:
+            content = RecordDict({**content, FEDBALANCER: instruction.record()})
+        return OutgoingMessage(node, client, content, min(instruction.budget_s, timeout_s))
+
+    def handle_reply(self, received: ReceivedReply) -> None:
+        """Record a reply to this round, in time or after the quorum."""
+        outcome = self.read_reply(received)
+        if isinstance(outcome, FailedClient):
+            self.missing[outcome.client] = outcome
+            self.up_bytes += _array_bytes(received.message)
+        elif not self._is_full:
+            self.reports[outcome.client] = outcome
+            self.metrics[outcome.client], sent_bytes = metrics_and_bytes(outcome, received)
+            self.up_bytes += sent_bytes
+        elif self.plan.late != "lost":
+            self._host.late.add(outcome, self, received)
+        else:
+            self.missing[outcome.client] = FailedClient(
+                outcome.client, "late", outcome.timings, outcome.summary.trained
+            )
+            self._host.speeds.add_measurement(outcome.client, outcome.summary.batch_s)
+            self.up_bytes += _array_bytes(received.message)
+
+    def read_reply(self, received: ReceivedReply) -> ClientReport | FailedClient:
+        """Return the report in a reply, or log and return why there is none."""
+        host, client, message, number = self._host, received.sent.client, received.message, self.plan.order.round
+        if received.problem:
+            return self._invalid(client, received.problem)
+        if message.has_error():
+            why = f"error {message.error.code}: {message.error.reason}"
+            host.log_event("error", client=client, round=number, why=why)
+            return FailedClient(client, "error", problem=shorten(why))
+        try:
+            report, measured = unpack(message, self._expected(client), received.seconds)
+        except InvalidMessage as problem:
+            if isinstance(problem, UnannouncedSize):
+                host.nodes.request_greeting(received.sent.node)
+            return self._invalid(client, str(problem))
+        except Exception as error:  # a failure to read one reply must not end the run
+            return self._invalid(client, f"a reply that cannot be read: {type(error).__name__}: {error}")
+        host.transport.add_order(client, received.seconds - measured.busy_s)
+        if report is not None:
+            host.nodes.resize(client, report.size)
+            return report
+        host.speeds.add_measurement(client, batch_s_of(message, received.seconds))
+        host.log_event("stopped at the deadline", client=client, round=number)
+        return FailedClient(client, measured.phase or "train", split_timings(measured, received.seconds))
+
+    def _invalid(self, client: str, problem: str) -> FailedClient:
+        """Log an invalid reply. The text is shortened because parts of it come from the client."""
+        self._host.log_event("invalid", client=client, round=self.plan.order.round, why=problem)
+        return FailedClient(client, INVALID, problem=shorten(problem))
+
+    def result(self, seconds: float, window_s: float) -> RoundResult:
+        """Close the round and return its result, sorted by client id.
+
+        Args:
+            seconds: Duration of the round.
+            window_s: Seconds spent waiting for free clients before it.
+        """
+        full, late = self._is_full, self._host.late
+        joining = late.take_joining(self.plan, len(self.reports)) if self.plan.late != "lost" else []
+        for each in joining:
+            self.metrics[each.report.client] = each.metrics
+            self.up_bytes += each.up_bytes
+        reports = [*self.reports.values(), *(each.with_staleness(self.plan.order.round) for each in joining)]
+        under_way = self._close_late({report.client for report in reports}) if self.plan.late != "lost" else ()
+        for client in self.plan.cohort:
+            if client not in self.reports and client not in self.missing:
+                # It may be killed, asleep or slow, so the phase is not known.
+                self._mark_missing(client, "late" if full else SILENT, "no reply when the round closed")
+        reports.sort(key=lambda report: report.client)
+        decoded = self._decode_summaries(reports)
+        missing = tuple(self.missing[client] for client in sorted(self.missing))
+        down_bytes = self._host.layout.layout.wire_bytes * len(self.plan.cohort)
+        return RoundResult(
+            self.plan, decoded, missing, seconds, window_s, down_bytes, self.up_bytes, under_way, validated=True
+        )
+
+    def _decode_summaries(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
+        """Add the statistics that the server computes from the summaries; drop reports whose summary is unreadable."""
+        try:
+            return self._decode(reports)
+        except Exception:
+            return self._decode([report for report in reports if self._is_decodable(report)])
+
+    def _decode(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
+        return decode_summaries(reports, self._host.method.client, self.plan.order, self._size_of)
+
+    def _is_decodable(self, report: ClientReport) -> bool:
+        try:
+            self._decode([report])
+        except Exception as error:
+            why = f"a summary that cannot be read: {type(error).__name__}: {error}"
+            self.missing[report.client] = self._invalid(report.client, why)
+            self.metrics.pop(report.client, None)
+            return False
+        return True
+
+    def _close_late(self, reported: set[str]) -> tuple[str, ...]:
+        """Return the clients that are still at work when the round closes; they are missing in it so far."""
+        ended, under_way = self._host.late.close_round(self, reported)
+        self.missing |= ended
+        for client in set(self.plan.cohort) & set(under_way):
+            self.missing[client] = FailedClient(client, UNDER_WAY)
+        return under_way
+
+    def _expected(self, client: str) -> Expected:
+        host, policies = self._host, self._host.method.client
+        return Expected(
+            client, self._size_of(client), self.plan.order, self.weights, host.layout, policies.compress,
+            policies.summary, host.nodes.most_samples,
+        )  # fmt: skip
+
+    def _size_of(self, client: str) -> int:
+        ledger = self._host.ledger
+        return int(ledger.size[ledger.position[client]])
+
+    def _mark_missing(self, client: str, reason: str, why: str) -> None:
+        self.missing[client] = FailedClient(client, reason)
+        self._host.log_event("missing", client=client, round=self.plan.order.round, why=why)
 
 
 @dataclass(frozen=True, eq=False)
 class LateReport:
-    """A report of `round` that has come, with the metrics of its client."""
+    """A report that arrived after its round had closed.
+
+    Args:
+        report: The report.
+        round: The round that it answers.
+        metrics: The client's custom metrics.
+        up_bytes: Uploaded bytes.
+    """
 
     report: ClientReport
     round: int
     metrics: RecordDict
     up_bytes: int
 
-    def joining(self, round: int) -> ClientReport:
-        """The report as it counts in a later round."""
-        return replace(self.report, staleness=round - self.round)
+    def with_staleness(self, round_number: int) -> ClientReport:
+        """Return the report as it counts in a later round."""
+        return replace(self.report, staleness=round_number - self.round)
 
 
 class LateReports:
-    """Who is under way, and what has come of it. Every client that was leaves by one door: its report joins a round, or
-    it is missing in one. Until then nobody asks it for anything else. A server that dies loses what had not joined."""
+    """Late reports and the clients that still work on closed rounds, for methods that count late reports.
+
+    Every such client either joins a later round with its report or is missing in one. Until then it gets no other
+    order. A server that dies loses the reports that have not joined a round.
+
+    Args:
+        mailbox: The engine's mailbox.
+    """
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
@@ -59,246 +297,76 @@ class LateReports:
         self.arrived: list[LateReport] = []
         self.ended: dict[str, FailedClient] = {}
 
-    def take(self, received: ReceivedReply) -> bool:
-        """A reply to a closed round; whether it will count."""
+    def handle_reply(self, received: ReceivedReply) -> bool:
+        """Record a reply to a closed round; returns whether it will count."""
         closed = self._closed.get(received.sent.round)
         if closed is None:
             return False
-        found = closed.read(received)
-        if isinstance(found, FailedClient):
-            self.ended[found.client] = found
+        outcome = closed.read_reply(received)
+        if isinstance(outcome, FailedClient):
+            self.ended[outcome.client] = outcome
             return False
-        self.keep(found, closed, received)
+        self.add(outcome, closed, received)
         return True
 
-    def keep(self, report: ClientReport, of: OpenRound, received: ReceivedReply) -> None:
-        """A report for which there was no room in its round, or whose round is over."""
-        self.arrived.append(LateReport(report, of.plan.order.round, *of.extras_of(report, received)))
+    def add(self, report: ClientReport, of: OpenRound, received: ReceivedReply) -> None:
+        """Keep a report whose round is full or closed."""
+        self.arrived.append(LateReport(report, of.plan.order.round, *metrics_and_bytes(report, received)))
 
     @property
     def waiting(self) -> set[str]:
-        """Clients of closed rounds that have yet to answer."""
+        """Clients of closed rounds that have not answered."""
         return {sent.client for sent in self._mailbox.waiting(TRAIN) if sent.round in self._closed}
 
     @property
     def clients(self) -> set[str]:
-        """Who cannot be asked before a round has heard of what it did."""
+        """Clients whose outcome has not been part of a round yet."""
         return {*(each.report.client for each in self.arrived), *self.ended}
 
     @property
     def is_empty(self) -> bool:
+        """Whether no client has a late report or works on one."""
         return not (self.arrived or self.ended or self.waiting)
 
-    def joining(self, plan: RoundPlan, in_time: int) -> list[LateReport]:
-        """Those that count in a round which has so many reports of its own: all of earlier rounds, or as many of the
-        first as its quorum leaves."""
+    def take_joining(self, plan: RoundPlan, in_time: int) -> list[LateReport]:
+        """Remove and return the reports that count in a round with `in_time` reports of its own.
+
+        Under the rule `joins` these are all of earlier rounds, otherwise the first that the quorum has room for.
+        """
         earlier = [each for each in self.arrived if each.round < plan.order.round]
         joins = earlier if plan.late == "joins" else self.arrived[: max(plan.quorum - in_time, 0)]
         self.arrived = [each for each in self.arrived if each not in joins]
         return joins
 
-    def closes(self, round: OpenRound, heard: Iterable[str]) -> tuple[dict[str, FailedClient], tuple[str, ...]]:
-        """A round closes in which these clients were heard of: who came to nothing since the last, and who of all is
-        still under way."""
-        self._closed[round.plan.order.round] = round
-        open_rounds = {sent.round for sent in self._mailbox.waiting(TRAIN)}
-        self._closed = {number: kept for number, kept in self._closed.items() if number in open_rounds}
+    def close_round(
+        self, closing: OpenRound, reported: Iterable[str]
+    ) -> tuple[dict[str, FailedClient], tuple[str, ...]]:
+        """Add a round to the closed ones.
+
+        Args:
+            closing: The round.
+            reported: Clients whose report counts in it.
+
+        Returns:
+            The clients that failed since the last round, and all clients that are still at work.
+        """
+        self._closed[closing.plan.order.round] = closing
+        unanswered = {sent.round for sent in self._mailbox.waiting(TRAIN)}
+        self._closed = {number: closed for number, closed in self._closed.items() if number in unanswered}
         still = {*self.waiting, *(each.report.client for each in self.arrived)}
-        gone = self._under_way - still - set(heard) - set(self.ended)
+        gone = self._under_way - still - set(reported) - set(self.ended)
         ended = self.ended | {client: FailedClient(client, SILENT) for client in gone}
         self._under_way, self.ended = still, {}
         return ended, tuple(sorted(still))
 
 
-class OpenRound:
-    """One round while it runs."""
-
-    def __init__(self, engine: GridEngine, plan: RoundPlan, weights: Weights) -> None:
-        self.engine, self.plan, self.weights = engine, plan, weights
-        self.reports: dict[str, ClientReport] = {}
-        self.missing: dict[str, FailedClient] = {}
-        self.metrics: dict[str, RecordDict] = {}
-        self.up_bytes = 0
-
-    @property
-    def is_over(self) -> bool:
-        answered, late = len(self.reports) + len(self.missing) >= len(self.plan.cohort), self.engine.late
-        waits_for_others = self.plan.late == "counts" or (self.plan.late == "joins" and not self.plan.cohort)
-        return self._is_full or (answered and not (waits_for_others and late.waiting))
-
-    @property
-    def _is_full(self) -> bool:
-        """Whether it has the reports that it closes with: of its own cohort, or of whoever's."""
-        if self.plan.late == "counts":
-            return len(self.reports) + len(self.engine.late.arrived) >= self.plan.quorum
-        if self.plan.late == "joins" and not self.plan.cohort:  # nobody is left to ask: the next that comes is enough
-            return bool(self.engine.late.arrived)
-        return len(self.reports) >= self.plan.quorum
-
-    def messages(self, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
-        """One message per client that is there; the weights are one object that Flower uploads once."""
-        there = self.engine.nodes.connected_clients()
-        return [
-            Message(RecordDict({ARRAYS: arrays, CONFIG: config, FEDBALANCER: self._told(client).record()}), node, TRAIN)
-            for client, node in there.items()
-            if client in self.plan.cohort
-        ]
-
-    def send(self, ttl_s: float) -> None:
-        """Write to everybody in the round."""
-        engine, number = self.engine, self.plan.order.round
-        arrays, config = engine.layout.record(self.weights), engine.train_config
-        config["server-round"] = number
-        if engine.configure_train is None:
-            messages: Iterable[Message] = self.messages(arrays, config)
-        else:
-            messages = engine.configure_train(number, arrays, config, engine.grid)
-        letters = [self._letter(message, arrays) for message in messages]
-        went = {sent.client for sent in engine.mailbox.send(TRAIN, letters, number, ttl_s)}
-        for client in self.plan.cohort:
-            if client not in went:
-                gone = client not in engine.nodes.connected_clients()
-                why = "its node is gone" if gone else "nothing was sent to it"
-                self._miss(client, "unavailable", why)
-
-    def _told(self, client: str) -> Instruction:
-        return self.engine.instruction(self.plan, client)
-
-    def _letter(self, message: Message, arrays: ArrayRecord) -> OutgoingMessage:
-        """What is sent of a message of `configure_train`, which may be a user's own."""
-        node, kind, content = message.metadata.dst_node_id, message.metadata.message_type, message.content
-        client = next((name for name, at in self.engine.nodes.connected_clients().items() if at == node), "")
-        if kind != TRAIN or client not in self.plan.cohort:
-            raise BadSetting(f"configure_train made a message of type {kind!r} for node {node}; it must be of type "
-                             f"{TRAIN!r}, for a client of the round: clients are chosen by the method")  # fmt: skip
-        sent = content.array_records.get(ARRAYS)
-        if sent is not arrays and sent != arrays:
-            raise BadSetting(f"configure_train changed the model for client {client!r}; updates are relative to it")
-        told = self._told(client)
-        if FEDBALANCER not in content.config_records:
-            content = RecordDict({**content, FEDBALANCER: told.record()})
-        return OutgoingMessage(node, client, content, min(told.budget_s, self.engine.waiting.timeout_s))
-
-    def take(self, received: ReceivedReply) -> None:
-        """A reply of this round."""
-        found = self.read(received)
-        if isinstance(found, FailedClient):
-            self.missing[found.client] = found
-            self.up_bytes += _bytes(received.message)
-        elif not self._is_full:
-            self.reports[found.client] = found
-            self.metrics[found.client], sent_bytes = self.extras_of(found, received)
-            self.up_bytes += sent_bytes
-        elif self.plan.late != "lost":
-            self.engine.late.keep(found, self, received)
-        else:
-            self.missing[found.client] = FailedClient(found.client, "late", found.timings, found.summary.trained)
-            self.engine.speeds.add_measurement(found.client, found.summary.batch_s)
-            self.up_bytes += _bytes(received.message)
-
-    def read(self, received: ReceivedReply) -> ClientReport | FailedClient:
-        """The report in a reply, or why there is none, which is also said."""
-        client, message, number = received.sent.client, received.message, self.plan.order.round
-        if received.problem:
-            return self._invalid(client, received.problem)
-        if message.has_error():
-            why = f"error {message.error.code}: {message.error.reason}"
-            self.engine.log_event("error", client=client, round=number, why=why)
-            return FailedClient(client, "error", problem=line(why))
-        try:
-            report, measured = unpack(message, self._expected(client), received.seconds)
-        except InvalidMessage as problem:
-            if isinstance(problem, UnannouncedSize):
-                self.engine.nodes.request_greeting(received.sent.node)
-            return self._invalid(client, str(problem))
-        except Exception as error:  # a reader that fails on one client's reply must not end the run of all
-            return self._invalid(client, f"a reply that cannot be read: {type(error).__name__}: {error}")
-        self.engine.transport.add_order(client, received.seconds - measured.busy_s)
-        if report is not None:
-            self.engine.nodes.resize(client, report.size)
-            return report
-        self.engine.speeds.add_measurement(client, batch_s_of(message, received.seconds))
-        self.engine.log_event("stopped at the deadline", client=client, round=number)
-        return FailedClient(client, measured.phase or "train", split_timings(measured, received.seconds))
-
-    def _invalid(self, client: str, problem: str) -> FailedClient:
-        """A reply that breaks the rules. Its text is shortened: some of it comes from the client."""
-        self.engine.log_event("invalid", client=client, round=self.plan.order.round, why=problem)
-        return FailedClient(client, INVALID, problem=line(problem))
-
-    def extras_of(self, report: ClientReport, received: ReceivedReply) -> tuple[RecordDict, int]:
-        """What came with a report: its client's own metrics, and how many bytes all of it had."""
-        own = custom_metrics(received.message.content.metric_records[METRICS])
-        metrics = RecordDict({METRICS: MetricRecord({WEIGHT: int(report.weight), **own})})
-        return metrics, _bytes(received.message)
-
-    def result(self, seconds: float, window_s: float) -> RoundResult:
-        """What the server is told, in order of client id."""
-        full, late = self._is_full, self.engine.late
-        stale = late.joining(self.plan, len(self.reports)) if self.plan.late != "lost" else []
-        for each in stale:
-            self.metrics[each.report.client] = each.metrics
-            self.up_bytes += each.up_bytes
-        arrived = [*self.reports.values(), *(each.joining(self.plan.order.round) for each in stale)]
-        under_way = self._closed({report.client for report in arrived}) if self.plan.late != "lost" else ()
-        for client in self.plan.cohort:
-            if client not in self.reports and client not in self.missing:
-                # Killed, asleep or slow: nobody knows, so it is not said to be late in training.
-                self._miss(client, "late" if full else SILENT, "no reply when the round closed")
-        arrived.sort(key=lambda report: report.client)
-        reports = self._summarised(arrived)
-        missing = tuple(self.missing[client] for client in sorted(self.missing))
-        down_bytes = self.engine.layout.layout.wire_bytes * len(self.plan.cohort)
-        return RoundResult(
-            self.plan, reports, missing, seconds, window_s, down_bytes, self.up_bytes, under_way, validated=True
-        )
-
-    def _summarised(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
-        """The reports with the statistics that the server reads from their summaries. Where that fails, those whose
-        own summary is the cause are left out."""
-        try:
-            return self._understood(reports)
-        except Exception:
-            return self._understood([report for report in reports if self._has_summary(report)])
-
-    def _understood(self, reports: list[ClientReport]) -> tuple[ClientReport, ...]:
-        return decode_summaries(reports, self.engine.method.client, self.plan.order, self._size_of)
-
-    def _has_summary(self, report: ClientReport) -> bool:
-        try:
-            self._understood([report])
-        except Exception as error:
-            why = f"a summary that cannot be read: {type(error).__name__}: {error}"
-            self.missing[report.client] = self._invalid(report.client, why)
-            self.metrics.pop(report.client, None)
-            return False
-        return True
-
-    def _closed(self, heard: set[str]) -> tuple[str, ...]:
-        """Who is under way when a round closes whose late reports will count; they are missing in it so far."""
-        ended, under_way = self.engine.late.closes(self, heard)
-        self.missing |= ended
-        for client in set(self.plan.cohort) & set(under_way):
-            self.missing[client] = FailedClient(client, UNDER_WAY)
-        return under_way
-
-    def _expected(self, client: str) -> Expected:
-        engine = self.engine
-        ours = engine.method.client
-        return Expected(
-            client, self._size_of(client), self.plan.order, self.weights, engine.layout, ours.compress, ours.summary,
-            engine.nodes.most_samples,
-        )  # fmt: skip
-
-    def _size_of(self, client: str) -> int:
-        known = self.engine.known
-        return int(known.size[known.position[client]])
-
-    def _miss(self, client: str, why: str, text: str) -> None:
-        self.missing[client] = FailedClient(client, why)
-        self.engine.log_event("missing", client=client, round=self.plan.order.round, why=text)
+def metrics_and_bytes(report: ClientReport, received: ReceivedReply) -> tuple[RecordDict, int]:
+    """Return the custom metrics and the number of array bytes that came with a report."""
+    custom = custom_metrics(received.message.content.metric_records[METRICS])
+    metrics = RecordDict({METRICS: MetricRecord({WEIGHT: int(report.weight), **custom})})
+    return metrics, _array_bytes(received.message)
 
 
-def _bytes(message: Message) -> int:
+def _array_bytes(message: Message) -> int:
     records = message.content.array_records.values() if message.has_content() else ()
     return sum(len(array.data) for record in records for array in record.values())

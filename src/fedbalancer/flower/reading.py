@@ -42,7 +42,7 @@ from fedbalancer.flower.messages import (
     read_array,
     text,
 )
-from fedbalancer.server.report_check import fault, size_fault
+from fedbalancer.server.report_check import find_fault, find_size_fault
 
 MOST_SAMPLES = 100_000
 """Samples that a client may have; default of `Strategy(most_samples=...)`."""
@@ -122,7 +122,7 @@ def _report(
     weight = 1.0 if withheld else float(trained)
     report = ClientReport(expected.client, update, weight, measured.epochs, summary, timings, size=size)
     noise = expected.summary.loss_noise
-    if problem := fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S):
+    if problem := find_fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S):
         raise InvalidMessage(problem)
     if np.abs(update).max(initial=0.0) > BIGGEST_CHANGE:
         raise InvalidMessage(f"a change of {np.abs(update).max():g} in one parameter")
@@ -134,7 +134,7 @@ def _size(metrics: Mapping[str, Any], expected: Expected) -> int:
     size = metrics.get(SIZE, expected.size)
     if isinstance(size, bool) or not isinstance(size, int):
         raise InvalidMessage(f"{SIZE} {size!r}, which must be a whole number")
-    if (problem := size_fault(size, expected.size)) is not None:
+    if (problem := find_size_fault(size, expected.size)) is not None:
         raise UnannouncedSize(problem)
     if size > expected.most_samples:
         raise InvalidMessage(f"{SIZE} {size}, which is at most {expected.most_samples} (most_samples)")
@@ -232,7 +232,7 @@ class Greeting:
     network_s: float
 
 
-def question(run_key: str, batch_size: int, latencies: int) -> RecordDict:
+def greeting_request(run_key: str, batch_size: int, latencies: int) -> RecordDict:
     """What the server asks a node that it does not know yet."""
     asked: dict[str, Any] = {"version": VERSION, "run-key": run_key, "batch-size": batch_size, "latencies": latencies}
     return RecordDict({FEDBALANCER: ConfigRecord(asked)})

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.core.errors import BadSetting, FedBalancerError, RunFolderError
-from fedbalancer.core.name_index import Positions
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
-from fedbalancer.core.wrapping import Wrapping
+from fedbalancer.core.types.state import Positions
+from fedbalancer.methods.composition import Method
+from fedbalancer.methods.fields import describe_settings
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST
@@ -64,17 +65,6 @@ def _differences(field: str, before: Mapping[str, Any], now: Mapping[str, Any]) 
     pairs = {name: (old.get(name, default.get(name)), new.get(name, default.get(name))) for name in names}
     shown = "" if field == "settings" else f"{field}."
     return [Change(f"{shown}{name}", *pair) for name, pair in pairs.items() if pair[0] != pair[1]]
-
-
-def describe_aggregator(policy: Any) -> str:
-    """The name of what aggregates; of one of Flower's strategies its class and its numbers."""
-    if isinstance(policy, Wrapping):
-        return f"{type(policy).__name__} of {describe_aggregator(policy.inner)}"
-    strategy = policy.flower_strategy
-    if strategy is None:
-        return type(policy).__name__
-    numbers = {name: value for name, value in sorted(vars(strategy).items()) if isinstance(value, float)}
-    return f"{type(strategy).__name__}({', '.join(f'{name}={value:g}' for name, value in numbers.items())})"
 
 
 _SETUP = ("size", "network_s", "batch_s_sum", "batch_s_count")
@@ -177,14 +167,14 @@ def ending_status(error: BaseException) -> tuple[str, str]:
 
 
 def make_manifest(
-    task: str, method: str, seed: int, settings: Settings, rounds: int, **more: Any
+    task: str, method: Method, seed: int, settings: Settings, rounds: int, **more: Any
 ) -> dict[str, Any]:  # fmt: skip
     """The manifest of a run on Flower, with the fields that people look for in a simulated run's, and `more`."""
     content = new_manifest(
         task={"name": task, "variant": "", "scale": "real"},
-        method=method,
+        method=method.name,
         seed=seed,
-        settings=settings.model_dump(mode="json"),
+        settings=describe_settings(settings, method),
         rounds=rounds,
         engine="flower",
         device="real",

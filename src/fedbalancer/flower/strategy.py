@@ -11,8 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.paths import cache_folder
+from fedbalancer.core.files import cache_folder
 from fedbalancer.core.settings import resolve
 from fedbalancer.flower.aggregation import with_aggregator
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
@@ -26,7 +27,7 @@ from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods.modifiers import LAST
 from fedbalancer.methods.names import parse_method_name
 from fedbalancer.methods.robust import robust as robust_of
-from fedbalancer.methods.table import SLOTS, Method
+from fedbalancer.methods.table import Method
 from fedbalancer.methods.table import method as method_of
 from fedbalancer.server.report_check import MOST_WEIGHT
 from fedbalancer.store.privacy import model_claim
@@ -149,11 +150,10 @@ class Strategy(RoundHooks):
             "learning_rate": learning_rate, "eval_every": eval_every,
         }  # fmt: skip
         method = _robust(method) if robust else method
-        in_brackets = parse_method_name(method).layer if isinstance(method, str) else method.settings
+        in_brackets = parse_method_name(method).settings if isinstance(method, str) else method.settings
         self.settings = resolve(given, settings or {}, in_brackets)
         composed = method_of(method, self.settings) if isinstance(method, str) else method
         self.method = composed if aggregate is None else with_aggregator(composed, aggregate)
-        self.named = isinstance(method, str) and not self.settings.slots
         if self.method.summary.needs_secure_aggregation:
             raise BadSetting(
                 f"summary {type(self.method.summary).__name__} needs secure aggregation of what clients say of their "
@@ -212,7 +212,7 @@ class Strategy(RoundHooks):
                 record.close(*ending_status(error), run.saved, run.layout.layout)
                 raise
             finally:
-                self.run = None
+                self.active_run = None
             record.close("done", None, run.model(run.state), run.layout.layout)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         _log.info("Final results:")

@@ -40,8 +40,8 @@ def load_policy(slot: str, text: str) -> Any:
     checked for its slot's methods."""
     if slot not in SLOTS:
         raise UnknownName("slot", slot, SLOTS)
-    path, arguments = read_call(f"slots.{slot} = {text!r}", text)
-    return checked(slot, text, build_policy(slot, text, load_class(f"slots.{slot} = {text!r}", path), arguments))
+    path, arguments = read_call(f"{slot} = {text!r}", text)
+    return check_policy_type(slot, text, build_policy(slot, text, load_class(f"{slot} = {text!r}", path), arguments))
 
 
 def load_class(place: str, path: str) -> Any:
@@ -60,7 +60,7 @@ def load_class(place: str, path: str) -> Any:
 
 def build_policy(slot: str, text: str, found: Any, arguments: Mapping[str, Any]) -> Any:
     """A policy from its class; what is no class is one already, and takes no arguments."""
-    return make(f"slots.{slot} = {text!r}", found, arguments)
+    return make(f"{slot} = {text!r}", found, arguments)
 
 
 def make(place: str, found: Any, arguments: Mapping[str, Any]) -> Any:
@@ -74,12 +74,12 @@ def make(place: str, found: Any, arguments: Mapping[str, Any]) -> Any:
         raise BadSetting(f"{place} cannot be made {how}: {error}") from error
 
 
-def checked(slot: str, text: str, policy: Any) -> Any:
+def check_policy_type(slot: str, text: str, policy: Any) -> Any:
     """The policy, if it has what its slot needs."""
     if inspect.isclass(policy):
-        raise BadSetting(f"slots.{slot} = {text} is a class; give a policy made from it: {policy.__name__}()")
+        raise BadSetting(f"{slot} = {text} is a class; give a policy made from it: {policy.__name__}()")
     if not isinstance(policy, SLOTS[slot]):
-        raise BadSetting(f"slots.{slot} = {text!r} is not a policy for that slot: {base_advice(slot, policy)}")
+        raise BadSetting(f"{slot} = {text!r} is not a policy for that slot: {base_advice(slot, policy)}")
     return policy
 
 

@@ -22,17 +22,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedbalancer.experiments.compare import interleave_by_seed, run_folder, shared_results
-from fedbalancer.experiments.events import goes_further
-from fedbalancer.experiments.jobs import Job, JobEvent, JobPool
+from fedbalancer.experiments.comparison import interleave_by_seed, run_folder, shared_results
+from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
+from fedbalancer.experiments.progress import JobEvent, extension_event
 from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.paper.item import Request, Stopped
 from fedbalancer.reporting.results import StoredRun, load_run
 from fedbalancer.store import COMPARISON, ComparisonFile
 from fedbalancer.store.contents import make_folder
-from fedbalancer.training.flat import build
+from fedbalancer.training.tensors import build_module
 
 Key = tuple[str, int]
 Targets = Callable[[], Mapping[Key, float]]
@@ -44,7 +44,13 @@ REUSED = "reused"
 
 @dataclass(frozen=True, eq=False)
 class TaskPool:
-    """The runs of one task in the pool; `plan` is the comparison of all methods that the item needs."""
+    """The runs of one task in the pool.
+
+    Args:
+        request: The options of the command.
+        plan: The comparison of all methods that the item needs.
+        folder: The folder of these runs in the pool.
+    """
 
     request: Request
     plan: ComparisonPlan
@@ -104,10 +110,10 @@ class TaskPool:
             outcomes = self._run(pool, sorted(jobs, key=lambda job: order[job.key]), listen, stopped)
             extensions = self._extensions(unreached())
             for job in extensions:
-                listen(goes_further(job.key, self.stored(*job.key).curve, self._extended_s(job.spec.seed)))
+                listen(extension_event(job.key, self.read_run(*job.key).curve, self._extended_s(job.spec.seed)))
             return outcomes | self._run(pool, extensions, listen, stopped)
 
-    def stored(self, method: str, seed: int) -> StoredRun:
+    def read_run(self, method: str, seed: int) -> StoredRun:
         """Load a run as far as it exists, from memory unless it ran since."""
         if (method, seed) not in self._cache:
             self._cache[method, seed] = load_run(self._run_folder(self.specs[method, seed]), method, seed)
@@ -123,7 +129,7 @@ class TaskPool:
         jobs = []
         for (method, seed), target in targets.items():
             spec, extended_s = self.specs[method, seed], self._extended_s(seed)
-            curve = self.stored(method, seed).curve
+            curve = self.read_run(method, seed).curve
             if curve.status == "done" and curve.last_s < extended_s:
                 jobs.append(Job(spec, self._run_folder(spec), changes={"budget_s": extended_s, "target": target}))
         return jobs
@@ -136,7 +142,7 @@ class TaskPool:
 
     def _is_complete(self, spec: RunSpec) -> bool:
         """Return whether the run is done and covers its budget; a shorter run is continued."""
-        curve = self.stored(*spec.key).curve
+        curve = self.read_run(*spec.key).curve
         return curve.status == "done" and curve.last_s >= (spec.budget_s or 0.0)
 
     def _run(
@@ -191,7 +197,7 @@ def folder_name(plan: ComparisonPlan) -> str:
         "task": _task_name(spec), "scale": spec.scale, "variant": task.variant, "backend": spec.backend,
         "device": spec.device, "settings": settings.model_dump(mode="json", exclude_defaults=True),
         "clients": sorted(task.sizes.items()),
-        "parameters": sum(tensor.numel() for tensor in build(task.model).parameters()),
+        "parameters": sum(tensor.numel() for tensor in build_module(task.model).parameters()),
     }  # fmt: skip
     digest = hashlib.sha256(json.dumps(common, sort_keys=True, default=str).encode()).hexdigest()[:8]
     return f"{make_slug(_task_name(spec))}-{spec.scale}-{digest}"

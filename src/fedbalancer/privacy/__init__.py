@@ -1,6 +1,13 @@
-"""Privacy as a number: what so many noisy releases give away, by the library dp-accounting."""
+"""Differential privacy: the epsilon of noisy releases (by dp-accounting), and private aggregation of the model."""
 
-from fedbalancer.privacy.accounting import DELTA, composed, epsilon_of, most_releases, noise_for
-from fedbalancer.privacy.spending import Spending, spending_of
+from fedbalancer.privacy.accounting import (
+    DELTA,
+    Spending,
+    compose_noise,
+    epsilon_of,
+    most_releases,
+    noise_for,
+    spending_of,
+)
 
-__all__ = ["DELTA", "Spending", "composed", "epsilon_of", "most_releases", "noise_for", "spending_of"]
+__all__ = ["DELTA", "Spending", "compose_noise", "epsilon_of", "most_releases", "noise_for", "spending_of"]

@@ -16,17 +16,21 @@ from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 
 @dataclass(frozen=True)
 class PrivateMean(Aggregator):
-    """Clip every update to the length `clip_norm` and add noise to their mean: McMahan et al., "Learning Differentially
-    Private Recurrent Language Models", 2018.
+    """Clip every update and add noise to the mean: central differential privacy of the model.
 
-    The step is the sum of the clipped updates plus N(0, `noise_multiplier` x `clip_norm`) in every parameter, over the
-    number of clients that a round asks for: the number of reports would reveal who reported. All clients weigh the
-    same, and a round without reports adds noise, too. One client more or less moves the sum by `clip_norm` at most, so
-    the models hide a client from everybody but the server, which sees the updates. That holds only where no policy
-    steers other clients by the client's report (`fedbalancer.store.privacy.model_claim`).
+    The step is the sum of the clipped updates plus N(0, `noise_multiplier` x `clip_norm`) in every parameter, divided
+    by `clients_per_round`. The number of reports is not used, because it would reveal who reported. All clients have
+    the same weight, and a round without reports adds noise, too. One client moves the sum by at most `clip_norm`, so
+    the models protect a client from everyone but the server, which sees the updates. This holds only if no policy
+    treats other clients depending on the client's report (`fedbalancer.store.privacy.model_claim`).
 
-    `draws` is the source of the noise: the run's "seed", for simulations that repeat, or the "system", which runs with
-    real clients need, because they are told the seed.
+    Reference: McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018.
+
+    Args:
+        clip_norm: Largest norm of an update.
+        noise_multiplier: Standard deviation of the noise divided by `clip_norm`.
+        draws: Source of the noise: "seed" for simulations that repeat, or "system" for real clients, which know the
+            seed.
     """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
@@ -36,21 +40,22 @@ class PrivateMean(Aggregator):
     draws: Literal["seed", "system"] = "seed"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (0 < self.clip_norm < math.inf and 0 < self.noise_multiplier < math.inf):
             raise ValueError(
-                f"clip_norm = {self.clip_norm} and noise_multiplier = {self.noise_multiplier} must be finite and over 0"
+                f"clip_norm = {self.clip_norm} and noise_multiplier = {self.noise_multiplier} must be finite and > 0"
             )
         if self.draws not in ("seed", "system"):
             raise ValueError(f"draws = {self.draws!r} must be seed or system")
 
     @property
     def model_noise_multiplier(self) -> float:
-        """What an accountant has to know."""
+        """Noise multiplier of the model, for the accounting."""
         return self.noise_multiplier
 
     @property
     def noise_is_known(self) -> bool:
-        """Whether all who know the seed can take the noise off."""
+        """Whether everyone who knows the seed can remove the noise."""
         return self.draws == "seed"
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
-from fedbalancer.core.sums import total
 from fedbalancer.core.types import UNDER_WAY
+from fedbalancer.core.types.arrays import total
 from fedbalancer.reporting.style import PHASES
 from fedbalancer.store.rows import JOINED
 

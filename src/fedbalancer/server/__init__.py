@@ -1,1 +1,5 @@
-"""The server side: who takes part, on which samples, until when, and what becomes of the updates."""
+"""The server: plans a round, checks the clients' reports, and computes the next state.
+
+`server.Server` runs the policies of a method. `clients`, `threshold`, `pace`, `deadline`, `aggregate`, `model_average`
+and `late` hold the policies of one slot each. `loop.rounds` connects a server to an engine.
+"""

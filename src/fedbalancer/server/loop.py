@@ -1,23 +1,45 @@
-"""plan -> run -> observe, until stop. Knows only a server and an engine, and what to believe of what it brings."""
+"""The loop of rounds: plan, run, observe. It knows only a server and an engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 from fedbalancer.core.interfaces import Engine
-from fedbalancer.core.types import RoundResult, ServerState
-from fedbalancer.server.report_check import drop_invalid_reports
-from fedbalancer.server.server import Server
+from fedbalancer.core.types import IndexArray, RoundPlan, RoundResult, ServerState, Setup
+from fedbalancer.server.report_check import CohortFaults, drop_invalid_reports
+
+
+class RoundServer(Protocol):
+    """A server that the loop can run: `Server`, or one whose ledger grows between rounds."""
+
+    @property
+    def setup(self) -> Setup: ...
+    def prepare(self, state: ServerState) -> ServerState: ...
+    def plan(self, state: ServerState, available: IndexArray) -> RoundPlan: ...
+    def cohort_faults(self, state: ServerState) -> CohortFaults: ...
+    def observe(self, state: ServerState, result: RoundResult) -> ServerState: ...
 
 
 def rounds(
-    server: Server, engine: Engine, state: ServerState, stop: Callable[[ServerState], bool]
+    server: RoundServer, engine: Engine, state: ServerState, stop: Callable[[ServerState], bool]
 ) -> Iterator[tuple[ServerState, RoundResult]]:
-    """Run rounds from `state` on; yields the state after each round and what happened in it."""
+    """Run rounds until `stop(state)` is true.
+
+    Args:
+        server: Plans rounds and computes the next state.
+        engine: Runs the planned rounds, simulated or on devices.
+        state: The state to start from.
+        stop: Returns whether to stop before the next round.
+
+    Yields:
+        The state after each round, and the round's result without invalid reports.
+    """
     while not stop(state):
+        state = server.prepare(state)
         plan = server.plan(state, engine.available(state.clock_s))
-        told = engine.run(plan, state.weights, state.clock_s)
-        result = drop_invalid_reports(told, state, server.setup, server.cohort_faults(state))
+        result = engine.run(plan, state.weights, state.clock_s)
+        result = drop_invalid_reports(result, state, server.setup, server.cohort_faults(state))
         state = server.observe(state, replace(result, validated=True))
         yield state, result

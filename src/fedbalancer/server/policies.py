@@ -13,6 +13,7 @@ from fedbalancer.core.contracts import (
     PacePolicy,
     ThresholdPolicy,
 )
+from fedbalancer.core.fields import Count, check_fields
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.deadline import WaitForShare
@@ -44,7 +45,11 @@ class ServerPolicies:
     aggregate: Aggregator = field(default_factory=WeightedMean)
     model_average: ModelAverage = field(default_factory=LastModel)
     late: LatePolicy = field(default_factory=Lost)
-    epoch_batches: int | None = None
+    epoch_batches: Count | None = None
+
+    def __post_init__(self) -> None:
+        """Check `epoch_batches`."""
+        check_fields(self)
 
 
 SERVER_SLOTS = tuple(field.name for field in fields(ServerPolicies))

@@ -1,4 +1,4 @@
-"""The server of one method: plans a round, and observes its result into the next state."""
+"""The server of one method."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
 from fedbalancer.core.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
 from fedbalancer.server.policies import ServerPolicies
-from fedbalancer.server.report_check import CohortFaults, fault
+from fedbalancer.server.report_check import CohortFaults, find_fault
 from fedbalancer.server.suspensions import Suspensions
 
 OBSERVING_SLOTS = ("clients", "threshold", "pace", "deadline")
@@ -21,20 +21,44 @@ STATEFUL_SLOTS = (*OBSERVING_SLOTS, "aggregate", "model_average", "late")
 
 @dataclass(frozen=True)
 class Server:
-    """Pure: the same state and result give the same next state."""
+    """Plans rounds and computes the next state. It is pure: the same state and result give the same next state.
+
+    Args:
+        policies: One policy per server slot.
+        setup: Constants of the run.
+    """
 
     policies: ServerPolicies
     setup: Setup
 
     def init(self, weights: Weights) -> ServerState:
-        """The state before the first round."""
+        """Return the state before the first round.
+
+        Args:
+            weights: The initial model.
+        """
         slots = {slot: getattr(self.policies, slot).init(self.setup) for slot in STATEFUL_SLOTS}
         return ServerState(
             round=0, clock_s=0.0, weights=weights, ledger=self.setup.ledger, suspensions=Suspensions(), **slots
         )
 
+    def prepare(self, state: ServerState) -> ServerState:
+        """Return the state to plan the next round from; here unchanged, on Flower clients may have joined."""
+        return state
+
     def plan(self, state: ServerState, available: IndexArray) -> RoundPlan:
-        """The next round: its clients, then its threshold, then a deadline for just these clients."""
+        """Plan the next round: its clients, its loss threshold, and a deadline for these clients.
+
+        Args:
+            state: The current state.
+            available: Ledger rows of the clients that can take part.
+
+        Returns:
+            The plan of the round.
+
+        Raises:
+            BadSetting: A custom deadline policy returned an invalid value.
+        """
         available = _suspensions(state).eligible_rows(state.ledger, available, state.round)
         cohort = self._cohort(state, available)
         deadline_s, quorum = self._deadline(state, cohort)
@@ -56,18 +80,18 @@ class Server:
         return RoundPlan(order, clients, quorum, bounds_s, self.policies.late.rule())
 
     def _deadline(self, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
-        """What the policy says. It may be a user's own: what is no deadline is told by its name, here."""
-        given: object = self.policies.deadline.plan(self.setup, state, cohort)
-        match given:
-            case (Real() as seconds, Real()) if float(seconds) >= 0:  # which NaN is not
-                return cast(tuple[float, int], given)
+        """Ask the deadline policy, and check its answer, because the policy may be a user's."""
+        answer: object = self.policies.deadline.plan(self.setup, state, cohort)
+        match answer:
+            case (Real() as seconds, Real()) if float(seconds) >= 0:  # False for NaN
+                return cast(tuple[float, int], answer)
         raise BadSetting(
-            f"{type(self.policies.deadline).__name__}.plan gave {given!r} in round {state.round + 1}; it must give the "
-            "seconds of the round and how many reports close it early, as in (60.0, 5)"
+            f"{type(self.policies.deadline).__name__}.plan returned {answer!r} in round {state.round + 1}; it must "
+            "return the deadline in seconds and the number of reports that close the round early, such as (60.0, 5)"
         )
 
     def _cohort(self, state: ServerState, available: IndexArray) -> IndexArray:
-        """As many clients as there is room for beside those that are under way."""
+        """Select clients for the places that pending clients leave free."""
         room = self.policies.late.room(self.setup, state)
         if room <= 0:
             return np.zeros(0, dtype=np.int64)
@@ -75,10 +99,23 @@ class Server:
         return self.policies.clients.select_clients(setup, state, available)
 
     def observe(self, state: ServerState, result: RoundResult) -> ServerState:
-        """The state after a round: aggregate, remember, move the ratios. A round without a report keeps the model,
-        unless the aggregator adds noise: a model that stays the same would reveal that nobody reported."""
+        """Return the state after a round: aggregate the updates, record the reports, and update all policies.
+
+        A round without reports keeps the model, unless the aggregator adds noise: an unchanged model would reveal that
+        no client reported.
+
+        Args:
+            state: The state before the round.
+            result: The round. Its reports are checked here unless it is `validated`.
+
+        Returns:
+            The next state.
+
+        Raises:
+            TrainingDiverged: A report is invalid.
+        """
         for report in () if result.validated else result.reports:
-            if problem := fault(report, state.weights):
+            if problem := find_fault(report, state.weights):
                 raise TrainingDiverged(f"client {report.client!r} in round {state.round + 1} sent {problem}")
         known = replace(state, ledger=state.ledger.record(result))
         weights, aggregate = state.weights, state.aggregate
@@ -86,7 +123,7 @@ class Server:
         if aggregates:
             weighted = self.policies.late.weighted(self.setup, known, result.reports)
             weights, aggregate = self.policies.aggregate.aggregate(self.setup, known, weighted)
-        # What joined late says nothing of how this round was planned.
+        # Reports that joined late say nothing about how this round was planned.
         seen = result.in_time if result.plan.late == "joins" else result
         slots = {slot: getattr(self.policies, slot).observe(self.setup, known, seen) for slot in OBSERVING_SLOTS}
         slots["late"] = self.policies.late.observe(self.setup, known, result)
@@ -94,20 +131,20 @@ class Server:
         model_average = (
             self.policies.model_average.after(self.setup, state, weights) if aggregates else state.model_average
         )
-        made = {
+        changes = {
             "weights": weights,
             "aggregate": aggregate,
             "model_average": model_average,
             "suspensions": _suspensions(state).after(result),
         }
-        return replace(known, round=state.round + 1, clock_s=clock_s, **made, **slots)
+        return replace(known, round=state.round + 1, clock_s=clock_s, **changes, **slots)
 
     def cohort_faults(self, state: ServerState) -> CohortFaults:
-        """How the reports of a round are compared with each other before they are used."""
+        """Return the function that compares the reports of a round with each other."""
         return partial(self.policies.aggregate.cohort_faults, state)
 
     def model(self, state: ServerState) -> Weights:
-        """The model to evaluate and to hand out."""
+        """Return the model to evaluate and save."""
         return self.policies.model_average.model(state)
 
 

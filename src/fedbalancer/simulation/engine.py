@@ -35,7 +35,7 @@ from fedbalancer.core.types import (
     TrainResult,
     Weights,
 )
-from fedbalancer.privacy.spending import RELEASES, Spending
+from fedbalancer.privacy.accounting import RELEASES, Spending
 from fedbalancer.server.suspensions import INVALID
 from fedbalancer.simulation.attacks import Attackers
 from fedbalancer.simulation.attempts import Attempts, RoundClock, close_round, simulate_attempts

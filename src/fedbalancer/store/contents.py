@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import RunFolderError
-from fedbalancer.core.files import TEMPORARY_SUFFIX, check_path_name, clean_temporaries, readable
-from fedbalancer.core.lock import LOCK
+from fedbalancer.core.files import LOCK, TEMPORARY_SUFFIX, check_path_name, clean_temporaries, readable
 from fedbalancer.store.comparison import COMPARISON
 
 FORMAT = "fedbalancer run 1"

@@ -20,8 +20,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from fedbalancer.core.errors import RunFolderError
-from fedbalancer.core.files import clean_temporaries, readable, write_bytes, write_json
-from fedbalancer.core.lock import FolderLock
+from fedbalancer.core.files import FolderLock, clean_temporaries, readable, write_bytes, write_json
 from fedbalancer.core.types import Layout, ServerState, Weights
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.codec import Arrays, decode_state, encode_state, from_jsonable, to_jsonable

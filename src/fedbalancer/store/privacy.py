@@ -13,7 +13,7 @@ from fedbalancer.core.errors import BadSetting, MissingData
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.wrapping import reactions
 from fedbalancer.methods.composition import Method
-from fedbalancer.privacy import Spending, composed, epsilon_of, spending_of
+from fedbalancer.privacy import Spending, compose_noise, epsilon_of, spending_of
 from fedbalancer.server.server import STATEFUL_SLOTS
 from fedbalancer.store.rows import PrivacyRow
 
@@ -57,7 +57,7 @@ def model_claim(method: Method) -> Claim | None:
             f"other clients are steered by what a client releases of its losses ({reacting}), and the noise on that "
             f"hides one {release.unit}, not the client",
         )
-    return Claim(composed(release.noise_multiplier, noise))
+    return Claim(compose_noise(release.noise_multiplier, noise))
 
 
 def whole_claim(method: Method) -> Claim:
@@ -71,7 +71,7 @@ def whole_claim(method: Method) -> Claim:
         return Claim(0.0, why)
     if release.noise_multiplier == 0:
         return Claim(0.0, f"the metadata (summary {release.mechanism}) have no finite epsilon")
-    return Claim(composed(release.noise_multiplier, noise if release.unit == "client" else noise / 2))
+    return Claim(compose_noise(release.noise_multiplier, noise if release.unit == "client" else noise / 2))
 
 
 def _moves_others(method: Method) -> str:

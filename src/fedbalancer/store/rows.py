@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple, TypeAlias, get_args, get_type_hints
 
-from fedbalancer.core.sums import total
 from fedbalancer.core.types import (
     ClientReport,
     Evaluation,
@@ -21,6 +20,7 @@ from fedbalancer.core.types import (
     Summary,
     Timings,
 )
+from fedbalancer.core.types.arrays import total
 
 ROUNDS, SECONDS = "rounds", "seconds"
 """Schedules of an evaluation: after a number of rounds, or at a time of the grid."""

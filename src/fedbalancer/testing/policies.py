@@ -11,8 +11,7 @@ from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.wrapping import questions
 from fedbalancer.methods.slots import base_advice
 from fedbalancer.testing.checked import Checked, PolicyError
-from fedbalancer.testing.client_promises import CLIENT_PROMISES
-from fedbalancer.testing.server_promises import SERVER_PROMISES
+from fedbalancer.testing.slot_checks import CLIENT_PROMISES, SERVER_PROMISES
 
 PROMISES = {**SERVER_PROMISES, **CLIENT_PROMISES}
 """A check for every slot; it raises `PolicyError` if a policy breaks the contract."""

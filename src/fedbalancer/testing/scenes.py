@@ -28,8 +28,7 @@ from fedbalancer.core.types import (
 from fedbalancer.methods.table import Method, method
 from fedbalancer.server.server import Server
 from fedbalancer.store.codec import decode_state, encode_state
-from fedbalancer.testing.checked import Checked
-from fedbalancer.testing.same import same
+from fedbalancer.testing.checked import Checked, same
 
 LAYOUT = Layout([("dense.weight", (4, 3)), ("dense.bias", (4,))])
 PARAMETERS = LAYOUT.parameters

@@ -1,1 +1,4 @@
-"""Trainers: PyTorch, compiled kernels, LiteRT and ExecuTorch model files; and the export to such files."""
+"""Trainers: PyTorch with compiled kernels (`trainer`), exported model files (`open_model`), and the clock alone.
+
+Modules that need torch import it when it is used, so that model files run without it.
+"""

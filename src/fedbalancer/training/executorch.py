@@ -1,4 +1,4 @@
-"""A model on a device by ExecuTorch: a file of `fedbalancer export`. In Python its runtime needs torch for tensors."""
+"""Model files of ExecuTorch; in Python its runtime needs torch for tensors."""
 
 from __future__ import annotations
 
@@ -14,95 +14,111 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData
 from fedbalancer.core.types import ClientWork, FloatArray, Weights
-from fedbalancer.training.model_file import ModelFile, check_signatures, check_there, numbers_of
+from fedbalancer.training.model_file import ModelFile, check_exists, check_signatures, step_arguments
 
 METHODS = ("train", "losses", "infer", "about")
 
 
 class ExecutorchModel(ModelFile):
-    """A file of ExecuTorch. It keeps nothing: the weights, now and as they were put, lie here and go into every
-    call."""
+    """An ExecuTorch file; it is stateless, so each call passes the current and the initial weights.
+
+    Args:
+        path: The file.
+        threads: Threads of the runtime.
+
+    Raises:
+        BadData: If there is no such file or it cannot be trained.
+        MissingData: If ExecuTorch is not installed.
+    """
 
     def __init__(self, path: Path | str, threads: int = 1) -> None:
-        self._program = _opened(Path(path), threads)
-        self._methods = {name: _loaded(self._program, name, path) for name in METHODS}
+        self._program = _open_program(Path(path), threads)
+        self._methods = {name: _load_method(self._program, name, path) for name in METHODS}
         super().__init__(str(self._methods["about"].execute([])[0]).encode("utf-8"), path)
-        self._largest = int(self.about["train_batch"])
+        self._max_batch = int(self.about["train_batch"])
         self._now: list[Any] = []
         self._start: list[Any] = []
 
     def put(self, weights: Weights) -> None:
+        """Load weights, from which training starts."""
         self._now = self._start = [_tensor(each) for each in self.layout.split(weights).values()]
 
     def get(self) -> Weights:
+        """Return the current weights."""
         names = (name for name, _ in self.layout)
         return self.layout.join({name: each.numpy() for name, each in zip(names, self._now, strict=True)})
 
     def step(self, features: NDArray[Any], labels: NDArray[Any], work: ClientWork) -> FloatArray:
-        if len(labels) > self._largest:
+        """Train one batch; return its per-sample losses before the step."""
+        if len(labels) > self._max_batch:
             raise BadSetting(
-                f"a batch of {len(labels)} samples is more than this file can train: it takes {self._largest}, for "
-                "which its memory is laid out; lower the batch_size, or export the task with a larger one"
+                f"a batch of {len(labels)} samples is too large for this file, whose memory is laid out for "
+                f"{self._max_batch}; lower the batch_size, or export the task with a larger one"
             )
-        numbers = [np.float32(each) for each in numbers_of(work).values()]
-        losses, *self._now = self._called("train", [*self._now, *self._start], [features, labels, *numbers])
-        found: FloatArray = losses.double().numpy()
-        return found
+        numbers = [np.float32(each) for each in step_arguments(work).values()]
+        losses, *self._now = self._call("train", [*self._now, *self._start], [features, labels, *numbers])
+        values: FloatArray = losses.double().numpy()
+        return values
 
-    def look(self, features: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        losses, outputs = self._called("losses", self._now, [features, labels])
+    def forward(self, features: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return losses and outputs in evaluation mode."""
+        losses, outputs = self._call("losses", self._now, [features, labels])
         return losses.numpy(), outputs.numpy()
 
     def infer(self, features: NDArray[Any]) -> NDArray[np.float32]:
-        outputs: NDArray[np.float32] = self._called("infer", self._now, [features])[0].numpy()
+        """Return the outputs of the model."""
+        outputs: NDArray[np.float32] = self._call("infer", self._now, [features])[0].numpy()
         return outputs
 
-    def _called(self, method: str, weights: Sequence[Any], arrays: Sequence[Any]) -> Sequence[Any]:
+    def _call(self, method: str, weights: Sequence[Any], arrays: Sequence[Any]) -> Sequence[Any]:
         try:
-            found: Sequence[Any] = self._methods[method].execute([*weights, *map(_tensor, arrays)])
+            results: Sequence[Any] = self._methods[method].execute([*weights, *map(_tensor, arrays)])
         except RuntimeError as error:
             shapes = " and ".join(str(np.shape(each)) for each in arrays if np.shape(each))
-            raise BadData(f"ExecuTorch refuses {method!r} of samples {shapes}: {_line(error)}") from error
-        return found
+            raise BadData(f"ExecuTorch refuses {method!r} of samples {shapes}: {_shorten(error)}") from error
+        return results
 
 
 def _tensor(part: Any) -> Any:
-    """As the file takes it: whole numbers as int64, everything else, bytes of images included, as float32."""
+    """Convert to the file's types: integers to int64; floats, bytes and booleans to float32."""
     import torch
 
     return torch.from_numpy(np.array(part, dtype=np.int64 if part.dtype == np.int64 else np.float32, order="C"))
 
 
-def _opened(path: Path, threads: int) -> Any:
-    """The program of a file."""
-    runtime = executorch_runtime()
-    check_there(path, "executorch")
+def _open_program(path: Path, threads: int) -> Any:
+    runtime = load_runtime()
+    check_exists(path, "executorch")
     from executorch.extension.pybindings.portable_lib import _unsafe_reset_threadpool
 
     try:
         program = runtime.load_program(path)
     except RuntimeError as error:
-        raise BadData(f"{path} is no ExecuTorch model: {_line(error)}") from error
+        raise BadData(f"{path} is not an ExecuTorch model: {_shorten(error)}") from error
     check_signatures(path, program.method_names, METHODS)
     _unsafe_reset_threadpool(threads)
     return program
 
 
-def _line(error: Exception) -> str:
+def _shorten(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _loaded(program: Any, name: str, path: Path | str) -> Any:
+def _load_method(program: Any, name: str, path: Path | str) -> Any:
     try:
         return program.load_method(name)
     except RuntimeError as error:
-        raise BadData(f"{path}: ExecuTorch cannot run {name!r}: {_line(error)}") from error
+        raise BadData(f"{path}: ExecuTorch cannot run {name!r}: {_shorten(error)}") from error
 
 
-def executorch_runtime() -> Any:
-    """ExecuTorch's runtime, or how to get it."""
+def load_runtime() -> Any:
+    """Return ExecuTorch's runtime.
+
+    Raises:
+        MissingData: If ExecuTorch is not installed.
+    """
     try:
-        with quiet():
+        with silence():
             from executorch.runtime import Runtime
     except ImportError as error:
         raise MissingData(
@@ -112,8 +128,8 @@ def executorch_runtime() -> Any:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without what ExecuTorch's packages say of backends and graphics cards that nobody asked for."""
+def silence() -> Iterator[None]:
+    """A context without ExecuTorch's warnings about unused backends and graphics cards."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

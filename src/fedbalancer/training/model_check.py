@@ -1,4 +1,4 @@
-"""Before any training: do the model, the loss and the data of a task fit together?"""
+"""Checks before training that the model, the loss and the data of a task fit together."""
 
 from __future__ import annotations
 
@@ -11,20 +11,30 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import TEST, BaseTask, MadeOnDemand, Samples, as_array, check_alike
-from fedbalancer.training.flat import build
-from fedbalancer.training.tensors import correct, to_tensors
+from fedbalancer.training.tensors import build_module, count_correct, to_tensors
 
 if TYPE_CHECKING:
     import torch
 
-    from fedbalancer.training.tensors import Hits, Loss
+    from fedbalancer.training.tensors import Loss, Metric
 
 
-def check_model(task: BaseTask, module: torch.nn.Module, loss: Loss, hits: Hits) -> int | None:
-    """Run two samples of the first client through model, loss and metric, and check all labels that are there already.
+def check_model(task: BaseTask, module: torch.nn.Module, loss: Loss, metric: Metric) -> int | None:
+    """Run two samples of the first client through model, loss and metric, and check all labels.
 
-    Returns the number of classes that the model tells apart, None if the loss is the user's own. Clients that are
-    made on demand are looked at when they are made, by `check_client`.
+    The samples of clients that are made on demand are checked later, by `check_client`.
+
+    Args:
+        task: The task.
+        module: Its model.
+        loss: Its loss.
+        metric: Its metric.
+
+    Returns:
+        The number of classes; None if the task has a custom loss.
+
+    Raises:
+        BadData: If they do not fit together; the message names the client.
     """
     import torch
 
@@ -37,43 +47,47 @@ def check_model(task: BaseTask, module: torch.nn.Module, loss: Loss, hits: Hits)
         try:
             outputs = module(features)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise BadData(f"client {client!r}: {refused(features, error)}") from error
+            raise BadData(f"client {client!r}: {describe_failure(features, error)}") from error
         if callable(task.loss):
             loss(outputs, labels)
-            hits(outputs, labels)
+            metric(outputs, labels)
             return None
     if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or len(outputs) != len(labels):
         got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
         raise BadData(
-            f"client {client!r}: for {len(labels)} samples the model gives {got}; the cross-entropy needs "
-            f"({len(labels)}, classes); give the task a loss of its own for other outputs"
+            f"client {client!r}: for {len(labels)} samples the model returns {got}; the cross-entropy needs "
+            f"({len(labels)}, classes); give the task a custom loss for other outputs"
         )
     classes = int(outputs.shape[1])
     if callable(task.metric):
-        hits(outputs, labels)
-    for where, samples in _present(task):
+        metric(outputs, labels)
+    for where, samples in _loaded_samples(task):
         check_labels(np.asarray(samples[1]), where, classes)
     return classes
 
 
-def _present(task: BaseTask) -> Iterator[tuple[str, Samples]]:
-    """The data that need not be made first."""
+def _loaded_samples(task: BaseTask) -> Iterator[tuple[str, Samples]]:
+    """Yield all samples that are not made on demand."""
     if not isinstance(task.clients, MadeOnDemand):
         yield from ((f"client {client!r}", samples) for client, samples in task.clients.items())
     yield TEST, task.test
 
 
 def check_accuracy(task: BaseTask) -> None:
-    """Raise `BadData` if the model's outputs have no accuracy: then no comparison can score them."""
-    if task.metric != "accuracy" or not callable(task.loss):  # the cross-entropy needs classes, which have one
+    """Check that the model has an accuracy, which a comparison needs for its scores.
+
+    Raises:
+        BadData: If it has none.
+    """
+    if task.metric != "accuracy" or not callable(task.loss):  # the cross-entropy implies classes
         return
     import torch
 
     features, labels = to_tensors((task.test[0][:2], task.test[1][:2]))
-    module = build(task.model).eval()
+    module = build_module(task.model).eval()
     with torch.no_grad():
         outputs = module(features)
-    if not isinstance(outputs, torch.Tensor) or math.isnan(correct(outputs, labels)):
+    if not isinstance(outputs, torch.Tensor) or math.isnan(count_correct(outputs, labels)):
         kind = str(labels.dtype).removeprefix("torch.")
         raise BadData(
             f"task {task.name!r} has no accuracy, by which a comparison scores: its labels are {kind} of shape "
@@ -83,7 +97,17 @@ def check_accuracy(task: BaseTask) -> None:
 
 
 def check_client(samples: Samples, client: str, test: Samples, classes: int | None) -> Samples:
-    """A client's samples as they are fetched, if they are of the test data's kind, which is the first client's."""
+    """Return a client's samples as arrays, after checking that they are like the test data.
+
+    Args:
+        samples: Features and labels.
+        client: The client's id.
+        test: The test data.
+        classes: Number of classes; None if labels are not classes.
+
+    Raises:
+        BadData: If shape, type or labels differ.
+    """
     samples = as_array(samples[0]), as_array(samples[1])
     where = f"client {client!r}"
     check_alike({TEST: test, where: samples})
@@ -93,7 +117,16 @@ def check_client(samples: Samples, client: str, test: Samples, classes: int | No
 
 
 def check_labels(labels: NDArray[Any], where: str, classes: int) -> None:
-    """Raise `BadData` unless the labels are numbers of classes that the model has."""
+    """Check that the labels are classes of the model.
+
+    Args:
+        labels: The labels.
+        where: Whose labels they are, for the message.
+        classes: Number of the model's outputs.
+
+    Raises:
+        BadData: If they are not; the message names the sample.
+    """
     if labels.dtype.kind not in "iub" or labels.ndim != 1:
         got = f"{labels.dtype} of shape {labels.shape}"
         raise BadData(f"{where}: the cross-entropy needs one whole number per sample as labels, not {got}")
@@ -105,8 +138,8 @@ def check_labels(labels: NDArray[Any], where: str, classes: int) -> None:
         )
 
 
-def refused(features: torch.Tensor, error: Exception) -> str:
-    """One line about a model that fails on a batch of features."""
+def describe_failure(features: torch.Tensor, error: Exception) -> str:
+    """Describe in one line that a model fails on a batch."""
     shape, kind = tuple(features.shape), str(features.dtype).removeprefix("torch.")
     reason = " ".join(str(error).split())
     return f"the model fails on {len(features)} samples of shape {shape[1:]} ({kind}): {reason}"

@@ -1,20 +1,33 @@
-"""The model of a file, whichever runtime it is for."""
+"""Opens model files for any runtime, and trains the clients of a task with one."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
+from fedbalancer.core.task import BaseTask
+from fedbalancer.core.types import ClientWork, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.training.model_file import ModelFile
+from fedbalancer.training.tensors import SampleCache
 
 SUFFIXES = {"litert": ".tflite", "executorch": ".pte"}
-"""How the files of every runtime end."""
+"""Suffix of each runtime's files."""
 
 MARK = slice(4, 6), b"ET"
-"""Where a file of ExecuTorch says what it is, whatever its name."""
+"""Position and value of the bytes that identify an ExecuTorch file."""
 
 
 def open_model(path: Path | str, threads: int = 1) -> ModelFile:
-    """The model in a file, by the runtime that its name ends in, or else its first bytes say; LiteRT if neither."""
+    """Open a model file with the runtime of its suffix, else of its first bytes, else LiteRT.
+
+    Args:
+        path: The file.
+        threads: Threads of the runtime.
+
+    Raises:
+        BadData: If there is no such file or it cannot be trained.
+        MissingData: If the runtime is not installed.
+    """
     if runtime_of(Path(path)) == "executorch":
         from fedbalancer.training.executorch import ExecutorchModel
 
@@ -25,11 +38,48 @@ def open_model(path: Path | str, threads: int = 1) -> ModelFile:
 
 
 def runtime_of(path: Path) -> str:
-    """Which runtime the file is for."""
-    by_name = {suffix: runtime for runtime, suffix in SUFFIXES.items()}
-    if path.suffix in by_name:
-        return by_name[path.suffix]
+    """Return the runtime of a file: `litert` or `executorch`."""
+    by_suffix = {suffix: runtime for runtime, suffix in SUFFIXES.items()}
+    if path.suffix in by_suffix:
+        return by_suffix[path.suffix]
     if not path.is_file():
         return "litert"
     with path.open("rb") as file:
         return "executorch" if file.read(8)[MARK[0]] == MARK[1] else "litert"
+
+
+class FileTrainer:
+    """Trains the clients of a task with a model file.
+
+    The file is opened at first use, because a process that has opened it must not fork.
+
+    Args:
+        task: The task.
+        path: The model file.
+    """
+
+    def __init__(self, task: BaseTask, path: Path | str) -> None:
+        self._path = path
+        self._samples = SampleCache(lambda client: task.clients[client])
+
+    @cached_property
+    def model(self) -> ModelFile:
+        """The opened file."""
+        return open_model(self._path)
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the parameters."""
+        return self.model.layout
+
+    def prepare(self) -> None:
+        """Open the file now instead of at the first training."""
+        _ = self.model
+
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult:
+        """Run `work.batches` steps of SGD from `weights`."""
+        return self.model.train(weights, self._samples[work.client], work)
+
+    def losses(self, weights: Weights, client: str) -> FloatArray:
+        """Return the loss of every sample of the client, in evaluation mode."""
+        return self.model.losses(weights, self._samples[client], client)

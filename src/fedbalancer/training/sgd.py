@@ -1,16 +1,21 @@
-"""Steps of plain mini-batch SGD by torch's own operations, the reference that any faster way has to agree with, or of
-an optimizer of the user's choice."""
+"""Training steps of plain SGD by torch's own operations, and the record that every local training keeps.
+
+`PlainSteps` is the reference that the fast backend has to agree with. It also runs custom optimizers.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedbalancer.core.errors import BadData, BadSetting
-from fedbalancer.core.types import ClientWork, Weights
-from fedbalancer.training.flat import FlatModule
-from fedbalancer.training.model_check import refused
+import numpy as np
+
+from fedbalancer.core.errors import BadData, BadSetting, TrainingDiverged
+from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights, batches_per_epoch
+from fedbalancer.training.model_check import describe_failure
+from fedbalancer.training.tensors import FlatModule
 
 if TYPE_CHECKING:
     import torch
@@ -19,30 +24,39 @@ if TYPE_CHECKING:
 
 
 class Steps(Protocol):
-    """How a model is trained (`begin`, any number of `step` and `update`, `finish`) and applied (`load`, `apply`)."""
+    """Trains a model (`begin`, then any number of `step` and `update`, then `finish`) and applies it."""
 
-    def begin(self, weights: Weights, work: ClientWork) -> None: ...
+    def begin(self, weights: Weights, work: ClientWork) -> None:
+        """Begin a training from these weights."""
+
     def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """One step of SGD; the per-sample losses from before it."""
+        """Train one batch; return its per-sample losses before the step."""
 
     def update(self) -> Weights:
-        """New weights minus the weights at the beginning, so far."""
+        """Return the current weights minus those at the beginning."""
 
     def finish(self) -> Weights:
-        """The same at the end of the training."""
+        """End the training; return the final weights minus those at the beginning."""
 
-    def load(self, weights: Weights) -> None: ...
+    def load(self, weights: Weights) -> None:
+        """Load weights for `apply`."""
+
     def apply(self, features: torch.Tensor) -> torch.Tensor:
-        """The outputs of the model in evaluation mode; to be called without gradients."""
+        """Return the outputs in evaluation mode; call it without gradients."""
 
 
 MakeOptimizer = Callable[..., Any]
-"""(parameters, lr=...) -> a `torch.optim.Optimizer`: such a class, or a partial of one."""
+"""A `torch.optim.Optimizer` class, a partial of one, or any function (parameters, lr=...) that returns one."""
 
 
 class PlainSteps:
-    """w <- w - lr * clip(grad f(w) + mu * (w - w_global)), f the mean loss of the mini-batch, one tensor at a time;
-    with an `optimizer`, what that makes of the same gradients. It is made anew for every training."""
+    """Steps of SGD, w <- w - lr * clip(grad f(w) + mu * (w - w_global)), where f is the mean loss of the batch.
+
+    Args:
+        flat: The module.
+        loss: Returns per-sample losses.
+        optimizer: Makes the optimizer that is used instead of plain SGD, once per training. Default: plain SGD.
+    """
 
     def __init__(self, flat: FlatModule, loss: Loss, optimizer: MakeOptimizer | None = None) -> None:
         self._flat = flat
@@ -51,18 +65,20 @@ class PlainSteps:
         self._anchors: list[torch.Tensor] = []
 
     def begin(self, weights: Weights, work: ClientWork) -> None:
+        """Begin a training from these weights."""
         self._flat.load(weights)
         self._flat.module.train()
         self._weights, self._work = weights, work
         self._anchors = [parameter.detach().clone() for parameter in self._flat.parameters] if work.mu else []
         make, parameters = self._make, self._flat.parameters
-        self._optimizer = None if make is None else made_optimizer(make, parameters, work.learning_rate)
+        self._optimizer = None if make is None else make_optimizer(make, parameters, work.learning_rate)
 
     def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Train one batch; return its per-sample losses before the step."""
         import torch
 
         parameters = self._flat.parameters
-        losses = self._loss(outputs_of(self._flat.module, features, self._work), labels)
+        losses = self._loss(run_module(self._flat.module, features, self._work), labels)
         for parameter in parameters:
             parameter.grad = None
         torch.autograd.backward(losses.mean())
@@ -72,11 +88,10 @@ class PlainSteps:
                     parameter.grad.add_(parameter - anchor, alpha=self._work.mu)
             if self._work.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, self._work.clip_norm)
-            self._move(parameters)
+            self._apply_gradients(parameters)
         return losses.detach()
 
-    def _move(self, parameters: list[torch.nn.Parameter]) -> None:
-        """The step itself, by the gradients that the parameters have."""
+    def _apply_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
         if self._optimizer is not None:
             self._optimizer.step()
             return
@@ -85,49 +100,72 @@ class PlainSteps:
                 parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
 
     def update(self) -> Weights:
+        """Return the current weights minus those at the beginning."""
         return self._flat.update(self._weights)
 
     finish = update
 
     def load(self, weights: Weights) -> None:
+        """Load weights for `apply`."""
         self._flat.load(weights)
 
     def apply(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the outputs in evaluation mode."""
         self._flat.module.eval()
         outputs: torch.Tensor = self._flat.module(features)
         return outputs
 
 
-def made_optimizer(make: MakeOptimizer, parameters: list[torch.nn.Parameter], learning_rate: float) -> Any:
-    """The user's optimizer for these parameters; one that cannot be used is told."""
+def make_optimizer(make: MakeOptimizer, parameters: list[torch.nn.Parameter], learning_rate: float) -> Any:
+    """Make the user's optimizer.
+
+    Args:
+        make: Makes the optimizer.
+        parameters: The parameters to train.
+        learning_rate: The learning rate.
+
+    Raises:
+        BadSetting: If the optimizer cannot be made or used.
+    """
     import torch
 
     try:
-        made = make(parameters, lr=learning_rate)
+        optimizer = make(parameters, lr=learning_rate)
     except (TypeError, ValueError) as error:
         raise BadSetting(f"optimizer(parameters, lr={learning_rate:g}) failed: {error}") from error
-    if not isinstance(made, torch.optim.Optimizer):
-        raise BadSetting(f"optimizer must make a torch.optim.Optimizer, not {type(made).__name__}")
-    if isinstance(made, torch.optim.LBFGS):
-        raise BadSetting("optimizer LBFGS evaluates a batch several times a step, which no deadline can foresee")
-    return made
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise BadSetting(f"optimizer must make a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise BadSetting("optimizer LBFGS evaluates a batch several times per step, so its duration is unknown")
+    return optimizer
 
 
-def outputs_of(
+def run_module(
     module: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor, work: ClientWork
 ) -> torch.Tensor:
-    """The module's outputs for a batch. A batch that it cannot take is an error with the client's name."""
+    """Return a module's outputs for a batch.
+
+    Args:
+        module: The module.
+        features: The batch.
+        work: The client's work, for error messages.
+
+    Raises:
+        BadData: If the module fails on the batch; the message names the client.
+    """
     try:
-        with _norms_of_one_value(module) if len(features) == 1 else nullcontext():
+        with _batch_norms_accept_one_value(module) if len(features) == 1 else nullcontext():
             return module(features)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise BadData(f"client {work.client!r}: {refused(features, error)}") from error
+        raise BadData(f"client {work.client!r}: {describe_failure(features, error)}") from error
 
 
 @contextmanager
-def _norms_of_one_value(module: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """A context in which batch norms use their running statistics where a batch has one value per channel: a single
-    value has no variance, and torch refuses it. The last batch of a client is often a single sample."""
+def _batch_norms_accept_one_value(module: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """A context in which batch norms use their running statistics if a batch has one value per channel.
+
+    One value has no variance, and torch rejects it. The last batch of a client is often a single sample.
+    """
     import torch
 
     layers = module.modules() if isinstance(module, torch.nn.Module) else ()
@@ -148,3 +186,87 @@ def _norms_of_one_value(module: Callable[[torch.Tensor], torch.Tensor]) -> Itera
 
 def _train_unless_one_value(norm: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
     norm.train(inputs[0].numel() > inputs[0].shape[1])
+
+
+class RecordedTraining:
+    """Records the first loss of every sample and the number of steps before it, and makes the result.
+
+    Args:
+        size: Number of the client's samples.
+        work: The client's work.
+        update: Returns the current update.
+        finish: Ends the training and returns the final update.
+    """
+
+    def __init__(
+        self, size: int, work: ClientWork, update: Callable[[], Weights], finish: Callable[[], Weights]
+    ) -> None:
+        self._work, self._update, self._finish = work, update, finish
+        self._unseen = np.zeros(size, dtype=bool)
+        self._unseen[work.indices] = True
+        self._seen: list[IndexArray] = [np.empty(0, dtype=np.int64)]
+        self._losses: list[FloatArray] = [np.empty(0)]
+        self._before: list[IndexArray] = [np.empty(0, dtype=np.int64)]
+        self._steps_done = 0
+        self._kept: tuple[Weights, int] | None = None
+
+    def record(self, rows: IndexArray, losses: Callable[[], FloatArray]) -> None:
+        """Record the samples of one or several batches.
+
+        Args:
+            rows: The samples, in the order of training.
+            losses: Returns their losses; called only if a sample is new.
+        """
+        fresh = self._unseen[rows]
+        if fresh.any():
+            self._seen.append(rows[fresh])
+            self._losses.append(losses()[fresh])
+            self._before.append(self._steps_done + np.flatnonzero(fresh) // self._work.batch_size)
+            self._unseen[rows] = False
+        self._steps_done += batches_per_epoch(len(rows), self._work.batch_size)
+
+    def keep(self) -> None:
+        """Remember the current model."""
+        self._kept = self._update(), len(self._seen)
+
+    def kept(self) -> TrainResult:
+        """Return the result at the last `keep`."""
+        assert self._kept is not None
+        return self._result(*self._kept)
+
+    def result(self) -> TrainResult:
+        """End the training and return its result."""
+        return self._result(self._finish(), len(self._seen))
+
+    def _result(self, update: Weights, pieces: int) -> TrainResult:
+        client, advice = self._work.client, _advise(self._work)
+        rows, losses = np.concatenate(self._seen[:pieces]), np.concatenate(self._losses[:pieces])
+        steps = np.concatenate(self._before[:pieces])
+        order = np.argsort(rows, kind="stable")
+        check_finite(client, rows, losses, f"; {advice}")
+        with np.errstate(all="ignore"):
+            finite = math.isfinite(update.sum()) or np.isfinite(update).all()  # the sum is faster
+        if not finite:
+            raise TrainingDiverged(f"client {client!r}: the update is not finite; {advice}")
+        return TrainResult(client, update, rows[order], losses[order], steps[order])
+
+
+def check_finite(client: str, rows: IndexArray, losses: FloatArray, advice: str = "") -> None:
+    """Check that all losses are finite.
+
+    Args:
+        client: The client's id.
+        rows: The samples.
+        losses: Their losses.
+        advice: Appended to the message.
+
+    Raises:
+        TrainingDiverged: If a loss is not finite; the message names the sample.
+    """
+    bad = np.flatnonzero(~np.isfinite(losses))
+    if len(bad):
+        raise TrainingDiverged(f"client {client!r}: the loss of sample {rows[bad[0]]} is {losses[bad[0]]}{advice}")
+
+
+def _advise(work: ClientWork) -> str:
+    return f"lower the learning rate (now {work.learning_rate:g}) or the clip_norm (now {work.clip_norm})"

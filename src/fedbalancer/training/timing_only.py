@@ -1,4 +1,4 @@
-"""A trainer that trains nothing: for runs in which only the clock matters. It needs no torch and no data."""
+"""A trainer that trains nothing, for runs that only simulate the clock; it needs neither torch nor data."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from functools import cache
 
 import numpy as np
 
-from fedbalancer.client.batches import batches
+from fedbalancer.client.work import batches
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 
 
 @dataclass(frozen=True, eq=False)
 class TimingOnly:
-    """A `Trainer` with no weights, in which every loss is 1. Lists of one length are one list, read-only.
+    """A `Trainer` without weights, whose losses are all 1. Loss lists are read-only and may be shared.
+
+    Args:
+        sizes: Number of samples of each client.
 
     >>> trainer = TimingOnly({"ann": 3})
     >>> trainer.losses(trainer.initial_weights(0), "ann")
@@ -26,14 +29,15 @@ class TimingOnly:
 
     @property
     def layout(self) -> Layout:
+        """The empty layout."""
         return Layout()
 
     def initial_weights(self, seed: int) -> Weights:
-        """The empty vector."""
+        """Return the empty vector."""
         return np.empty(0, dtype=np.float32)
 
     def train(self, weights: Weights, work: ClientWork) -> TrainResult:
-        """No update; the samples that a real trainer would have seen, with a loss of 1 each."""
+        """Return an empty update and the samples that a real trainer would see, each with a loss of 1."""
         if work.epoch_batches is None and work.batches * work.batch_size >= len(work.indices):
             seen = np.sort(work.indices)
         else:
@@ -41,15 +45,15 @@ class TimingOnly:
         return TrainResult(work.client, np.empty(0, dtype=np.float32), seen, _ones(len(seen)))
 
     def losses(self, weights: Weights, client: str) -> FloatArray:
-        """A loss of 1 for every sample of the client."""
+        """Return a loss of 1 for every sample of the client."""
         return _ones(self.sizes[client])
 
     def evaluate(self, weights: Weights) -> Evaluation:
-        """Nothing to evaluate: not a number, over no samples."""
+        """Return NaN over 0 samples."""
         return Evaluation(math.nan, math.nan, 0)
 
     def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
-        """Nothing to evaluate."""
+        """Return NaN over 0 samples."""
         return Evaluation(math.nan, math.nan, 0)
 
 

@@ -1,40 +1,324 @@
-"""The torch model of a task as its trainer: it finds every client's samples by the client's name."""
+"""Training with torch: `TorchModel` for anyone who has samples, and `TorchTrainer` for the clients of a task."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbalancer.client.work import epochs
+from fedbalancer.core.errors import BadSetting, MissingData, UnknownName
+from fedbalancer.core.randomness import integer_seed
 from fedbalancer.core.task import BaseTask, Samples
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
-from fedbalancer.training.flat import build
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
+from fedbalancer.core.types.arrays import total
 from fedbalancer.training.model_check import check_client, check_model
-from fedbalancer.training.tensors import Shelf, stored
-from fedbalancer.training.torch_model import BACKENDS, Piece, TorchModel, combined, pieces_of
+from fedbalancer.training.sgd import MakeOptimizer, PlainSteps, RecordedTraining, Steps, check_finite
+from fedbalancer.training.tensors import (
+    FlatModule,
+    SampleCache,
+    build_module,
+    make_batch,
+    prepare_samples,
+    resolve_loss,
+    resolve_metric,
+)
 
 if TYPE_CHECKING:
+    import torch
+
     from fedbalancer.training.fast.plan import FastPlan
 
-__all__ = ["BACKENDS", "TorchTrainer"]
+BACKENDS = ("fast", "plain")
+FORWARD_BATCH = 256
+"""Samples per forward pass without gradients, which is one piece of an evaluation."""
+
+Piece = tuple[float, float, float, int]
+"""A part of an evaluation: sum of the losses, correct answers, their possible number, and samples."""
+
+
+class TorchModel:
+    """A `torch.nn.Module` with its loss and metric, as pure functions of weights and samples.
+
+    Samples must be as `prepare_samples` returns them. One module is reused for all calls; each call first loads its
+    weights. The backend `plain` is the reference, by torch's own operations; `fast` agrees with it within float error.
+    On the CPU of one machine, each backend always produces the same bytes.
+
+    Args:
+        make: Returns a new `torch.nn.Module`.
+        loss: "cross_entropy", or a function of (outputs, labels) that returns one value per sample.
+        metric: "accuracy", or a function of (outputs, labels) that returns the number of correct answers and their
+            possible number.
+        backend: `fast` or `plain`.
+        device: `cpu`, `cuda`, `cuda:1` or `mps`. Other devices than the CPU use the plain backend.
+        optimizer: Makes an optimizer, as `optimizer(parameters, lr=...)`, which uses the plain backend. Default: SGD.
+        example: Returns the features of a few samples, on which the fast backend tries the model's layers.
+
+    Raises:
+        MissingData: If torch is not installed.
+        UnknownName: If there is no such backend.
+        BadSetting: If there is no such device.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        *,
+        loss: str | Callable[[Any, Any], Any] = "cross_entropy",
+        metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+        backend: str = "fast",
+        device: str = "cpu",
+        optimizer: MakeOptimizer | None = None,
+        example: Callable[[], NDArray[Any]],
+    ) -> None:
+        try:
+            import torch  # noqa: F401
+        except ImportError as error:
+            raise MissingData("training needs torch; install it with: pip install 'fedbalancer[torch]'") from error
+        if backend not in BACKENDS:
+            raise UnknownName("backend", backend, BACKENDS)
+        self._device = check_device(device)
+        self._backend = backend if device == "cpu" and optimizer is None else "plain"
+        self._optimizer = optimizer
+        self._example = example
+        self._loss_name, self.loss = loss, resolve_loss(loss)
+        self.metric = resolve_metric(metric)
+        self.flat = FlatModule(make, device)
+
+    @cached_property
+    def plan(self) -> FastPlan | None:
+        """How each layer runs, decided at first use by trying the example; None for the plain backend."""
+        if self._backend == "plain":
+            return None
+        from fedbalancer.training.fast.plan import make_plan
+
+        return make_plan(self.flat.module, make_batch(self._example(), slice(None)), self._loss_name)
+
+    @cached_property
+    def _steps(self) -> Steps:
+        if self.plan is None:
+            return PlainSteps(self.flat, self.loss, self._optimizer)
+        from fedbalancer.training.fast.steps import FastSteps
+
+        return FastSteps(self.flat, self.loss, self.plan)
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of the parameters, then of the floating-point buffers."""
+        return self.flat.layout
+
+    def initial_weights(self, seed: int) -> Weights:
+        """Return the weights of a new module under this seed."""
+        return self.flat.initial(integer_seed(seed, "initial weights"))
+
+    @contextmanager
+    def training(self, weights: Weights, samples: Samples, work: ClientWork) -> Iterator[TorchTraining]:
+        """Open a training that runs step by step.
+
+        A step is w <- w - lr * clip(grad f(w) + mu * (w - w_global)), where f is the mean loss of the batch. The
+        recorded losses come from the forward passes of the training: for each sample the first, just before its step.
+
+        Args:
+            weights: The global model.
+            samples: The client's samples.
+            work: The client's work.
+        """
+        with self._seed_generator(integer_seed(work.seed, "torch", 0, work.client)):
+            self._steps.begin(weights, work)
+            yield TorchTraining(self._steps, self._batch, samples, work)
+
+    def train(self, weights: Weights, samples: Samples, work: ClientWork) -> TrainResult:
+        """Run all `work.batches` steps of a training.
+
+        Args:
+            weights: The global model.
+            samples: The client's samples.
+            work: The client's work.
+
+        Raises:
+            TrainingDiverged: If a loss or the update is not finite.
+        """
+        with self.training(weights, samples, work) as training:
+            for rows in epochs(work):
+                training.epoch(rows)
+            return training.result()
+
+    def losses(self, weights: Weights, samples: Samples, client: str) -> FloatArray:
+        """Return the loss of every sample, in evaluation mode.
+
+        Args:
+            weights: The model.
+            samples: The client's samples.
+            client: The client's id, for error messages.
+        """
+        self._steps.load(weights)
+        batches = [self._forward(samples, start)[2] for start in range(0, len(samples[1]), FORWARD_BATCH)]
+        losses = _to_array(batches)
+        check_finite(client, np.arange(len(losses)), losses)
+        return losses
+
+    def evaluate(self, weights: Weights, samples: Samples) -> Evaluation:
+        """Return accuracy and mean loss; the accuracy is NaN if the labels are not classes."""
+        return combine_pieces(self.evaluate_pieces(weights, samples, range(count_pieces(samples))))
+
+    def evaluate_pieces(self, weights: Weights, samples: Samples, pieces: Sequence[int]) -> list[Piece]:
+        """Evaluate some pieces; a piece does not depend on the others or on the process."""
+        self._steps.load(weights)
+        return [self._piece(samples, number * FORWARD_BATCH) for number in pieces]
+
+    def time_batches(self, samples: Samples, batch_size: int, count: int) -> list[float]:
+        """Measure the seconds of `count` training batches, after one to warm up."""
+        weights, rows = self.flat.read(), np.arange(len(samples[1]))
+        work = ClientWork("timing", rows, count + 1, batch_size, 1e-6, 0.0, None, 0)
+        seconds = []
+        with self.training(weights, samples, work) as training:
+            for number in range(count + 1):
+                begin_s = time.monotonic()
+                training.step(np.arange(number * batch_size, (number + 1) * batch_size) % len(rows))
+                seconds.append(max(time.monotonic() - begin_s, 1e-6))
+        self._steps.load(weights)
+        return seconds[1:]
+
+    def _piece(self, samples: Samples, start: int) -> Piece:
+        outputs, labels, losses = self._forward(samples, start)
+        right, counted = self.metric(outputs, labels)
+        return float(losses.double().sum()), right, counted, len(labels)
+
+    def _forward(self, samples: Samples, start: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return outputs, labels and per-sample losses of the piece that begins at `start`, on the CPU."""
+        import torch
+
+        features, labels = (self._batch(part, slice(start, start + FORWARD_BATCH)) for part in samples)
+        with torch.no_grad():
+            outputs = self._steps.apply(features)
+            losses = self.loss(outputs, labels)
+        return outputs.cpu(), labels.cpu(), losses.cpu()
+
+    def _batch(self, array: NDArray[Any], rows: IndexArray | slice) -> torch.Tensor:
+        tensor = make_batch(array, rows)
+        return tensor if self._device == "cpu" else tensor.to(self._device)
+
+    @contextmanager
+    def _seed_generator(self, seed: int) -> Iterator[None]:
+        """A context in which torch's own generator, which dropout uses, starts from a seed."""
+        import torch
+
+        generator = torch.default_generator
+        before = generator.get_state()
+        (generator.manual_seed if self._device == "cpu" else torch.manual_seed)(seed)
+        try:
+            yield
+        finally:
+            generator.set_state(before)
+
+
+class TorchTraining(RecordedTraining):
+    """A training in progress.
+
+    Args:
+        steps: Trains batches.
+        batch: Makes a tensor of some rows.
+        samples: The client's samples.
+        work: The client's work.
+    """
+
+    def __init__(self, steps: Steps, batch: Callable[..., torch.Tensor], samples: Samples, work: ClientWork) -> None:
+        super().__init__(len(samples[1]), work, steps.update, steps.finish)
+        self._steps, self._batch, self._samples = steps, batch, samples
+
+    def step(self, rows: IndexArray) -> None:
+        """Train one batch of these samples."""
+        losses = self._steps.step(*(self._batch(part, rows) for part in self._samples))
+        self.record(rows, lambda: _to_array([losses]))
+
+    def epoch(self, rows: IndexArray) -> None:
+        """Train these samples batch by batch, which is faster than separate calls of `step`."""
+        import torch
+
+        split = (torch.split(self._batch(part, rows), self._work.batch_size) for part in self._samples)
+        losses = [self._steps.step(*batch) for batch in zip(*split, strict=True)]
+        self.record(rows, lambda: _to_array(losses))
+
+
+def count_pieces(samples: Samples) -> int:
+    """Return the number of pieces of an evaluation of these samples."""
+    return -(-len(samples[1]) // FORWARD_BATCH)
+
+
+def combine_pieces(pieces: Sequence[Piece]) -> Evaluation:
+    """Combine all pieces of an evaluation, in their order."""
+    loss, right, counted, samples = (total(column) for column in zip(*pieces, strict=True))
+    return Evaluation(right / counted if counted else math.nan, loss / samples, int(samples))
+
+
+def _to_array(losses: list[torch.Tensor]) -> FloatArray:
+    import torch
+
+    values: FloatArray = torch.cat(losses).cpu().numpy().astype(np.float64)
+    return values
+
+
+def check_device(name: str) -> str:
+    """Check that torch has this device here.
+
+    Args:
+        name: `cpu`, `cuda`, `cuda:1` or `mps`.
+
+    Returns:
+        The name.
+
+    Raises:
+        BadSetting: If there is no such device.
+
+    >>> check_device("cpu")
+    'cpu'
+    """
+    present = ["cpu"] if name == "cpu" else _list_devices()  # searching takes a while
+    if name not in present:
+        raise BadSetting(f"device is {name!r}, but torch has only {', '.join(present)} here")
+    return name
+
+
+def _list_devices() -> list[str]:
+    import torch
+
+    cards = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    metal = ["mps"] if torch.backends.mps.is_available() else []
+    return ["cpu", *(["cuda"] if cards else []), *cards, *metal]
 
 
 class TorchTrainer:
-    """A `Trainer` of any task whose model is a `torch.nn.Module`: pure functions of their arguments."""
+    """The `Trainer` of any task whose model is a `torch.nn.Module`; its methods are pure functions.
+
+    Args:
+        task: The task.
+        backend: `fast` or `plain`.
+        device: `cpu`, `cuda`, `cuda:1` or `mps`.
+
+    Raises:
+        BadData: If model, loss and data do not fit together.
+    """
 
     def __init__(self, task: BaseTask, backend: str = "fast", device: str = "cpu") -> None:
         self._task = task
         self.model = TorchModel(
             task.model, loss=task.loss, metric=task.metric, backend=backend, device=device,
-            example=lambda: self._shelf[next(iter(task.clients))][0][: task.batch_size],
+            example=lambda: self._samples[next(iter(task.clients))][0][: task.batch_size],
         )  # fmt: skip
-        on_cpu = self.model.flat.module if device == "cpu" else build(task.model)
-        self._classes = check_model(task, on_cpu, self.model.loss, self.model.hits)
-        self._shelf = Shelf(self._client)
-        self._test = stored(task.test)
+        on_cpu = self.model.flat.module if device == "cpu" else build_module(task.model)
+        self._classes = check_model(task, on_cpu, self.model.loss, self.model.metric)
+        self._samples = SampleCache(self._load)
+        self._test = prepare_samples(task.test)
 
     @property
     def plan(self) -> FastPlan | None:
-        """How the layers run."""
+        """How each layer runs; None for the plain backend."""
         return self.model.plan
 
     @property
@@ -43,38 +327,38 @@ class TorchTrainer:
         return self.model.layout
 
     def prepare(self) -> None:
-        """Do now what the first training would wait for: to try the layers."""
+        """Decide how the layers run now instead of at the first training."""
         _ = self.plan
 
     def initial_weights(self, seed: int) -> Weights:
-        """What the model's factory makes under this seed."""
+        """Return the weights of a new module under this seed."""
         return self.model.initial_weights(seed)
 
     def train(self, weights: Weights, work: ClientWork) -> TrainResult:
-        """`work.batches` steps of SGD from `weights`."""
-        return self.model.train(weights, self._shelf[work.client], work)
+        """Run `work.batches` steps of SGD from `weights`."""
+        return self.model.train(weights, self._samples[work.client], work)
 
     def losses(self, weights: Weights, client: str) -> FloatArray:
-        """Loss of every sample of the client, in evaluation mode."""
-        return self.model.losses(weights, self._shelf[client], client)
+        """Return the loss of every sample of the client, in evaluation mode."""
+        return self.model.losses(weights, self._samples[client], client)
 
     def evaluate(self, weights: Weights) -> Evaluation:
-        """Accuracy and mean loss on the test data. The accuracy of a task without classes is not a number."""
+        """Return accuracy and mean loss on the test data; the accuracy is NaN if the labels are not classes."""
         return self.model.evaluate(weights, self._test)
 
     def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
-        """Accuracy and mean loss on the client's own samples."""
-        return self.model.evaluate(weights, self._shelf[client])
+        """Return accuracy and mean loss on the client's own samples."""
+        return self.model.evaluate(weights, self._samples[client])
 
     def evaluation_pieces(self) -> int:
-        """In how many pieces the test data can be evaluated."""
-        return pieces_of(self._test)
+        """Return the number of pieces of an evaluation on the test data."""
+        return count_pieces(self._test)
 
     def evaluate_pieces(self, weights: Weights, pieces: Sequence[int]) -> list[Piece]:
-        """The given pieces of an evaluation, each the same whoever evaluates it and with whatever others."""
+        """Evaluate some pieces; a piece does not depend on the others or on the process."""
         return self.model.evaluate_pieces(weights, self._test, pieces)
 
-    combine = staticmethod(combined)
+    combine = staticmethod(combine_pieces)
 
-    def _client(self, client: str) -> Samples:
+    def _load(self, client: str) -> Samples:
         return check_client(self._task.clients[client], client, self._test, self._classes)

@@ -1,4 +1,4 @@
-"""Sketched updates: few bits a value, unbiased."""
+"""Compressors that send a few bits per value."""
 
 from __future__ import annotations
 
@@ -6,10 +6,70 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.linalg import hadamard
 
-from fedbalancer.client.compress import Quantised
+from fedbalancer.client.compress import Quantised, SignSGD
+from fedbalancer.client.compress.quantised import BLOCK, rotate, rotate_back
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, Layout, Weights
+from fedbalancer.methods.table import method
+from fedbalancer.server.aggregate import MajorityVote
+
+
+def rotated(values: Weights, seed: int = 0) -> Weights:
+    return rotate(values, stream(seed, "test"))
+
+
+def matrix(size: int, seed: int = 0) -> Weights:
+    return np.array([rotated(row, seed) for row in np.eye(size, dtype=np.float32)])
+
+
+@given(st.integers(0, 300), st.integers(0, 1000))
+def test_lengths_and_values_come_back(size: int, seed: int) -> None:
+    values = stream(seed, "values").normal(size=size).astype(np.float32)
+    there = rotated(values, seed)
+    assert there.shape == values.shape
+    assert np.linalg.norm(there) == pytest.approx(np.linalg.norm(values), rel=1e-5)
+    assert rotate_back(there, stream(seed, "test")) == pytest.approx(values, abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 13, 21])
+def test_it_is_an_orthogonal_matrix(size: int) -> None:
+    found = matrix(size)
+    assert found @ found.T == pytest.approx(np.eye(size), abs=1e-6)
+
+
+def test_a_power_of_two_is_signs_and_one_hadamard_matrix() -> None:
+    found = matrix(16, seed=3)
+    signs = np.sign(found[:, 0])
+    assert found == pytest.approx(signs[:, None] * hadamard(16) / 4)
+    assert {-1.0, 1.0} == set(signs.tolist())
+
+
+def test_a_spike_spreads_over_a_whole_block() -> None:
+    values = np.zeros(3 * BLOCK, dtype=np.float32)
+    values[5] = 1
+    there = np.abs(rotated(values))
+    assert sorted(set(there.tolist())) == [0, 1 / 64]
+    assert np.count_nonzero(there) == BLOCK == 64**2
+
+
+@pytest.mark.parametrize("size", [BLOCK + 1, 2 * BLOCK - 1, 3000])
+def test_no_value_of_a_vector_of_any_length_is_left_out(size: int) -> None:
+    for place in (0, size // 2, size - 1):
+        values = np.zeros(size, dtype=np.float32)
+        values[place] = 1
+        assert np.abs(rotated(values)).max() < 0.1
+
+
+def test_every_seed_is_another_rotation_and_nothing_given_is_changed() -> None:
+    values = np.ones(100, dtype=np.float32)
+    assert not np.array_equal(rotated(values, 0), rotated(values, 1))
+    assert values.tolist() == [1] * 100
+
 
 RNG = np.random.default_rng(0)
 UPDATE = RNG.normal(size=48).astype(np.float32)
@@ -114,7 +174,37 @@ def test_the_smallest_differences_do_no_harm(rotate: bool) -> None:
 
 @pytest.mark.parametrize("bits", [0, 9, 1.5])
 def test_bits_that_are_none_are_refused(bits: int) -> None:
-    with pytest.raises(BadSetting, match=r"Quantised: bits is .* from 1 to 8"):
+    with pytest.raises(BadSetting, match=r"Quantised: bits = .* >= 1 and <= 8"):
         Quantised(bits)
-    with pytest.raises(BadSetting, match="Quantised: share is 0"):
+    with pytest.raises(BadSetting, match="Quantised: share = 0"):
         Quantised(share=0)
+
+
+LAYOUT_SIGN_SGD = Layout((("w", (5, 7)), ("b", (4,))))
+
+
+def arrived(update: Weights, seed: int = 0) -> Weights:
+    policy = SignSGD()
+    return policy.decode(policy.encode(update, LAYOUT_SIGN_SGD, seed, None)[0], LAYOUT_SIGN_SGD, seed)
+
+
+def test_one_bit_a_parameter_gives_the_signs() -> None:
+    update = np.random.default_rng(0).normal(size=39).astype(np.float32)
+    update[:3] = [1e-45, -1e-45, -3e38]
+    assert SignSGD().encoded_bytes(LAYOUT_SIGN_SGD) == 5 == -(-39 // 8)
+    assert arrived(update).tolist() == np.sign(update).tolist()
+
+
+def test_zeros_vote_at_random_and_not_for_one_side() -> None:
+    update = np.array([0.0, -0.0, 2.0] * 13, dtype=np.float32)
+    found = np.array([arrived(update, seed) for seed in range(1000)])
+    assert set(found.ravel().tolist()) == {-1, 1}
+    zeros = found[:, update == 0]
+    assert np.abs(zeros.mean(axis=0)).max() < 4.5 / math.sqrt(1000)
+    assert (found[:, update > 0] == 1).all()
+
+
+def test_votes_are_refused_by_what_would_take_them_for_changes() -> None:
+    assert method("fedavg+1t", compress=SignSGD(), aggregate=MajorityVote()).compress == SignSGD()
+    with pytest.raises(BadSetting, match=r"SignSGD sends votes.*not WeightedMean"):
+        method("fedavg+1t", compress=SignSGD())

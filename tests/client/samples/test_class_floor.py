@@ -71,7 +71,7 @@ def test_labels_that_are_no_classes_are_refused() -> None:
     for labels in (np.zeros((4, 2), dtype=np.int64), np.zeros(4)):
         with pytest.raises(BadSetting, match="labels that are one class a sample"):
             ClassFloor().of_labels(labels)
-    with pytest.raises(ValueError, match="share from 0 to 1"):
+    with pytest.raises(BadSetting, match=r"floor = .* must be a number >= 0 and <= 1"):
         ClassFloor(floor=1.5)
 
 
@@ -90,7 +90,7 @@ def test_a_simulated_client_selects_by_its_own_labels() -> None:
     task = load_task("synthetic", users=6)
     world = build(RunSpec(task="synthetic", method="fedbalancer+classfloor", users=6), task)
     client = world.engine.ledger.clients[0]
-    made = world.engine._client(make_order(), client, 0)
+    made = world.engine._client_round(make_order(), client, 0)
     assert np.array_equal(made.policies.samples.labels, task.clients[client][1])  # type: ignore[attr-defined]
 
 
@@ -98,7 +98,7 @@ def test_the_modifier_takes_the_place_of_algorithm_1_and_of_every_sample() -> No
     assert method("canter+classfloor").samples == ClassFloor(0.75)
     assert method("fedavg+1t+classfloor").samples == ClassFloor(1.0)
     assert method("canter+classfloor").server == method("canter").server
-    with pytest.raises(BadSetting, match="HighestLoss selects by a rule of its own"):
+    with pytest.raises(BadSetting, match="HighestLoss selects samples by another rule"):
         method("sampleselection+classfloor")
-    with pytest.raises(BadSetting, match="Trimmed selects by a rule of its own"):
+    with pytest.raises(BadSetting, match="Trimmed selects samples by another rule"):
         method("canter+trimmed+classfloor")

@@ -13,7 +13,7 @@ from faketask import FOLDER, ONE, TWO, write
 from loopback import Site, serving
 
 from fedbalancer.core.errors import BadData, MissingData, RunFolderError
-from fedbalancer.core.lock import FolderLock
+from fedbalancer.core.files import FolderLock
 from fedbalancer.data.catalogue.download import Unreachable, download_data
 
 TASK = "faketask:load"

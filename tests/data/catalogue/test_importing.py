@@ -11,7 +11,7 @@ import pytest
 from faketask import FOLDER, ONE, TWO, write
 
 from fedbalancer.core.errors import BadData, BadSetting, RunFolderError
-from fedbalancer.core.lock import FolderLock
+from fedbalancer.core.files import FolderLock
 from fedbalancer.data.catalogue import importing
 from fedbalancer.data.catalogue.catalog import Facts, load_facts, measure_files
 from fedbalancer.data.catalogue.importing import copy_path, hard_link_path, import_data, link_path

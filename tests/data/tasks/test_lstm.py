@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedbalancer.data.tasks.layers import make_one_bias_lstm, make_text_model
-from fedbalancer.training.flat import FlatModule
+from fedbalancer.training.tensors import FlatModule
 
 
 def test_the_constant_bias_works_like_tensorflows_forget_bias() -> None:

@@ -18,7 +18,7 @@ from fedbalancer.core.types import ClientWork
 from fedbalancer.data import load_task
 from fedbalancer.data.readers.reddit import cut_sequences
 from fedbalancer.data.tasks import reddit
-from fedbalancer.training.losses import masked_loss
+from fedbalancer.training.tensors import masked_loss
 from fedbalancer.training.trainer import TorchTrainer
 
 IRC = reddit.SOURCES[1].files[0]

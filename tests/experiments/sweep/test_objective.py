@@ -1,11 +1,17 @@
-"""What a trial is worth: the time until a target is held, or the accuracy at the budget."""
+"""What a trial is worth: the time until a target is held_accuracies, or the accuracy at the budget."""
 
 from __future__ import annotations
 
 import polars as pl
 import pytest
 
-from fedbalancer.experiments.sweep.objective import Reference, accuracy_at_budget, held, reference, time_ratio
+from fedbalancer.experiments.sweep.objective import (
+    Reference,
+    accuracy_at_budget,
+    held_accuracies,
+    reference,
+    time_ratio,
+)
 from fedbalancer.reporting import RunCurve
 
 
@@ -17,7 +23,7 @@ def evals(*accuracies: float, step_s: float = 10.0) -> RunCurve:
 
 
 def test_only_the_grid_within_the_budget_counts_and_one_touch_does_not() -> None:
-    found = held(evals(0.0, 0.9, 0.0, 0.6, 0.6, 0.6, 0.9), 50.0)
+    found = held_accuracies(evals(0.0, 0.9, 0.0, 0.6, 0.6, 0.6, 0.9), 50.0)
     assert [at_s for at_s, _ in found] == [20.0, 30.0, 40.0, 50.0]
     assert [level for _, level in found] == pytest.approx([0.3, 0.5, 0.4, 0.6])
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedbalancer.server.clients.draws import MANY, few_in_proportion, in_proportion, smallest
+from fedbalancer.server.clients.draws import MANY, draw_few_weighted, draw_weighted, pick_smallest
 
 few_values = st.lists(st.sampled_from([0.0, 1.0, 2.0, np.inf]) | st.floats(0, 10), max_size=40)
 
@@ -19,7 +19,7 @@ few_values = st.lists(st.sampled_from([0.0, 1.0, 2.0, np.inf]) | st.floats(0, 10
 @given(few_values, st.integers(0, 45), st.integers(0, 9))
 def test_no_key_left_out_is_smaller_than_one_taken(keys: list[float], count: int, seed: int) -> None:
     values = np.array(keys)
-    taken = smallest(values, count, np.random.default_rng(seed))
+    taken = pick_smallest(values, count, np.random.default_rng(seed))
     assert len(taken) == len(set(taken.tolist())) == min(count, len(keys))
     left = np.delete(values, taken)
     if len(left) and len(taken):
@@ -30,13 +30,13 @@ def test_equal_keys_are_taken_at_random() -> None:
     keys, rng = np.array([1.0, 1.0, 0.0, 1.0, 2.0, 1.0]), np.random.default_rng(0)
     seen = np.zeros(6)
     for _ in range(2000):
-        seen[smallest(keys, 2, rng)] += 1
+        seen[pick_smallest(keys, 2, rng)] += 1
     assert seen[2] == 2000
     assert seen[4] == 0
     assert stats.chisquare(seen[[0, 1, 3, 5]]).pvalue > 0.001
 
 
-both_ways = pytest.mark.parametrize("draw", [in_proportion, few_in_proportion])
+both_ways = pytest.mark.parametrize("draw", [draw_weighted, draw_few_weighted])
 
 
 @both_ways
@@ -68,7 +68,7 @@ def test_a_few_of_many_are_all_different_however_uneven_the_weights(
     weights: list[float], count: int, seed: int
 ) -> None:
     count = min(count, len(weights))
-    taken = few_in_proportion(np.array(weights), count, np.random.default_rng(seed)).tolist()
+    taken = draw_few_weighted(np.array(weights), count, np.random.default_rng(seed)).tolist()
     assert len(taken) == len(set(taken)) == count
     assert set(taken) <= set(range(len(weights)))
     assert sum(weights[row] > 0 for row in taken) == min(count, sum(weight > 0 for weight in weights))
@@ -76,7 +76,7 @@ def test_a_few_of_many_are_all_different_however_uneven_the_weights(
 
 def test_many_are_drawn_in_proportion_too() -> None:
     weights, rng = np.resize([1.0, 2.0, 5.0, 0.0], MANY), np.random.default_rng(0)
-    taken = np.concatenate([in_proportion(weights, 100, rng) for _ in range(30)])
+    taken = np.concatenate([draw_weighted(weights, 100, rng) for _ in range(30)])
     seen = np.bincount(taken % 4, minlength=4)
     assert seen[3] == 0
     assert stats.chisquare(seen[:3], 3000 * np.array([1, 2, 5]) / 8).pvalue > 0.001

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import fedbalancer as fb
 from fedbalancer.core.contracts import ClientSelector
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import IndexArray, Ledger, ServerState, Setup
 from fedbalancer.server.clients import GroupFloor, Uniform
 from fedbalancer.server.clients.group_floor import speed_groups
@@ -82,7 +83,7 @@ def test_a_group_that_is_away_leaves_its_places_to_others() -> None:
 
 @pytest.mark.parametrize("wrong", [{"floor": -0.1}, {"floor": 1.5}, {"floor": np.nan}, {"groups": 0}])
 def test_nonsense_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(BadSetting, match="must be"):
         GroupFloor(Uniform(), **wrong)  # type: ignore[arg-type]
 
 

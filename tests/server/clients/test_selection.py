@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.types import IndexArray
-from fedbalancer.server.clients.selection import exploited, next_exploration, over_cutoff
+from fedbalancer.server.clients.selection import exploit_count, next_exploration, select_over_cutoff
 
 scores = st.floats(0, 10) | st.sampled_from([0.0, 1.0, 2.0])
 
@@ -25,7 +25,7 @@ def test_the_clients_over_the_cut_off_are_those_of_a_full_sort(data: st.DataObje
         looked.append(positions)
         return factors[positions]
 
-    rows, found = over_cutoff(base, penalty, count, cutoff)
+    rows, found = select_over_cutoff(base, penalty, count, cutoff)
     full = base * factors
     limit = cutoff * sorted(full, reverse=True)[min(count, len(full) - 1)]
     assert rows.tolist() == np.flatnonzero(full >= limit).tolist()
@@ -42,7 +42,7 @@ def test_looks_at_the_durations_of_few() -> None:
         asked += len(positions)
         return factors[positions]
 
-    over_cutoff(base, penalty, 100, 0.95)
+    select_over_cutoff(base, penalty, 100, 0.95)
     assert asked < 20_000
 
 
@@ -50,7 +50,7 @@ def test_looks_at_the_durations_of_few() -> None:
 def test_exploitation_takes_its_share_and_what_exploration_lacks(
     count: int, exploration: float, known: int, unknown: int
 ) -> None:
-    found = exploited(count, exploration, known, unknown)
+    found = exploit_count(count, exploration, known, unknown)
     assert 0 <= found <= known
     share = int(count * (1 - exploration) + 1e-9)
     if known >= count and unknown >= count:
@@ -61,7 +61,7 @@ def test_exploitation_takes_its_share_and_what_exploration_lacks(
 
 @pytest.mark.parametrize(("exploration", "wanted"), [(0.9, 1), (0.8, 2), (0.7, 3), (0.2, 8)])
 def test_a_round_share_is_not_lost_to_rounding(exploration: float, wanted: int) -> None:
-    assert exploited(10, exploration, known=99, unknown=99) == wanted
+    assert exploit_count(10, exploration, known=99, unknown=99) == wanted
 
 
 def test_exploration_shrinks_to_its_least_and_ends_when_all_are_known() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.types import IndexArray, Ledger, ServerState, Setup
-from fedbalancer.server.deadline import PeakDeadline, interpolated, peak_deadline
+from fedbalancer.server.deadline import PeakDeadline, interpolate, peak_deadline
 from fedbalancer.server.deadline.peak import PeakState
 from fedbalancer.server.pace import PaceState
 
@@ -117,7 +117,7 @@ class TestBounds:
         assert PeakDeadline().plan(setup, state, np.array([2])) == (460.0, 1)
 
     def test_interpolation_is_the_papers_line_35(self) -> None:
-        assert interpolated(20.0, 60.0, 0.25) == 30.0
+        assert interpolate(20.0, 60.0, 0.25) == 30.0
 
 
 class TestCounts:

@@ -10,7 +10,6 @@ from builders import make_setup, make_state
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.methods.table import load_policy
 from fedbalancer.server.deadline import WaitForShare
 
 
@@ -33,12 +32,3 @@ def test_wait_for_all_waits_for_all(cohort: int) -> None:
 @given(st.integers(1, 1000), st.integers(1, 100))
 def test_is_the_exact_whole_part_and_at_least_one(cohort: int, percent: int) -> None:
     assert quorum(percent / 100, cohort) == max(percent * cohort // 100, 1)
-
-
-def test_the_old_name_works_for_one_version_and_says_so() -> None:
-    import fedbalancer.server.deadline
-
-    with pytest.warns(FutureWarning, match="WaitForShare"):
-        assert fedbalancer.server.deadline.Quorum is WaitForShare
-    with pytest.warns(FutureWarning, match="WaitForShare"):
-        assert load_policy("deadline", "fedbalancer.server.deadline:Quorum") == WaitForShare()

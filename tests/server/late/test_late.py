@@ -16,7 +16,7 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ClientReport, RoundResult
 from fedbalancer.methods.table import method
 from fedbalancer.server.late import Buffered, Joins, Lost, staleness_weight
-from fedbalancer.server.late.under_way import UnderWay
+from fedbalancer.server.late.under_way import PendingClients
 from fedbalancer.server.server import Server
 from fedbalancer.testing import check_policy
 
@@ -85,20 +85,20 @@ def test_policies_that_steer_a_round_see_what_was_sent_for_it() -> None:
 class TestBuffered:
     @pytest.mark.parametrize(("clients", "buffer"), [(1, 1), (2, 1), (5, 3), (10, 5), (20, 10), (100, 10)])
     def test_the_buffer_is_the_papers_ten_and_at_most_half(self, clients: int, buffer: int) -> None:
-        setup, state = make_setup(clients_per_round=clients), make_state(late=UnderWay())
+        setup, state = make_setup(clients_per_round=clients), make_state(late=PendingClients())
         assert Buffered().quorum(setup, state, 99) == buffer
         assert Buffered(7).quorum(setup, state, 99) == 7
 
     def test_it_waits_for_no_more_than_are_at_work(self) -> None:
-        state = make_state(late=UnderWay(("c0", "c1")))
+        state = make_state(late=PendingClients(("c0", "c1")))
         assert Buffered(7).quorum(make_setup(), state, 3) == 5
-        assert Buffered().quorum(make_setup(), make_state(late=UnderWay()), 0) == 0
+        assert Buffered().quorum(make_setup(), make_state(late=PendingClients()), 0) == 0
 
     @given(st.integers(1, 6), st.integers(0, 6))
     def test_as_many_start_as_there_is_room_for(self, most: int, busy: int) -> None:
         ledger = make_ledger([20] * 12)
         server = Server(method("fedbuff").server, make_setup(ledger, clients_per_round=most))
-        state = replace(server.init(np.zeros(2, dtype=np.float32)), late=UnderWay(ledger.clients[:busy]))
+        state = replace(server.init(np.zeros(2, dtype=np.float32)), late=PendingClients(ledger.clients[:busy]))
         plan = server.plan(state, np.arange(busy, 12))
         assert len(plan.cohort) == max(most - busy, 0)
         assert plan.late == "counts"
@@ -106,7 +106,7 @@ class TestBuffered:
 
     def test_it_remembers_who_is_under_way(self) -> None:
         result = replace(make_result([make_report("c0")]), under_way=("c3", "c4"))
-        assert Buffered().observe(make_setup(), make_state(), result) == UnderWay(("c3", "c4"))
+        assert Buffered().observe(make_setup(), make_state(), result) == PendingClients(("c3", "c4"))
 
 
 @pytest.mark.parametrize("late", ["Buffered(buffer=0)", "Joins(power=-1)", "Joins(power=inf)"])
@@ -117,5 +117,5 @@ def test_numbers_that_make_no_sense_are_refused_with_the_policy_and_what_would_b
 
 @pytest.mark.parametrize("name", ["fedbuff+late", "refl+late", "fedavg+1t+late+late"])
 def test_what_counts_late_reports_anyway_is_told_so(name: str) -> None:
-    with pytest.raises(BadSetting, match="counts late reports anyway"):
+    with pytest.raises(BadSetting, match="already counts late reports"):
         method(name)

@@ -27,7 +27,7 @@ def after(control: ProgressControl, *rounds: list[float]) -> ProgressState:
     return pace
 
 
-def told(losses: dict[str, float], clock_s: float, pace: ProgressState) -> ProgressState:
+def report_losses(losses: dict[str, float], clock_s: float, pace: ProgressState) -> ProgressState:
     """The state after a round that ends at this clock, with these mean losses."""
     reports = [make_report(client, loss_sum=10 * loss, loss_count=10.0) for client, loss in losses.items()]
     state = make_state(make_ledger(), clock_s=clock_s - 70, pace=pace)
@@ -37,17 +37,17 @@ def told(losses: dict[str, float], clock_s: float, pace: ProgressState) -> Progr
 def test_a_loss_that_falls_like_a_power_of_time_has_the_same_pace_early_and_late() -> None:
     pace = ProgressState()
     for clock_s in (100.0, 200.0, 1000.0, 50_000.0):
-        pace = told({"c0": 3 * clock_s**-0.5}, clock_s, pace)
+        pace = report_losses({"c0": 3 * clock_s**-0.5}, clock_s, pace)
     assert pace.utility == pytest.approx(0.5)
-    assert np.append(pace.before, pace.paces) == pytest.approx([0.5] * 3)
+    assert np.append(pace.previous_paces, pace.paces) == pytest.approx([0.5] * 3)
 
 
 def test_only_a_client_that_comes_again_tells_and_each_by_itself() -> None:
-    pace = told({"c0": 1.0, "c3": 4.0}, 100.0, ProgressState())
+    pace = report_losses({"c0": 1.0, "c3": 4.0}, 100.0, ProgressState())
     assert pace.utility is None
-    pace = told({"c1": 9.0}, 150.0, pace)
+    pace = report_losses({"c1": 9.0}, 150.0, pace)
     assert pace.utility is None
-    pace = told({"c1": 9.0, "c3": 2.0}, 200.0, pace)
+    pace = report_losses({"c1": 9.0, "c3": 2.0}, 200.0, pace)
     assert pace.paces == pytest.approx([0.0, 1.0])
     assert np.isnan(pace.losses[[2, 4, 5]]).all()
 
@@ -83,10 +83,10 @@ def test_ratios_stay_within_their_range_whatever_is_told(rounds: list[list[float
 
 
 def test_clients_that_join_are_at_the_end() -> None:
-    pace = told({"c0": 1.0}, 100.0, ProgressState())
+    pace = report_losses({"c0": 1.0}, 100.0, ProgressState())
     state = make_state(make_ledger((100,) * 8), clock_s=200.0, pace=pace)
     pace = ProgressControl().observe(make_setup(), state, make_result([make_report("c7")]))
-    assert len(pace.losses) == len(pace.told_s) == 8
+    assert len(pace.losses) == len(pace.reported_s) == 8
     assert pace.losses[0] == 1.0
 
 
@@ -105,5 +105,11 @@ def test_it_moves_within_ten_rounds() -> None:
     def note(row: dict[str, Any]) -> None:
         ratios.append(row["loss_threshold_ratio"])
 
-    fb.run("synthetic", method="canter[pace=ProgressControl,utility_samples=all]", rounds=12, users=30, on_round=note)
+    fb.run(
+        "synthetic",
+        method="canter[pace=ProgressControl,summary.utility_samples=all]",
+        rounds=12,
+        users=30,
+        on_round=note,
+    )
     assert len(set(ratios[:10])) > 1

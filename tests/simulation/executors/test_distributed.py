@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.batches import epochs
+from fedbalancer.client.work import epochs
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.types import ClientWork
 from fedbalancer.simulation.executors.distributed import Chunk, cut_chunks, make_portable, training_cost

@@ -17,7 +17,7 @@ from plain_trainer import Plain
 from simulation.executors.harness import Killer, alive, check_all_end, check_equal, wait_until
 from simulation.executors.trainers import MANY, Large, work, works
 
-from fedbalancer.core import watchdog
+from fedbalancer.core import processes
 from fedbalancer.core.errors import BadData, FedBalancerError, TrainingDiverged
 from fedbalancer.simulation.executors import InlineExecutor, PoolExecutor, shared_memory
 
@@ -84,7 +84,7 @@ def test_a_worker_killed_in_mid_round_is_replaced_and_its_work_done_again(
 def test_a_worker_that_was_stopped_for_good_is_replaced(
     pool_of_two: PoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "STOPPED_LOOKS", 2)
+    monkeypatch.setattr(processes, "STOPPED_LOOKS", 2)
     weights = pool_of_two.initial_weights(0)
     everybody = [work("victim", batches=9), *works(6)]
     stopper = Killer(tmp_path, signal.SIGSTOP)

@@ -80,7 +80,7 @@ def test_a_cluster_of_unlike_processors_is_told_when_it_is_used(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ray_module.warn_of_different_nodes(session.ray)
-    monkeypatch.setattr(ray_module, "processor", lambda: f"processor {os.urandom(4).hex()}")
+    monkeypatch.setattr(ray_module, "describe_processor", lambda: f"processor {os.urandom(4).hex()}")
     with pytest.warns(UserWarning, match="processors of the Ray cluster differ.* one: processor .*; two: processor"):
         executor = RayExecutor(Plain, 1)
     executor.initial_weights(0)

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbalancer.training.fast import chain, conv, conv_norm, kernels, lstm, products, row, scores
+from fedbalancer.training.fast import chain, conv, dense, kernels, lstm, row
+from fedbalancer.training.fast import words as words_module
 
 _kept: list[Tensor] = []
 
@@ -84,36 +85,36 @@ def call_conv_norm(rng: random.Random) -> list[Tensor]:
     shape = conv.Shape(
         (rng.randrange(3), rng.randrange(3), rng.randrange(3), rng.randrange(3)), pool, True, rng.random() < 0.7
     )
-    block = conv_norm.ConvNormBlock(layer, norm, shape)
+    block = conv.ConvNormBlock(layer, norm, shape)
     try:
-        call = block.call(x.shape)
+        call = block.call_for(x.shape)
     except ValueError:
         return []
-    x = x.detach().requires_grad_(call.way != conv_norm.BY_COVARIANCE and rng.random() < 0.7)
+    x = x.detach().requires_grad_(call.way != conv.BY_COVARIANCE and rng.random() < 0.7)
     outputs = block(x)
     g = strided(rng, *outputs.shape)
     wanted = [tensor for tensor in (x, layer.weight, *norm.parameters()) if tensor.requires_grad]
     made = torch.autograd.grad(outputs, wanted, g)
     link = chain._NormedConvolution(block)
     with torch.no_grad():
-        again = [block(x), link.forward(x).clone(), link.backward(g, wanted=call.way != conv_norm.BY_COVARIANCE)]
+        again = [block(x), link.forward(x).clone(), link.backward(g, wanted=call.way != conv.BY_COVARIANCE)]
     return [outputs, *made, *(tensor for tensor in again if tensor is not None)]
 
 
 def call_words(rng: random.Random) -> list[Tensor]:
-    library: Any = scores.loaded()
+    library: Any = words_module.load_kernel()
     rows, words, width = rng.randint(1, 40), rng.randint(1, 300), library.words_lanes() * rng.randint(1, 5)
     w, b = anywhere(rng, words, width), rng.choice([None, anywhere(rng, words)])
-    kind = scores.CompiledScores(w, b, library)
+    kind = words_module.CompiledScores(w, b, library)
     losses = kind.losses(anywhere(rng, rows, width), torch.randint(words, (rows,)))
     kind.weigh(torch.rand(rows))
-    made = [losses, kind.of_inputs(), kind.products()]
+    made = [losses, kind.input_gradient(), kind.products()]
     kind.step(0.1)
     return [*made, w]
 
 
 def call_dense(rng: random.Random) -> list[Tensor]:
-    kind = products.CompiledProducts(products.loaded())
+    kind = dense.CompiledProducts(dense.load_kernel())
     rows, width, out = rng.randint(1, 34), rng.choice([1, 7, 64, rng.randint(1, 1100)]), rng.randint(1, 80)
     x, z, y, g = (anywhere(rng, rows, side) for side in (width, width, out, out))
     w, base, to = (anywhere(rng, out, width) for _ in range(3))
@@ -160,7 +161,7 @@ def call_row(rng: random.Random) -> list[Tensor]:
         layers += [nn.Linear(width, out, bias=rng.random() < 0.7), *([nn.ReLU()] if rng.random() < 0.7 else [])]
         width = out
     layers.append(nn.Linear(width, rng.randint(1, 12), bias=rng.random() < 0.7))
-    made = row.row_of(layers, torch.empty(3, channels, *sides))
+    made = row.make_row(layers, torch.empty(3, channels, *sides))
     assert made is not None
     losses: list[Tensor] = []
     for mu in (0.0, 0.5):
@@ -175,7 +176,7 @@ def call_row(rng: random.Random) -> list[Tensor]:
 def overrun() -> None:
     """One row more than there is memory for: past the wrappers, which refuse it."""
     y, x, w = torch.zeros(2, 5), torch.zeros(2, 9), torch.zeros(5, 9)
-    library: Any = products.loaded()
+    library: Any = dense.load_kernel()
     library.dense_dots(y.data_ptr(), x.data_ptr(), w.data_ptr(), 3, 9, 5, exact_scratch(10_000))
 
 
@@ -193,7 +194,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for name in ("conv", "dense", "lstm", "words", "row"):
         assert kernels.load(name) is not None, kernels.why_not(name)
-    for module in (conv, conv_norm, products, lstm, scores):
+    for module in (conv, dense, lstm, words_module):
         module.scratch = exact_scratch  # type: ignore[attr-defined]
     main(int(sys.argv[1]), int(sys.argv[2]))
     print("done", flush=True)

@@ -17,8 +17,8 @@ from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork, Weights
 from fedbalancer.paper.bench.workloads import bench_task
 from fedbalancer.training.fast import chain, kernels
-from fedbalancer.training.fast.chain import chain_of
-from fedbalancer.training.fast.plan import fast_module
+from fedbalancer.training.fast.chain import make_chain
+from fedbalancer.training.fast.plan import make_plan
 from fedbalancer.training.trainer import TorchTrainer
 
 needs_kernels = pytest.mark.skipif(kernels.load("conv") is None, reason="no C compiler: layers stay torch's own")
@@ -112,13 +112,13 @@ def frozen() -> nn.Module:
      lambda: nn.Sequential(nn.Linear(4, 2), nn.Dropout()), lambda: nn.Sequential(nn.Linear(4, 2), Reused())],
 )  # fmt: skip
 def test_anything_else_is_left_to_autograd(make: Callable[[], nn.Module]) -> None:
-    assert chain_of(make()) is None
+    assert make_chain(make()) is None
 
 
 def test_a_dense_layer_over_more_than_two_dimensions_is_left_to_autograd() -> None:
     net = nn.Sequential(nn.Linear(4, 2))
-    assert fast_module(net, torch.rand(5, 4)).chain is not None
-    assert fast_module(net, torch.rand(5, 3, 4)).chain is None
+    assert make_plan(net, torch.rand(5, 4)).chain is not None
+    assert make_plan(net, torch.rand(5, 3, 4)).chain is None
 
 
 @pytest.mark.parametrize("wrong", ["forward", "backward"])
@@ -126,10 +126,10 @@ def test_a_chain_that_computes_something_else_is_not_used(wrong: str, monkeypatc
     net, sample = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.rand(5, 4)
     for parameter in net.parameters():  # no hidden unit is silent
         parameter.data.abs_()
-    assert fast_module(net, sample).chain is not None
+    assert make_plan(net, sample).chain is not None
     right = getattr(chain._ReLU, wrong)
     monkeypatch.setattr(chain._ReLU, wrong, lambda *args, **options: 1.1 * right(*args, **options))
-    assert fast_module(net, sample).chain is None
+    assert make_plan(net, sample).chain is None
 
 
 @needs_kernels

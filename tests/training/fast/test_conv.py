@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="float32"):
         block(torch.randn(1, 2, 9, 9).double())
     with pytest.raises(ValueError, match="too large"):  # places in an image are kept in 32 bits
-        block.call(torch.Size((1, 2, 4000, 4000)))
+        block.call_for(torch.Size((1, 2, 4000, 4000)))
 
 
 @needs_kernel

@@ -13,10 +13,10 @@ from torch import nn  # noqa: E402
 from windows import clear  # noqa: E402
 
 from fedbalancer.training.fast import kernels  # noqa: E402
-from fedbalancer.training.fast.conv_norm import ConvNormBlock  # noqa: E402
+from fedbalancer.training.fast.conv import ConvNormBlock  # noqa: E402
 from fedbalancer.training.fast.layers import NORM_BLOCK  # noqa: E402
-from fedbalancer.training.fast.match import conv_blocks  # noqa: E402
-from fedbalancer.training.fast.plan import TORCH, fast_module  # noqa: E402
+from fedbalancer.training.fast.match import find_conv_blocks  # noqa: E402
+from fedbalancer.training.fast.plan import TORCH, make_plan  # noqa: E402
 
 pytestmark = pytest.mark.skipif(kernels.load("conv") is None, reason=f"no kernel: {kernels.why_not('conv')}")
 NEAR = 2e-5
@@ -33,7 +33,7 @@ def layers_of(channels: int, filters: int, window: int, padding: int, pool: Any,
 
 
 def block_of(layers: list[Any]) -> tuple[ConvNormBlock, Any]:
-    (match,) = conv_blocks(layers)
+    (match,) = find_conv_blocks(layers)
     assert match.norm
     return ConvNormBlock(layers[0], layers[1], match.shape), match.shape
 
@@ -99,11 +99,11 @@ def test_a_mean_far_from_zero_costs_no_digits() -> None:
     ],
 )  # fmt: skip
 def test_other_norms_are_left_alone(norm: Any) -> None:
-    assert conv_blocks([nn.Conv2d(3, 4, 3), norm, nn.MaxPool2d(2), nn.ReLU()]) == []
+    assert find_conv_blocks([nn.Conv2d(3, 4, 3), norm, nn.MaxPool2d(2), nn.ReLU()]) == []
 
 
 def hows(*layers: Any, side: int = 12, channels: int = 3) -> list[str]:
-    plan = fast_module(nn.Sequential(*layers, nn.Flatten()), torch.randn(3, channels, side, side))
+    plan = make_plan(nn.Sequential(*layers, nn.Flatten()), torch.randn(3, channels, side, side))
     return [layer.how for layer in plan.layers]
 
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 
 from torch import Tensor, nn  # noqa: E402
 
-from fedbalancer.training.fast import products  # noqa: E402
+from fedbalancer.training.fast import dense  # noqa: E402
 from fedbalancer.training.fast.dense import FusedDense  # noqa: E402
 
 
@@ -147,7 +147,7 @@ def test_exactly_the_same_in_double_precision(case: Case) -> None:
 @given(case=cases)
 def test_without_kernels_the_same_within_float_error(case: Case) -> None:
     expected, gradients = plain(case)
-    with patch.object(products, "loaded", return_value=None):
+    with patch.object(dense, "load_kernel", return_value=None):
         layer = FusedDense(case.layer())
         found = train(layer, case, case.inputs())
     close(found, gradients, scale=1.0)

@@ -86,7 +86,7 @@ def test_a_kernel_that_was_cut_off_is_made_again_before_it_is_loaded(tmp_path: P
 
 @needs_compiler
 def test_a_process_holds_to_what_the_first_one_decided(tmp_path: Path) -> None:
-    hold = "from fedbalancer.training.fast import kernels; kernels.hold_to({'conv': %r}); " + ASK
+    hold = "from fedbalancer.training.fast import kernels; kernels.follow({'conv': %r}); " + ASK
     assert ask(tmp_path, hold % "no licence") == "False no licence"
     assert not (tmp_path / "kernels").exists(), "what the others cannot have is not even tried"
     caught = f"from fedbalancer.core.errors import FedBalancerError\ntry:\n    {hold % None}\nexcept FedBalancerError as error:"  # noqa: E501

@@ -289,6 +289,6 @@ def test_it_says_what_it_cannot_replace() -> None:
         "GRU": nn.GRU(2, 3, batch_first=True),
     }
     for reason, layer in reasons.items():
-        assert reason in str(FastLSTM.suits(layer))
-    assert FastLSTM.suits(make(2, 3, 2)) is None
-    assert FastLSTM.suits(make(2, 3, 2, "constant")) is None
+        assert reason in str(FastLSTM.find_obstacle(layer))
+    assert FastLSTM.find_obstacle(make(2, 3, 2)) is None
+    assert FastLSTM.find_obstacle(make(2, 3, 2, "constant")) is None

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 from torch import nn  # noqa: E402
 
 from fedbalancer.training.fast.conv import Shape  # noqa: E402
-from fedbalancer.training.fast.match import Match, conv_blocks, plain  # noqa: E402
+from fedbalancer.training.fast.match import Match, find_conv_blocks, is_plain  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ from fedbalancer.training.fast.match import Match, conv_blocks, plain  # noqa: E
     ],
 )
 def test_a_run_is_found_with_all_its_numbers(layers: list[Any], expected: Match) -> None:
-    assert conv_blocks(layers) == [expected]
+    assert find_conv_blocks(layers) == [expected]
 
 
 def hooked() -> Any:
@@ -65,7 +65,7 @@ def hooked() -> Any:
     ],
 )  # fmt: skip
 def test_what_the_kernel_cannot_do_is_left_alone(conv: Any) -> None:
-    assert conv_blocks([conv, nn.MaxPool2d(2), nn.ReLU()]) == []
+    assert find_conv_blocks([conv, nn.MaxPool2d(2), nn.ReLU()]) == []
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_what_the_kernel_cannot_do_is_left_alone(conv: Any) -> None:
     ],
 )  # fmt: skip
 def test_without_a_pooling_that_it_can_do_there_is_no_block(pool: Any) -> None:
-    assert conv_blocks([nn.Conv2d(1, 2, 3), pool]) == []
+    assert find_conv_blocks([nn.Conv2d(1, 2, 3), pool]) == []
 
 
 def test_hooks_and_a_forward_of_its_own_are_seen() -> None:
-    assert plain(nn.ReLU())
-    assert not plain(hooked())
+    assert is_plain(nn.ReLU())
+    assert not is_plain(hooked())
     other = nn.ReLU()
     other.forward = lambda x: x  # type: ignore[method-assign]
-    assert not plain(other)
+    assert not is_plain(other)

@@ -17,10 +17,10 @@ from fedbalancer.data.own import nets  # noqa: E402
 from fedbalancer.data.own.nets import Reading  # noqa: E402
 from fedbalancer.data.tasks import celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
 from fedbalancer.training.fast import kernels, layers  # noqa: E402
-from fedbalancer.training.fast.agree import disagreement  # noqa: E402
+from fedbalancer.training.fast.agreement import find_difference  # noqa: E402
 from fedbalancer.training.fast.layers import CONV_BLOCK, DENSE, EMBEDDING, LSTM, NORM_BLOCK, WORDS  # noqa: E402
-from fedbalancer.training.fast.plan import TORCH, FastPlan, fast_module  # noqa: E402
-from fedbalancer.training.losses import masked_loss  # noqa: E402
+from fedbalancer.training.fast.plan import TORCH, FastPlan, make_plan  # noqa: E402
+from fedbalancer.training.tensors import masked_loss  # noqa: E402
 
 F = torch.nn.functional
 needs_kernels = pytest.mark.skipif(
@@ -71,13 +71,13 @@ def test_the_models_of_the_tasks_take_the_fast_path(
     make: Callable[[], Any], sample: Any, expected: dict[str, str]
 ) -> None:
     torch.manual_seed(0)
-    assert hows(fast_module(make(), sample, masked_loss)) == expected
+    assert hows(make_plan(make(), sample, masked_loss)) == expected
 
 
 @needs_kernels
 def test_the_models_for_data_of_your_own_take_it_too() -> None:
     image = Reading(shape=(12, 12), channels=1, extent=(12, 12))
-    plan = fast_module(nets.cnn2d(image, 4, 1.0, (8, 16), 3), torch.randn(5, 12, 12))
+    plan = make_plan(nets.cnn2d(image, 4, 1.0, (8, 16), 3), torch.randn(5, 12, 12))
     assert [layer.how for layer in plan.layers] == [CONV_BLOCK, CONV_BLOCK, TORCH]
 
 
@@ -150,12 +150,12 @@ def test_a_dense_layer_takes_its_own_step_only_where_that_is_the_same(
     make: Callable[[], Any], name: str, why: str
 ) -> None:
     module, sample = make(), torch.randn(5, 6)
-    plan = fast_module(module, sample)
+    plan = make_plan(module, sample)
     found = {layer.name: layer for layer in plan.layers}
     assert found[name].how == TORCH
     assert any(word in found[name].why for word in why.split("|"))
     assert next(layer for key, layer in found.items() if key in ("head", "1")).how == DENSE
-    assert disagreement(module, plan.module, plan.fused, sample) is None
+    assert find_difference(module, plan.module, plan.fused, sample) is None
 
 
 class Peeks(nn.Module):  # type: ignore[misc]
@@ -172,7 +172,7 @@ class Peeks(nn.Module):  # type: ignore[misc]
 @needs_kernels
 def test_a_block_that_is_looked_into_stays_as_it_was() -> None:
     module, sample = Peeks(), torch.randn(3, 1, 8, 8)
-    (layer,) = fast_module(module, sample).layers
+    (layer,) = make_plan(module, sample).layers
     assert layer.how == TORCH
     assert "outputs" in layer.why or "fails" in layer.why
 
@@ -188,7 +188,7 @@ def test_layers_that_agree_are_kept_where_another_does_not() -> None:
         def forward(self, x: Any) -> Any:
             return self.head(super().forward(x))
 
-    plan = fast_module(Half(), torch.randn(3, 1, 8, 8))
+    plan = make_plan(Half(), torch.randn(3, 1, 8, 8))
     assert hows(plan) == {"layers.0": TORCH, "head": DENSE}
 
 
@@ -203,7 +203,7 @@ class Locked(nn.Module):  # type: ignore[misc]
 
 def test_a_model_that_cannot_be_copied_runs_as_it_is() -> None:
     module = Locked()
-    plan = fast_module(module, torch.randn(3, 6))
+    plan = make_plan(module, torch.randn(3, 6))
     assert plan.module is module
     assert "cannot be rewritten" in plan.layers[0].why
 
@@ -215,7 +215,7 @@ def test_trying_leaves_no_trace_and_parameters_are_shared() -> None:
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    plan = fast_module(module, torch.randn(5, 6, generator=torch.Generator().manual_seed(1)))
+    plan = make_plan(module, torch.randn(5, 6, generator=torch.Generator().manual_seed(1)))
     assert torch.rand(1) == expected
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
     assert {id(parameter) for parameter in plan.module.parameters()} == {id(p) for p in module.parameters()}
@@ -235,11 +235,11 @@ def test_a_wrong_module_is_found_out() -> None:
             outputs = self.net(x) * self.scale
             return outputs * self.of_gradient + (outputs * (1 - self.of_gradient)).detach()
 
-    assert disagreement(module, Off(1.0, 1.0), (), sample) is None
-    assert disagreement(module, Off(1.001, 1.0), (), sample) == "other outputs"
-    assert disagreement(module, Off(1.0, 1.1), (), sample) == "other gradients"
+    assert find_difference(module, Off(1.0, 1.0), (), sample) is None
+    assert find_difference(module, Off(1.001, 1.0), (), sample) == "other outputs"
+    assert find_difference(module, Off(1.0, 1.1), (), sample) == "other gradients"
 
 
 def test_a_layer_says_how_it_runs_in_words() -> None:
-    (layer,) = fast_module(nn.Linear(3, 2), torch.randn(4, 3)).layers
+    (layer,) = make_plan(nn.Linear(3, 2), torch.randn(4, 3)).layers
     assert str(layer) == "model (Linear): torch (it is small)"

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="layers need the extra [torch]")
 
-from fedbalancer.training.fast import kernels, pointers, products  # noqa: E402
+from fedbalancer.training.fast import dense, kernels, pointers  # noqa: E402
 from fedbalancer.training.fast.lstm import _forward, _kernel  # noqa: E402
 from fedbalancer.training.fast.pointers import pointer, scratch, strided  # noqa: E402
 
@@ -51,9 +51,9 @@ def test_scratch_grows_and_is_kept() -> None:
     assert scratch(10) == scratch(2**22)
 
 
-@pytest.mark.skipif(products.loaded() is None, reason=f"no kernel: {kernels.why_not('dense')}")
+@pytest.mark.skipif(dense.load_kernel() is None, reason=f"no kernel: {kernels.why_not('dense')}")
 def test_every_argument_of_the_dense_kernel_is_looked_at() -> None:
-    kind = products.CompiledProducts(products.loaded())
+    kind = dense.CompiledProducts(dense.load_kernel())
     good = {"z": (5, 9), "to": (7, 9), "w": (7, 9), "g": (5, 7), "x": (5, 9), "base": (7, 9)}
     wrong = {"z": (5, 8), "to": (6, 9), "w": (7, 8), "g": (4, 7), "x": (5, 10), "base": (7, 1)}
     for name in ("", *wrong):

@@ -18,11 +18,11 @@ from fedbalancer.core.types import ClientWork  # noqa: E402
 from fedbalancer.data import Task  # noqa: E402
 from fedbalancer.data.tasks import femnist, har  # noqa: E402
 from fedbalancer.training.fast import row  # noqa: E402
-from fedbalancer.training.fast.agree import row_disagreement  # noqa: E402
-from fedbalancer.training.fast.plan import fast_module  # noqa: E402
+from fedbalancer.training.fast.agreement import find_row_difference  # noqa: E402
+from fedbalancer.training.fast.plan import make_plan  # noqa: E402
 from fedbalancer.training.trainer import TorchTrainer  # noqa: E402
 
-pytestmark = pytest.mark.skipif(row.loaded() is None, reason="no C compiler: layers stay torch's own")
+pytestmark = pytest.mark.skipif(row.load_kernel() is None, reason="no C compiler: layers stay torch's own")
 
 
 def task_of(model: Any, shape: tuple[int, ...], classes: int, size: int = 37, **options: Any) -> Task:
@@ -98,12 +98,12 @@ def test_the_same_work_gives_the_same_bytes_whatever_was_trained_before() -> Non
 
 def test_clipping_and_other_losses_and_large_layers_are_left_to_others() -> None:
     small, sample = nn.Linear(5, 3), torch.rand(4, 5)
-    assert fast_module(small, sample, "cross_entropy").row is not None
-    assert fast_module(small, sample, lambda outputs, labels: outputs.sum(dim=1)).row is None
-    assert fast_module(nn.Sequential(nn.Linear(5, 3), nn.Dropout()), sample, "cross_entropy").row is None
+    assert make_plan(small, sample, "cross_entropy").row is not None
+    assert make_plan(small, sample, lambda outputs, labels: outputs.sum(dim=1)).row is None
+    assert make_plan(nn.Sequential(nn.Linear(5, 3), nn.Dropout()), sample, "cross_entropy").row is None
     large = nn.Sequential(nn.Flatten(), nn.Linear(1024, 128))
-    assert fast_module(large, torch.rand(4, 32, 32), "cross_entropy").row is None
-    assert fast_module(nn.Linear(5, 3), torch.rand(4, 2, 5), "cross_entropy").row is None
+    assert make_plan(large, torch.rand(4, 32, 32), "cross_entropy").row is None
+    assert make_plan(nn.Linear(5, 3), torch.rand(4, 2, 5), "cross_entropy").row is None
     task = task_of(lambda: nn.Linear(5, 3), (5,), 3)
     clipped = ClientWork("ann", np.arange(37), 8, 10, 1.0, mu=0.0, clip_norm=1e-3, seed=3)
     fast, plain = (TorchTrainer(task, backend) for backend in ("fast", "plain"))
@@ -114,18 +114,18 @@ def test_clipping_and_other_losses_and_large_layers_are_left_to_others() -> None
 def test_a_row_that_computes_something_else_is_found_out() -> None:
     module = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
     sample = torch.rand(6, 5)
-    right, wrong = row.row_of(list(module), sample), row.row_of([module[0], module[2]], sample)
+    right, wrong = row.make_row(list(module), sample), row.make_row([module[0], module[2]], sample)
     before = [parameter.detach().clone() for parameter in module.parameters()]
     assert right is not None
     assert wrong is not None
-    assert row_disagreement(module, right, sample) is None
-    assert row_disagreement(module, wrong, sample) is not None
+    assert find_row_difference(module, right, sample) is None
+    assert find_row_difference(module, wrong, sample) is not None
     assert all(torch.equal(one, two) for one, two in zip(before, module.parameters(), strict=True))
 
 
 def test_batches_that_are_not_as_the_sample_are_not_touched() -> None:
     module = nn.Linear(5, 3)
-    made = row.row_of([module], torch.rand(4, 5))
+    made = row.make_row([module], torch.rand(4, 5))
     assert made is not None
     made.begin(0.1, 0.0)
     before = module.weight.detach().clone()
@@ -143,7 +143,7 @@ def test_batches_that_are_not_as_the_sample_are_not_touched() -> None:
 
 def test_parameters_that_moved_in_memory_are_found_again() -> None:
     module = nn.Linear(5, 3)
-    made = row.row_of([module], torch.rand(4, 5))
+    made = row.make_row([module], torch.rand(4, 5))
     assert made is not None
     made.begin(0.1, 0.0)
     made.step(torch.rand(2, 5), torch.tensor([0, 1]))

@@ -21,7 +21,7 @@ from fedbalancer.core.types import ClientWork, TrainResult  # noqa: E402
 from fedbalancer.data import Task  # noqa: E402
 from fedbalancer.data.tasks import celeba, femnist, har, reddit, shakespeare, watch  # noqa: E402
 from fedbalancer.training.fast import layers  # noqa: E402
-from fedbalancer.training.losses import masked_loss  # noqa: E402
+from fedbalancer.training.tensors import masked_loss  # noqa: E402
 from fedbalancer.training.trainer import TorchTrainer  # noqa: E402
 
 SIZE, NEAR = 13, 1e-3

@@ -14,10 +14,10 @@ from torch import nn  # noqa: E402
 from fedbalancer.core.types import ClientWork  # noqa: E402
 from fedbalancer.data import Task  # noqa: E402
 from fedbalancer.training.fast import layers  # noqa: E402
-from fedbalancer.training.fast.held import FewRows  # noqa: E402
 from fedbalancer.training.fast.layers import EMBEDDING, WORDS  # noqa: E402
-from fedbalancer.training.fast.plan import TORCH, fast_module  # noqa: E402
-from fedbalancer.training.losses import masked_loss  # noqa: E402
+from fedbalancer.training.fast.plan import TORCH, make_plan  # noqa: E402
+from fedbalancer.training.fast.words import SparseEmbedding  # noqa: E402
+from fedbalancer.training.tensors import masked_loss  # noqa: E402
 from fedbalancer.training.trainer import TorchTrainer  # noqa: E402
 
 WORD_COUNT, STEPS = 40, 6
@@ -55,7 +55,7 @@ def tokens() -> Any:
 
 
 def hows(module: Any, loss: Any = masked_loss) -> list[str]:
-    return [layer.how for layer in fast_module(module, tokens(), loss).layers]
+    return [layer.how for layer in make_plan(module, tokens(), loss).layers]
 
 
 def test_only_with_the_loss_it_knows_and_as_the_last_layer() -> None:
@@ -69,8 +69,8 @@ def test_only_with_the_loss_it_knows_and_as_the_last_layer() -> None:
     "options", [{"padding_idx": 0}, {"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}]
 )
 def test_an_embedding_that_does_more_is_left_alone(options: Any) -> None:
-    assert FewRows.suits(nn.Embedding(5, 4)) is None
-    assert FewRows.suits(nn.Embedding(5, 4, **options)) is not None
+    assert SparseEmbedding.find_obstacle(nn.Embedding(5, 4)) is None
+    assert SparseEmbedding.find_obstacle(nn.Embedding(5, 4, **options)) is not None
 
 
 def labels_with(share: float, count: int, rng: np.random.Generator) -> Any:
@@ -97,7 +97,7 @@ def test_steps_are_those_of_the_plain_backend(share: float, clip_norm: float | N
 
 
 def test_a_layer_that_holds_cannot_be_used_twice() -> None:
-    layer = FewRows(nn.Embedding(5, 2))
+    layer = SparseEmbedding(nn.Embedding(5, 2))
     layer.begin()
     layer(torch.tensor([1])).sum().backward()
     with pytest.raises(RuntimeError, match="twice"):

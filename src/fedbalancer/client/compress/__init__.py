@@ -1,10 +1,8 @@
 """What an update loses and saves on its way to the server."""
 
-from fedbalancer.client.compress.gradient_dropping import GradientDropping
 from fedbalancer.client.compress.low_rank import LowRank
-from fedbalancer.client.compress.none import NoCompression
-from fedbalancer.client.compress.quantised import Quantised
-from fedbalancer.client.compress.random_subset import RandomMask, Subsample
-from fedbalancer.client.compress.sign_sgd import SignSGD
+from fedbalancer.client.compress.quantised import Quantised, SignSGD
+from fedbalancer.client.compress.sparse import GradientDropping, RandomMask, Subsample
+from fedbalancer.client.compress.wire import NoCompression
 
 __all__ = ["GradientDropping", "LowRank", "NoCompression", "Quantised", "RandomMask", "SignSGD", "Subsample"]

@@ -1,19 +1,78 @@
-"""Sketched updates: few bits per value, rounded at random so that nothing is lost on average."""
+"""Compressors that send a few bits per value."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.compress.random_subset import drawn_share, kept, require_share
-from fedbalancer.client.compress.rotation import rotate, rotate_back
+from fedbalancer.client.compress.sparse import drawn_share, kept
 from fedbalancer.client.compress.wire import bounded, from_wire, packed, packed_bytes, require_bytes, unpacked, wire
 from fedbalancer.core.contracts import Compressor
-from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import Bounds, NonzeroShare
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Layout, Weights
+
+BLOCK = 4096
+"""Largest Hadamard matrix. A spike spreads over so many values, which leaves 1/64 of it."""
+
+
+def rotate(values: Weights, rng: np.random.Generator) -> Weights:
+    """The rotated values, as many as before.
+
+    A vector of any length is covered by blocks of n values, n the largest power of two within it and `BLOCK`; where
+    it is no multiple of n, its last n values are rotated once more, the rest with them. That is a product of rotations
+    and so is one, and unlike a vector padded to a power of two it is no longer on the wire.
+    """
+    result = values.astype(np.float32)
+    for part, signs in _steps(result, rng):
+        np.multiply(part, signs, out=part)
+        _hadamard(part)
+    return result
+
+
+def rotate_back(values: Weights, rng: np.random.Generator) -> Weights:
+    """What `rotate` was given, with a generator in the same state."""
+    result = values.astype(np.float32)
+    for part, signs in reversed(_steps(result, rng)):
+        _hadamard(part)
+        np.multiply(part, signs, out=part)
+    return result
+
+
+def _steps(values: Weights, rng: np.random.Generator) -> list[tuple[Weights, Weights]]:
+    """What is rotated, one block a column, and the random signs."""
+    if not len(values):
+        return []
+    rows = min(BLOCK, 1 << (len(values).bit_length() - 1))
+    whole = len(values) // rows * rows
+    parts = [values[:whole].reshape(rows, -1)]
+    if whole < len(values):
+        parts.append(values[-rows:].reshape(rows, 1))
+    return [(part, _signs(part.shape, rng)) for part in parts]
+
+
+def _signs(shape: tuple[int, ...], rng: np.random.Generator) -> Weights:
+    drawn = np.frombuffer(rng.bytes(-(-math.prod(shape) // 8)), dtype=np.uint8)
+    bits = np.unpackbits(drawn, count=math.prod(shape)).reshape(shape)
+    return 2 * bits.astype(np.float32) - 1
+
+
+def _hadamard(columns: Weights) -> None:
+    """The orthonormal Walsh-Hadamard transform of every column, in place. Its inverse is itself."""
+    rows = len(columns)
+    scratch = np.empty(columns.size // 2, dtype=np.float32)
+    for half in (1 << step for step in range(rows.bit_length() - 1)):
+        pairs = columns.reshape(rows // (2 * half), 2, half, -1)
+        upper, lower = pairs[:, 0], pairs[:, 1]
+        difference = np.subtract(upper, lower, out=scratch.reshape(upper.shape))
+        upper += lower
+        lower[...] = difference
+    columns *= np.float32(1 / math.sqrt(rows))
+
 
 _ENDS_BYTES = 8
 
@@ -32,14 +91,9 @@ class Quantised(Compressor):
     name). The rotation goes by blocks and needs no padding. Tensors of a few values that would grow travel as they are.
     """
 
-    bits: int = 8
+    bits: Annotated[int, Bounds(ge=1, le=8)] = 8
     rotate: bool = True
-    share: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.bits not in range(1, 9):
-            raise BadSetting(f"Quantised: bits is {self.bits}; it must be a whole number from 1 to 8")
-        require_share(self.share, "Quantised")
+    share: NonzeroShare = 1.0
 
     def encoded_bytes(self, layout: Layout) -> int:
         return sum(map(self._bytes, layout.sizes))
@@ -98,3 +152,37 @@ class Quantised(Compressor):
         places: Weights = (values - low) / (high - low) * top
         places += rng.random(len(places), dtype=np.float32)
         return np.minimum(places, top).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class SignSGD(Compressor):
+    """One bit per parameter: whether it went up or down. (J. Bernstein et al., "signSGD: Compressed Optimisation for
+    Non-Convex Problems", ICML 2018, with majority vote.)
+
+    `decode` gives -1 and +1 and nothing else. These are votes, not an update: the aggregator has to be one that takes
+    the sign of their sum times a step of its own, as `MajorityVote` does, and says so with `counts_votes = True`. A
+    value of 0 has no sign; it votes at random, by the seed, so that a parameter that nobody moves is not pushed the
+    same way every round.
+
+    Departure. The paper takes the sign of the gradient of one mini-batch; here it is that of the whole local update.
+    """
+
+    def refuses(self, method: Any) -> str | None:
+        """Votes need an aggregator that counts them."""
+        if method.aggregate.counts_votes:
+            return None
+        return f"SignSGD sends votes, which need the MajorityVote aggregator, not {type(method.aggregate).__name__}"
+
+    def encoded_bytes(self, layout: Layout) -> int:
+        return packed_bytes(layout.parameters, 1)
+
+    def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
+        votes = (update > 0).astype(np.uint8)
+        undecided = np.flatnonzero(update == 0)
+        votes[undecided] = stream(seed, "sign").integers(0, 2, size=len(undecided), dtype=np.uint8)
+        return packed(votes, 1), None
+
+    def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
+        require_bytes(payload, self.encoded_bytes(layout))
+        votes = unpacked(payload, layout.parameters, 1, np.uint8)
+        return 2 * votes.astype(np.float32) - 1

@@ -1,14 +1,15 @@
-"""Algorithm 1: sample selection by the loss threshold, as many as fit the deadline."""
+"""Algorithm 1: sample selection by loss threshold, and two variants of it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import SampleSelector
+from fedbalancer.core.contracts import NOTHING, Private, SampleSelector
+from fedbalancer.core.fields import Bounds
 from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
@@ -66,7 +67,7 @@ class OverThreshold(SampleSelector):
     by_threshold: ClassVar[bool] = True
     """The server may estimate the number of selected samples from the share of losses over the threshold."""
 
-    p: float = 1.0
+    p: Annotated[float, Bounds(ge=0.5, le=1)] = 1.0
 
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
@@ -77,3 +78,43 @@ class OverThreshold(SampleSelector):
         if losses is None or wanted == size:
             return np.arange(size)
         return draw_groups(losses, order, wanted, self.p, rng)
+
+
+@dataclass(frozen=True)
+class OverThresholdBatch(SampleSelector):
+    """B E samples, a share p of them at or above the threshold (OT) and the others below (UT), drawn as Algorithm 1
+    draws them; smaller clients use all they have. With the method's `epoch_batches=1` every local epoch trains one
+    batch of them.
+
+    The paper fixes L to the batch size, and Oort trains a batch in each local epoch; whether every epoch has samples of
+    its own it does not say. In the authors' code they do, so L is B for each of the E epochs here too. Departures:
+    their code split the B E samples into E batches and trained them one sample at a time; here an epoch takes B of
+    them at random, as it takes B of all samples in Oort. What fits the deadline plays no part, as L is fixed.
+
+    A loss list is needed at a client's first selection, whatever the threshold, and a forward pass is charged for it: a
+    training sees only a few of the samples, and a list of a few would never become one of all.
+    """
+
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    p: Annotated[float, Bounds(ge=0.5, le=1)] = 1.0
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        wanted = order.batch_size * order.epochs
+        if wanted >= size:
+            return np.arange(size)
+        return None if losses is None else draw_groups(losses, order, wanted, self.p, rng)
+
+
+@dataclass(frozen=True)
+class RandomSamples(SampleSelector):
+    """As many samples as `OverThreshold` selects, drawn uniformly instead of by their loss. The number depends on |OT|,
+    so the loss list and its forward pass are needed as there: only the choice differs."""
+
+    def select(
+        self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> IndexArray | None:
+        wanted = selected_count(size, losses, batch_s, order)
+        return None if wanted is None else np.sort(rng.choice(size, wanted, replace=False))

@@ -1,21 +1,78 @@
-"""A noisy histogram of the losses: one release from which all statistics are read.
-
-Its client half is `summarize`, its server half `read`.
-"""
+"""Noisy histograms of losses, from which the server reads all statistics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.client.summary import bins as of_bins
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
 from fedbalancer.core.contracts import Summarizer
 from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
+
+
+def bin_edges(bins: int, clip: float) -> FloatArray:
+    """Bounds of the bins over [0, clip], narrow at the low losses where most samples of a trained model are.
+
+    >>> bin_edges(4, 1.6).round(3).tolist()
+    [0.0, 0.1, 0.4, 0.9, 1.6]
+    """
+    return np.asarray(clip * np.linspace(0.0, 1.0, bins + 1) ** 2)
+
+
+def count_losses(losses: FloatArray, bounds: FloatArray) -> FloatArray:
+    """How many losses are in each bin; those beyond the bounds count in the last bin, unknown ones (NaN) nowhere."""
+    known = np.clip(losses[~np.isnan(losses)], bounds[0], bounds[-1])
+    return np.histogram(known, bounds)[0].astype(np.float64)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def clean_counts(noisy: FloatArray) -> FloatArray:
+    """The noisy counts without negative ones and with the same total (at least 1): from every bin the same is taken,
+    and what would fall below zero is zero ("norm-sub"). It uses the noisy counts only, so it costs no privacy. Any
+    finite counts are accepted; where they are too large for their total to be seen, the largest bin has all of it.
+
+    >>> clean_counts(np.array([6.0, 3.0, -1.0])).tolist()
+    [5.5, 2.5, 0.0]
+    """
+    total = max(float(noisy.sum()), 1.0)
+    descending = np.sort(noisy)[::-1]
+    surplus = (np.cumsum(descending) - total) / np.arange(1, len(noisy) + 1)
+    kept = np.flatnonzero(descending > surplus)
+    held = np.maximum(noisy - surplus[kept[-1]], 0.0) if len(kept) else np.zeros(len(noisy))
+    if 0 < held.sum() < np.inf:
+        return np.asarray(held)
+    return np.where(np.arange(len(noisy)) == noisy.argmax(), 1.0, 0.0)
+
+
+def quantile(held: FloatArray, bounds: FloatArray, share: float) -> float:
+    """The loss below which a share of the samples is, losses spread evenly inside a bin.
+
+    >>> quantile(np.array([2.0, 2.0]), np.array([0.0, 1.0, 4.0]), 0.75)
+    2.5
+    """
+    below = np.concatenate([[0.0], np.cumsum(held)])
+    return float(np.interp(share * below[-1], below, bounds))
+
+
+def shares_over(bounds: FloatArray, threshold: float) -> FloatArray:
+    """Of each bin the share of its width at or above a threshold. What is beyond the last bound is in the last bin, so
+    a threshold up there has all of that bin over it: someone is always selected.
+
+    >>> shares_over(np.array([0.0, 1.0, 4.0]), 2.5).tolist()
+    [0.0, 0.5]
+    """
+    inside = float(bounds[-2]) if threshold >= bounds[-1] else threshold
+    return np.clip((bounds[1:] - inside) / np.diff(bounds), 0.0, 1.0)
+
+
+def bin_middles(bounds: FloatArray) -> FloatArray:
+    """The loss that stands for a bin."""
+    return np.asarray((bounds[1:] + bounds[:-1]) / 2)
+
 
 EPSILON_8_OVER_140 = 7.11
 """The noise multiplier with which 140 releases stay within epsilon 8 at delta 1e-5."""
@@ -49,6 +106,7 @@ class Histogram(Summarizer):
     high_quantile: float = 0.8
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.noise_multiplier <= MOST_NOISE:
             raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be a number from 0 to {MOST_NOISE:g}")
         if not (0 < self.clip < math.inf and isinstance(self.bins, int) and 2 <= self.bins <= 4096):
@@ -67,7 +125,7 @@ class Histogram(Summarizer):
     def summarize(
         self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator
     ) -> Summary:
-        counted = of_bins.counts(losses, self._edges)
+        counted = count_losses(losses, self._edges)
         noisy = with_noise(counted, self.deviation, rng) if self.deviation > 0 else counted
         return Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, len(seen), batch_s, tuple(noisy.tolist()))
 
@@ -93,8 +151,8 @@ class Histogram(Summarizer):
     def read(self, summaries: Sequence[Summary], order: Order) -> list[Summary]:
         """The statistics in the histograms of a round."""
         noisy = np.array([each.released for each in summaries])
-        pooled, own = of_bins.cleaned(noisy.sum(axis=0)), [of_bins.cleaned(row) for row in noisy]
-        middle = of_bins.middles(self._edges)
+        pooled, own = clean_counts(noisy.sum(axis=0)), [clean_counts(row) for row in noisy]
+        middle = bin_middles(self._edges)
         sums = np.array([row @ middle for row in own])
         counts = np.array([row.sum() for row in own])
         scale = (pooled @ middle / pooled.sum()) / (sums.sum() / counts.sum())
@@ -106,18 +164,72 @@ class Histogram(Summarizer):
     def _statistics(
         self, summary: Summary, pooled: FloatArray, own: FloatArray, loss_sum: float, order: Order
     ) -> Summary:
-        over = own * of_bins.share_over(self._edges, order.loss_threshold)
+        over = own * shares_over(self._edges, order.loss_threshold)
         return replace(
             summary,
-            loss_low=of_bins.quantile(pooled, self._edges, self.low_quantile),
-            loss_high=of_bins.quantile(pooled, self._edges, self.high_quantile),
+            loss_low=quantile(pooled, self._edges, self.low_quantile),
+            loss_high=quantile(pooled, self._edges, self.high_quantile),
             loss_sum=loss_sum,
             loss_count=float(own.sum()),
             over_count=float(over.sum()),
-            over_sumsq=float(over @ of_bins.middles(self._edges) ** 2),
+            over_sumsq=float(over @ bin_middles(self._edges) ** 2),
             released=(),
         )
 
     @property
     def _edges(self) -> FloatArray:
-        return of_bins.edges(self.bins, self.clip)
+        return bin_edges(self.bins, self.clip)
+
+
+LEAST_DEVIATION = 0.5
+"""The smallest deviation of one client's share of the noise."""
+
+
+@dataclass(frozen=True)
+class SecAggHistogram(Histogram):
+    """A `Histogram` whose noise is shared: each client adds N(0, `noise_multiplier` / sqrt(`least`)), rounded to whole
+    numbers, so that the sum of at least `least` clients has all of it, and a sum of fewer is not revealed (nobody tells
+    anything then). A client's own deviation must be `LEAST_DEVIATION` or more: a sum of rounded shares is not the
+    rounded sum, but from there on it hides at least as much (computed in the tests).
+
+    Every report gets the cohort's mean statistics: which client has high losses stays unknown, and a choice of clients
+    by utility becomes one by speed. The guarantee holds only where the sum is all that the server sees. The simulator
+    keeps to that. There is no cryptography here, and `fedbalancer.flower` refuses this summary: Flower's SecAgg+ sums
+    the model updates of its own workflow, not the records of a message. Clients that collude with the server, or leave
+    their noise out, weaken it for the others.
+    """
+
+    needs_secure_aggregation: ClassVar[bool] = True
+
+    least: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.least, int) or self.least < 2:
+            raise ValueError(f"least = {self.least} must be 2 clients or more: the sum of one is that client's own")
+        if 0 < self.deviation < LEAST_DEVIATION:
+            raise ValueError(
+                f"noise_multiplier = {self.noise_multiplier} shared by least = {self.least} clients is "
+                f"{self.deviation:.3g} for each, which must be {LEAST_DEVIATION} or more: take a smaller least"
+            )
+
+    def release(self, fresh: bool) -> Release:
+        return replace(super().release(fresh), mechanism="secagg-histogram")
+
+    @property
+    def deviation(self) -> float:
+        return self.noise_multiplier / math.sqrt(self.least)
+
+    def read(self, summaries: Sequence[Summary], order: Order) -> list[Summary]:
+        if len(summaries) < self.least:
+            return [replace(each, released=()) for each in summaries]
+        pooled = clean_counts(np.sum([each.released for each in summaries], axis=0))
+        mean = pooled / len(summaries)
+        loss_sum = float(mean @ bin_middles(self._edges))
+        return [self._statistics(each, pooled, mean, loss_sum, order) for each in summaries]
+
+    def refuses(self, method: Any) -> str | None:
+        """Whether the method steers by what is told of single clients."""
+        if method.aggregate.needs_losses:
+            return f"{type(method.aggregate).__name__} weighs clients by their losses, of which only the sum is known"
+        return None

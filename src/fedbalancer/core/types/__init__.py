@@ -6,29 +6,27 @@ result into its next `ServerState`.
 
 from __future__ import annotations
 
-from fedbalancer.core.types.arrays import CountArray, FloatArray, IndexArray, Weights
-from fedbalancer.core.types.layout import Layout
-from fedbalancer.core.types.ledger import RECENT_COUNTS, Ledger
-from fedbalancer.core.types.plan import LateRule, Order, RoundPlan
-from fedbalancer.core.types.result import (
+from fedbalancer.core.types.arrays import CountArray, FloatArray, IndexArray, Layout, Weights
+from fedbalancer.core.types.round import (
+    FORWARD_PASS_EPOCHS,
+    STEP_BINS,
     UNDER_WAY,
     ClientReport,
+    ClientWork,
     Evaluation,
     FailedClient,
+    LateRule,
+    Order,
     Release,
+    RoundPlan,
     RoundResult,
     Summary,
     Timings,
-)
-from fedbalancer.core.types.state import ServerState, Setup
-from fedbalancer.core.types.work import (
-    FORWARD_PASS_EPOCHS,
-    STEP_BINS,
-    ClientWork,
     TrainResult,
     batches_per_epoch,
     step_bin,
 )
+from fedbalancer.core.types.state import RECENT_COUNTS, Ledger, ServerState, Setup
 
 __all__ = [
     "FORWARD_PASS_EPOCHS",

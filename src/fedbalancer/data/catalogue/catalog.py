@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedbalancer.core.errors import BadData, BadSetting, FedBalancerError, MissingData, UnknownName
-from fedbalancer.core.files import write_json
-from fedbalancer.core.paths import cache_folder
+from fedbalancer.core.files import cache_folder, write_json
 from fedbalancer.core.task import TEST, check_alike, check_samples
 from fedbalancer.data.registry import SCALES, TASKS, import_attribute, load_task
 from fedbalancer.data.source import Source, find_source

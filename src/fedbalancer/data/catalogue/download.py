@@ -13,8 +13,7 @@ import pooch
 from requests import RequestException
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData
-from fedbalancer.core.lock import FolderLock
-from fedbalancer.core.paths import DATA, data_folder
+from fedbalancer.core.files import DATA, FolderLock, data_folder
 from fedbalancer.data.catalogue.catalog import Facts
 from fedbalancer.data.catalogue.importing import hard_link_path, import_data
 from fedbalancer.data.source import Source

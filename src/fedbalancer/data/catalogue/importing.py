@@ -15,9 +15,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 
 from fedbalancer.core.errors import BadData, BadSetting
-from fedbalancer.core.files import sync_directory
-from fedbalancer.core.lock import FolderLock
-from fedbalancer.core.paths import cache_folder, data_folder, looking_in
+from fedbalancer.core.files import FolderLock, cache_folder, data_folder, looking_in, sync_directory
 from fedbalancer.data.archives import is_archive, unpack
 from fedbalancer.data.catalogue.catalog import Facts, inspect, save_facts
 from fedbalancer.data.source import Source

@@ -90,9 +90,9 @@ def _model(task: Task) -> str:
     name = str(model) if isinstance(model, BuiltIn) else f"{model.__module__}:{getattr(model, '__qualname__', '')}"
     if find_spec("torch") is None:
         return f"{name}: install PyTorch to see the number of parameters"
-    from fedbalancer.training.flat import build
+    from fedbalancer.training.tensors import build_module
 
-    count = sum(parameter.numel() for parameter in build(task.model).parameters())
+    count = sum(parameter.numel() for parameter in build_module(task.model).parameters())
     return f"{name}: {count:,} parameters"
 
 

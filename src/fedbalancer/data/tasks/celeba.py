@@ -138,7 +138,7 @@ def make_model(filters: int = 32, side: int = PIXELS) -> torch.nn.Module:
     from torch import nn
 
     from fedbalancer.data.tasks.layers import init_glorot
-    from fedbalancer.training.channels_last import ChannelsLast
+    from fedbalancer.training.fast.chain import ChannelsLast
 
     blocks = nn.Sequential(*(layer for inputs in (3, filters, filters, filters) for layer in _block(inputs, filters)))
     head = nn.Linear(filters * (-(-side // 16)) ** 2, 2)  # halved four times, rounded up

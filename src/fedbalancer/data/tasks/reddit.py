@@ -61,7 +61,7 @@ from fedbalancer.data.readers.reddit import (
 )
 from fedbalancer.data.task import Task
 from fedbalancer.data.tasks.layers import make_text_model
-from fedbalancer.training.losses import masked_loss
+from fedbalancer.training.tensors import masked_loss
 
 if TYPE_CHECKING:
     import torch

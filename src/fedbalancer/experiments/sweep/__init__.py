@@ -1,1 +1,1 @@
-"""Search for the settings with which a method does best on a task (`fedbalancer sweep`)."""
+"""Searches for the settings with which a method performs best on a task (`fedbalancer sweep`)."""

@@ -1,4 +1,4 @@
-"""What a trial is worth. Accuracies are those of the fair rule: held on the grid of seconds."""
+"""The value of a trial. Accuracies follow the fair rule: they are held on the grid of seconds."""
 
 from __future__ import annotations
 
@@ -13,31 +13,46 @@ from fedbalancer.reporting.rule import CLOCK_SLACK, select_evaluations
 
 @dataclass(frozen=True)
 class Reference:
-    """What FedAvg+1T did on one seed: the accuracy to reach, and when it held that itself."""
+    """The result of FedAvg+1T on one seed.
+
+    Args:
+        target: The accuracy to reach.
+        time_s: When FedAvg+1T held it.
+    """
 
     target: float
     time_s: float
 
 
 Held = list[tuple[float, float]]
-"""Times of the grid within the budget and the accuracy that is held at each."""
+"""Grid times within the budget, each with the accuracy held at that time."""
 
 
-def held(curve: RunCurve, budget_s: float) -> Held:
-    """What a run holds, and when."""
-    found = select_evaluations(curve, budget_s, "fair").drop_nulls("level")
-    inside = found.filter(pl.col("at_s") <= budget_s * (1 + CLOCK_SLACK))
+def held_accuracies(curve: RunCurve, budget_s: float) -> Held:
+    """Return the accuracies that a run holds within the budget.
+
+    Args:
+        curve: The run.
+        budget_s: The budget in simulated seconds.
+    """
+    levels = select_evaluations(curve, budget_s, "fair").drop_nulls("level")
+    inside = levels.filter(pl.col("at_s") <= budget_s * (1 + CLOCK_SLACK))
     return list(inside.select("at_s", "level").iter_rows())
 
 
-def reached_s(found: Held, target: float) -> float | None:
-    """When the target was held, None if never; read off between two times of the grid, since a search has to tell apart
-    what a comparison need not.
+def time_to_target(held: Held, target: float) -> float | None:
+    """Return when a target was held; None if never.
 
-    >>> reached_s([(20.0, 0.3), (30.0, 0.6)], 0.45)
+    Interpolates between grid times, because a search compares more finely than a comparison.
+
+    Args:
+        held: The accuracies that a run holds.
+        target: The target accuracy.
+
+    >>> time_to_target([(20.0, 0.3), (30.0, 0.6)], 0.45)
     25.0
     """
-    for (before_s, below), (at_s, level) in pairwise([(0.0, 0.0), *found]):
+    for (before_s, below), (at_s, level) in pairwise([(0.0, 0.0), *held]):
         if level >= target > 0:
             share = 1.0 if level <= below else max(target - below, 0.0) / (level - below)
             return before_s + share * (at_s - before_s)
@@ -45,25 +60,47 @@ def reached_s(found: Held, target: float) -> float | None:
 
 
 def reference(curve: RunCurve, budget_s: float, share: float) -> Reference | None:
-    """The target of a seed, from FedAvg+1T's run; None if that was not evaluated often enough, or learnt nothing."""
-    found = held(curve, budget_s)
-    target = share * found[-1][1] if found else 0.0
-    time_s = reached_s(found, target)
+    """Return the target of a seed.
+
+    Args:
+        curve: FedAvg+1T's run.
+        budget_s: The budget of the seed.
+        share: The target as a share of FedAvg+1T's final accuracy.
+
+    Returns:
+        The target; None if the run has too few evaluations or an accuracy of 0.
+    """
+    held = held_accuracies(curve, budget_s)
+    target = share * held[-1][1] if held else 0.0
+    time_s = time_to_target(held, target)
     return None if time_s is None else Reference(target, time_s)
 
 
 def time_ratio(curve: RunCurve, budget_s: float, against: Reference) -> float:
-    """How long a run took to hold the target, in what the reference took. One that never did counts as the budget, and
-    for more the further away it stayed: so a search can tell a near miss from a far one."""
-    found = held(curve, budget_s)
-    time_s = reached_s(found, against.target)
+    """Return a run's time to the target, divided by the reference's.
+
+    A run that misses the target counts as the budget, increased by the share of the target that it missed. So a search
+    can distinguish a near miss from a far one.
+
+    Args:
+        curve: The run.
+        budget_s: The budget in simulated seconds.
+        against: The reference.
+    """
+    held = held_accuracies(curve, budget_s)
+    time_s = time_to_target(held, against.target)
     if time_s is not None:
         return time_s / against.time_s
-    best = max((level for _, level in found), default=0.0)
+    best = max((level for _, level in held), default=0.0)
     return budget_s / against.time_s * (1 + (against.target - best) / against.target)
 
 
 def accuracy_at_budget(curve: RunCurve, budget_s: float) -> float | None:
-    """The accuracy that is held at the end of the budget; None if there were too few evaluations."""
-    found = held(curve, budget_s)
-    return found[-1][1] if found else None
+    """Return the accuracy held at the end of the budget; None if there are too few evaluations.
+
+    Args:
+        curve: The run.
+        budget_s: The budget in simulated seconds.
+    """
+    held = held_accuracies(curve, budget_s)
+    return held[-1][1] if held else None

@@ -1,4 +1,4 @@
-"""What a sweep is to do, checked before anything runs."""
+"""The plan of a sweep, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.experiments.plan import BUDGET_METHOD, ComparisonPlan
-from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.sweep.space import Space
 
@@ -17,13 +16,21 @@ TIME, ACCURACY = "time-to-accuracy", "accuracy"
 OBJECTIVES = (TIME, ACCURACY)
 SAMPLERS = ("grid", "tpe", "random")
 TRIALS = 20
-"""Of a sweep that is no grid, unless told."""
+"""Default number of trials of a sweep that is not a grid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepPlan:
-    """A sweep that can start. By `objective` it looks for the least time until the `share` of FedAvg+1T's final
-    accuracy, or for the highest accuracy at the budget, over as many `seeds`."""
+    """A sweep that can start.
+
+    Args:
+        comparison: The task, the seeds and their budgets.
+        space: The settings to vary.
+        objective: time-to-accuracy (shortest time to the target) or accuracy (highest accuracy at the budget).
+        sampler: grid, tpe or random.
+        trials: Number of trials.
+        share: The target, as a share of FedAvg+1T's final accuracy.
+    """
 
     comparison: ComparisonPlan
     space: Space
@@ -44,7 +51,21 @@ class SweepPlan:
         seeds: int = 1,
         share: float = 0.95,
     ) -> SweepPlan:
-        """Check everything that can be wrong."""
+        """Check the options of a sweep and create its plan.
+
+        Args:
+            base: The method to vary, the task, and the options of all runs.
+            spaces: The settings to vary, as on the command line.
+            objective: time-to-accuracy or accuracy.
+            sampler: grid, tpe or random. Default: grid for lists of values, otherwise tpe.
+            trials: Number of trials. Default: the whole grid, or 20.
+            seeds: Number of seeds per trial.
+            share: The target, as a share of FedAvg+1T's final accuracy.
+
+        Raises:
+            BadSetting: If an option is invalid.
+            UnknownName: If the objective, the sampler or a setting is unknown.
+        """
         space = Space.make(base.method_name, spaces)
         chosen = sampler if sampler is not None else ("grid" if space.is_grid else "tpe")
         if objective not in OBJECTIVES:
@@ -52,41 +73,50 @@ class SweepPlan:
         if chosen not in SAMPLERS:
             raise UnknownName("sampler", chosen, SAMPLERS)
         if chosen == "grid" and not space.is_grid:
-            raise BadSetting("sampler grid needs lists of values; a range has too many: take tpe or random")
+            raise BadSetting("sampler grid needs lists of values, not ranges; use tpe or random")
         if trials is not None and trials < 1:
             raise BadSetting(f"trials = {trials} must be at least 1")
         if not 0 < share <= 1:
-            raise BadSetting(f"target = {share} must be a share of FedAvg+1T's final accuracy, over 0 and at most 1")
-        comparison = ComparisonPlan.make(replace(base, method=BUDGET_METHOD), [BUDGET_METHOD], seeds, 1.0)
+            raise BadSetting(f"target = {share} must be a share of FedAvg+1T's final accuracy: above 0, at most 1")
+        comparison = ComparisonPlan.make(
+            replace(base, method=BUDGET_METHOD), [BUDGET_METHOD], seeds, 1.0,
+            varied=[space.name(values) for values in space.corners()],
+        )  # fmt: skip
         most = len(space.grid()) if chosen == "grid" else None
-        wanted = trials if trials is not None else most or TRIALS
-        count = wanted if most is None else min(wanted, most)
-        plan = cls(
+        requested = trials if trials is not None else most or TRIALS
+        count = requested if most is None else min(requested, most)
+        return cls(
             comparison=comparison, space=space, objective=objective, sampler=chosen, trials=count, share=share
         )  # fmt: skip
-        for values in space.corners():
-            resolve_spec(replace(comparison.base, method=space.name(values)), comparison.task)
-        return plan
 
     @property
     def seeds(self) -> tuple[int, ...]:
+        """The seeds of every trial."""
         return self.comparison.seeds
 
     @property
-    def minimised(self) -> bool:
+    def is_minimised(self) -> bool:
+        """Whether a lower value is better."""
         return self.objective == TIME
 
     @property
     def budgets_s(self) -> dict[int, float]:
+        """FedAvg+1T's simulated seconds, by seed."""
         return self.comparison.budgets_s
 
     def spec(self, method: str, seed: int, target: float | None = None) -> RunSpec:
-        """One run: within the budget, evaluated on a grid of seconds, and over when it holds the target."""
+        """Return the spec of one run.
+
+        Args:
+            method: The method of the trial.
+            seed: The seed.
+            target: An accuracy at which the run ends before its budget.
+        """
         of_seed = next(spec for spec in self.comparison.specs if spec.seed == seed)
         return replace(of_seed, method=method, target=target)
 
-    def described(self) -> dict[str, Any]:
-        """What tells this sweep from another: all but how many trials it has."""
+    def to_json(self) -> dict[str, Any]:
+        """Return everything that identifies this sweep; the number of trials does not."""
         return {
             "task": self.comparison.task.name,
             "variant": self.comparison.task.variant,
@@ -101,5 +131,11 @@ class SweepPlan:
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
-    """Where a sweep keeps one of its runs."""
+    """Return the folder of one of a sweep's runs.
+
+    Args:
+        out: The folder of the sweep.
+        method: The method of the trial.
+        seed: The seed.
+    """
     return out / "runs" / method / f"seed-{seed}"

@@ -1,4 +1,4 @@
-"""What a sweep found: a table of its trials, a figure, and the best of them as the name of a method."""
+"""The results of a sweep: a table of its trials, a figure, and the best trial as a method name."""
 
 from __future__ import annotations
 
@@ -21,12 +21,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WORDS = {"COMPLETE": "done", "PRUNED": "given up", "FAIL": "failed", "RUNNING": "stopped", "WAITING": "waiting"}
+STATES = {"COMPLETE": "done", "PRUNED": "given up", "FAIL": "failed", "RUNNING": "stopped", "WAITING": "waiting"}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial; `value` is None unless it was carried through."""
+    """One trial.
+
+    Args:
+        number: Its number in the study.
+        method: The name of the method.
+        state: done, given up, failed, stopped or waiting.
+        value: The mean of `values`; None if the trial is not done.
+        values: The value on every seed.
+        settings: The settings that optuna chose.
+        why: Why the trial failed.
+    """
 
     number: int
     method: str
@@ -39,25 +49,34 @@ class Trial:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as far as it has come; `stopped` if it was interrupted."""
+    """The trials of a sweep.
+
+    Args:
+        objective: time-to-accuracy or accuracy.
+        minimised: Whether a lower value is better.
+        trials: All trials that were started.
+        stopped: Whether the sweep was interrupted.
+    """
 
     objective: str
-    minimised: bool
+    is_minimised: bool
     trials: tuple[Trial, ...]
     stopped: bool = False
 
     @property
     def ranked(self) -> list[Trial]:
-        """The trials with a value, best first; of equal methods, which a search may try again, the first."""
-        found = {trial.method: trial for trial in reversed(self.trials) if trial.value is not None}
-        sign = 1 if self.minimised else -1
-        return sorted(found.values(), key=lambda trial: (sign * (trial.value or 0.0), trial.number))
+        """The trials with a value, best first. A method that was tried several times appears once."""
+        first = {trial.method: trial for trial in reversed(self.trials) if trial.value is not None}
+        sign = 1 if self.is_minimised else -1
+        return sorted(first.values(), key=lambda trial: (sign * (trial.value or 0.0), trial.number))
 
     @property
     def best(self) -> Trial | None:
+        """The best trial; None if no trial is done."""
         return self.ranked[0] if self.ranked else None
 
     def to_json(self) -> dict[str, Any]:
+        """Return the sweep as plain values."""
         best = self.best
         return {
             "objective": self.objective,
@@ -67,12 +86,12 @@ class Sweep:
 
 
 def read_trials(study: optuna.Study) -> tuple[Trial, ...]:
-    """All trials of a study that were begun, without those whose process went away: they were queued again."""
+    """Return all trials of a study that were started, except lost ones, which were queued again."""
     return tuple(
         Trial(
             trial.number,
             str(trial.user_attrs["method"]),
-            WORDS[trial.state.name],
+            STATES[trial.state.name],
             trial.value if trial.state.name == "COMPLETE" else None,
             tuple(trial.user_attrs.get("values", ())),
             dict(trial.params),
@@ -84,8 +103,15 @@ def read_trials(study: optuna.Study) -> tuple[Trial, ...]:
 
 
 def write_results(plan: SweepPlan, study: optuna.Study, out: Path, stopped: bool) -> Sweep:
-    """trials.parquet, table.md and figures/trials.png and .svg."""
-    sweep = Sweep(plan.objective, plan.minimised, read_trials(study), stopped)
+    """Write trials.parquet, table.md, figures/trials.png and figures/trials.svg.
+
+    Args:
+        plan: The sweep.
+        study: The optuna study.
+        out: The folder of the sweep.
+        stopped: Whether the sweep was interrupted.
+    """
+    sweep = Sweep(plan.objective, plan.is_minimised, read_trials(study), stopped)
     write_bytes(out / "trials.parquet", _parquet(plan, sweep.trials))
     write_text(out / "table.md", markdown(plan, sweep))
     figure = plot_trials(plan, sweep.trials)
@@ -95,7 +121,12 @@ def write_results(plan: SweepPlan, study: optuna.Study, out: Path, stopped: bool
 
 
 def plot_trials(plan: SweepPlan, trials: Sequence[Trial]) -> Figure:
-    """Plot the value of every trial with the best value so far, and the value over each setting."""
+    """Plot the value of every trial with the running best value, and the value over each setting.
+
+    Args:
+        plan: The sweep.
+        trials: The trials.
+    """
     parameters = plan.space.parameters
     figure = new_figure(3.4 * (1 + len(parameters)), 3.4)
     panels = figure.subplots(1, 1 + len(parameters), sharey=True, squeeze=False)[0]
@@ -109,13 +140,13 @@ def plot_trials(plan: SweepPlan, trials: Sequence[Trial]) -> Figure:
 
 
 def _draw_progress(axes: Axes, plan: SweepPlan, trials: Sequence[Trial], valued: Sequence[Trial]) -> None:
-    better = min if plan.minimised else max
-    best = [better(t.value for t in valued[: place + 1] if t.value is not None) for place in range(len(valued))]
+    better = min if plan.is_minimised else max
+    best = [better(t.value for t in valued[: index + 1] if t.value is not None) for index in range(len(valued))]
     axes.plot([t.number for t in valued], [t.value or 0.0 for t in valued], "o", color=SKY, label="trial")
-    axes.step([t.number for t in valued], best, where="post", color=RED, label="best so far")
+    axes.step([t.number for t in valued], best, where="post", color=RED, label="best until then")
     for number in (trial.number for trial in trials if trial.state == "given up"):
         axes.axvline(number, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
-    axes.set(xlabel="Trial (dotted: given up)", ylabel="Time, FedAvg+1T = 1" if plan.minimised else "Accuracy")
+    axes.set(xlabel="Trial (dotted: given up)", ylabel="Time, FedAvg+1T = 1" if plan.is_minimised else "Accuracy")
     axes.legend(fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -133,28 +164,34 @@ def _draw_setting(axes: Axes, key: str, texts: list[str] | None, valued: Sequenc
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def rule(plan: SweepPlan) -> str:
-    """How the values are to be read."""
+def value_caption(plan: SweepPlan) -> str:
+    """Return a sentence that explains the values."""
     seeds = f"mean of {len(plan.seeds)} seeds" if len(plan.seeds) > 1 else "one seed"
-    if plan.minimised:
+    if plan.is_minimised:
         return (
-            f"Value: seconds until {plan.share:.0%} of FedAvg+1T's final accuracy is held, in FedAvg+1T's own; less "
-            f"is better; {seeds}. What never got there counts as the budget, lengthened by the share that it missed."
+            f"Value: time until {plan.share:.0%} of FedAvg+1T's final accuracy is held, divided by FedAvg+1T's own "
+            f"time; lower is better; {seeds}. A trial that misses the target counts as the budget, increased by the "
+            "share that it missed."
         )
-    return f"Value: accuracy at the end of FedAvg+1T's budget; more is better; {seeds}."
+    return f"Value: accuracy at the end of FedAvg+1T's budget; higher is better; {seeds}."
 
 
 def rows(sweep: Sweep) -> list[tuple[str, str, str]]:
-    """Method, value and state of every trial, best first, then those without a value."""
+    """Return method, value and state of every trial: best first, then trials without a value."""
     valued = [(trial.method, f"{trial.value:.3f}", trial.state) for trial in sweep.ranked]
     return valued + [(trial.method, "–", trial.state) for trial in sweep.trials if trial.value is None]
 
 
 def markdown(plan: SweepPlan, sweep: Sweep) -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown.
+
+    Args:
+        plan: The sweep.
+        sweep: Its trials.
+    """
     head = f"Sweep of {plan.space.method} on {plan.comparison.task.name}: {'; '.join(map(str, plan.space.parameters))}."
     lines = ["| Method | Value | State |", "|:--|--:|:--|", *(f"| {' | '.join(row)} |" for row in rows(sweep))]
-    return "\n\n".join([head, rule(plan), "\n".join(lines)]) + "\n"
+    return "\n\n".join([head, value_caption(plan), "\n".join(lines)]) + "\n"
 
 
 def _parquet(plan: SweepPlan, trials: Sequence[Trial]) -> bytes:

@@ -28,8 +28,7 @@ from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.server.loop import rounds as run_rounds
 from fedbalancer.simulation.executors import Resources
-from fedbalancer.training.losses import masked_loss
-from fedbalancer.training.tensors import per_sample_loss, to_tensors
+from fedbalancer.training.tensors import masked_loss, resolve_loss, to_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 class Shape:
     """The properties of a task that determine its speed.
 
-    Attributes:
+    Args:
         model: Function that creates the model.
         samples: Typical number of samples per client.
         shape: Shape of a sample's features.
@@ -143,7 +142,13 @@ def bench_task(name: str, clients: int) -> Task:
 
 @dataclass(frozen=True, eq=False)
 class TimedRounds:
-    """The seconds of each round, the number of sample visits, and the final weights."""
+    """Rounds whose duration was measured.
+
+    Args:
+        seconds: The seconds of each round.
+        samples: Number of sample visits.
+        weights: The final weights.
+    """
 
     seconds: tuple[float, ...]
     samples: int
@@ -161,12 +166,25 @@ def path_name(backend: str, workers: int) -> str:
 
 
 def make_executor(task: Task, backend: str, workers: int) -> Executor:
-    """Create an executor with this training backend: in this process, or in a pool for several workers."""
+    """Create an executor: in this process for one worker, otherwise a pool.
+
+    Args:
+        task: The task.
+        backend: Training backend: fast or plain.
+        workers: Number of workers.
+    """
     return Resources(workers=workers).make_executor(partial(trainer_for, task, backend), task.sizes)
 
 
 def time_rounds(task: Task, executor: Executor, weights: Weights, count: int) -> TimedRounds:
-    """Time `count` rounds of FedAvg (plan, train, average) in which every client trains all its epochs."""
+    """Time rounds of FedAvg (plan, train, average) in which every client trains all its epochs.
+
+    Args:
+        task: The task.
+        executor: Trains the clients.
+        weights: The initial weights.
+        count: Number of rounds.
+    """
     all_clients = replace(task, clients_per_round=len(task.sizes))
     simulation = build(RunSpec(task=all_clients, method="fedavg+wfa"), all_clients, executor)
     seconds, samples, started = [], 0, time.perf_counter()
@@ -192,7 +210,7 @@ class NaiveLoop:
         self.threads = threads
         self.module: torch.nn.Module = task.model()
         self._data = {client: to_tensors(samples) for client, samples in task.clients.items()}
-        self._loss = per_sample_loss(task.loss)
+        self._loss = resolve_loss(task.loss)
 
     def round_s(self) -> float:
         """Run a round, which trains every client and averages weighted by samples, and return its seconds."""

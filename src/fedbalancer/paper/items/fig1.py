@@ -22,10 +22,9 @@ from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import FloatArray, Weights
 from fedbalancer.data import Task
-from fedbalancer.experiments.execute import RunResult, carry_on, execute
+from fedbalancer.experiments.execute import RunResult, continue_run, execute
 from fedbalancer.experiments.executor_cache import ExecutorCache
-from fedbalancer.experiments.jobs import JobEvent
-from fedbalancer.experiments.rounds import Progress
+from fedbalancer.experiments.progress import JobEvent, Progress
 from fedbalancer.experiments.trust import code_of
 from fedbalancer.paper.charts import Line, line_charts
 from fedbalancer.paper.item import (
@@ -46,8 +45,7 @@ from fedbalancer.reporting.ratio import Estimate
 from fedbalancer.reporting.rule import Rule
 from fedbalancer.reporting.style import RED
 from fedbalancer.store import read_status
-from fedbalancer.training.flat import FlatModule
-from fedbalancer.training.tensors import batch_of, per_sample_loss, stored
+from fedbalancer.training.tensors import FlatModule, make_batch, prepare_samples, resolve_loss
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,7 +148,7 @@ class _PausedRun:
             )  # fmt: skip
         else:
             changes = {"rounds": number}
-            result = carry_on(
+            result = continue_run(
                 place, self.executors, changes, task=self._task, trusted=code_of(spec), progress=report, stopped=stopped
             )
         if result.status == "stopped":
@@ -192,14 +190,14 @@ class SampleNorms:
 
         self._flat = FlatModule(task.model)
         self._flat.module.eval()
-        self._loss = per_sample_loss(task.loss)
+        self._loss = resolve_loss(task.loss)
         self.vectorized = True
         self._torch = torch
 
     def __call__(self, weights: Weights, samples: Samples) -> FloatArray:
         """Return the Euclidean norm of the gradient of each sample's loss with respect to all parameters."""
         self._flat.load(weights)
-        features, labels = batch_of(samples[0], slice(None)), batch_of(samples[1], slice(None))
+        features, labels = make_batch(samples[0], slice(None)), make_batch(samples[1], slice(None))
         if labels.dtype.is_floating_point is False:
             labels = labels.long()
         if self.vectorized:
@@ -253,8 +251,8 @@ def scale_norms(norms: FloatArray) -> FloatArray:
 
 
 def _draw_samples(parts: list[Samples], most: int, seed: int, number: int) -> Samples:
-    features = np.concatenate([stored(part)[0] for part in parts])
-    labels = np.concatenate([stored(part)[1] for part in parts])
+    features = np.concatenate([prepare_samples(part)[0] for part in parts])
+    labels = np.concatenate([prepare_samples(part)[1] for part in parts])
     rows = np.arange(len(labels))
     if len(rows) > most:
         rows = np.sort(stream(seed, "gradient norms", number).choice(len(labels), most, replace=False))

@@ -52,7 +52,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Lag:
-    """How much this machine was too slow for the phones.
+    """The lag of this machine behind the phones.
 
     Args:
         late: Share of the phones' rounds in which it was too slow.

@@ -20,7 +20,7 @@ from fedbalancer.flower.ledger import LEAST_SHARE, TransportTimes
 from fedbalancer.flower.mailbox import Mailbox, OutgoingMessage, ReceivedReply, SentMessage
 from fedbalancer.flower.messages import TRAIN, ModelLayout
 from fedbalancer.flower.nodes import Nodes
-from fedbalancer.flower.reading import question
+from fedbalancer.flower.reading import greeting_request
 from fedbalancer.flower.recorder import RunRecorder, ending_status
 from fedbalancer.flower.run import Run
 from fedbalancer.flower.strategy import Strategy
@@ -59,7 +59,7 @@ class BedTransportTimes(TransportTimes):
         seen = self._seen.get(client, ())
         return math.fsum(seen) / len(seen) if seen else 0.0
 
-    def budget_s(self, client: str, round: int, deadline_s: float) -> float:
+    def budget_s(self, client: str, round_number: int, deadline_s: float) -> float:
         if isinstance(self.work, AllOrNothing):
             return deadline_s
         return max(deadline_s - self.expected_s(client), LEAST_SHARE * deadline_s)
@@ -76,10 +76,12 @@ class BedMailbox(Mailbox):
         super().__init__(grid, limit, clock)
         self.plan, self.bed = plan, plan.clock()
 
-    def send(self, kind: str, letters: Sequence[OutgoingMessage], round: int, ttl_s: float) -> list[SentMessage]:
+    def send(
+        self, kind: str, outgoing: Sequence[OutgoingMessage], round_number: int, ttl_s: float
+    ) -> list[SentMessage]:
         if kind == TRAIN:
-            self.bed.hold(*(order_name(round, letter.client) for letter in letters))
-        went = super().send(kind, letters, round, ttl_s)
+            self.bed.hold(*(order_name(round_number, one.client) for one in outgoing))
+        went = super().send(kind, outgoing, round_number, ttl_s)
         for client in {sent.client for sent in went}:
             for phone in (client,) if client else self.plan.names:  # a greeting's recipient is not known yet
                 wake(self.plan.wakeups / phone)
@@ -113,8 +115,8 @@ class BedNodes(Nodes):
     The time of a greeting means nothing when 21 phones greet at once.
     """
 
-    def __init__(self, network_s: Callable[[str], float], *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, network_s: Callable[[str], float], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.network_s = network_s
 
     def handle_greeting(self, received: ReceivedReply) -> None:
@@ -141,12 +143,17 @@ class BedRun(Run):
 
 
 def main(grid: Grid, context: Context) -> None:
-    """Run one method from the app's `ServerApp`; a failure is written to a file for the parent process."""
+    """Run one method from the app's `ServerApp`; a failure is written to a file for the parent process.
+
+    Args:
+        grid: Flower's grid.
+        context: Flower's context, whose configuration names the plan and the method.
+    """
     config = context.run_config
     plan, method = BedPlan.read(Path(str(config["plan"]))), str(config["method"])
     try:
         one_thread_here()
-        run = prepared(plan, method, grid, float(config["budget"]), float(config["target"]))
+        run = prepare_run(plan, method, grid, float(config["budget"]), float(config["target"]))
         _run_recorded(run, RunRecorder(plan.run_folder(method), manifest(plan, run)))
     except BaseException as error:
         write_text(plan.failure(method), str(error) if isinstance(error, FedBalancerError) else repr(error))
@@ -162,8 +169,16 @@ def _run_recorded(run: BedRun, record: RunRecorder) -> None:
     record.close("done", None, run.model(run.state), run.layout.layout)
 
 
-def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: float) -> BedRun:
-    """Prepare the run of a method; a budget or target of 0 means none."""
+def prepare_run(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: float) -> BedRun:
+    """Prepare the run of a method.
+
+    Args:
+        plan: The plan of the test bed.
+        method: Name of the method.
+        grid: Flower's grid.
+        budget_s: The budget in phone seconds; 0 for none.
+        target: The target accuracy; 0 for none.
+    """
     settings, trainer = plan.settings(method), TorchTrainer(plan.loaded)
     weights = trainer.initial_weights(plan.seed)
     layout = ModelLayout(trainer.layout, {name: weights.dtype for name, _ in trainer.layout}, {})
@@ -180,7 +195,7 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
         max_failed_rounds=None,
     )  # fmt: skip
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round_number: int, arrays: ArrayRecord) -> MetricRecord:
         result = trainer.evaluate(layout.flat(arrays))
         run.accuracy = result.accuracy
         return MetricRecord({"accuracy": result.accuracy, "loss": result.loss})
@@ -192,17 +207,22 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
     engine = run.engine
     engine.mailbox = BedMailbox(plan, grid, ReplyLimit.of(layout), waiting.clock)
     engine.transport = BedTransportTimes(strategy.method.client.work)
-    asked = question(run.key, settings.batch_size, settings.latency_samples)
+    request = greeting_request(run.key, settings.batch_size, settings.latency_samples)
     size, devices = plan.loaded.model_bytes or trainer.layout.wire_bytes, plan.devices()
     engine.nodes = BedNodes(
-        lambda client: devices.expected_network_s(client, size, size), engine.mailbox, asked, waiting.clock,
+        lambda client: devices.expected_network_s(client, size, size), engine.mailbox, request, waiting.clock,
         engine.log_event, hello_s=HELLO_S * plan.speed, again_s=AGAIN_S * plan.speed,
     )  # fmt: skip
     return run
 
 
 def manifest(plan: BedPlan, run: BedRun) -> dict[str, Any]:
-    """Return the manifest of a Flower run with the fields of the test bed."""
+    """Return the manifest of a Flower run with the fields of the test bed.
+
+    Args:
+        plan: The plan of the test bed.
+        run: The run.
+    """
     content = run.manifest()
     content["task"] |= {"variant": plan.loaded.variant, "scale": plan.scale, "users": plan.clients}
     finite = math.isfinite(run.budget_s)

@@ -1,4 +1,4 @@
-"""New global weights from the clients' updates."""
+"""Aggregators: compute the next global model from the clients' updates."""
 
 from fedbalancer.server.aggregate.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedbalancer.server.aggregate.clipped_around import ClippedAround

@@ -1,4 +1,4 @@
-"""Aggregation in which no update pulls further than most do."""
+"""Centred clipping of updates before aggregation."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import AtLeastOne, Weight
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.core.wrapping import Wrapping
-from fedbalancer.server.aggregate.mean import WeightedMean, in_order, mean_update
+from fedbalancer.server.aggregate.mean import WeightedMean, mean_update, sort_by_client
 from fedbalancer.server.loss_increase_ratio import loss_increase_ratio
 
-REMEMBERED = 5
-"""Rounds whose median norms say what an update is like."""
-ENOUGH = 3
-"""Norms that it takes for a median to mean anything."""
+NORM_ROUNDS = 5
+"""Number of recent rounds whose median norms define the usual norm of an update."""
+MIN_NORMS = 3
+"""Minimum number of updates for the current round's median to count."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClippedState:
-    """What the other policy remembers; the last step (empty before the first); the median norms of the last rounds."""
+    """State of `ClippedAround`.
+
+    Args:
+        inner: State of the wrapped policy.
+        center: The last step; empty before the first.
+        norms: Median update norms of recent rounds.
+    """
 
     inner: Any
     center: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -31,59 +38,68 @@ class ClippedState:
 
 @dataclass(frozen=True)
 class ClippedAround(Wrapping, Aggregator):
-    """Ours, for `+robust`: centred clipping (Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust
-    Optimization", ICML 2021) before another aggregation. Every update is drawn towards the last step until it is no
-    further from it than the median update is, and no client weighs more than `most_weight` times the median client;
-    what comes of that is aggregated as ever. A client whose loss is higher than when it first came counts for less, by
-    the ratio of the two to the power of `worse_power` (0: for as much).
+    """Ours, used by `+robust`: centred clipping before another aggregator.
 
-    Departures: the radius is the cohort's median distance in place of a constant; one pass; the step of the round
-    before is the centre, where the paper keeps momentum. An update longer than `most_norm` times what was usual in this
-    and the last rounds is not clipped but named and left out (`cohort_faults`), and its sender sits out.
+    Each update is moved towards the last step until its distance is at most the median distance. A client's weight is
+    at most `most_weight` times the median weight. A client whose loss is higher than in its first report counts for
+    less. The wrapped aggregator then combines the results.
+
+    An update longer than `most_norm` times the usual norm of this and recent rounds is rejected (`cohort_faults`), and
+    its client is suspended.
+
+    Centred clipping: Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust Optimization", ICML 2021.
+    Differences from that paper: the radius is the cohort's median distance instead of a constant; there is one pass;
+    the centre is the last step instead of a momentum.
+
+    Args:
+        inner: The wrapped aggregator.
+        most_norm: Longest accepted update, as a multiple of the usual norm.
+        most_weight: Largest weight, as a multiple of the median weight.
+        worse_power: A client whose loss grew by the factor r since its first report has its weight divided by
+            r^worse_power. 0: no discount.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbalancer+robust").aggregate
+        ClippedAround(inner=WeightedMean(), most_norm=10.0, most_weight=3.0, worse_power=4.0)
     """
 
     inner: Aggregator = field(default_factory=WeightedMean)
-    most_norm: float = 10.0
-    most_weight: float = 3.0
-    worse_power: float = 4.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.worse_power < np.inf:
-            raise ValueError(f"worse_power = {self.worse_power} must be a number of at least 0")
-        if not (self.most_norm >= 1 and self.most_weight >= 1):
-            raise ValueError(f"most_norm = {self.most_norm} and most_weight = {self.most_weight} must be at least 1")
+    most_norm: AtLeastOne = 10.0
+    most_weight: AtLeastOne = 3.0
+    worse_power: Weight = 4.0
 
     def init(self, setup: Setup) -> ClippedState:
         return ClippedState(self.inner.init(setup))
 
     def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
-        """Updates that are far longer than usual, and what the wrapped policy finds."""
-        found = dict(self.inner.cohort_faults(self.unwrapped(state), reports))
+        """Return the clients whose updates are much longer than usual, in addition to the wrapped policy's faults."""
+        faults = dict(self.inner.cohort_faults(self.unwrapped(state), reports))
         norms = {report.client: _norm(report.update) for report in reports}
-        usual = [*state.aggregate.norms, *([float(np.median(list(norms.values())))] if len(norms) >= ENOUGH else [])]
-        most = self.most_norm * float(np.median(usual)) if usual else np.inf
-        if most == 0:
-            return found
-        return found | {
-            client: f"an update of norm {norm:g}, which is at most {most:g}: {self.most_norm:g} times the usual"
+        usual = [*state.aggregate.norms, *([float(np.median(list(norms.values())))] if len(norms) >= MIN_NORMS else [])]
+        longest = self.most_norm * float(np.median(usual)) if usual else np.inf
+        if longest == 0:
+            return faults
+        return faults | {
+            client: f"an update of norm {norm:g}, which is at most {longest:g}: {self.most_norm:g} times the usual"
             for client, norm in norms.items()
-            if norm > most
+            if norm > longest
         }
 
     def aggregate(
         self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]
     ) -> tuple[Weights, ClippedState]:
         own: ClippedState = state.aggregate
-        if not reports:  # the wrapped policy adds noise in every round
+        if not reports:  # called because the wrapped policy adds noise in every round
             weights, inner = self.inner.aggregate(setup, self.unwrapped(state), reports)
             return weights, replace(own, inner=inner)
-        ordered = self._clipped(self._discounted(state, in_order(reports)), own.center)
+        ordered = self._clip(self._discount_worse(state, sort_by_client(reports)), own.center)
         weights, inner = self.inner.aggregate(setup, self.unwrapped(state), ordered)
         norm = float(np.median([_norm(report.update) for report in reports]))
-        return weights, ClippedState(inner, mean_update(ordered), (*own.norms, norm)[-REMEMBERED:])
+        return weights, ClippedState(inner, mean_update(ordered), (*own.norms, norm)[-NORM_ROUNDS:])
 
-    def _discounted(self, state: ServerState, reports: list[ClientReport]) -> list[ClientReport]:
-        """With less weight for those for whom the model has become worse."""
+    def _discount_worse(self, state: ServerState, reports: list[ClientReport]) -> list[ClientReport]:
+        """Reduce the weight of clients whose loss has increased."""
         first = state.ledger.loss_first[state.ledger.rows(tuple(report.client for report in reports))]
         shares = loss_increase_ratio(first, [report.summary.loss_mean for report in reports]) ** -self.worse_power
         return [
@@ -91,22 +107,27 @@ class ClippedAround(Wrapping, Aggregator):
             for report, share in zip(reports, shares.tolist(), strict=True)
         ]
 
-    def _clipped(self, reports: list[ClientReport], center: FloatArray) -> list[ClientReport]:
-        around = center if len(center) else np.zeros(reports[0].update.shape)
-        distances = [_norm(report.update - around) for report in reports]
+    def _clip(self, reports: list[ClientReport], center: FloatArray) -> list[ClientReport]:
+        """Clip updates around the centre, and limit weights."""
+        start = center if len(center) else np.zeros(reports[0].update.shape)
+        distances = [_norm(report.update - start) for report in reports]
         radius = float(np.median(distances))
         heaviest = self.most_weight * float(np.median([report.weight for report in reports]))
         return [
-            replace(report, update=_drawn(report.update, around, radius, far), weight=min(report.weight, heaviest))
-            for report, far in zip(reports, distances, strict=True)
+            replace(
+                report,
+                update=_clip_towards(report.update, start, radius, distance),
+                weight=min(report.weight, heaviest),
+            )
+            for report, distance in zip(reports, distances, strict=True)
         ]
 
 
-def _drawn(update: Weights, around: FloatArray, radius: float, far: float) -> Weights:
-    """The update, or the point on its way to the centre that is so near."""
-    if far <= radius:
+def _clip_towards(update: Weights, start: FloatArray, radius: float, distance: float) -> Weights:
+    """Return the update, moved towards the centre until it is at most `radius` away."""
+    if distance <= radius:
         return update
-    return (around + (update - around) * (radius / far)).astype(np.float32)
+    return (start + (update - start) * (radius / distance)).astype(np.float32)
 
 
 def _norm(vector: Any) -> float:

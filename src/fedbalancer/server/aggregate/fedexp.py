@@ -1,4 +1,4 @@
-"""FedExP: a step of the server that is as long as the clients disagree."""
+"""FedExP: extrapolated server steps."""
 
 from __future__ import annotations
 
@@ -9,17 +9,24 @@ import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
-from fedbalancer.server.aggregate.mean import in_order, mean_update
+from fedbalancer.server.aggregate.mean import mean_update, sort_by_client
 
 
-def extrapolation(reports: Sequence[ClientReport], mean: FloatArray) -> float:
-    """How many times its length the mean update is taken: sum p |D_i|^2 / (2 |mean|^2), with p the clients' weights, at
-    least 1 and at most half the number of clients that the weights amount to.
+def extrapolation_factor(reports: Sequence[ClientReport], mean: FloatArray) -> float:
+    """Return FedExP's step length as a multiple of the mean update.
 
-    Clients that move the same way get 1; with n that move at right angles to each other, the mean is sqrt(n) times
-    shorter than they are, and gets n / 2. Beyond that they pull against each other, and there is nothing to gain.
+    The factor is sum p |D_i|^2 / (2 |mean|^2), where p are the normalised client weights. It is at least 1 and at most
+    half the effective number of clients, 1 / sum p^2. Clients that agree give 1; n clients with orthogonal updates give
+    n / 2.
+
+    Args:
+        reports: At least one report.
+        mean: Their mean update.
+
+    Returns:
+        The factor, or 1 if the mean update is 0.
     """
-    ordered = in_order(reports)
+    ordered = sort_by_client(reports)
     shares = np.array([report.weight for report in ordered]) / sum(report.weight for report in ordered)
     squares = [float(np.dot(report.update, report.update.astype(np.float64))) for report in ordered]
     length = float(np.dot(mean, mean))
@@ -30,12 +37,20 @@ def extrapolation(reports: Sequence[ClientReport], mean: FloatArray) -> float:
 
 @dataclass(frozen=True)
 class FedExP(Aggregator):
-    """x += eta D, with D the mean update and eta its extrapolation (Jhunjhunwala, Wang and Joshi, "FedExP: Speeding Up
-    Federated Averaging via Extrapolation", ICLR 2023). No parameter.
+    """FedExP: a longer server step where clients disagree.
 
-    Departures: clients count by their weights, where the paper has equal ones; the bound of half the clients is ours,
-    where the paper adds a constant to the denominator; the paper hands out the mean of the last two models."""
+    x += eta D, where D is the mean update and eta its `extrapolation_factor` (Jhunjhunwala, Wang and Joshi, "FedExP:
+    Speeding Up Federated Averaging via Extrapolation", ICLR 2023). It has no parameters.
+
+    Differences from the paper: clients count by their weights, which are equal in the paper. The upper bound is ours;
+    the paper adds a constant to the denominator. The paper evaluates the mean of the last two models.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t+fedexp").aggregate
+        FedExP()
+    """
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         mean = mean_update(reports)
-        return (state.weights + extrapolation(reports, mean) * mean).astype(np.float32), None
+        return (state.weights + extrapolation_factor(reports, mean) * mean).astype(np.float32), None

@@ -1,4 +1,4 @@
-"""FedNova: updates of unequal work count by their direction."""
+"""FedNova: normalised averaging for unequal local work."""
 
 from __future__ import annotations
 
@@ -9,22 +9,38 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
-from fedbalancer.core.sums import total
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights, batches_per_epoch
+from fedbalancer.core.types.arrays import total
 from fedbalancer.server.aggregate.mean import mean_update
 
 
 def local_steps(setup: Setup, report: ClientReport) -> float:
-    """How many batches are behind a report: those of its samples, as often as it went over them."""
+    """Return the number of local steps behind a report: its epochs times the batches of its trained samples.
+
+    Args:
+        setup: Constants of the run.
+        report: A client's report.
+
+    Returns:
+        At least 1.
+    """
     per_epoch = batches_per_epoch(report.summary.trained, setup.batch_size, setup.epoch_batches)
     return float(max(report.epochs, 1.0) * max(per_epoch, 1))
 
 
 @dataclass(frozen=True)
 class FedNova(Aggregator):
-    """x += (sum p t) (sum p D / t), with p the clients' weights and t their local steps (Wang et al., "Tackling the
-    Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020): who does more steps no
-    longer pulls harder for it. Its normalisation for plain local SGD; a proximal term is not taken into account."""
+    """FedNova: clients that take more local steps do not pull harder.
+
+    x += (sum p t) (sum p D / t), where p are the normalised client weights and t their local steps (Wang et al.,
+    "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020). This is the
+    normalisation for plain local SGD; it ignores a proximal term.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("prox+1t+fednova").aggregate
+        FedNova()
+    """
 
     needs_counts: ClassVar[bool] = True
 

@@ -1,4 +1,4 @@
-"""Krum: the update that lies closest to its neighbours."""
+"""Krum: the update closest to its neighbours."""
 
 from __future__ import annotations
 
@@ -8,34 +8,52 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import BelowHalf, Count
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
-from fedbalancer.server.aggregate.mean import in_order, mean_update
+from fedbalancer.server.aggregate.mean import mean_update, sort_by_client
 
 
 @dataclass(frozen=True)
 class Krum(Aggregator):
-    """Of n updates, each is scored by the sum of its squared distances to its n - f - 2 nearest ones (at least one),
-    where f is a share `malicious` of n; the `keep` lowest scores are averaged: 1 for Krum, more for Multi-Krum.
+    """Krum: average the updates that are closest to their neighbours.
 
-    Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017. Of equal
-    scores the first client id wins.
+    The score of an update is the sum of its squared distances to its n - f - 2 nearest neighbours (at least one). The
+    `keep` updates with the lowest scores are averaged; ties go to the smaller client id (Blanchard et al., "Machine
+    Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017).
+
+    Args:
+        malicious: Assumed share of malicious clients; f is this share of n.
+        keep: Number of updates to average: 1 for Krum, more for Multi-Krum.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t+krum").aggregate
+        Krum(malicious=0.2, keep=1)
     """
 
-    malicious: float = 0.2
-    keep: int = 1
+    malicious: BelowHalf = 0.2
+    keep: Count = 1
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
-        ordered = in_order(reports)
+        ordered = sort_by_client(reports)
         scores = krum_scores(np.stack([report.update for report in ordered]), int(self.malicious * len(ordered)))
         kept = [ordered[row] for row in np.argsort(scores, kind="stable")[: self.keep]]
         return (state.weights + mean_update(kept)).astype(np.float32), None
 
 
 def krum_scores(updates: Weights, malicious: int) -> FloatArray:
-    """The sum of squared distances to the n - f - 2 nearest others.
+    """Return each update's sum of squared distances to its n - f - 2 nearest neighbours.
 
-    >>> krum_scores(np.array([[0.0], [1.0], [3.0], [9.0]], dtype=np.float32), malicious=1)
-    array([ 1.,  1.,  4., 36.])
+    Args:
+        updates: One row per client.
+        malicious: Assumed number of malicious clients, f.
+
+    Returns:
+        One score per row.
+
+    Example:
+        >>> krum_scores(np.array([[0.0], [1.0], [3.0], [9.0]], dtype=np.float32), malicious=1)
+        array([ 1.,  1.,  4., 36.])
     """
     distances = np.array([((updates - one).astype(np.float64) ** 2).sum(axis=1) for one in updates])
     nearest = max(len(updates) - malicious - 2, 1)

@@ -1,4 +1,4 @@
-"""The weighted mean of FedAvg."""
+"""Federated averaging (FedAvg)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
-from fedbalancer.core.sums import total as total_of
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
+from fedbalancer.core.types.arrays import total as total_of
 
-PIECE = 2**15
-"""Weights that are summed at a time, so that the sum stays in the caches; it does not matter for the result."""
+CHUNK = 2**15
+"""Weights summed at a time, so that the partial sums fit into the cache. Does not change the result."""
 
 
 def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
-    """The mean update, each weighted by its client's trained samples.
+    """Return the mean update, each update weighted by its report's `weight`.
 
-    Summed in double precision in order of client id: the same bytes whatever the order of arrival.
+    The sum uses double precision and the order of client ids, so the order of arrival does not change the bytes.
+
+    Args:
+        reports: At least one report.
+
+    Returns:
+        One value per parameter.
     """
-    ordered = in_order(reports)
+    ordered = sort_by_client(reports)
     total = np.zeros(ordered[0].update.shape, dtype=np.float64)
     weights = total_of(report.weight for report in ordered)
-    for start in range(0, len(total), PIECE):
-        piece = slice(start, start + PIECE)
+    for start in range(0, len(total), CHUNK):
+        piece = slice(start, start + CHUNK)
         part = total[piece]
         weighted = np.empty_like(part)
         for report in ordered:
@@ -33,14 +39,22 @@ def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
     return total
 
 
-def in_order(reports: Sequence[ClientReport]) -> list[ClientReport]:
-    """The reports in order of client id."""
+def sort_by_client(reports: Sequence[ClientReport]) -> list[ClientReport]:
+    """Return the reports in order of client id."""
     return sorted(reports, key=lambda report: report.client)
 
 
 @dataclass(frozen=True)
 class WeightedMean(Aggregator):
-    """Weights plus the mean update of the successful clients, each weighted by its trained samples."""
+    """FedAvg: add the mean update, each client weighted by its number of trained samples.
+
+    This is the paper's aggregation (figure 3, step 5).
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbalancer").aggregate
+        WeightedMean()
+    """
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         return (state.weights + mean_update(reports)).astype(np.float32), None

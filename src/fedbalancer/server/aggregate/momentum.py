@@ -1,4 +1,4 @@
-"""FedAvgM: momentum on the server."""
+"""Momentum on the server (FedAvgM)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,41 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.fields import BelowOne, Step
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.server.aggregate.mean import mean_update
 
 
 @dataclass(frozen=True, eq=False)
 class Velocity:
-    """The running sum of mean updates; empty before the first round."""
+    """State of momentum.
+
+    Args:
+        value: Decaying sum of mean updates, one value per parameter; empty before the first round.
+    """
 
     value: FloatArray
 
 
 @dataclass(frozen=True)
 class ServerMomentum(Aggregator):
-    """v = beta v + D, x += eta v, with D the mean update (Hsu et al., "Measuring the Effects of Non-Identical Data
-    Distribution for Federated Visual Classification", 2019)."""
+    """FedAvgM: momentum on the server.
 
-    beta: float = 0.9
-    eta: float = 1.0
+    v = beta v + D, x += eta v, where D is the mean update (Hsu et al., "Measuring the Effects of Non-Identical Data
+    Distribution for Federated Visual Classification", 2019).
+
+    Args:
+        beta: Momentum coefficient.
+        eta: Server learning rate.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t+momentum").aggregate
+        ServerMomentum(beta=0.9, eta=1.0)
+    """
+
+    beta: BelowOne = 0.9
+    eta: Step = 1.0
 
     def init(self, setup: Setup) -> Velocity:
         return Velocity(np.zeros(0))

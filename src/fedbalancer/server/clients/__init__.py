@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Client selectors: which clients take part in a round."""
 
 from fedbalancer.server.clients.by_loss import ByLoss
 from fedbalancer.server.clients.capped import CappedParticipation

@@ -1,4 +1,4 @@
-"""Clients drawn in proportion to their loss and their data."""
+"""Random client selection in proportion to loss and data."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ import numpy as np
 from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import IndexArray, ServerState, Setup
-from fedbalancer.server.clients.draws import in_proportion
+from fedbalancer.server.clients.draws import draw_weighted
 
 
 @dataclass(frozen=True)
 class ByLoss(ClientSelector):
-    """Ours: every client may come in every round, the likelier the higher its mean loss and the more samples it has (by
-    their square root, as Oort's utility grows). One never heard of counts with the highest loss.
+    """Ours, used by canter: draws clients in proportion to mean loss times the square root of their number of samples.
 
-    Oort's scheme, which the paper's client selection uses, takes the best few again and again; where clients' labels
-    differ, the model goes after these few. Here high losses pull without shutting anybody out, and no speed is
-    preferred: with work in batches and a deadline by useful work, a slow phone brings what it can.
+    A client without a report counts with the highest loss. Every client can be selected in every round, and speed does
+    not matter. Oort's scheme, which the paper uses, selects the best few clients repeatedly; where clients' labels
+    differ, the model then follows these few.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("canter").clients
+        ByLoss()
     """
 
     needs_losses: ClassVar[bool] = True
@@ -31,4 +35,4 @@ class ByLoss(ClientSelector):
         losses = np.maximum(state.ledger.loss_mean[available], 1e-9)
         highest = np.nanmax(losses) if np.isfinite(losses).any() else 1.0
         weights = np.where(np.isnan(losses), highest, losses) * np.sqrt(state.ledger.size[available])
-        return np.sort(available[in_proportion(weights, min(setup.clients_per_round, len(available)), rng)])
+        return np.sort(available[draw_weighted(weights, min(setup.clients_per_round, len(available)), rng)])

@@ -1,4 +1,4 @@
-"""Client selection by another policy, with a count of who was chosen how often."""
+"""Base of selectors that wrap another selector and count selections."""
 
 from __future__ import annotations
 
@@ -14,30 +14,38 @@ from fedbalancer.server.clients.over_threshold import OverThresholdUtility
 
 
 @dataclass(frozen=True, eq=False)
-class CountedState:
-    """What the other policy remembers, and how often each client was chosen (none: not yet)."""
+class CountingState:
+    """State of a `CountingSelector`.
+
+    Args:
+        inner: State of the wrapped policy.
+        selected: How many times each client was selected; empty before the first round.
+    """
 
     inner: Any
-    chosen: CountArray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    selected: CountArray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def counts(self, ledger: Ledger) -> CountArray:
-        """How often each client of the ledger was chosen: clients that joined since are at its end."""
-        return np.concatenate([self.chosen, np.zeros(len(ledger.clients) - len(self.chosen), dtype=np.int32)])
+        """Return the number of selections per ledger row. Clients that joined later are at the end of the ledger."""
+        return np.concatenate([self.selected, np.zeros(len(ledger.clients) - len(self.selected), dtype=np.int32)])
 
 
 @dataclass(frozen=True)
-class Counted(Wrapping, ClientSelector):
-    """What all policies share that leave the choice to another one, and step in by how often clients were chosen,
-    whether they reported or not."""
+class CountingSelector(Wrapping, ClientSelector):
+    """Base of selectors that wrap another one and use how often each client was selected, with or without a report.
+
+    Args:
+        inner: The wrapped selector.
+    """
 
     inner: ClientSelector = field(default_factory=OverThresholdUtility)
 
-    def init(self, setup: Setup) -> CountedState:
-        return CountedState(self.inner.init(setup))
+    def init(self, setup: Setup) -> CountingState:
+        return CountingState(self.inner.init(setup))
 
-    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> CountedState:
-        own: CountedState = state.clients
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> CountingState:
+        own: CountingState = state.clients
         inner = self.inner.observe(setup, self.unwrapped(state), result)
-        chosen = own.counts(state.ledger).copy()
-        chosen[state.ledger.rows(result.plan.cohort)] += 1
-        return CountedState(inner, chosen)
+        selected = own.counts(state.ledger).copy()
+        selected[state.ledger.rows(result.plan.cohort)] += 1
+        return CountingState(inner, selected)

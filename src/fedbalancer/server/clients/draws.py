@@ -1,4 +1,4 @@
-"""Random draws of clients, fast for a million of them."""
+"""Weighted random draws without replacement, fast for a million clients."""
 
 from __future__ import annotations
 
@@ -7,39 +7,49 @@ import numpy as np
 from fedbalancer.core.types import FloatArray, IndexArray
 
 MANY = 100_000
-"""From so many on, a few are drawn without giving every one a random number."""
+"""Number of clients from which a small draw does not generate a random number for every client."""
 
 
-def in_proportion(weights: FloatArray, count: int, rng: np.random.Generator) -> IndexArray:
-    """Positions drawn one after the other without replacement, each time in proportion to weight; those of no weight
-    come last."""
+def draw_weighted(weights: FloatArray, count: int, rng: np.random.Generator) -> IndexArray:
+    """Draw positions one by one without replacement, each in proportion to weight.
+
+    Args:
+        weights: Weight of every position. Positions of weight 0 come last.
+        count: Number of positions to draw.
+        rng: Random generator.
+
+    Returns:
+        The drawn positions.
+    """
     if len(weights) >= MANY and 50 * count < len(weights):
-        return few_in_proportion(weights, count, rng)
-    return smallest(_keys(weights, rng), count, rng)
+        return draw_few_weighted(weights, count, rng)
+    return pick_smallest(_random_keys(weights, rng), count, rng)
 
 
-def few_in_proportion(weights: FloatArray, count: int, rng: np.random.Generator) -> IndexArray:
-    """The same draw, made with replacement and without those that come again; where that is not enough, because few
-    have most of the weight, the rest is drawn among the others."""
+def draw_few_weighted(weights: FloatArray, count: int, rng: np.random.Generator) -> IndexArray:
+    """Make the same draw with replacement and drop duplicates, which is faster for a small `count`.
+
+    If too few distinct positions result because few hold most of the weight, the rest is drawn among the others.
+    """
     total = np.cumsum(weights)
     drawn = np.searchsorted(total, rng.random(2 * count) * total[-1], side="right")
-    found, first_at = np.unique(drawn[drawn < len(weights)], return_index=True)
-    found = found[np.argsort(first_at)[:count]]
-    if len(found) == count:
-        return found
-    keys = _keys(weights, rng)
-    keys[found] = np.nan  # sorts last
-    return np.concatenate([found, smallest(keys, count - len(found), rng)])
+    unique, first_at = np.unique(drawn[drawn < len(weights)], return_index=True)
+    unique = unique[np.argsort(first_at)[:count]]
+    if len(unique) == count:
+        return unique
+    keys = _random_keys(weights, rng)
+    keys[unique] = np.nan  # sorts last
+    return np.concatenate([unique, pick_smallest(keys, count - len(unique), rng)])
 
 
-def _keys(weights: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Exp(1) / weight: the smallest of these are a draw in proportion to weight."""
+def _random_keys(weights: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return Exp(1) / weight: the positions of the smallest keys are a draw in proportion to weight."""
     with np.errstate(divide="ignore"):
         return np.asarray(rng.exponential(size=len(weights)) / weights)
 
 
-def smallest(keys: FloatArray, count: int, rng: np.random.Generator) -> IndexArray:
-    """Positions of the `count` smallest keys (all where there are no more), equal ones at random."""
+def pick_smallest(keys: FloatArray, count: int, rng: np.random.Generator) -> IndexArray:
+    """Return the positions of the `count` smallest keys, or of all if there are fewer. Ties are broken at random."""
     if count >= len(keys):
         return np.arange(len(keys))
     if count == 0:

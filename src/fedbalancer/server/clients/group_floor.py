@@ -1,4 +1,4 @@
-"""Client selection in which no group of devices is left out."""
+"""Client selection with a minimum share for every device group."""
 
 from __future__ import annotations
 
@@ -9,52 +9,67 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, Private
+from fedbalancer.core.fields import Count, Share
 from fedbalancer.core.types import IndexArray, Ledger, ServerState, Setup
-from fedbalancer.server.clients.counted import Counted, CountedState
+from fedbalancer.server.clients.counted import CountingSelector, CountingState
 
 
 @dataclass(frozen=True)
-class GroupFloor(Counted):
-    """Ours: another policy chooses, but every group of clients gets at least the share `floor` of the places that it
-    would have by its number, over all rounds so far. Who of a group comes is the other policy's choice, too.
+class GroupFloor(CountingSelector):
+    """Ours: guarantees every speed group a minimum share of all selections.
 
-    Groups are `groups` of like size by the seconds that a batch takes, which is what the server knows of a device, and
-    what selection by speed leaves out: with the slow phones go the people who have them. Availability may leave a
-    group nobody to choose; what it is owed then it gets later.
+    Each group gets at least `floor` times its proportional share over all rounds. The wrapped selector chooses within
+    the groups and fills the remaining places. Groups have equal size and are formed by seconds per batch, because
+    selection by speed would otherwise exclude slow phones and their users. A group without available clients catches up
+    later.
+
+    Args:
+        inner: The wrapped selector.
+        floor: Guaranteed share of a group's proportional participation, from 0 to 1.
+        groups: Number of groups.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t+groupfloor").clients
+        GroupFloor(inner=Uniform(), floor=0.5, groups=4)
     """
 
     own_reactions: ClassVar[frozenset[Private]] = NOTHING
 
-    floor: float = 0.5
-    groups: int = 4
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.floor <= 1 and self.groups >= 1):
-            raise ValueError(f"floor = {self.floor} must be from 0 to 1, and groups = {self.groups} at least 1")
+    floor: Share = 0.5
+    groups: Count = 4
 
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
-        own: CountedState = state.clients
+        own: CountingState = state.clients
         group_of = speed_groups(state.ledger, self.groups)
-        had = np.bincount(group_of, weights=own.counts(state.ledger), minlength=self.groups)
+        counts = np.bincount(group_of, weights=own.counts(state.ledger), minlength=self.groups)
         fair = np.bincount(group_of, minlength=self.groups) / max(len(group_of), 1)
         places = min(setup.clients_per_round, len(available))
-        owed = self.floor * fair * setup.clients_per_round * (state.round + 1) - had
-        seen, chosen = self.unwrapped(state), np.zeros(0, dtype=np.int64)
-        for group in np.argsort(-owed, kind="stable").tolist():
-            left, there = places - len(chosen), available[group_of[available] == group]
-            count = min(math.ceil(owed[group]), left, len(there))
+        shortfall = self.floor * fair * setup.clients_per_round * (state.round + 1) - counts
+        seen, selected = self.unwrapped(state), np.zeros(0, dtype=np.int64)
+        for group in np.argsort(-shortfall, kind="stable").tolist():
+            left, members = places - len(selected), available[group_of[available] == group]
+            count = min(math.ceil(shortfall[group]), left, len(members))
             if count > 0:
-                mine = self.inner.select_clients(replace(setup, clients_per_round=count), seen, there)
-                chosen = np.concatenate([chosen, mine])
-        if len(chosen) < places:
-            others, left = np.setdiff1d(available, chosen), places - len(chosen)
-            more = self.inner.select_clients(replace(setup, clients_per_round=left), seen, others)
-            chosen = np.concatenate([chosen, more])
-        return np.sort(chosen)
+                picked = self.inner.select_clients(replace(setup, clients_per_round=count), seen, members)
+                selected = np.concatenate([selected, picked])
+        if len(selected) < places:
+            others, left = np.setdiff1d(available, selected), places - len(selected)
+            rest = self.inner.select_clients(replace(setup, clients_per_round=left), seen, others)
+            selected = np.concatenate([selected, rest])
+        return np.sort(selected)
 
 
 def speed_groups(ledger: Ledger, groups: int) -> IndexArray:
-    """The group of every client: as many as nearly can be in each, the fastest in the first."""
+    """Return the speed group of every client. Groups are of nearly equal size; group 0 is the fastest.
+
+    Args:
+        ledger: The server's ledger.
+        groups: Number of groups.
+
+    Returns:
+        One group number per ledger row.
+    """
     place = np.empty(len(ledger.clients), dtype=np.int64)
     place[np.argsort(ledger.batch_s, kind="stable")] = np.arange(len(place))
     return place * groups // max(len(place), 1)

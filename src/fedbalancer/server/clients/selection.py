@@ -1,6 +1,6 @@
-"""What Oort's exploit-and-explore scheme is made of (Lai et al., OSDI'21, Algorithm 1), for every policy that uses it.
+"""Oort's exploration-exploitation scheme (Lai et al., OSDI 2021, Algorithm 1), shared by the policies that use it.
 
-Plain functions on columns, so that a million clients take milliseconds.
+Functions on columns, so that a million clients take milliseconds.
 """
 
 from __future__ import annotations
@@ -11,50 +11,82 @@ from collections.abc import Callable
 import numpy as np
 
 from fedbalancer.core.types import CountArray, FloatArray, IndexArray, Ledger, Setup
-from fedbalancer.server.clients.draws import in_proportion
+from fedbalancer.server.clients.draws import draw_weighted
 from fedbalancer.server.expected import expected_s
 
 UNCERTAINTY = 0.1
-"""Oort's weight of the temporal uncertainty."""
+"""Oort's weight of temporal uncertainty."""
 
-GUESS = 4
-"""How many times the wanted clients are looked at for a first guess of the cut-off."""
+GUESS_FACTOR = 4
+"""Size of the first guess of the cut-off, as a multiple of the wanted clients."""
 
 Penalty = Callable[[IndexArray], FloatArray]
-"""Factors from 0 to 1 of the clients at these positions."""
+"""Maps positions to factors from 0 to 1."""
 
 
 def next_exploration(exploration: float, decay: float, least: float, ledger: Ledger) -> float:
-    """The share of the next cohort that explores: smaller every round while it is over `least`, none once all are
-    known."""
+    """Return the share of the next cohort that explores.
+
+    Args:
+        exploration: Current share.
+        decay: Factor per round while the share exceeds `least`.
+        least: Share at which the decay stops.
+        ledger: The server's ledger.
+
+    Returns:
+        The next share, or 0 once every client has reported.
+    """
     if ledger.explored.all():
         return 0.0
     return exploration * decay if exploration > least else exploration
 
 
-def exploited(count: int, exploration: float, known: int, unknown: int) -> int:
-    """How many of `count` clients are exploited; a shortage on either side is filled from the other.
+def exploit_count(count: int, exploration: float, known: int, unknown: int) -> int:
+    """Return how many of `count` clients exploit. A shortage on either side is filled from the other.
 
-    >>> exploited(10, 0.9, known=50, unknown=50), exploited(10, 0.9, known=50, unknown=4)
-    (1, 6)
+    Args:
+        count: Size of the cohort.
+        exploration: Share of the cohort that explores.
+        known: Number of available clients that have reported.
+        unknown: Number of available clients that have not.
+
+    Returns:
+        A number from 0 to `known`.
+
+    Example:
+        >>> exploit_count(10, 0.9, known=50, unknown=50), exploit_count(10, 0.9, known=50, unknown=4)
+        (1, 6)
     """
-    # The guard against 10 (1 - .9) = 0.9999... is smaller than any share of a cohort.
+    # 1e-9 guards against 10 (1 - 0.9) = 0.9999...
     wanted = int(count * (1 - exploration) + 1e-9)
     return min(max(wanted, count - unknown), known)
 
 
-def known_or_not(ledger: Ledger, available: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """Those of the available clients that have been heard of, and the others."""
+def split_explored(ledger: Ledger, available: IndexArray) -> tuple[IndexArray, IndexArray]:
+    """Split the available clients into those that have reported and those that have not."""
     explored = ledger.explored[available]
-    # Positions first: ten times as fast as indexing with truth values.
+    # Indexing with positions is ten times as fast as with booleans.
     return available[np.flatnonzero(explored)], available[np.flatnonzero(~explored)]
 
 
 def base_scores(
-    utility: FloatArray, last_round: CountArray, round: int, clip: float, normalise: bool = True
+    utility: FloatArray, last_round: CountArray, round_number: int, clip: float, normalise: bool = True
 ) -> FloatArray:
-    """Scores before any penalty: utilities clipped at the `clip` quantile and scaled to [0, 1], plus the temporal
-    uncertainty sqrt(0.1 ln R / L) of a client last heard in round L. Equal utilities are as good as any."""
+    """Return scores before any penalty.
+
+    Utilities are clipped at the `clip` quantile and scaled to [0, 1] (equal utilities become 1). The temporal
+    uncertainty sqrt(0.1 ln R / L) is added, where L is the client's last round.
+
+    Args:
+        utility: Statistical utility of each client.
+        last_round: Round of each client's last report, L.
+        round_number: The current round, R.
+        clip: Quantile at which utilities are clipped.
+        normalise: Whether to scale utilities to [0, 1].
+
+    Returns:
+        One score per client.
+    """
     if not len(utility):
         return np.zeros(0)
     rank = int(clip * len(utility))
@@ -62,12 +94,12 @@ def base_scores(
     if normalise:
         low, high = scores.min(), scores.max()
         scores = (scores - low) / (high - low) if high > low else np.ones_like(scores)
-    scores += np.sqrt(UNCERTAINTY * math.log(round) / np.maximum(last_round, 1))
+    scores += np.sqrt(UNCERTAINTY * math.log(round_number) / np.maximum(last_round, 1))
     return np.asarray(scores)
 
 
 def duration_penalty(setup: Setup, ledger: Ledger, rows: IndexArray, preferred_s: float, alpha: float) -> Penalty:
-    """(T / t)^alpha for a client whose expected duration t is longer than T, otherwise 1."""
+    """Return the penalty (T / t)^alpha for clients whose expected duration t exceeds T, and 1 for the others."""
 
     def penalty(positions: IndexArray) -> FloatArray:
         expected = expected_s(setup, ledger, rows[positions])
@@ -80,31 +112,31 @@ def duration_penalty(setup: Setup, ledger: Ledger, rows: IndexArray, preferred_s
 
 
 def exploit(base: FloatArray, penalty: Penalty, count: int, cutoff: float, rng: np.random.Generator) -> IndexArray:
-    """`count` positions drawn in proportion to score among those over the cut-off."""
+    """Draw `count` positions in proportion to score among those above the cut-off."""
     if count == 0:
         return np.zeros(0, dtype=np.int64)
-    best, scores = over_cutoff(base, penalty, count, cutoff)
-    return best[in_proportion(scores, count, rng)]
+    best, scores = select_over_cutoff(base, penalty, count, cutoff)
+    return best[draw_weighted(scores, count, rng)]
 
 
-def over_cutoff(base: FloatArray, penalty: Penalty, count: int, cutoff: float) -> tuple[IndexArray, FloatArray]:
-    """Positions of all scores (base times penalty) of at least `cutoff` times the score of rank `count`, and these
-    scores.
+def select_over_cutoff(base: FloatArray, penalty: Penalty, count: int, cutoff: float) -> tuple[IndexArray, FloatArray]:
+    """Return the positions and values of all scores of at least `cutoff` times the score of rank `count`.
 
-    A penalty only lowers a score, so nobody whose base is below the cut-off can be over it. The best bases give a
-    first guess of the cut-off, which is never too high; only those that it leaves are worked out.
+    A score is base times penalty. A penalty only lowers a score, so a client whose base is below the cut-off cannot
+    exceed it. The best bases give a first guess of the cut-off that is never too high; only the clients above it are
+    scored.
     """
     rank = min(count, len(base) - 1)
-    looked = _at_least(base, _largest(base, min(GUESS * rank, len(base) - 1)))
-    guess = _largest(base[looked] * penalty(looked), rank)
+    candidates = _at_least(base, _value_of_rank(base, min(GUESS_FACTOR * rank, len(base) - 1)))
+    guess = _value_of_rank(base[candidates] * penalty(candidates), rank)
     left = _at_least(base, cutoff * guess)
     scores = base[left] * penalty(left)
-    kept = _at_least(scores, cutoff * _largest(scores, rank))
+    kept = _at_least(scores, cutoff * _value_of_rank(scores, rank))
     return left[kept], scores[kept]
 
 
-def _largest(values: FloatArray, rank: int) -> float:
-    """The value of a rank, 0 being the highest."""
+def _value_of_rank(values: FloatArray, rank: int) -> float:
+    """Return the value of a rank; rank 0 is the highest."""
     place = len(values) - 1 - rank
     return float(np.partition(values, place)[place])
 

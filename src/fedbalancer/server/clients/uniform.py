@@ -1,4 +1,4 @@
-"""Uniform client selection: every available client is as likely as any other."""
+"""Uniform client selection."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ from fedbalancer.core.types import IndexArray, ServerState, Setup
 
 @dataclass(frozen=True)
 class Uniform(ClientSelector):
-    """K clients without replacement (FedAvg, Prox, SampleSelection). Methods that share it meet the same cohorts
-    under the same seed, so that their difference is not one of luck."""
+    """Selects K clients uniformly without replacement (FedAvg, Prox, SampleSelection).
+
+    With the same seed, all methods that use it select the same cohorts, so their results are directly comparable.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t").clients
+        Uniform()
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 

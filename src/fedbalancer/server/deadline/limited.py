@@ -1,4 +1,4 @@
-"""A deadline that a few liars cannot cut short or put off."""
+"""A deadline that a minority of malicious clients cannot shorten or extend much."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import AtLeastOne, Share
 from fedbalancer.core.types import (
     FORWARD_PASS_EPOCHS,
     RECENT_COUNTS,
@@ -26,17 +27,23 @@ from fedbalancer.server.deadline.peak import PeakDeadline
 from fedbalancer.server.expected import completion_s
 
 LEAST_SHARE = 0.1
-"""Lower bound of a measured epoch relative to the last estimate: a lucky network must not make an epoch free."""
+"""Lower bound of a measured epoch relative to the last estimate, so that one fast transfer does not make an epoch free.
+"""
 UNUSED_SHARE = 0.2
 """Share of the deadline that a client may leave unused if it can stop within an epoch: its last batch or upload."""
 TIMED_OUT = ("download", "forward", "train", "upload")
-"""Phases in which the deadline passed, in `FailedClient.why`."""
+"""Values of `FailedClient.why` for a passed deadline."""
 
 
 @dataclass(frozen=True, eq=False)
 class LimitedState:
-    """State of the inner policy, the last deadline (None before the first), and each client's seconds per batch: its
-    measured seconds per epoch over the batches of all its samples (NaN before its first report)."""
+    """State of `LimitedDeadline`.
+
+    Args:
+        inner: State of the wrapped policy.
+        last_s: The last deadline; None before the first.
+        batch_s: Measured seconds per batch of each client, over all its samples; NaN before its first report.
+    """
 
     inner: Any
     last_s: float | None = None
@@ -45,26 +52,32 @@ class LimitedState:
 
 @dataclass(frozen=True)
 class LimitedDeadline(Wrapping, DeadlinePolicy):
-    """Ours, for `+robust`: limits the deadline of another policy and feeds that policy measured times.
+    """Ours, used by `+robust`: limits the deadline of another policy and gives that policy measured times.
 
     The deadline is long enough for a share `floor` of the cohort to finish one epoch, and changes by at most the factor
-    `rate` from one round to the next.
+    `rate` per round.
 
-    The inner policy sees the seconds per epoch that the server measures, and nothing that a client claims of its
-    batches, samples or epochs: how long the report took to arrive, without the expected transfer, divided by the epochs
-    that the order's deadline allows at the speed estimated so far. A client that misses a deadline takes at least as
-    long for an epoch. The batch latencies from before its first report are where the estimate starts.
+    The wrapped policy sees only times that the server measures, not the batches, samples or epochs that clients claim.
+    A client's seconds per epoch are the time until its report arrived, minus the expected transfer, divided by the
+    epochs that the deadline allows at the speed estimated before. A client that misses a deadline takes at least that
+    long. The estimate starts from the batch latencies known before its first report.
+
+    Args:
+        inner: The wrapped policy.
+        floor: Share of the cohort that can finish one epoch.
+        rate: Largest factor between consecutive deadlines.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("canter+robust").deadline
+        LimitedDeadline(inner=UsefulWork(gamma=0.5), floor=0.8, rate=1.5)
     """
 
     own_reactions: ClassVar[frozenset[Private]] = NOTHING
 
     inner: DeadlinePolicy = field(default_factory=PeakDeadline)
-    floor: float = 0.8
-    rate: float = 1.5
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.floor <= 1 <= self.rate):
-            raise ValueError(f"floor = {self.floor} must be from 0 to 1, and rate = {self.rate} at least 1")
+    floor: Share = 0.8
+    rate: AtLeastOne = 1.5
 
     def init(self, setup: Setup) -> LimitedState:
         return LimitedState(self.inner.init(setup))
@@ -80,28 +93,28 @@ class LimitedDeadline(Wrapping, DeadlinePolicy):
         return float(wanted_s), quorum
 
     def unwrapped(self, state: ServerState) -> ServerState:
-        """The state as the wrapped policy knows it, with measured times in place of claims."""
-        return replace(super().unwrapped(state), ledger=_measured(state.ledger, state.deadline.batch_s))
+        """Return the state as the wrapped policy sees it, with measured times instead of claims."""
+        return replace(super().unwrapped(state), ledger=_with_measured_times(state.ledger, state.deadline.batch_s))
 
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> LimitedState:
         own: LimitedState = state.deadline
         inner = self.inner.observe(setup, replace(state, deadline=own.inner), result)
         deadline_s = result.plan.order.deadline_s
         known = bool(result.plan.cohort) and bool(np.isfinite(deadline_s))
-        batch_s = _updated(setup, state.ledger, own.batch_s, result)
+        batch_s = _update_batch_s(setup, state.ledger, own.batch_s, result)
         return LimitedState(inner, deadline_s if known else own.last_s, batch_s)
 
     def _floor_s(self, setup: Setup, state: ServerState, cohort: IndexArray) -> float:
-        """When the share is expected to be done with one epoch."""
+        """Return when the share `floor` is expected to finish one epoch."""
         trained = state.ledger.recent_trained[cohort].mean(axis=1)
         per_epoch = batches_per_epoch(trained, setup.batch_size, setup.epoch_batches)
         expected_s = np.sort(completion_s(setup, state.ledger, per_epoch, 1, cohort))
         return float(expected_s[max(int(np.ceil(self.floor * len(expected_s))) - 1, 0)])
 
 
-def _measured(ledger: Ledger, batch_s: FloatArray) -> Ledger:
-    """The ledger with measured times in place of claims, as if every client trained all its samples."""
-    known_s, count = _padded(batch_s, ledger), len(ledger.clients)
+def _with_measured_times(ledger: Ledger, batch_s: FloatArray) -> Ledger:
+    """Return the ledger with measured times, as if every client trained all its samples."""
+    known_s, count = _pad(batch_s, ledger), len(ledger.clients)
     return replace(
         ledger,
         batch_s_sum=np.where(np.isnan(known_s), ledger.batch_s, known_s),
@@ -111,9 +124,9 @@ def _measured(ledger: Ledger, batch_s: FloatArray) -> Ledger:
     )
 
 
-def _updated(setup: Setup, ledger: Ledger, batch_s: FloatArray, result: RoundResult) -> FloatArray:
-    """The seconds per batch after a round: a moving average over about the last `RECENT_COUNTS` rounds of a client."""
-    fresh, deadline_s = _padded(batch_s, ledger), result.plan.order.deadline_s
+def _update_batch_s(setup: Setup, ledger: Ledger, batch_s: FloatArray, result: RoundResult) -> FloatArray:
+    """Return the seconds per batch after a round: a moving average over about `RECENT_COUNTS` rounds of a client."""
+    fresh, deadline_s = _pad(batch_s, ledger), result.plan.order.deadline_s
     seen = {report.client: report for report in result.reports}
     timed_out = [missing.client for missing in result.missing if missing.why in TIMED_OUT]
     for client in (*seen, *(timed_out if math.isfinite(deadline_s) else ())):
@@ -130,16 +143,16 @@ def _updated(setup: Setup, ledger: Ledger, batch_s: FloatArray, result: RoundRes
     return fresh
 
 
-def _first_batch_s(ledger: Ledger, row: int, told_s: float | None) -> float:
-    """Seconds per batch as expected before the client's first report, whose claim the ledger contains already."""
+def _first_batch_s(ledger: Ledger, row: int, reported_s: float | None) -> float:
+    """Return the seconds per batch expected before the client's first report, which the ledger already contains."""
     total_s, count = float(ledger.batch_s_sum[row]), int(ledger.batch_s_count[row])
-    if told_s is not None and count > 1:
-        return max(total_s - told_s, 0.0) / (count - 1)
+    if reported_s is not None and count > 1:
+        return max(total_s - reported_s, 0.0) / (count - 1)
     return total_s / count
 
 
 def _epoch_s(setup: Setup, network_s: float, before_s: float, timings: Timings, deadline_s: float) -> float:
-    """Seconds per epoch as the server measured them; the last estimate where nothing was measured."""
+    """Return the measured seconds per epoch, or the last estimate if nothing was measured."""
     took_s = timings.total_s - timings.paused_s
     if took_s <= 0 or before_s <= 0:
         return before_s
@@ -154,6 +167,6 @@ def _epoch_s(setup: Setup, network_s: float, before_s: float, timings: Timings, 
     return max(worked_s / (epochs + forward), LEAST_SHARE * before_s)
 
 
-def _padded(batch_s: FloatArray, ledger: Ledger) -> FloatArray:
-    """A copy with NaN for clients that joined since."""
+def _pad(batch_s: FloatArray, ledger: Ledger) -> FloatArray:
+    """Return a copy with NaN for clients that joined later."""
     return np.concatenate([batch_s, np.full(len(ledger.clients) - len(batch_s), math.nan)])

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import Bounds, Seconds, Share
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import completion_s, mean_completion_s, whole_seconds
 
 
 def peak_deadline(completion: FloatArray, grid: Literal["integer", "continuous"] = "integer") -> tuple[float, float]:
-    """The deadline t with the most completed clients per second, and that DDL-E; the earliest of equals.
+    """Return the deadline with the most completed clients per second, and its DDL-E (Algorithm 4, FindPeakDDL-E).
 
-    On the integer grid t = 1, 2, ... as published. Between two completions the count stays and t grows, so the peak is
-    at a completion time rounded up, and sorting replaces the scan over seconds.
+    Between two completion times the count is constant and t grows. The peak is therefore at a completion time (rounded
+    up on the integer grid), and sorting replaces the paper's scan over seconds.
 
-    >>> peak_deadline(np.array([9.5, 9.8, 60.0]))
-    (10.0, 0.2)
+    Args:
+        completion: Expected completion time of each client, in seconds.
+        grid: `"integer"` for t = 1, 2, ... as in the paper, or `"continuous"`.
+
+    Returns:
+        The earliest best deadline in seconds, and its DDL-E.
+
+    Example:
+        >>> peak_deadline(np.array([9.5, 9.8, 60.0]))
+        (10.0, 0.2)
     """
     times = np.maximum(np.ceil(completion), 1.0) if grid == "integer" else np.asarray(completion)
     times = np.sort(times)
     efficiency = np.arange(1, len(times) + 1) / times
-    # Of equal times the last one carries the full count and hence the highest efficiency of its group.
+    # Among equal times, the last has the full count and therefore the highest efficiency.
     best = int(np.argmax(efficiency))
     return float(times[best]), float(efficiency[best])
 
 
 @dataclass(frozen=True)
 class PeakState:
-    """The deadline until enough clients are known, and the seconds added after a failed round."""
+    """State of `PeakDeadline`.
+
+    Args:
+        initial_s: Deadline until enough clients have reported.
+        guard_s: Seconds added after a failed round.
+    """
 
     initial_s: float
     guard_s: float = 0.0
@@ -39,23 +53,34 @@ class PeakState:
 
 @dataclass(frozen=True)
 class PeakDeadline(DeadlinePolicy):
-    """ddl = dl + (dh - dl) ddlr, with dl and dh the deadlines of peak DDL-E at one and at E epochs.
+    """Algorithm 4: ddl = dl + (dh - dl) ddlr, where dl and dh are the deadlines of peak DDL-E at one and at E epochs.
 
-    As published: where a few clients are much faster than the rest, dl may exceed dh.
+    As in the paper, dl may exceed dh if a few clients are much faster than the rest.
 
-    `counts` says how many samples a client is expected to train: "recent", the mean of its last five counts in
-    whole batches (what the authors ran), or "over", the paper's (|OT| - 1) / B real-valued batches with |OT| of its
-    last report (all samples before the first). Two rules are the authors' and not in the paper. The gate: DDL-E
-    starts when more than `gate` of all clients or more than `gate_clients` have succeeded once; before, the deadline
-    is the mean expected completion time with a forward pass. The guard: `guard_s` seconds are added after a round in
-    which nobody succeeded, unless all clients failed for other reasons than time.
+    Two rules are the authors' code's, not the paper's. Gate: until enough clients have reported, the deadline is the
+    mean expected completion time with a forward pass. Guard: `guard_s` seconds are added after a round that no client
+    completed, unless all clients failed for other reasons than time.
+
+    Args:
+        counts: Expected number of samples a client trains. `"recent"`: mean of its last five counts, in whole batches,
+            as in the authors' code. `"over"`: the paper's (|OT| - 1) / B batches, with |OT| of its last report (all
+            samples before the first).
+        grid: Grid of `peak_deadline`.
+        gate: Share of all clients that must have reported before DDL-E is used.
+        gate_clients: Number of clients that also opens the gate.
+        guard_s: Seconds added after a failed round.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbalancer").deadline
+        PeakDeadline(counts='recent', grid='integer', gate=0.5, gate_clients=200, guard_s=10.0)
     """
 
     counts: Literal["recent", "over"] = "recent"
     grid: Literal["integer", "continuous"] = "integer"
-    gate: float = 0.5
-    gate_clients: int = 200
-    guard_s: float = 10.0
+    gate: Share = 0.5
+    gate_clients: Annotated[int, Bounds(ge=0)] = 200
+    guard_s: Seconds = 10.0
 
     @property
     def needs_losses(self) -> bool:
@@ -69,7 +94,7 @@ class PeakDeadline(DeadlinePolicy):
         return PeakState(whole_seconds(mean_completion_s(setup, forward_pass=True)))
 
     def retime(self, setup: Setup, own: PeakState) -> PeakState:
-        """The state with T computed again from what is known by now."""
+        """Return the state with T computed again from the current ledger."""
         return replace(own, initial_s=self.init(setup).initial_s)
 
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
@@ -77,17 +102,17 @@ class PeakDeadline(DeadlinePolicy):
         between = self.between(setup, state, cohort)
         if between is None:
             return own.initial_s, len(cohort)
-        return interpolated(*between, state.pace.deadline_ratio), len(cohort)
+        return interpolate(*between, state.pace.deadline_ratio), len(cohort)
 
     def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
-        """dl and dh, once the gate is open."""
+        """Return dl and dh, or None while the gate is closed."""
         known = int(state.ledger.explored.sum())
         if not len(cohort) or not (known > self.gate * len(state.ledger.clients) or known > self.gate_clients):
             return None
         return self.bounds(setup, state, cohort)
 
     def bounds(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float]:
-        """dl and dh of a cohort."""
+        """Return dl and dh of a cohort."""
         epoch_batches = self._epoch_batches(setup, state, cohort)
         one, every = (
             completion_s(setup, state.ledger, epoch_batches, epochs, cohort) + state.deadline.guard_s
@@ -108,6 +133,6 @@ class PeakDeadline(DeadlinePolicy):
         return np.asarray(expected if setup.epoch_batches is None else np.minimum(expected, setup.epoch_batches))
 
 
-def interpolated(low: float, high: float, ratio: float) -> float:
-    """dl + (dh - dl) ddlr."""
+def interpolate(low: float, high: float, ratio: float) -> float:
+    """Return dl + (dh - dl) ddlr."""
     return low + (high - low) * ratio

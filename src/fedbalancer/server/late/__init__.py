@@ -1,4 +1,4 @@
-"""What becomes of reports that come after their round has closed."""
+"""Late policies: how reports that arrive after their round has closed are used."""
 
 from fedbalancer.server.late.boosted import Boosted
 from fedbalancer.server.late.buffered import Buffered

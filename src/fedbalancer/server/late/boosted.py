@@ -1,4 +1,4 @@
-"""REFL: a late report counts for its age, and for what it says that the others do not."""
+"""REFL: late reports count by age and by how much they differ."""
 
 from __future__ import annotations
 
@@ -15,8 +15,17 @@ from fedbalancer.server.aggregate.mean import mean_update
 
 
 def deviations(fresh: Sequence[ClientReport], stale: Sequence[ClientReport]) -> list[float]:
-    """How far each stale update would move the mean u of the n fresh ones: |u - (n u + u_s) / (n + 1)|^2 / |u|^2; none
-    where there is nothing to move."""
+    """Return how far each stale update u_s would move the mean u of the n fresh updates.
+
+    The distance is |u - (n u + u_s) / (n + 1)|^2 / |u|^2.
+
+    Args:
+        fresh: Reports of this round.
+        stale: Late reports.
+
+    Returns:
+        One value per stale report; zeros if there is no fresh update or their mean is 0.
+    """
     mean = mean_update(fresh) if fresh else np.zeros(1)
     length = float(np.dot(mean, mean))
     if not length:
@@ -27,14 +36,22 @@ def deviations(fresh: Sequence[ClientReport], stale: Sequence[ClientReport]) -> 
 
 @dataclass(frozen=True)
 class Boosted(LatePolicy):
-    """Joins the round in which it comes with the weight (1 - beta) / (1 + tau) + beta (1 - e^(-L / Lmax)), where a
-    report of the round itself has 1, tau are the rounds in between, L is how far the stale update would move the mean
-    of the fresh ones, and Lmax the largest of these: old reports are damped, and those that differ from what is there
-    are boosted, for they may be of data that nobody else has (Abdelmoniem et al., "REFL: Resource-Efficient Federated
-    Learning", EuroSys 2023, Staleness-Aware Aggregation).
+    """REFL's staleness-aware aggregation: a late report counts by its age and by how much it differs from the others.
 
-    These weights multiply the clients' trained samples, by which every mean here is weighted. Without a fresh report
-    there is nothing to differ from, and only the age counts.
+    It joins the round in which it arrives with the weight (1 - beta) / (1 + tau) + beta (1 - e^(-L / Lmax)) relative to
+    a fresh report. tau is its age in rounds, L how far it would move the mean of the fresh updates (`deviations`), and
+    Lmax the largest L. Reports that differ may hold data that no other client has (Abdelmoniem et al., "REFL:
+    Resource-Efficient Federated Learning", EuroSys 2023).
+
+    Weights multiply the clients' numbers of trained samples. Without fresh reports, only the age counts.
+
+    Args:
+        beta: Share of the weight that depends on the difference, from 0 to below 1.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("refl").late
+        Boosted(beta=0.35)
     """
 
     reacts_to: ClassVar[frozenset[Private]] = frozenset({"updates"})
@@ -58,9 +75,10 @@ class Boosted(LatePolicy):
         return None if 0 <= self.beta < 1 else f"Boosted(beta={self.beta}) must have a beta of at least 0, below 1"
 
     def scale(self, staleness: int, boost: float) -> float:
-        """What a stale report is worth against a fresh one.
+        """Return the weight of a stale report relative to a fresh one.
 
-        >>> Boosted().scale(1, 0.0), Boosted(beta=0.0).scale(3, 1.0)
-        (0.325, 0.25)
+        Example:
+            >>> Boosted().scale(1, 0.0), Boosted(beta=0.0).scale(3, 1.0)
+            (0.325, 0.25)
         """
         return (1 - self.beta) / (1 + staleness) + self.beta * boost

@@ -1,4 +1,4 @@
-"""FedBuff: a step of the server whenever enough reports have come, whenever they were sent for."""
+"""FedBuff: buffered asynchronous aggregation."""
 
 from __future__ import annotations
 
@@ -11,35 +11,43 @@ import numpy as np
 from fedbalancer.core.contracts import NOTHING, LatePolicy, Private
 from fedbalancer.core.types import ClientReport, LateRule, RoundResult, ServerState, Setup
 from fedbalancer.server.late.joins import staleness_weight
-from fedbalancer.server.late.under_way import UnderWay
+from fedbalancer.server.late.under_way import PendingClients
 
 PAPER_BUFFER = 10
-"""The buffer that the paper finds good on all its tasks, with a hundred clients or more at work."""
+"""The paper's buffer size for all its tasks, with a hundred clients or more working concurrently."""
 
 
 @dataclass(frozen=True)
 class Buffered(LatePolicy):
-    """K clients are at work at any time, each from the model that it was sent; the server steps after every `buffer`
-    reports, and as many clients start anew (Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation",
-    AISTATS 2022).
+    """FedBuff: K clients work concurrently, and the server steps after every `buffer` reports.
 
-    A step is the plain mean over the buffer of s D, with D an update relative to the model that its client started from
-    and s = 1 / sqrt(1 + tau), tau the steps in between: as in the paper's Algorithm 1 clients count alike whatever
-    their data, and stale reports make the step shorter. Its eta_g is 1, or the step of the aggregate (`+momentum`).
-    `buffer` is the paper's 10, at most half of K; with a number it is that number.
+    After each step as many clients start, from the current model (Nguyen et al., "Federated Learning with Buffered
+    Asynchronous Aggregation", AISTATS 2022).
 
-    A round of this code is a step: a client whose place has become free starts with the next step, not at once.
+    A step is the unweighted mean over the buffer of s D (the paper's Algorithm 1). D is an update relative to the model
+    from which its client started; s = 1 / sqrt(1 + tau), where tau is the number of steps since then. The paper's eta_g
+    is 1, or the step of the aggregator (`+momentum`).
+
+    Difference from the paper: a round is one step, so a free place is filled with the next step, not immediately.
+
+    Args:
+        buffer: Reports per step. None: the paper's 10, but at most half of K.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbuff").late
+        Buffered(buffer=None)
     """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     buffer: int | None = None
 
-    def init(self, setup: Setup) -> UnderWay:
-        return UnderWay()
+    def init(self, setup: Setup) -> PendingClients:
+        return PendingClients()
 
-    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> UnderWay:
-        return UnderWay(result.under_way)
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> PendingClients:
+        return PendingClients(result.under_way)
 
     def refuses(self, method: Any) -> str | None:
         enough = self.buffer is None or self.buffer >= 1
@@ -53,7 +61,7 @@ class Buffered(LatePolicy):
 
     def quorum(self, setup: Setup, state: ServerState, quorum: int) -> int:
         buffer = min(PAPER_BUFFER, (setup.clients_per_round + 1) // 2) if self.buffer is None else self.buffer
-        return min(buffer, quorum + len(state.late.clients))  # no more than may come
+        return min(buffer, quorum + len(state.late.clients))  # at most as many as can arrive
 
     def weighted(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
         return [

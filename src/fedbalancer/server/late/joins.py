@@ -1,4 +1,4 @@
-"""A report that comes too late joins the round in which it comes."""
+"""Late reports join the round in which they arrive."""
 
 from __future__ import annotations
 
@@ -12,20 +12,38 @@ from fedbalancer.core.types import ClientReport, LateRule, ServerState, Setup
 
 
 def staleness_weight(staleness: int, power: float = 0.5) -> float:
-    """(1 + tau)^-power: what a report is worth that comes tau rounds after its own (FedBuff's, with power 1/2).
+    """Return (1 + tau)^-power, the weight of a report that arrives tau rounds late (FedBuff uses power 1/2).
 
-    >>> staleness_weight(0), staleness_weight(3)
-    (1.0, 0.5)
+    Args:
+        staleness: Number of rounds tau.
+        power: Strength of the discount.
+
+    Returns:
+        A factor from 0 to 1.
+
+    Example:
+        >>> staleness_weight(0), staleness_weight(3)
+        (1.0, 0.5)
     """
     return float((1 + staleness) ** -power)
 
 
 @dataclass(frozen=True)
 class Joins(LatePolicy):
-    """Work that is late is not lost: the client goes on, nobody asks it for anything else, and its report counts in the
-    round in which it comes with its samples times (1 + tau)^-`power`, tau the rounds in between. Rounds close as they
-    would without it: only reports of the round itself count for its quorum, and only they are seen by the policies
-    that steer deadline, threshold and pace."""
+    """A late report counts in the round in which it arrives, with a lower weight.
+
+    The client continues its work and is not selected again meanwhile. Its weight is its number of samples times (1 +
+    tau)^-`power`, where tau is the number of rounds since it was selected. Late reports do not count towards the
+    quorum, and the client, threshold, pace and deadline policies do not see them.
+
+    Args:
+        power: Strength of the discount by age.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t+late").late
+        Joins(power=0.5)
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 

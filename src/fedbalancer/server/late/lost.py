@@ -1,4 +1,4 @@
-"""A report that comes too late is lost."""
+"""Late reports are discarded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from fedbalancer.core.types import LateRule
 
 @dataclass(frozen=True)
 class Lost(LatePolicy):
-    """FedAvg, and every synchronous method: who is late has worked in vain, and is free for the next round."""
+    """Discards late reports, as FedAvg and every synchronous method do. The client is available for the next round.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t").late
+        Lost()
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 

@@ -1,4 +1,4 @@
-"""What a policy remembers that has to know who is under way."""
+"""State of policies that track which clients are still working."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class UnderWay:
-    """The clients, in order of id, whose reports are still to come."""
+class PendingClients:
+    """Clients whose reports are still to arrive.
+
+    Args:
+        clients: Client ids in order.
+    """
 
     clients: tuple[str, ...] = ()

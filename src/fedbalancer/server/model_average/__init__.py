@@ -1,4 +1,4 @@
-"""Which model is evaluated and handed out."""
+"""Model averages: which model is evaluated and saved. Clients always train from the last round's weights."""
 
 from fedbalancer.server.model_average.averaged import AveragedModel
 from fedbalancer.server.model_average.last import LastModel

@@ -1,4 +1,4 @@
-"""An average of the last models, over a window that grows with training."""
+"""A running average of the models of recent rounds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from fedbalancer.core.types import FloatArray, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True, eq=False)
-class Average:
-    """The average so far (empty before the first round) and of how many models."""
+class AverageState:
+    """State of `AveragedModel`.
+
+    Args:
+        value: The current average; empty before the first round.
+        models: Number of models averaged.
+    """
 
     value: FloatArray
     models: int = 0
@@ -21,24 +26,35 @@ class Average:
 
 @dataclass(frozen=True)
 class AveragedModel(ModelAverage):
-    """Polynomial-decay averaging (Shamir and Zhang, "Stochastic Gradient Descent for Non-smooth Optimization", ICML
-    2013): a_t = (1 - c) a_(t-1) + c w_t with c = (eta + 1) / (eta + t), so that about the last t / (eta + 1) models
-    count. The noise of single rounds goes, the early models are forgotten. Clients train from w_t."""
+    """Polynomial-decay average of the models of recent rounds.
+
+    a_t = (1 - c) a_(t-1) + c w_t with c = (eta + 1) / (eta + t), so that about the last t / (eta + 1) models count. The
+    average removes the noise of single rounds and forgets early models. Clients still train from w_t (Shamir and Zhang,
+    "Stochastic Gradient Descent for Non-smooth Optimization", ICML 2013).
+
+    Args:
+        eta: Larger values average over fewer recent models.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t+averaged").model_average
+        AveragedModel(eta=8.0)
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
     eta: float = 8.0
 
-    def init(self, setup: Setup) -> Average:
-        return Average(np.zeros(0))
+    def init(self, setup: Setup) -> AverageState:
+        return AverageState(np.zeros(0))
 
-    def after(self, setup: Setup, state: ServerState, weights: Weights) -> Average:
-        old: Average = state.model_average
+    def after(self, setup: Setup, state: ServerState, weights: Weights) -> AverageState:
+        old: AverageState = state.model_average
         models = old.models + 1
         share = (self.eta + 1) / (self.eta + models)
         fresh = weights.astype(np.float64)
-        return Average(fresh if models == 1 else old.value + share * (fresh - old.value), models)
+        return AverageState(fresh if models == 1 else old.value + share * (fresh - old.value), models)
 
     def model(self, state: ServerState) -> Weights:
-        own: Average = state.model_average
+        own: AverageState = state.model_average
         return own.value.astype(np.float32) if own.models else state.weights

@@ -11,7 +11,13 @@ from fedbalancer.core.types import ServerState, Weights
 
 @dataclass(frozen=True)
 class LastModel(ModelAverage):
-    """What clients train from is what is handed out."""
+    """No average: the model of the last round is evaluated and saved.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbalancer").model_average
+        LastModel()
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 

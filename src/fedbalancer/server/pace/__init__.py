@@ -1,4 +1,4 @@
-"""How fast selection sharpens and the deadline shortens."""
+"""Pace policies: control the loss-threshold ratio and the deadline ratio."""
 
 from fedbalancer.server.pace.constant import ConstantPace
 from fedbalancer.server.pace.median_control import MedianControl

@@ -1,4 +1,4 @@
-"""Ratios that do not move."""
+"""Constant ratios."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from fedbalancer.server.pace.utility import round_utility
 
 @dataclass(frozen=True)
 class ConstantState:
-    """Fixed ratios; the last round's utility is kept for the record."""
+    """State of `ConstantPace`.
+
+    Args:
+        loss_threshold_ratio: The constant ltr.
+        deadline_ratio: The constant ddlr.
+        utility: Utility of the last round, for the record.
+    """
 
     loss_threshold_ratio: float
     deadline_ratio: float
@@ -21,7 +27,17 @@ class ConstantState:
 
 @dataclass(frozen=True)
 class ConstantPace(PacePolicy):
-    """All samples and the long deadline by default: no control."""
+    """No control: both ratios stay constant. The defaults select all samples and use the long deadline.
+
+    Args:
+        loss_threshold_ratio: Position of the threshold between ll and lh (Algorithm 2), from 0 to 1.
+        deadline_ratio: Position of the deadline between dl and dh (Algorithm 4), from 0 to 1.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbalancer", pace=ConstantPace(deadline_ratio=0.5)).pace
+        ConstantPace(loss_threshold_ratio=0.0, deadline_ratio=0.5)
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 

@@ -1,4 +1,4 @@
-"""The benefit of a round's configuration, which the ratio control compares."""
+"""The utility of a round, which ratio control compares."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from fedbalancer.core.types import RoundResult
 
 
 def round_utility(result: RoundResult) -> float | None:
-    """U_R = LSum / (L ddl) over the clients that completed (Algorithm 3, line 2); None if nobody did.
+    """Return U_R = LSum / (L ddl) over the clients that completed the round (Algorithm 3, line 2).
 
-    A method without a deadline is measured by the seconds that the round took.
+    Args:
+        result: The round. Without a finite deadline, its duration replaces ddl.
+
+    Returns:
+        The utility, or None if no client completed.
     """
     count = math.fsum(report.summary.loss_count for report in result.reports)
     deadline_s = result.plan.order.deadline_s

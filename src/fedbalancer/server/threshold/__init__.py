@@ -1,4 +1,4 @@
-"""The loss threshold that clients select their samples by."""
+"""Threshold policies: the loss threshold by which clients select their samples."""
 
 from fedbalancer.server.threshold.interpolated import InterpolatedThreshold, loss_threshold
 from fedbalancer.server.threshold.none import NoThreshold

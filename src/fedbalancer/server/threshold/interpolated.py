@@ -11,18 +11,35 @@ from fedbalancer.core.types import RoundResult, ServerState, Setup
 
 
 def loss_threshold(low: float, high: float, ratio: float) -> float:
-    """lt = ll + (lh - ll) ltr, and never negative: noise may push a statistic below zero, no loss goes there.
+    """Return lt = ll + (lh - ll) ltr (Algorithm 2), at least 0.
 
-    >>> loss_threshold(0.5, 2.5, 0.25)
-    1.0
+    Noise may make the statistics negative, but no loss is.
+
+    Args:
+        low: Loss low, ll.
+        high: Loss high, lh.
+        ratio: Loss-threshold ratio, ltr.
+
+    Returns:
+        The loss threshold.
+
+    Example:
+        >>> loss_threshold(0.5, 2.5, 0.25)
+        1.0
     """
     return max(low + (high - low) * ratio, 0.0)
 
 
 @dataclass(frozen=True)
 class LossRange:
-    """What the clients said: ll = min of LLow, lh = mean of LHigh, over `reports` reports; and whether a threshold
-    above zero was ever sent."""
+    """State of `InterpolatedThreshold`.
+
+    Args:
+        low: Minimum of the clients' LLow, ll.
+        high: Mean of their LHigh, lh.
+        reports: Number of reports in both.
+        started: Whether a threshold above zero was ever sent.
+    """
 
     low: float = math.nan
     high: float = math.nan
@@ -32,11 +49,19 @@ class LossRange:
 
 @dataclass(frozen=True)
 class InterpolatedThreshold(ThresholdPolicy):
-    """Algorithm 2, from the reports of the last round that had any.
+    """Algorithm 2: interpolates between the low and high losses of the last round that had reports.
 
-    `history="cumulative"` never forgets, as the authors' code did: ll is then the all-time minimum and lh the mean of
-    all reports, and the threshold lags behind the falling losses. As in their code the threshold stays at zero until
-    the ratio first rises; the paper's would be ll, which every sample reaches as well.
+    As in the authors' code, the threshold is zero until the ratio first rises. In the paper it is ll, which every
+    sample reaches as well.
+
+    Args:
+        history: `"round"` uses the reports of one round, as in the paper. `"cumulative"` uses all reports, as in the
+            authors' code: ll is the minimum over the run and lh the mean, so the threshold lags behind falling losses.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbalancer").threshold
+        InterpolatedThreshold(history='round')
     """
 
     needs_losses: ClassVar[bool] = True
@@ -57,12 +82,12 @@ class InterpolatedThreshold(ThresholdPolicy):
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> LossRange:
         past: LossRange = state.threshold
         started = past.started or result.plan.order.loss_threshold > 0
-        # A summary may keep silent in a round with too few reports.
-        told = [report.summary for report in result.reports if report.summary.loss_count > 0]
-        if not told:
+        # A private summary releases nothing in a round with too few reports.
+        summaries = [report.summary for report in result.reports if report.summary.loss_count > 0]
+        if not summaries:
             return LossRange(past.low, past.high, past.reports, started)
-        low, count = min(each.loss_low for each in told), len(told)
-        total = math.fsum(each.loss_high for each in told)
+        low, count = min(each.loss_low for each in summaries), len(summaries)
+        total = math.fsum(each.loss_high for each in summaries)
         if self.history == "cumulative" and past.reports:
             low, total, count = min(low, past.low), total + past.high * past.reports, count + past.reports
         return LossRange(low, total / count, count, started)

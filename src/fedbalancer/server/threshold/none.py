@@ -1,4 +1,4 @@
-"""No loss threshold: every sample is over it."""
+"""No loss threshold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from fedbalancer.core.types import ServerState, Setup
 
 @dataclass(frozen=True)
 class NoThreshold(ThresholdPolicy):
-    """A threshold of zero in every round."""
+    """No selection: the threshold is zero in every round, so every sample reaches it.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t").threshold
+        NoThreshold()
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 

@@ -1,4 +1,4 @@
-"""A loss threshold that follows a quantile of the losses by one noisy number per client."""
+"""A loss threshold that tracks a quantile of the losses from one noisy number per client."""
 
 from __future__ import annotations
 
@@ -10,23 +10,39 @@ from fedbalancer.core.contracts import LOSSES, Private, ThresholdPolicy
 from fedbalancer.core.types import RoundResult, ServerState, Setup
 
 LONGEST_STEP = 1.0
-"""In the exponent, in one round: noise must not throw the threshold away."""
+"""Largest change of the exponent in one round, so that noise cannot move the threshold far."""
 
 
 @dataclass(frozen=True)
-class Tracked:
-    """The threshold of the next round."""
+class TrackedState:
+    """State of `TrackedThreshold`.
+
+    Args:
+        threshold: The threshold of the next round.
+    """
 
     threshold: float
 
 
 @dataclass(frozen=True)
 class TrackedThreshold(ThresholdPolicy):
-    """After every round lt := lt exp(step (f - share)), where f is the mean share of losses at or above lt that the
-    clients told (the summary `FractionTracker`), until `share` of them is: geometric, as in Andrew et al. (2021).
+    """Tracks a quantile of the losses, for the private summary `FractionTracker`.
 
-    It begins at `start` and stays in [`start` / 1000, `most`]. The paper's threshold lies at a ratio between the
-    lowest and the 80th percentile of the losses; this one is itself a quantile, and no ratio moves it.
+    After every round lt := lt exp(step (f - share)), where f is the mean of the clients' released fractions of losses
+    at or above lt. The update is geometric, as in Andrew et al., "Differentially Private Learning with Adaptive
+    Clipping" (2021). The threshold stays within [`start` / 1000, `most`].
+
+    Difference from Algorithm 2: the threshold is itself a quantile, so no ratio changes it.
+
+    Args:
+        share: Target share of losses at or above the threshold.
+        start: Initial threshold.
+        step: Step size in the exponent.
+        most: Largest threshold.
+
+    Example:
+        >>> TrackedThreshold(share=0.2).init(None)
+        TrackedState(threshold=1.0)
     """
 
     needs_fractions: ClassVar[bool] = True
@@ -38,27 +54,28 @@ class TrackedThreshold(ThresholdPolicy):
     most: float = 5.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (0 < self.share <= 1 and 0 < self.start <= self.most < math.inf and 0 < self.step <= 10):
             raise ValueError("share from 0 to 1, step from 0 to 10 and start over 0, at most `most`, are needed")
 
-    def init(self, setup: Setup) -> Tracked:
-        return Tracked(self.start)
+    def init(self, setup: Setup) -> TrackedState:
+        return TrackedState(self.start)
 
     def threshold(self, setup: Setup, state: ServerState) -> float:
-        own: Tracked = state.threshold
+        own: TrackedState = state.threshold
         return own.threshold
 
-    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Tracked:
-        own: Tracked = state.threshold
-        told = [report.summary.released[0] for report in result.reports if report.summary.released]
-        if not told:
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> TrackedState:
+        own: TrackedState = state.threshold
+        fractions = [report.summary.released[0] for report in result.reports if report.summary.released]
+        if not fractions:
             return own
-        wanted = self.step * (math.fsum(told) / len(told) - self.share)
-        moved = own.threshold * math.exp(min(max(wanted, -LONGEST_STEP), LONGEST_STEP))
-        return Tracked(min(max(moved, self.start / 1000), self.most))
+        change = self.step * (math.fsum(fractions) / len(fractions) - self.share)
+        threshold = own.threshold * math.exp(min(max(change, -LONGEST_STEP), LONGEST_STEP))
+        return TrackedState(min(max(threshold, self.start / 1000), self.most))
 
     def refuses(self, method: Any) -> str | None:
-        """Whether nobody tells it what it listens for."""
+        """Refuse a summary that does not release the fraction."""
         if not method.summary.releases_fraction:
-            return "TrackedThreshold follows the shares that only the summary FractionTracker releases"
+            return "TrackedThreshold needs the fractions that only the summary FractionTracker releases"
         return None

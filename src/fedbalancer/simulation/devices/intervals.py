@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.name_index import Positions
 from fedbalancer.core.types import FloatArray
+from fedbalancer.core.types.state import Positions
 
 
 def merge_intervals(intervals: FloatArray) -> FloatArray:

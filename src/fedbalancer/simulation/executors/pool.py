@@ -11,9 +11,8 @@ from typing import Any
 import cloudpickle
 
 from fedbalancer.core.interfaces import Trainer
-from fedbalancer.core.processes import become_worker, process_context, without_main
+from fedbalancer.core.processes import LOOK_EVERY_S, Watchdog, become_worker, process_context, without_main
 from fedbalancer.core.types import Weights
-from fedbalancer.core.watchdog import LOOK_EVERY_S, Watchdog
 from fedbalancer.simulation.executors.distributed import Answer, DistributedExecutor, Worker
 from fedbalancer.simulation.executors.shared_memory import SharedValue
 

@@ -25,7 +25,7 @@ from fedbalancer.core.interfaces import Trainer
 from fedbalancer.core.processes import usable_cores
 from fedbalancer.core.types import TrainResult, Weights
 from fedbalancer.simulation.executors.distributed import Answer, DistributedExecutor, Worker
-from fedbalancer.training.fast.provenance import processor
+from fedbalancer.training.fast.kernels import describe_processor
 
 START_S = 300.0
 """Maximum seconds until Ray starts a first worker, which imports torch; this takes minutes on busy machines."""
@@ -113,7 +113,7 @@ def warn_of_different_nodes(ray: Any) -> None:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     nodes = {node["NodeManagerHostname"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    ask = ray.remote(num_cpus=0)(processor)
+    ask = ray.remote(num_cpus=0)(describe_processor)
     strategies = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes.values() if len(nodes) > 1)
     try:
         processors = ray.get([ask.options(scheduling_strategy=each).remote() for each in strategies], timeout=NODES_S)

@@ -1,1 +1,1 @@
-"""Fast local training on a CPU: layers with kernels of our own, and the rewriting of a module to use them."""
+"""The fast training backend for CPUs: layers with compiled kernels, and the rewriting of a module to use them."""

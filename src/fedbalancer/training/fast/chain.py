@@ -1,8 +1,8 @@
-"""A model that is a plain row of layers, trained without autograd's bookkeeping.
+"""Training a plain sequence of layers without autograd.
 
-With batches of ten, what torch does around a kernel (a node of the graph, its saved tensors, fresh memory) costs up
-to a quarter of a step. Where the model is nothing but a row of layers that we know, each layer here does its forward
-and its backward pass itself, in memory that it keeps. Any other model is left to autograd.
+With batches of ten, torch's overhead around a kernel (a graph node, its saved tensors, new memory) costs up to a
+quarter of a step. If the model is a plain sequence of supported layers, each layer here computes its forward and
+backward pass itself, in memory that it keeps. Any other model is left to autograd.
 """
 
 from __future__ import annotations
@@ -13,25 +13,40 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedbalancer.training.channels_last import ChannelsLast
-from fedbalancer.training.fast.conv import Call, ConvBlock
-from fedbalancer.training.fast.conv_norm import ConvNormBlock, NormCall
-from fedbalancer.training.fast.conv_norm import Kept as KeptNorm
+from fedbalancer.training.fast.conv import Call, ConvBlock, ConvNormBlock, NormBuffers, NormCall
 from fedbalancer.training.fast.dense import FusedDense
-from fedbalancer.training.fast.match import plain
+from fedbalancer.training.fast.match import is_plain
+
+
+class ChannelsLast(nn.Module):
+    """Converts images to torch's channels-last memory format, which its convolutions preserve."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the converted images."""
+        return x.contiguous(memory_format=torch.channels_last)
 
 
 class Link(Protocol):
-    """One layer; called without gradients, forward and backward in turn."""
+    """One layer of a chain, called without gradients: forward, then backward."""
 
-    def forward(self, x: Tensor) -> Tensor: ...
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
+
     def backward(self, g: Tensor, wanted: bool) -> Tensor | None:
-        """Leaves the gradients of the parameters in their `grad`, if the layer does not step itself; the gradient of
-        the input, if wanted."""
+        """Set the `grad` of the parameters, unless the layer takes its own step.
+
+        Args:
+            g: The gradient of the outputs.
+            wanted: Whether to return the gradient of the input.
+        """
 
 
 class Chain:
-    """Layers that are called one after the other. `backward` takes the gradient of the outputs of the last call."""
+    """Layers that are called one after the other.
+
+    Args:
+        links: The layers.
+    """
 
     def __init__(self, links: list[Link]) -> None:
         self.links = links
@@ -42,35 +57,36 @@ class Chain:
         return x
 
     def backward(self, g: Tensor) -> None:
+        """Run the backward pass with the gradient of the outputs of the last call."""
         first = self.links[0]
         for link in reversed(self.links):
-            made = link.backward(g, wanted=link is not first)
-            if made is not None:
-                g = made
+            gradient = link.backward(g, wanted=link is not first)
+            if gradient is not None:
+                g = gradient
 
 
-def chain_of(module: nn.Module) -> Chain | None:
-    """The module as a chain; None if it is anything but a row of layers that we know, each used once."""
-    layers = layers_of(module)
+def make_chain(module: nn.Module) -> Chain | None:
+    """Make a chain of a module; None unless it is a sequence of supported layers, each used once."""
+    layers = list_layers(module)
     kinds = [_KINDS.get(type(layer)) for layer in layers]
     if not layers or len(set(map(id, layers))) < len(layers) or None in kinds:
         return None
-    if not all(plain(layer) for layer in layers) or not all(p.requires_grad for p in module.parameters()):
+    if not all(is_plain(layer) for layer in layers) or not all(p.requires_grad for p in module.parameters()):
         return None
     return Chain([kind(layer) for kind, layer in zip(kinds, layers, strict=True) if kind is not None])
 
 
-def layers_of(module: nn.Module) -> list[nn.Module]:
-    """The layers of a plain row; of anything else the module itself."""
+def list_layers(module: nn.Module) -> list[nn.Module]:
+    """Return the layers of a plain sequence, or else the module itself."""
     return list(_leaves(module))
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
-    if type(module) is nn.Sequential and plain(module):
+    if type(module) is nn.Sequential and is_plain(module):
         for child in module:
             yield from _leaves(child)
-    elif type(module) is ChannelsLast and plain(module):
-        return  # a link takes its values from wherever they lie
+    elif type(module) is ChannelsLast and is_plain(module):
+        return  # links accept any memory layout
     else:
         yield module
 
@@ -78,62 +94,63 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
 class _Convolution:
     def __init__(self, layer: ConvBlock) -> None:
         self.layer = layer
-        self._kept: dict[torch.Size, _Kept] = {}
+        self._kept: dict[torch.Size, _ConvBuffers] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         kept = self._kept.get(x.shape)
         if kept is None:
-            kept = self._kept[x.shape] = _Kept(self.layer.call(x.shape), self.layer)
+            kept = self._kept[x.shape] = _ConvBuffers(self.layer.call_for(x.shape), self.layer)
         self._now = kept
         kept.call.forward(x, kept.weight, kept.shift, kept.padded, kept.outputs, kept.places)
         return kept.shown
 
     def backward(self, g: Tensor, wanted: bool) -> Tensor | None:
         kept = self._now
-        of_input = kept.of_input if wanted else None
-        kept.call.backward(g, kept.places, kept.padded, kept.weight, kept.of_weight, kept.of_bias, of_input)
-        self.layer.weight.grad = kept.of_weight
+        input_grad = kept.input_grad if wanted else None
+        kept.call.backward(g, kept.places, kept.padded, kept.weight, kept.weight_grad, kept.bias_grad, input_grad)
+        self.layer.weight.grad = kept.weight_grad
         if self.layer.bias is not None:
-            self.layer.bias.grad = kept.of_bias
-        return None if of_input is None else kept.call.inside(of_input)
+            self.layer.bias.grad = kept.bias_grad
+        return None if input_grad is None else kept.call.crop(input_grad)
 
 
-class _Kept:
-    """The memory of a convolution for one shape of input."""
+class _ConvBuffers:
+    """The buffers of a convolution for one shape of input."""
 
     def __init__(self, call: Call, layer: ConvBlock) -> None:
         self.call, self.weight = call, layer.weight.detach()
         self.shift = self.weight.new_zeros(len(self.weight)) if layer.bias is None else layer.bias.detach()
         self.outputs, self.places = torch.empty(call.outputs), torch.empty(call.outputs, dtype=torch.int32)
         self.shown = self.outputs.movedim(-1, 1)
-        self.padded, self.of_input = torch.empty(call.padded), torch.empty(call.padded)
-        self.of_weight, self.of_bias = torch.empty_like(self.weight), torch.empty_like(self.shift)
+        self.padded, self.input_grad = torch.empty(call.padded), torch.empty(call.padded)
+        self.weight_grad, self.bias_grad = torch.empty_like(self.weight), torch.empty_like(self.shift)
 
 
 class _NormedConvolution:
     def __init__(self, layer: ConvNormBlock) -> None:
         self.weight, self.scale, self.shift = layer.weight, layer.scale, layer.shift
         self.layer = layer
-        self._of_weight, self._of_scale, self._of_shift = (
+        self._weight_grad, self._scale_grad, self._shift_grad = (
             torch.empty_like(parameter.detach()) for parameter in (layer.weight, layer.scale, layer.shift)
         )
-        self._kept: dict[torch.Size, tuple[NormCall, KeptNorm, Tensor]] = {}
+        self._kept: dict[torch.Size, tuple[NormCall, NormBuffers, Tensor]] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self._kept.get(x.shape)
-        if found is None:
-            call = self.layer.call(x.shape)
-            found = self._kept[x.shape] = (call, KeptNorm(call), torch.empty(call.padded))
-        self._now = found
-        found[0].normed(x, self.weight, self.scale, self.shift, found[1])
-        return found[1].shown
+        kept = self._kept.get(x.shape)
+        if kept is None:
+            call = self.layer.call_for(x.shape)
+            kept = self._kept[x.shape] = (call, NormBuffers(call), torch.empty(call.padded))
+        self._now = kept
+        kept[0].norm_forward(x, self.weight, self.scale, self.shift, kept[1])
+        return kept[1].shown
 
     def backward(self, g: Tensor, wanted: bool) -> Tensor | None:
         call, kept, padded = self._now
-        of_input = padded if wanted else None
-        call.back(g, self.weight, self.scale, kept, self._of_weight, self._of_scale, self._of_shift, of_input)
-        self.weight.grad, self.scale.grad, self.shift.grad = self._of_weight, self._of_scale, self._of_shift
-        return None if of_input is None else call.inside(of_input)
+        input_grad = padded if wanted else None
+        grads = self._weight_grad, self._scale_grad, self._shift_grad
+        call.norm_backward(g, self.weight, self.scale, kept, *grads, input_grad)
+        self.weight.grad, self.scale.grad, self.shift.grad = grads
+        return None if input_grad is None else call.crop(input_grad)
 
 
 class _OwnStep:
@@ -142,7 +159,7 @@ class _OwnStep:
 
     def forward(self, x: Tensor) -> Tensor:
         self._x = x.contiguous()
-        return self.layer.expecting(self._x)
+        return self.layer.forward_before_step(self._x)
 
     def backward(self, g: Tensor, wanted: bool) -> Tensor | None:
         return self.layer.step(self._x, g.contiguous(), wanted)

@@ -1,4 +1,4 @@
-"""Convolution, bias, max-pooling and ReLU as one layer, by the kernel in `conv.c`."""
+"""Convolution, max-pooling and ReLU as one layer, with or without a batch norm, by the kernel in `conv.c`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch.autograd.function import once_differentiable
 from fedbalancer.training.fast import kernels
 from fedbalancer.training.fast.pointers import pointer, scratch, strided
 
-LARGEST = 2**24
-"""Numbers in an image, in its outputs or in all filters, at most: the kernel keeps places in them in 32 bits."""
+MAX_NUMBERS = 2**24
+"""Maximum numbers in an image, in its outputs or in all filters: the kernel stores positions in 32 bits."""
 
 _FIELDS = (
     "images", "channels", "height", "width", "filters", "rows", "columns", "top", "left", "padded_height",
@@ -26,14 +26,21 @@ _FIELDS = (
 
 
 class Block(ctypes.Structure):
-    """The numbers of one call, as the kernel knows them."""
+    """The sizes of one call, as a C struct."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in _FIELDS)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a block does beside its filters. Sides are (top, bottom, left, right); one dimension is a height of 1."""
+    """The shape of a block besides its filters; in one dimension the height is 1.
+
+    Args:
+        padding: Zeros at (top, bottom, left, right).
+        pool: Rows and columns of a pooling window; (1, 1) without pooling.
+        ceil: Whether incomplete pooling windows count.
+        relu: Whether a ReLU follows.
+    """
 
     padding: tuple[int, int, int, int]
     pool: tuple[int, int] = (1, 1)
@@ -41,7 +48,7 @@ class Shape:
     relu: bool = True
 
     def outputs(self, sides: tuple[int, int], window: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Height and width before the pooling, as far as windows reach, and after it."""
+        """Return height and width before the pooling, as far as its windows reach, and after it."""
         top, bottom, left, right = self.padding
         full = (sides[0] + top + bottom - window[0] + 1, sides[1] + left + right - window[1] + 1)
         pooled = [-(-side // pool) if self.ceil else side // pool for side, pool in zip(full, self.pool, strict=True)]
@@ -50,10 +57,13 @@ class Shape:
 
 
 class ConvBlock(nn.Module):
-    """A `Conv1d` or `Conv2d` of stride 1 with what follows it; its parameters are those of the given layer.
+    """A `Conv1d` or `Conv2d` of stride 1 with its pooling and ReLU.
 
-    Takes and gives tensors of torch's usual shape (batch, channels, ...). In memory the channels of a position of the
-    result lie side by side.
+    Inputs and outputs have torch's usual shape (batch, channels, ...); in memory the outputs have the channels last.
+
+    Args:
+        conv: The convolution, whose parameters are shared.
+        shape: Padding, pooling and ReLU.
     """
 
     weight: Tensor
@@ -66,19 +76,29 @@ class ConvBlock(nn.Module):
         self._calls: dict[torch.Size, Call] = {}
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
         call = self._calls.get(x.shape)
         if call is None:
-            call = self._calls[x.shape] = self.call(x.shape)
+            call = self._calls[x.shape] = self.call_for(x.shape)
         outputs: Tensor = _Convolution.apply(x, self.weight, self.bias, call)  # type: ignore[no-untyped-call]
         return outputs
 
-    def call(self, shape: torch.Size) -> Call:
-        """What the kernel is told for inputs of this shape."""
-        return Call(block_of(shape, self.weight.shape, self.shape), tuple(shape), tuple(self.weight.shape))
+    def call_for(self, shape: torch.Size) -> Call:
+        """Return the kernel call for inputs of this shape."""
+        return Call(make_block(shape, self.weight.shape, self.shape), tuple(shape), tuple(self.weight.shape))
 
 
-def block_of(inputs: torch.Size, weight: torch.Size, shape: Shape) -> Block:
-    """The numbers of a call for inputs and filters of these shapes."""
+def make_block(inputs: torch.Size, weight: torch.Size, shape: Shape) -> Block:
+    """Compute the sizes of a call.
+
+    Args:
+        inputs: Shape of the inputs.
+        weight: Shape of the filters.
+        shape: Padding, pooling and ReLU.
+
+    Raises:
+        ValueError: If the shapes do not fit together.
+    """
     images, channels, *sides = inputs
     filters, depth, *window = weight
     if channels != depth or len(sides) != len(window):
@@ -96,15 +116,24 @@ def block_of(inputs: torch.Size, weight: torch.Size, shape: Shape) -> Block:
 
 
 class Call:
-    """The kernel for one shape of input: how much memory it wants, and its calls with tensors that are checked."""
+    """The kernel for one shape of input: the memory that it needs, and its calls with checked tensors.
+
+    Args:
+        block: The sizes.
+        inputs: Shape of the inputs.
+        filters: Shape of the filters.
+
+    Raises:
+        ValueError: If the shapes are too large for the kernel.
+    """
 
     def __init__(self, block: Block, inputs: tuple[int, ...], filters: tuple[int, ...]) -> None:
         sides = (block.out_height, block.out_width)[4 - len(inputs) :]
         self.outputs = (block.images, *sides, block.filters)
         largest = max(block.padded_height * block.padded_width * block.channels, math.prod(filters))
-        if max(largest, math.prod(self.outputs[1:])) > LARGEST:
+        if max(largest, math.prod(self.outputs[1:])) > MAX_NUMBERS:
             raise ValueError(f"an input of shape {inputs} for filters of shape {filters} is too large for the kernel")
-        self._library, self._block, self._inputs, self._filters = loaded(), block, inputs, filters
+        self._library, self._block, self._inputs, self._filters = load_kernel(), block, inputs, filters
         self._shown = (block.images, block.filters, *sides)
         self._strides: dict[tuple[int, ...], Any] = {}
         self.padded = (int(self._library.conv_padded_floats(block)),)
@@ -112,34 +141,34 @@ class Call:
         self._backward_floats = int(self._library.conv_backward_floats(block))
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor, padded: Tensor, outputs: Tensor, places: Tensor) -> None:
-        """Fills the last three: the padded input, and the outputs and which place of its window each comes from."""
+        """Fill `padded` with the padded input, `outputs`, and `places` with the window position of each output."""
         self._library.conv_forward(
-            self._block, strided(x, self._inputs), self._four_strides(x), pointer(weight, self._filters),
+            self._block, strided(x, self._inputs), self._get_strides(x), pointer(weight, self._filters),
             pointer(bias, self._filters[:1]), pointer(padded, self.padded), scratch(self._forward_floats),
             pointer(outputs, self.outputs), pointer(places, self.outputs, torch.int32),
         )  # fmt: skip
 
     def backward(
-        self, g: Tensor, places: Tensor, padded: Tensor, weight: Tensor, of_weight: Tensor, of_bias: Tensor,
-        of_input: Tensor | None,
+        self, g: Tensor, places: Tensor, padded: Tensor, weight: Tensor, weight_grad: Tensor, bias_grad: Tensor,
+        input_grad: Tensor | None,
     ) -> None:  # fmt: skip
-        """Fills the last three from the outputs' gradient g and what the forward pass left."""
+        """Fill the last three from the outputs' gradient `g` and the results of the forward pass."""
         self._library.conv_backward(
-            self._block, strided(g, self._shown), self._four_strides(g), pointer(places, self.outputs, torch.int32),
+            self._block, strided(g, self._shown), self._get_strides(g), pointer(places, self.outputs, torch.int32),
             pointer(padded, self.padded), pointer(weight, self._filters), scratch(self._backward_floats),
-            pointer(of_weight, self._filters), pointer(of_bias, self._filters[:1]),
-            None if of_input is None else pointer(of_input, self.padded),
+            pointer(weight_grad, self._filters), pointer(bias_grad, self._filters[:1]),
+            None if input_grad is None else pointer(input_grad, self.padded),
         )  # fmt: skip
 
-    def _four_strides(self, tensor: Tensor) -> Any:
+    def _get_strides(self, tensor: Tensor) -> Any:
         strides = tensor.stride()
-        known = self._strides.get(strides)
-        if known is None:
-            known = self._strides[strides] = four_strides(strides)
-        return known
+        cached = self._strides.get(strides)
+        if cached is None:
+            cached = self._strides[strides] = make_strides(strides)
+        return cached
 
-    def inside(self, padded: Tensor) -> Tensor:
-        """The part of a padded batch that is not padding, as (batch, channels, ...)."""
+    def crop(self, padded: Tensor) -> Tensor:
+        """Return a view of a padded batch without its padding, as (batch, channels, ...)."""
         b = self._block
         line = b.padded_width * b.channels
         steps = (line, b.channels)[4 - len(self._inputs) :]
@@ -150,8 +179,8 @@ class Call:
 FourStrides = ctypes.c_int64 * 4
 
 
-def four_strides(strides: Sequence[int]) -> Any:
-    """Of image, channel, row and column, as the kernel knows them."""
+def make_strides(strides: Sequence[int]) -> Any:
+    """Return the strides of image, channel, row and column as a C array."""
     return FourStrides(*strides[:2], *(0, *strides[2:])[-2:])
 
 
@@ -171,15 +200,16 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
         call: Call = ctx.call
         places, padded, weight = ctx.saved_tensors
-        of_weight, of_bias = torch.empty_like(weight), weight.new_empty(len(weight))
-        of_input = torch.empty_like(padded) if ctx.needs_input_grad[0] else None
-        call.backward(gradient, places, padded, weight, of_weight, of_bias, of_input)
-        return None if of_input is None else call.inside(of_input), of_weight, of_bias if ctx.has_bias else None, None
+        weight_grad, bias_grad = torch.empty_like(weight), weight.new_empty(len(weight))
+        input_grad = torch.empty_like(padded) if ctx.needs_input_grad[0] else None
+        call.backward(gradient, places, padded, weight, weight_grad, bias_grad, input_grad)
+        cropped = None if input_grad is None else call.crop(input_grad)
+        return cropped, weight_grad, bias_grad if ctx.has_bias else None, None
 
 
 @cache
-def loaded() -> Any:
-    """The compiled kernel with the types of its functions; None if there is none."""
+def load_kernel() -> Any:
+    """Load the kernel and declare the types of its functions; None if there is no kernel."""
     library = kernels.load("conv")
     if library is None:
         return None
@@ -190,4 +220,167 @@ def loaded() -> Any:
     library.conv_forward.restype = library.conv_backward.restype = None
     library.conv_forward.argtypes = [block, pointer, FourStrides, *[pointer] * 6]
     library.conv_backward.argtypes = [block, pointer, FourStrides, *[pointer] * 7]
+    return library
+
+
+BY_COVARIANCE = 1
+"""The kernel's constant for the backward pass without a gradient of the input."""
+
+
+class ConvNormBlock(nn.Module):
+    """A `Conv2d` of stride 1, a `BatchNorm2d` that always uses the statistics of the batch, pooling and ReLU.
+
+    The bias of the convolution has no effect, because the norm removes it, and no gradient. Torch's gradient of it
+    consists of rounding errors.
+
+    Args:
+        layer: The convolution, whose parameters are shared.
+        norm: The batch norm, whose parameters are shared.
+        shape: Padding, pooling and ReLU.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, layer: nn.Conv2d, norm: nn.BatchNorm2d, shape: Shape) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.scale, self.shift, self.eps = norm.weight, norm.bias, norm.eps
+        self.shape = shape
+        self._calls: dict[torch.Size, NormCall] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs."""
+        call = self.call_for(x.shape)
+        if not torch.is_grad_enabled():
+            buffers = NormBuffers(call, False)
+            call.norm_forward(x, self.weight, self.scale, self.shift, buffers)
+            return buffers.shown
+        outputs: Tensor = _Norm.apply(x, self.weight, self.scale, self.shift, call)  # type: ignore[no-untyped-call]
+        return outputs
+
+    def call_for(self, shape: torch.Size) -> NormCall:
+        """Return the kernel call for inputs of this shape."""
+        cached = self._calls.get(shape)
+        if cached is None:
+            cached = self._calls[shape] = NormCall(make_block(shape, self.weight.shape, self.shape), shape, self)
+        return cached
+
+
+class NormCall(Call):
+    """The kernel with a batch norm for one shape of input.
+
+    Args:
+        block: The sizes.
+        inputs: Shape of the inputs.
+        layer: The layer.
+
+    Raises:
+        ValueError: If the kernel has no batch norm for this shape.
+    """
+
+    def __init__(self, block: Block, inputs: torch.Size, layer: ConvNormBlock) -> None:
+        super().__init__(block, tuple(inputs), tuple(layer.weight.shape))
+        self._norms, self._eps = load_norm_kernel(), layer.eps
+        self.way = int(self._norms.conv_norm_way(block))
+        if not self.way:
+            raise ValueError(f"the kernel has no batch norm for an input of shape {tuple(inputs)}")
+        if block.images * block.used_height * block.used_width < 2:
+            raise ValueError("a batch norm needs more than one value of a channel")
+        self.kept = (int(self._norms.conv_norm_kept_floats(block)),)
+        self._floats = int(self._norms.conv_norm_forward_floats(block))
+        self._floats_back = int(self._norms.conv_norm_backward_floats(block))
+
+    def norm_forward(self, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, kept: NormBuffers) -> None:
+        """Fill the buffers `kept`."""
+        filters = self._filters[:1]
+        self._norms.conv_norm_forward(
+            self._block, strided(x, self._inputs), self._get_strides(x), pointer(weight, self._filters),
+            pointer(scale, filters), pointer(shift, filters), self._eps, pointer(kept.padded, self.padded),
+            scratch(self._floats), self._pointers(kept), pointer(kept.outputs, self.outputs),
+            pointer(kept.places, self.outputs, torch.int32),
+        )  # fmt: skip
+
+    def norm_backward(
+        self, g: Tensor, weight: Tensor, scale: Tensor, kept: NormBuffers, weight_grad: Tensor, scale_grad: Tensor,
+        shift_grad: Tensor, input_grad: Tensor | None,
+    ) -> None:  # fmt: skip
+        """Fill the last four from the outputs' gradient `g` and the buffers of the forward pass."""
+        if input_grad is not None and self.way == BY_COVARIANCE:
+            raise ValueError("the kernel has no gradient of the input for windows this small")
+        filters = self._filters[:1]
+        self._norms.conv_norm_backward(
+            self._block, strided(g, self._shown), self._get_strides(g),
+            pointer(kept.places, self.outputs, torch.int32), pointer(kept.padded, self.padded),
+            pointer(weight, self._filters), pointer(scale, filters), self._pointers(kept), scratch(self._floats_back),
+            pointer(weight_grad, self._filters), pointer(scale_grad, filters), pointer(shift_grad, filters),
+            None if input_grad is None else pointer(input_grad, self.padded),
+        )  # fmt: skip
+
+    def _pointers(self, kept: NormBuffers) -> _Pointers:
+        filters = self._filters[:1]
+        return _Pointers(
+            pointer(kept.mean, filters), pointer(kept.rest, filters), pointer(kept.pooled, self.outputs),
+            None if kept.all is None else pointer(kept.all, self.kept),
+        )  # fmt: skip
+
+
+class NormBuffers:
+    """The memory of one forward pass: its outputs, and what the backward pass needs.
+
+    Args:
+        call: The kernel call.
+        learns: Whether a backward pass follows.
+    """
+
+    def __init__(self, call: NormCall, learns: bool = True) -> None:
+        self.outputs, self.pooled = torch.empty(call.outputs), torch.empty(call.outputs)
+        self.places, self.padded = torch.empty(call.outputs, dtype=torch.int32), torch.empty(call.padded)
+        self.mean, self.rest = torch.empty(call.outputs[-1]), torch.empty(call.outputs[-1])
+        self.all = torch.empty(call.kept) if learns else None
+        self.shown = self.outputs.movedim(-1, 1)
+
+
+class _Pointers(ctypes.Structure):
+    """The kernel's state between its passes, as a C struct."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("mean", "rest", "pooled", "all"))
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, scale: Tensor, shift: Tensor, call: NormCall) -> Tensor:
+        kept = ctx.kept = NormBuffers(call)
+        call.norm_forward(x, weight, scale, shift, kept)
+        ctx.save_for_backward(weight, scale)
+        ctx.call = call
+        return kept.shown
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor, Tensor, None]:
+        call: NormCall = ctx.call
+        weight, scale = ctx.saved_tensors
+        grads = torch.empty_like(weight), torch.empty_like(scale), torch.empty_like(scale)
+        input_grad = torch.empty_like(ctx.kept.padded) if ctx.needs_input_grad[0] else None
+        call.norm_backward(gradient, weight, scale, ctx.kept, *grads, input_grad)
+        return None if input_grad is None else call.crop(input_grad), *grads, None
+
+
+@cache
+def load_norm_kernel() -> Any:
+    """Load the kernel and declare the types of its functions for batch norms; None if there is no kernel."""
+    library = load_kernel()
+    if library is None:
+        return None
+    block, address = ctypes.POINTER(Block), ctypes.c_void_p
+    for name in ("way", "kept_floats", "forward_floats", "backward_floats"):
+        function = getattr(library, f"conv_norm_{name}")
+        function.restype, function.argtypes = ctypes.c_int64, [block]
+    kept = ctypes.POINTER(_Pointers)
+    library.conv_norm_forward.restype = library.conv_norm_backward.restype = None
+    library.conv_norm_forward.argtypes = [
+        block, address, FourStrides, *[address] * 3, ctypes.c_float, *[address] * 2, kept, *[address] * 2,
+    ]  # fmt: skip
+    library.conv_norm_backward.argtypes = [block, address, FourStrides, *[address] * 4, kept, *[address] * 5]
     return library

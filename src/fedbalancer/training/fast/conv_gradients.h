@@ -46,12 +46,12 @@ typedef void Piece(float *to, I to_line, const float *from, I from_line, const E
 PIECE(1, 1) PIECE(1, 2) PIECE(1, 3) PIECE(1, 4) PIECE(1, 5) PIECE(1, 6) PIECE(1, 7) PIECE(1, 8) PIECE(1, 9)
 PIECE(1, 10) PIECE(1, 11) PIECE(1, 12) PIECE(2, 1) PIECE(3, 1) PIECE(4, 1) PIECE(5, 1) PIECE(6, 1) PIECE(7, 1)
 PIECE(8, 1) PIECE(2, 2) PIECE(3, 2) PIECE(4, 2) PIECE(5, 2) PIECE(6, 2) PIECE(2, 3) PIECE(3, 3) PIECE(4, 3)
-static Piece *const of_one_row[] = {
+static Piece *const pieces_of_one_row[] = {
     0,         piece_1_1, piece_1_2, piece_1_3,  piece_1_4,  piece_1_5,  piece_1_6,
     piece_1_7, piece_1_8, piece_1_9, piece_1_10, piece_1_11, piece_1_12,
 };
 // clang-format on
-static Piece *const of_rows[][9] = {
+static Piece *const pieces_of_rows[][9] = {
     {0},
     {0, piece_1_1, piece_2_1, piece_3_1, piece_4_1, piece_5_1, piece_6_1, piece_7_1, piece_8_1},
     {0, piece_1_2, piece_2_2, piece_3_2, piece_4_2, piece_5_2, piece_6_2},
@@ -59,7 +59,7 @@ static Piece *const of_rows[][9] = {
 };
 static const I rows_at_most[] = {0, 8, 6, 4};
 
-INLINE Piece *piece_for(I rows, I vectors) { return rows == 1 ? of_one_row[vectors] : of_rows[vectors][rows]; }
+INLINE Piece *piece_for(I rows, I vectors) { return rows == 1 ? pieces_of_one_row[vectors] : pieces_of_rows[vectors][rows]; }
 
 /* Filters as torch has them -> (filter, row, column and channel), rows filled up with zeros. */
 static void pack_rows(const Block *b, const float *w, float *out) {

@@ -143,10 +143,10 @@ void conv_norm_forward(const Block *b, const float *x, const I *stride, const fl
 /* The gradient that the ReLU lets through, filters side by side and filled up; its sums and those of its products with
  * the normalised outputs: the gradients of shift and scale. */
 static void through(const Block *b, const float *g, const I *stride, const int32_t *at, const Kept *k, float *out,
-                    float *line, double *of_scale, double *of_shift) {
+                    float *line, double *scale_grad, double *shift_grad) {
     I filters = b->filters, all = all_filters(b);
     const float *pooled = k->pooled;
-    memset(of_scale, 0, 2 * all * sizeof *of_scale); /* the other follows */
+    memset(scale_grad, 0, 2 * all * sizeof *scale_grad); /* the other follows */
     for (I n = 0; n < b->images; n++)
         for (I i = 0; i < b->out_height; i++) {
             float *one = line, *other = line + filters;
@@ -166,12 +166,12 @@ static void through(const Block *b, const float *g, const I *stride, const int32
                 memset(out + filters, 0, (all - filters) * sizeof(float));
             }
             for (I f = 0; f < filters; f++) {
-                of_scale[f] += one[f];
-                of_shift[f] += other[f];
+                scale_grad[f] += one[f];
+                shift_grad[f] += other[f];
             }
         }
     for (I f = 0; f < filters; f++)
-        of_scale[f] *= k->rest[f];
+        scale_grad[f] *= k->rest[f];
 }
 
 #include "conv_norm_gradients.h"

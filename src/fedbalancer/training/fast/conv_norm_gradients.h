@@ -6,15 +6,15 @@ typedef struct {
     float *factor, *level, *slope, *negative; /* the last: minus the mean */
 } Slopes;
 
-static Slopes slopes_of(const Block *b, const float *scale, const Kept *k, const double *of_scale,
-                        const double *of_shift, float *to) {
+static Slopes slopes_of(const Block *b, const float *scale, const Kept *k, const double *scale_grad,
+                        const double *shift_grad, float *to) {
     I all = all_filters(b);
     Slopes s = {to, to + all, to + 2 * all, to + 3 * all};
     memset(to, 0, 4 * all * sizeof(float));
     for (I f = 0; f < b->filters; f++) {
         s.factor[f] = fabsf(scale[f]) * k->rest[f];
-        s.level[f] = -s.factor[f] * of_shift[f] / positions(b);
-        s.slope[f] = -s.factor[f] * k->rest[f] * of_scale[f] / positions(b);
+        s.level[f] = -s.factor[f] * shift_grad[f] / positions(b);
+        s.slope[f] = -s.factor[f] * k->rest[f] * scale_grad[f] / positions(b);
         s.negative[f] = -k->mean[f];
     }
     return s;
@@ -132,7 +132,7 @@ static void tile_back(const Block *b, const float *g, const int32_t *at, const f
                 for (int k = 0; k < b->pool_rows * b->pool_columns; k++)
                     d[(i + k / b->pool_columns) * 4 + j + k % b->pool_columns] += (vf)(value & (where == k));
             }
-        twice_turned(N, 4, of_products_3, d, made);
+        twice_turned(N, 4, product_matrix_3, d, made);
         for (int k = 0; k < N * N; k++)
             STORE(out + k * TILES * all + v, made[k]);
     }
@@ -178,7 +178,7 @@ static void patch_back(const Block *b, const float *from, I wide, I y, I x, floa
         vf in[N * N], made[N * N];
         for (int k = 0; k < N * N; k++)
             in[k] = LOAD(from + k * TILES * wide + v);
-        twice_turned(N, N, of_patch, in, made);
+        twice_turned(N, N, patch_matrix, in, made);
         for (I i = 0; i < least(N, b->padded_height - y); i++)
             for (I j = 0; j < least(N, b->padded_width - x); j++) {
                 float *to = image + (y + i) * line + (x + j) * b->channels + v;
@@ -199,16 +199,16 @@ static void pack_turned(const Block *b, const float *w, I first, I wide, float *
 
 /* The memory of the way by tiles. */
 typedef struct {
-    float *turned, *gradient, *patches, *of_tiles, *of_patches, *zeros, *panel;
+    float *turned, *gradient, *patches, *tile_grads, *patch_grads, *zeros, *panel;
 } Tiled;
 static I carve_tiled(const Block *b, float *from, Tiled *t) {
     I channels = b->channels, all = all_filters(b);
     t->turned = from;                                   /* (panel, 36, filter, channel) */
     t->gradient = t->turned + N * N * channels * all;   /* (36, channel, filter) */
     t->patches = t->gradient + N * N * channels * all;  /* (36, tile, channel) */
-    t->of_tiles = t->patches + N * N * TILES * channels; /* (36, tile, filter) */
-    t->of_patches = t->of_tiles + N * N * TILES * all;  /* (36, tile, channel of a panel) */
-    t->zeros = t->of_patches + N * N * TILES * WIDE;
+    t->tile_grads = t->patches + N * N * TILES * channels; /* (36, tile, filter) */
+    t->patch_grads = t->tile_grads + N * N * TILES * all;  /* (36, tile, channel of a panel) */
+    t->zeros = t->patch_grads + N * N * TILES * WIDE;
     t->panel = t->zeros + channels; /* (9, filter, channel of a panel), then (9, channel, filter) */
     return t->panel + 9 * channels * all - from;
 }
@@ -223,10 +223,10 @@ static void inputs_back(const Block *b, Tiled m, const I (*at)[3], I tiles, floa
         I wide = least(b->channels - first, WIDE);
         for (I k = 0; k < N * N; k++)
             for (I t = 0; t < tiles; t += TILE)
-                tile_for(wide)(m.of_tiles + k * TILES * all, places + t, 1, all, 0,
-                               m.turned + (first * N * N + k * wide) * all, m.of_patches + (k * TILES + t) * wide);
+                tile_for(wide)(m.tile_grads + k * TILES * all, places + t, 1, all, 0,
+                               m.turned + (first * N * N + k * wide) * all, m.patch_grads + (k * TILES + t) * wide);
         for (I t = 0; t < tiles; t++)
-            patch_back(b, m.of_patches + t * wide, wide, at[t][1] * 4, at[t][2] * 4, input + at[t][0] * size + first);
+            patch_back(b, m.patch_grads + t * wide, wide, at[t][1] * 4, at[t][2] * 4, input + at[t][0] * size + first);
     }
 }
 
@@ -248,9 +248,9 @@ static void by_tiles(const Block *b, const float *w, const float *g, const int32
             I n = where[t][0] = (tile + t) / (down * across), i = where[t][1] = (tile + t) / across % down;
             I j = where[t][2] = (tile + t) % across;
             patch_over(b, padded + n * size, i * 4, j * 4, m.zeros, m.patches + t * channels);
-            tile_back(b, g, at, kept + (tile + t) * all * 16, s, n, i * 4, j * 4, m.of_tiles + t * all);
+            tile_back(b, g, at, kept + (tile + t) * all * 16, s, n, i * 4, j * 4, m.tile_grads + t * all);
         }
-        weigh_tiles(channels, all, m.patches, m.of_tiles, tiles, m.gradient);
+        weigh_tiles(channels, all, m.patches, m.tile_grads, tiles, m.gradient);
         if (input)
             inputs_back(b, m, (const I(*)[3])where, tiles, input);
     }
@@ -258,7 +258,7 @@ static void by_tiles(const Block *b, const float *w, const float *g, const int32
         vf in[N * N], made[9];
         for (int k = 0; k < N * N; k++)
             in[k] = LOAD(m.gradient + k * channels * all + from);
-        twice_turned(3, N, of_filter_3, in, made);
+        twice_turned(3, N, filter_matrix_3, in, made);
         for (int k = 0; k < 9; k++)
             STORE(m.panel + k * channels * all + from, made[k]);
     }
@@ -281,7 +281,7 @@ I conv_norm_backward_floats(const Block *b) {
  * way by tiles has. */
 void conv_norm_backward(const Block *b, const float *g, const I *stride, const int32_t *at, float *padded,
                         const float *w, const float *scale, const Kept *kept, float *scratch, float *filters,
-                        float *of_scale, float *of_shift, float *input) {
+                        float *scale_grad, float *shift_grad, float *input) {
     I all = all_filters(b), depth = depth_of(b);
     Common c = common(b, scratch);
     double *sums = c.squares, *shifts = sums + all, *squares = (double *)c.rest; /* which lies behind whole doubles */
@@ -295,14 +295,14 @@ void conv_norm_backward(const Block *b, const float *g, const I *stride, const i
     if (conv_norm_way(b) == BY_TILES)
         by_tiles(b, c.filters, open, at, padded, kept->kept, s, scratch_of_way, filters, input);
     else {
-        conv_backward(b, g, stride, at, padded, w, scratch_of_way, filters, of_shift, 0);
+        conv_backward(b, g, stride, at, padded, w, scratch_of_way, filters, shift_grad, 0);
         patch_sums(b, padded, c.line, c.sums);
         moments(b, padded, squares);
         add_covariance(b, c.filters, c.sums, squares, s, filters);
     }
     for (I f = 0; f < b->filters; f++) {
-        of_scale[f] = scale[f] < 0 ? -sums[f] : sums[f];
-        of_shift[f] = shifts[f];
+        scale_grad[f] = scale[f] < 0 ? -sums[f] : sums[f];
+        shift_grad[f] = shifts[f];
         for (I k = 0; scale[f] < 0 && k < depth; k++)
             filters[f * depth + k] = -filters[f * depth + k];
     }

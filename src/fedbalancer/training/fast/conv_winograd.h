@@ -8,7 +8,7 @@
 #define TILES 12 /* tiles at a time, so that what is made of them stays near */
 
 /* One row per line. */
-static const float of_patch[N * N] = {
+static const float patch_matrix[N * N] = {
     0.5f, -0.75f, -1,     0.75f, 0.5f,  0,    //
     0,    -0.5f,  0.25f,  1.25f, 0.5f,  0,    //
     0,    0.5f,   -1.25f, 0.25f, 0.5f,  0,    //
@@ -16,7 +16,7 @@ static const float of_patch[N * N] = {
     0,    0.5f,   -1,     -0.5f, 1,     0,    //
     0,    0.5f,   -0.75f, -1,    0.75f, 0.5f, //
 };
-static const float of_filter_5[N * 5] = {
+static const float filter_matrix_5[N * 5] = {
     2,          0,          0,         0,         0,         //
     2 / 3.f,    2 / 3.f,    2 / 3.f,   2 / 3.f,   2 / 3.f,   //
     -2 / 3.f,   2 / 3.f,    -2 / 3.f,  2 / 3.f,   -2 / 3.f,  //
@@ -24,7 +24,7 @@ static const float of_filter_5[N * 5] = {
     1 / 15.f,   -2 / 15.f,  4 / 15.f,  -8 / 15.f, 16 / 15.f, //
     0,          0,          0,         0,         2,         //
 };
-static const float of_filter_3[N * 3] = {
+static const float filter_matrix_3[N * 3] = {
     2,          0,          0,         //
     2 / 3.f,    2 / 3.f,    2 / 3.f,   //
     -2 / 3.f,   2 / 3.f,    -2 / 3.f,  //
@@ -32,11 +32,11 @@ static const float of_filter_3[N * 3] = {
     1 / 15.f,   -2 / 15.f,  4 / 15.f,  //
     0,          0,          2,         //
 };
-static const float of_products_5[2 * N] = {
+static const float product_matrix_5[2 * N] = {
     1, 1, 1,  1,    1,  0, //
     0, 1, -1, 0.5f, -2, 1, //
 };
-static const float of_products_3[4 * N] = {
+static const float product_matrix_3[4 * N] = {
     1, 1, 1,  1,      1,  0, //
     0, 1, -1, 0.5f,   -2, 0, //
     0, 1, 1,  0.25f,  4,  0, //
@@ -91,7 +91,7 @@ static void patch_over(const Block *b, const float *image, I y, I x, const float
         vf in[N * N], made[N * N];
         for (int k = 0; k < N * N; k++)
             in[k] = LOAD(from[k] + c);
-        twice(N, N, of_patch, in, made);
+        twice(N, N, patch_matrix, in, made);
         for (int k = 0; k < N * N; k++)
             STORE(out + k * TILES * b->channels + c, made[k]);
     }
@@ -153,18 +153,18 @@ INLINE void tiles_of(int side, const float *matrix, const Block *b, const float 
     }
 }
 static void filters_over_5(I channels, const float *panel, I wide, float *out) {
-    filters_over(5, of_filter_5, channels, panel, wide, out);
+    filters_over(5, filter_matrix_5, channels, panel, wide, out);
 }
 static void filters_over_3(I channels, const float *panel, I wide, float *out) {
-    filters_over(3, of_filter_3, channels, panel, wide, out);
+    filters_over(3, filter_matrix_3, channels, panel, wide, out);
 }
 static void tiles_of_5(const Block *b, const float *patches, const float *panel, I wide, float *products, I tile,
                        I tiles, I first, const float *bias, float *y, int32_t *at, const Watch *watch) {
-    tiles_of(2, of_products_5, b, patches, panel, wide, products, tile, tiles, first, bias, y, at, watch);
+    tiles_of(2, product_matrix_5, b, patches, panel, wide, products, tile, tiles, first, bias, y, at, watch);
 }
 static void tiles_of_3(const Block *b, const float *patches, const float *panel, I wide, float *products, I tile,
                        I tiles, I first, const float *bias, float *y, int32_t *at, const Watch *watch) {
-    tiles_of(4, of_products_3, b, patches, panel, wide, products, tile, tiles, first, bias, y, at, watch);
+    tiles_of(4, product_matrix_3, b, patches, panel, wide, products, tile, tiles, first, bias, y, at, watch);
 }
 
 /* Outputs along a side of a tile; 0 where this algorithm does not fit or does not pay. */

@@ -9,7 +9,7 @@
 #define NEAR 96 /* tiles at a time, about */
 
 /* One row per line. */
-static const float of_patch_1d[N * N] = {
+static const float patch_matrix_1d[N * N] = {
     -0.25f, 0.0625f, 1.25f,   -0.3125f, -1,       0.25f, 0,     //
     0,      0.25f,   0.1875f, -1.0625f, -0.75f,   0.25f, 0,     //
     0,      -0.25f,  0.3125f, 0.9375f,  -1.25f,   0.25f, 0,     //
@@ -18,7 +18,7 @@ static const float of_patch_1d[N * N] = {
     0,      0.25f,   0,       -1.25f,   0,        1,     0,     //
     0,      -0.25f,  0.0625f, 1.25f,    -0.3125f, -1,    0.25f, //
 };
-static const float of_filter_1d[N * SIDE] = {
+static const float filter_matrix_1d[N * SIDE] = {
     -4,        0,          0,          0,          //
     -8 / 9.f,  -8 / 9.f,   -8 / 9.f,   -8 / 9.f,   //
     -8 / 15.f, 8 / 15.f,   -8 / 15.f,  8 / 15.f,   //
@@ -27,7 +27,7 @@ static const float of_filter_1d[N * SIDE] = {
     1 / 945.f, 4 / 945.f,  16 / 945.f, 64 / 945.f, //
     0,         0,          0,          4,          //
 };
-static const float of_products_1d[SIDE * N] = {
+static const float product_matrix_1d[SIDE * N] = {
     1, 1, 1,  1,      1,       1,  0, //
     0, 1, -1, 0.5f,   -0.5f,   4,  0, //
     0, 1, 1,  0.25f,  0.25f,   16, 0, //
@@ -61,7 +61,7 @@ static void filters_over_1d(const Block *b, const float *panel, I wide, float *o
             vf in[SIDE], made[N];
             for (I k = 0; k < SIDE; k++)
                 in[k] = g * SIDE + k < b->columns ? LOAD(panel + (g * SIDE + k) * step + at) : (vf){0};
-            times(N, SIDE, of_filter_1d, in, 1, made, 1);
+            times(N, SIDE, filter_matrix_1d, in, 1, made, 1);
             for (int k = 0; k < N; k++)
                 STORE(out + (k * groups(b) + g) * step + at, made[k]);
         }
@@ -77,7 +77,7 @@ static void patches_over_1d(const Block *b, const float *image, float *line, flo
             vf in[N], made[N];
             for (int k = 0; k < N; k++)
                 in[k] = LOAD(line + (s * SIDE + k) * c + at);
-            times(N, N, of_patch_1d, in, 1, made, 1);
+            times(N, N, patch_matrix_1d, in, 1, made, 1);
             for (int k = 0; k < N; k++)
                 STORE(out + k * plane(b) + s * c + at, made[k]);
         }
@@ -94,7 +94,7 @@ static void products_over_1d(const Block *b, const float *products, I pitch, I w
             vf in[N], made[SIDE];
             for (int k = 0; k < N; k++)
                 in[k] = LOAD(products + k * pitch + t * wide + v);
-            times(SIDE, N, of_products_1d, in, 1, made, 1);
+            times(SIDE, N, product_matrix_1d, in, 1, made, 1);
             for (I j = 0, left = b->used_width - t * SIDE; j < windows && j * b->pool_columns < left; j++) {
                 I to = (t * windows + j) * b->filters + first + v;
                 pool_window(b, (float *)(made + j * b->pool_columns), LANES, 0, 1,

@@ -1,4 +1,4 @@
-"""The layers of a module that could run faster, each with what would replace it, and why the others could not."""
+"""Finds the layers of a module that could run faster, their replacements, and why other layers have none."""
 
 from __future__ import annotations
 
@@ -13,29 +13,33 @@ import torch
 from torch import Tensor, nn
 
 from fedbalancer.training.fast import kernels
-from fedbalancer.training.fast.agree import untouched
-from fedbalancer.training.fast.conv import ConvBlock, loaded
-from fedbalancer.training.fast.conv_norm import ConvNormBlock
+from fedbalancer.training.fast.agreement import perturb
+from fedbalancer.training.fast.conv import ConvBlock, ConvNormBlock, load_kernel
 from fedbalancer.training.fast.dense import FusedDense
-from fedbalancer.training.fast.held import FewRows
 from fedbalancer.training.fast.lstm import FastLSTM
-from fedbalancer.training.fast.match import Match, conv_blocks, plain
-from fedbalancer.training.fast.words import WordLosses
+from fedbalancer.training.fast.match import Match, find_conv_blocks, is_plain
+from fedbalancer.training.fast.words import SparseEmbedding, WordLosses
 
 CONV_BLOCK = "convolution and pooling in one kernel"
 NORM_BLOCK = "convolution, batch norm and pooling in one kernel"
 DENSE = "dense layer with its own step"
-EMBEDDING = "embedding with gradients of a few rows"
+EMBEDDING = "embedding with gradients of the used rows"
 WORDS = "dense layer together with the loss"
 LSTM = "LSTM by large products"
 FUSED_FROM = 2**16
-"""Weights from which a layer with its own step is faster; below, its extra calls cost more than they save."""
+"""Weights from which a layer with its own step is faster; for smaller ones the extra calls cost more."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One layer's other form: `replacements` makes the layers to put at the given names; None takes a layer away.
-    `also` are the names of others with parameters that it does the work of."""
+    """The faster form of one layer.
+
+    Args:
+        name: Name of the layer.
+        how: The faster form in words.
+        replacements: Makes the new layers by name; None removes a layer.
+        also: Names of other layers with parameters whose work it does.
+    """
 
     name: str
     how: str
@@ -43,74 +47,85 @@ class Change:
     also: tuple[str, ...] = ()
 
 
-def changes(module: nn.Module, sample: Tensor, of_words: bool = False) -> tuple[list[Change], dict[str, str]]:
-    """What may be changed, and by name why a layer may not. `of_words`: whether the loss is that of `WordLosses`."""
-    found: list[Change] = []
+def find_changes(module: nn.Module, sample: Tensor, of_words: bool = False) -> tuple[list[Change], dict[str, str]]:
+    """Find the layers that could run faster.
+
+    Args:
+        module: The module.
+        sample: A batch.
+        of_words: Whether the loss is `masked_loss`.
+
+    Returns:
+        The possible changes, and by name why a layer cannot be changed.
+    """
+    changes: list[Change] = []
     why: dict[str, str] = {}
-    _blocks(module, found, why)
-    taken = {change.name for change in found}
-    inputs = _inputs(module, sample)
+    _find_blocks(module, changes, why)
+    taken = {change.name for change in changes}
+    inputs = _input_dimensions(module, sample)
     for name, layer in module.named_modules():
         if name not in taken:
-            made = _single(name, layer, module, inputs.get(name, []), of_words)
-            if isinstance(made, Change):
-                found.append(made)
-            elif made is not None:
-                why[name] = made
-    return found, why
+            change = _change_layer(name, layer, module, inputs.get(name, []), of_words)
+            if isinstance(change, Change):
+                changes.append(change)
+            elif change is not None:
+                why[name] = change
+    return changes, why
 
 
-def _blocks(module: nn.Module, found: list[Change], why: dict[str, str]) -> None:
-    """Convolutions with their poolings, in the sequences of the module."""
+def _find_blocks(module: nn.Module, changes: list[Change], why: dict[str, str]) -> None:
+    """Find convolutions with their poolings in the sequences of the module."""
     for path, sequence in module.named_modules():
-        if type(sequence) is not nn.Sequential or not plain(sequence):
+        if type(sequence) is not nn.Sequential or not is_plain(sequence):
             continue
         names = [f"{path}.{name}".lstrip(".") for name, _ in sequence.named_children()]
         layers = list(sequence.children())
-        if len(names) != len(sequence):  # the same layer twice
+        if len(names) != len(sequence):  # a layer occurs twice
             continue
-        for match in conv_blocks(layers):
+        for match in find_conv_blocks(layers):
             name = names[match.first + match.conv]
-            if loaded() is None:
+            if load_kernel() is None:
                 why[name] = f"no kernel: {kernels.why_not('conv')}"
                 continue
-            found.append(_block(match, names, layers))
+            changes.append(_change_block(match, names, layers))
 
 
-def _block(match: Match, names: list[str], layers: list[Any]) -> Change:
+def _change_block(match: Match, names: list[str], layers: list[Any]) -> Change:
     at = match.first + match.conv
     run, conv = names[match.first : match.first + match.length], layers[at]
     if not match.norm:
         return Change(names[at], CONV_BLOCK, lambda: dict.fromkeys(run) | {names[at]: ConvBlock(conv, match.shape)})
     norm = layers[at + 1]
-    made = lambda: dict.fromkeys(run) | {names[at]: ConvNormBlock(conv, norm, match.shape)}  # noqa: E731
-    return Change(names[at], NORM_BLOCK, made, (names[at + 1],))
+    replace = lambda: dict.fromkeys(run) | {names[at]: ConvNormBlock(conv, norm, match.shape)}  # noqa: E731
+    return Change(names[at], NORM_BLOCK, replace, (names[at + 1],))
 
 
-def _single(name: str, layer: nn.Module, module: nn.Module, uses: list[int], of_words: bool) -> Change | str | None:
-    """A layer by itself, or why not; `uses` has the dimensions of its input at every use."""
+def _change_layer(
+    name: str, layer: nn.Module, module: nn.Module, uses: list[int], of_words: bool
+) -> Change | str | None:
+    """Return the change of a single layer, or why there is none; `uses` are the input's dimensions at every use."""
     if type(layer) is nn.Linear:
-        reason = _not_alone(layer, module, uses)
+        reason = _find_sharing(layer, module, uses)
         if reason is None and of_words and uses == [3]:
             return Change(name, WORDS, lambda: {name: WordLosses(layer)})
         if reason is None and uses != [2]:
             reason = f"its input has {uses[0]} dimensions"
         return reason or Change(name, DENSE, lambda: {name: FusedDense(layer)})
     if type(layer) is nn.Embedding:
-        reason = _not_alone(layer, module, uses) or FewRows.suits(layer)
-        return reason or Change(name, EMBEDDING, lambda: {name: FewRows(layer)})
+        reason = _find_sharing(layer, module, uses) or SparseEmbedding.find_obstacle(layer)
+        return reason or Change(name, EMBEDDING, lambda: {name: SparseEmbedding(layer)})
     if isinstance(layer, nn.LSTM):
-        return FastLSTM.suits(layer) or Change(name, LSTM, lambda: {name: FastLSTM(layer)})
+        return FastLSTM.find_obstacle(layer) or Change(name, LSTM, lambda: {name: FastLSTM(layer)})
     return None
 
 
-def _not_alone(layer: nn.Linear | nn.Embedding, module: nn.Module, uses: list[int]) -> str | None:
-    """A layer may take its own step only if its parameters are its alone and are used once per forward pass."""
+def _find_sharing(layer: nn.Linear | nn.Embedding, module: nn.Module, uses: list[int]) -> str | None:
+    """Return why a layer cannot take its own step: its parameters must be unshared and used once per forward pass."""
     owners = Counter(id(parameter) for each in module.modules() for parameter in each.parameters(recurse=False))
     places = sum(other is layer for _, other in module.named_modules(remove_duplicate=False))
     if layer.weight.numel() < FUSED_FROM:
         return "it is small"
-    if not plain(layer):
+    if not is_plain(layer):
         return "it has hooks"
     if not all(parameter.requires_grad for parameter in layer.parameters()):
         return "it is not trained"
@@ -119,16 +134,18 @@ def _not_alone(layer: nn.Linear | nn.Embedding, module: nn.Module, uses: list[in
     return None if len(uses) == 1 else "it is not used once in a forward pass"
 
 
-def _inputs(module: nn.Module, sample: Tensor) -> dict[str, list[int]]:
-    """How many dimensions every input of every dense layer and embedding has in a forward pass; a layer that is used
-    otherwise in evaluation than in training is left out."""
-    probe = sharing_copy(module)
+def _input_dimensions(module: nn.Module, sample: Tensor) -> dict[str, list[int]]:
+    """Return the dimensions of every input of each dense layer and embedding in a forward pass.
+
+    Layers that are used differently in evaluation and in training are left out.
+    """
+    probe = copy_sharing(module)
     seen: defaultdict[str, list[int]] = defaultdict(list)
     for name, layer in probe.named_modules():
         if type(layer) in (nn.Linear, nn.Embedding):
             layer.register_forward_pre_hook(partial(_note, seen[name]), with_kwargs=True)
     passes = []
-    with untouched(module), torch.no_grad():
+    with perturb(module), torch.no_grad():
         for training in (False, True):
             probe.train(training)(sample.clone())
             passes.append({name: list(dimensions) for name, dimensions in seen.items()})
@@ -142,7 +159,7 @@ def _note(dimensions: list[int], layer: nn.Module, args: tuple[Any, ...], kwargs
     dimensions.append((*args, *kwargs.values())[0].ndim)
 
 
-def sharing_copy(module: nn.Module) -> nn.Module:
-    """The same structure with the very same parameters and buffers."""
+def copy_sharing(module: nn.Module) -> nn.Module:
+    """Copy the structure of a module, sharing its parameters and buffers."""
     shared: list[Tensor] = [*module.parameters(), *module.buffers()]
     return copy.deepcopy(module, {id(tensor): tensor for tensor in shared})

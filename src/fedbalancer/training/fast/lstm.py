@@ -1,4 +1,4 @@
-"""Layers of LSTM, each as one call of the kernel in `lstm.c`."""
+"""LSTM layers, each as one call of the kernel in `lstm.c`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ State = tuple[Tensor, Tensor]
 
 
 class FastLSTM(nn.Module):
-    """What `nn.LSTM` computes from a state of zeros; the parameters and their names are those of the given one.
+    """An `nn.LSTM` that starts from a state of zeros.
 
-    All else (a state that is given, other types of numbers, no compiler) it leaves to the given one. There are no
-    gradients of gradients.
+    Calls with an initial state or other number types, or without a compiler, are left to the original layer. There are
+    no second-order gradients.
+
+    Args:
+        lstm: The original layer, whose parameters and names are shared.
 
     >>> lstm = nn.LSTM(3, 5, num_layers=2, batch_first=True)
     >>> x = torch.ones(2, 7, 3)
@@ -37,11 +40,11 @@ class FastLSTM(nn.Module):
             self.register_parameter(name, parameter)
         for name, buffer in lstm.named_buffers(recurse=False):
             self.register_buffer(name, buffer, persistent=name in lstm.state_dict())
-        self.__dict__["plain"] = lstm  # a submodule would give every parameter a second name
+        self.__dict__["plain"] = lstm  # as a submodule, every parameter would have a second name
 
     @staticmethod
-    def suits(lstm: nn.Module) -> str | None:
-        """Why this layer cannot be replaced, None if it can."""
+    def find_obstacle(lstm: nn.Module) -> str | None:
+        """Return why this layer cannot be replaced; None if it can."""
         if type(lstm) is not nn.LSTM:
             return f"{type(lstm).__name__} is not torch.nn.LSTM itself"
         hooks = (lstm._forward_hooks, lstm._forward_pre_hooks, lstm._backward_hooks, lstm._backward_pre_hooks)
@@ -55,8 +58,8 @@ class FastLSTM(nn.Module):
         return next((reason for reason, holds in reasons.items() if holds), kernels.why_not("lstm"))
 
     def forward(self, x: Tensor, hx: State | None = None) -> tuple[Tensor, State]:
-        """States of the last layer at all steps (batch, steps, hidden), and last states and cells of all layers."""
-        if hx is not None or not self._takes(x):
+        """Return the last layer's states (batch, steps, hidden), and the last states and cells of all layers."""
+        if hx is not None or not self._accepts(x):
             result: tuple[Tensor, State] = self.plain(x, hx)
             return result
         states, last = x.transpose(0, 1), []
@@ -65,29 +68,29 @@ class FastLSTM(nn.Module):
             last.append((states[-1], cells))
         return states.transpose(0, 1), (torch.stack([h for h, _ in last]), torch.stack([c for _, c in last]))
 
-    def _takes(self, x: Any) -> bool:
+    def _accepts(self, x: Any) -> bool:
         if not isinstance(x, Tensor) or x.ndim != 3 or x.numel() == 0 or x.shape[2] != self.plain.input_size:
             return False
-        usual = all(tensor.dtype == torch.float32 and tensor.is_cpu for tensor in (x, self.plain.weight_ih_l0))
-        if not usual or kernels.load("lstm") is None:
+        on_cpu = all(tensor.dtype == torch.float32 and tensor.is_cpu for tensor in (x, self.plain.weight_ih_l0))
+        if not on_cpu or kernels.load("lstm") is None:
             return False
-        # Units that fill up a vector have weights of 0, and 0 times infinity is no number, which would spread.
+        # Padding units have weights of 0, and 0 times infinity is NaN, which would spread.
         return self._missing_units == 0 or bool(x.isfinite().all())
 
     @property
     def _missing_units(self) -> int:
-        """How many units of zeros fill the hidden ones up to whole vectors."""
+        """Number of padding units that fill the hidden ones up to whole vectors."""
         return -self.plain.hidden_size % int(_kernel().lstm_width())
 
     def _layer(self, layer: int, x: Tensor) -> State:
-        """States of all steps (steps, batch, hidden), and the last cells."""
+        """Return the states of all steps (steps, batch, hidden) and the last cells."""
         hidden = self.plain.hidden_size
         w_x, w_h = getattr(self, f"weight_ih_l{layer}"), getattr(self, f"weight_hh_l{layer}")
         bias = w_x.new_zeros(4 * hidden)
         if self.plain.bias:
             bias = getattr(self, f"bias_ih_l{layer}") + getattr(self, f"bias_hh_l{layer}")
         more = self._missing_units
-        if more:  # units of zeros, that stay 0 and have no gradients
+        if more:  # padding units stay 0 and have no gradients
             w_x = pad(w_x.view(4, hidden, -1), (0, 0, 0, more)).flatten(0, 1)
             w_h = pad(w_h.view(4, hidden, hidden), (0, more, 0, more)).flatten(0, 1)
             bias = pad(bias.view(4, hidden), (0, more)).flatten()
@@ -98,8 +101,10 @@ class FastLSTM(nn.Module):
 
 
 class _Layer(torch.autograd.Function):
-    """One layer, from (steps, batch, inputs) to the states (steps, batch, hidden) and the last cells (1, batch,
-    hidden); the number of hidden units is a multiple of the kernel's width."""
+    """One layer: (steps, batch, inputs) to states (steps, batch, hidden) and last cells (1, batch, hidden).
+
+    The number of hidden units is a multiple of the kernel's width.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor) -> State:
@@ -135,11 +140,11 @@ class _Layer(torch.autograd.Function):
 
 
 def _forward(x: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor, gates: Tensor | None = None) -> State:
-    """States of all steps and, where `gates` are kept for the way back, cells of all steps, else the last ones."""
+    """Return the states of all steps, and the cells of all steps if `gates` are kept, else the last cells."""
     steps, batch, inputs = x.shape
     hidden, kernel = w_h.shape[1], _kernel()
     if hidden % kernel.lstm_width():
-        raise ValueError(f"the kernel needs whole vectors of hidden units, not {hidden} of them")
+        raise ValueError(f"the kernel needs whole vectors of hidden units, not {hidden} units")
     states = x.new_empty(steps, batch, hidden)
     cells = x.new_empty(1 if gates is None else steps, batch, hidden)
     kernel.lstm_forward(

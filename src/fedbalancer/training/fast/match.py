@@ -1,5 +1,7 @@
-"""Which layers of a `nn.Sequential` are one `ConvBlock`: [padding], convolution, pooling and ReLU in either order. With
-a batch norm after the convolution, they are a `ConvNormBlock`."""
+"""Finds the layers of an `nn.Sequential` that one `ConvBlock` or `ConvNormBlock` can replace.
+
+A block is an optional padding, a convolution, an optional batch norm, and a pooling and a ReLU in either order.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,15 @@ _CONVOLUTIONS, _POOLS = (nn.Conv1d, nn.Conv2d), (nn.MaxPool1d, nn.MaxPool2d)
 
 @dataclass(frozen=True)
 class Match:
-    """A run of layers that begins at `first` and is `length` long, its convolution at `first + conv`; if `norm`, there
-    is a batch norm next to that."""
+    """Consecutive layers that one block can replace.
+
+    Args:
+        first: Index of the first layer.
+        length: Number of layers.
+        conv: Index of the convolution, relative to `first`.
+        shape: Padding, pooling and ReLU.
+        norm: Whether a batch norm follows the convolution.
+    """
 
     first: int
     length: int
@@ -31,15 +40,14 @@ class Match:
     norm: bool = False
 
 
-def plain(module: nn.Module) -> bool:
-    """Whether calling the module does what its class says and nothing more: no hooks, no forward of its own."""
+def is_plain(module: nn.Module) -> bool:
+    """Whether calling the module does only what its class defines: no hooks, no replaced `forward`."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return not any(getattr(module, name, None) for name in hooks) and "forward" not in vars(module)
 
 
-def conv_blocks(layers: Sequence[nn.Module]) -> list[Match]:
-    """All runs that a `ConvBlock` can do, with a pooling: without one every position has a gradient, and torch's own
-    convolution is the faster."""
+def find_conv_blocks(layers: Sequence[nn.Module]) -> list[Match]:
+    """Find all blocks with a pooling; without one every position has a gradient, and torch is faster."""
     matches = [_match(layers, number) for number in range(len(layers))]
     return [match for match in matches if match is not None and match.shape.pool != (1, 1)]
 
@@ -51,9 +59,9 @@ def _match(layers: Sequence[nn.Module], number: int) -> Match | None:
         return None
     before = _pad(layers[number - 1], _DIMENSIONS[type(conv)]) if number else None
     first = number if before is None else number - 1
-    norm = number + 1 < len(layers) and _takes_the_batch(layers[number + 1])
+    norm = number + 1 < len(layers) and _uses_batch_statistics(layers[number + 1])
     pool, ceil, relu, end = (1, 1), False, False, number + 1 + norm
-    while end < len(layers) and plain(layers[end]):
+    while end < len(layers) and is_plain(layers[end]):
         layer: Any = layers[end]
         if type(layer) is nn.ReLU and not relu:
             relu = True
@@ -67,8 +75,8 @@ def _match(layers: Sequence[nn.Module], number: int) -> Match | None:
 
 
 def _conv_padding(conv: Any) -> tuple[int, ...] | None:
-    """(top, bottom, left, right) of a convolution that the kernel can do; None of any other."""
-    if type(conv) not in _CONVOLUTIONS or not plain(conv) or conv.groups != 1 or conv.padding_mode != "zeros":
+    """Return (top, bottom, left, right) of a convolution that the kernel supports; None otherwise."""
+    if type(conv) not in _CONVOLUTIONS or not is_plain(conv) or conv.groups != 1 or conv.padding_mode != "zeros":
         return None
     if any(value != 1 for value in (*conv.stride, *conv.dilation)):
         return None
@@ -76,22 +84,22 @@ def _conv_padding(conv: Any) -> tuple[int, ...] | None:
         return None
     if conv.padding == "valid":
         return (0, 0, 0, 0)
-    same = conv.padding == "same"  # an even window takes one more at the end
+    same = conv.padding == "same"  # an even window has one more at the end
     pairs = [((size - 1) // 2, size // 2) if same else None for size in conv.kernel_size]
-    found = [pair or (conv.padding[side],) * 2 for side, pair in enumerate(pairs)]
-    return tuple(value for pair in ([(0, 0), *found] if len(found) == 1 else found) for value in pair)
+    sides = [pair or (conv.padding[side],) * 2 for side, pair in enumerate(pairs)]
+    return tuple(value for pair in ([(0, 0), *sides] if len(sides) == 1 else sides) for value in pair)
 
 
-def _takes_the_batch(norm: Any) -> bool:
-    """Whether this is a batch norm that takes the statistics of the batch at hand in training and evaluation alike."""
-    if type(norm) is not nn.BatchNorm2d or not plain(norm) or norm.weight is None or norm.track_running_stats:
+def _uses_batch_statistics(norm: Any) -> bool:
+    """Whether this is a batch norm that uses the batch's statistics in training and in evaluation."""
+    if type(norm) is not nn.BatchNorm2d or not is_plain(norm) or norm.weight is None or norm.track_running_stats:
         return False
     return norm.running_mean is None and all(parameter.requires_grad for parameter in norm.parameters())
 
 
 def _pad(module: Any, dimensions: int) -> tuple[int, ...] | None:
-    """(top, bottom, left, right) of a layer that pads with zeros."""
-    if type(module) not in _PADS or _DIMENSIONS[type(module)] != dimensions or not plain(module):
+    """Return (top, bottom, left, right) of a layer that pads with zeros."""
+    if type(module) not in _PADS or _DIMENSIONS[type(module)] != dimensions or not is_plain(module):
         return None
     if module.value != 0 or min(module.padding) < 0:
         return None
@@ -99,7 +107,7 @@ def _pad(module: Any, dimensions: int) -> tuple[int, ...] | None:
 
 
 def _pool(module: Any, dimensions: int) -> tuple[int, int] | None:
-    """(rows, columns) of windows of a max-pooling that lie side by side."""
+    """Return (rows, columns) of a max-pooling whose windows do not overlap."""
     if type(module) not in _POOLS or _DIMENSIONS[type(module)] != dimensions or module.return_indices:
         return None
     sizes, strides, padding, dilation = (

@@ -1,7 +1,7 @@
-"""What a kernel is given: the only place where the address of a tensor is taken.
+"""Addresses of tensors for kernels; nothing else takes the address of a tensor.
 
-A kernel in C believes the sizes that it is told. So an address is given out only for a tensor of exactly the expected
-shape and type in the processor's memory. Anything else is a `ValueError`, before a byte is read or written.
+A kernel in C does not check sizes. An address is therefore returned only for a tensor of exactly the expected shape and
+type in main memory. Anything else is a `ValueError`, before a byte is read or written.
 """
 
 from __future__ import annotations
@@ -13,14 +13,32 @@ from torch import Tensor
 
 
 def pointer(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
-    """The address of a tensor of this shape and type whose values lie row by row without gaps."""
+    """Return the address of a contiguous tensor.
+
+    Args:
+        tensor: The tensor.
+        shape: The expected shape.
+        dtype: The expected type.
+
+    Raises:
+        ValueError: If the tensor is different.
+    """
     if not tensor.is_contiguous():
-        raise ValueError(f"a kernel needs its values without gaps, not with strides {tensor.stride()}")
+        raise ValueError(f"a kernel needs contiguous values, not strides {tensor.stride()}")
     return strided(tensor, shape, dtype)
 
 
 def strided(tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
-    """The address of a tensor of this shape and type, for a kernel that is told the strides too."""
+    """Return the address of a tensor for a kernel that gets the strides as well.
+
+    Args:
+        tensor: The tensor.
+        shape: The expected shape.
+        dtype: The expected type.
+
+    Raises:
+        ValueError: If the tensor is different.
+    """
     if tensor.shape != shape or tensor.dtype is not dtype or not tensor.is_cpu:
         raise ValueError(
             f"a kernel needs {shape} of {dtype} on the cpu, not {tuple(tensor.shape)} of {tensor.dtype} on "
@@ -33,7 +51,11 @@ _memory = threading.local()
 
 
 def scratch(floats: int) -> int:
-    """The address of memory for the time of one call. It is kept: fresh memory comes from the system page by page."""
+    """Return the address of memory for one call; it is reused, because new memory is slow.
+
+    Args:
+        floats: Number of floats.
+    """
     if getattr(_memory, "kept", torch.empty(0)).numel() < floats:
         _memory.kept = torch.empty(floats)
     kept: Tensor = _memory.kept

@@ -34,7 +34,7 @@ typedef struct {
     const Block *block;
     int64_t in_strides[4], g_strides[4];
     Parameter weight, bias;
-    float *of_weight, *of_bias, *padded, *outputs, *of_padded; /* the last is 0 in the first layer */
+    float *weight_grad, *bias_grad, *padded, *outputs, *padded_grad; /* the last is 0 in the first layer */
     int32_t *places;
     const float *g; /* of the outputs, left there by the next layer */
 } Conv;
@@ -51,7 +51,7 @@ typedef struct {
     Conv *conv;
     Dense *dense;
     I channels, positions; /* of the last convolution's outputs, which the dense layers have channel by channel */
-    float *flat, *of_flat, *scratch;
+    float *flat, *flat_grad, *scratch;
 } Row;
 
 static void flatten(const Row *row) {
@@ -112,7 +112,7 @@ static void dense_backward(const Row *row, const float *x, float rate, float sha
     for (I k = row->denses - 1; k >= 0; k--) {
         Dense *d = row->dense + k;
         const float *in = k ? d[-1].outputs : row->convs ? row->flat : x;
-        float *z = k ? d[-1].g : row->convs ? row->of_flat : 0, *sums = row->scratch;
+        float *z = k ? d[-1].g : row->convs ? row->flat_grad : 0, *sums = row->scratch;
         if (z) memset(z, 0, row->batch * d->in * sizeof(float));
         row->kernels->dense_step(z, d->weight.now, d->weight.now, d->weight.start, share, d->g, -rate, in, row->batch,
                                  d->in, d->out, row->scratch);
@@ -131,9 +131,9 @@ static void conv_backward(const Row *row, float rate, float share) {
     for (I k = row->convs - 1; k >= 0; k--) {
         Conv *c = row->conv + k;
         row->kernels->conv_backward(c->block, c->g, c->g_strides, c->places, c->padded, c->weight.now, row->scratch,
-                                    c->of_weight, c->of_bias, c->of_padded);
-        moved(c->weight, c->of_weight, rate, share);
-        if (c->bias.count) moved(c->bias, c->of_bias, rate, share);
+                                    c->weight_grad, c->bias_grad, c->padded_grad);
+        moved(c->weight, c->weight_grad, rate, share);
+        if (c->bias.count) moved(c->bias, c->bias_grad, rate, share);
     }
 }
 

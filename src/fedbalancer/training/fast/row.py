@@ -1,7 +1,7 @@
-"""A small row of layers whose whole step of SGD, with the cross-entropy, is one call of the kernel in `row.c`.
+"""A small sequence of layers whose whole SGD step, with the cross-entropy, is one call of the kernel in `row.c`.
 
-Only rows of convolutions, then dense layers with or without a ReLU after them, all of them small: a large dense layer
-is better off with its own step (`dense.py`), and there the calls cost nothing beside the work.
+A row consists of convolutions, then dense layers with or without a ReLU, all of them small. A large dense layer is
+faster with its own step (`dense.py`), because there the calls cost little compared with the work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbalancer.training.fast import conv, kernels, products
+from fedbalancer.training.fast import conv, dense, kernels
 from fedbalancer.training.fast.conv import ConvBlock
 from fedbalancer.training.fast.pointers import pointer, strided
 
@@ -35,7 +35,7 @@ class _Conv(ctypes.Structure):
     _fields_ = (
         ("block", _P), ("in_strides", conv.FourStrides), ("g_strides", conv.FourStrides), ("weight", _Parameter),
         ("bias", _Parameter), *((name, _P) for name in (
-            "of_weight", "of_bias", "padded", "outputs", "of_padded", "places", "g",
+            "weight_grad", "bias_grad", "padded", "outputs", "padded_grad", "places", "g",
         )),
     )  # fmt: skip
 
@@ -49,7 +49,7 @@ class _Dense(ctypes.Structure):
 class _Row(ctypes.Structure):
     _fields_ = (
         ("kernels", _P), ("convs", _I), ("denses", _I), ("batch", _I), ("conv", _P), ("dense", _P), ("channels", _I),
-        ("positions", _I), ("flat", _P), ("of_flat", _P), ("scratch", _P),
+        ("positions", _I), ("flat", _P), ("flat_grad", _P), ("scratch", _P),
     )  # fmt: skip
 
 
@@ -62,16 +62,22 @@ class _Library:
 
 
 class Row:
-    """The layers of a row. `begin` starts a training from the parameters as they are; a `step` writes them."""
+    """A sequence of small layers; every `step` writes their parameters.
+
+    Args:
+        convs: The convolutions.
+        denses: The dense layers, each with whether a ReLU follows.
+        sample: Shape of a batch.
+    """
 
     def __init__(
         self, convs: Sequence[ConvBlock], denses: Sequence[tuple[nn.Linear, bool]], sample: torch.Size
     ) -> None:
-        library = loaded()
+        library = load_kernel()
         if library is None:
             raise ValueError("there is no kernel")
         self._library, self._convs, self._denses, self._sides = library, convs, denses, tuple(sample[1:])
-        owners: list[ConvBlock | nn.Linear] = [*convs, *(dense for dense, _ in denses)]
+        owners: list[ConvBlock | nn.Linear] = [*convs, *(linear for linear, _ in denses)]
         self._parameters: list[Tensor] = [
             tensor for layer in owners for tensor in (layer.weight, layer.bias) if tensor is not None
         ]
@@ -80,11 +86,16 @@ class Row:
 
     @property
     def classes(self) -> int:
-        """How many numbers the last layer gives."""
+        """Number of outputs of the last layer."""
         return len(self._denses[-1][0].weight)
 
     def begin(self, rate: float, mu: float) -> None:
-        """Steps are w <- w - rate * (gradient + mu * (w - w_0)), w_0 the parameters as they are now."""
+        """Begin a training with steps w <- w - rate * (gradient + mu * (w - w_0)).
+
+        Args:
+            rate: Learning rate.
+            mu: Weight of the proximal term; w_0 are the current parameters.
+        """
         self._rate, self._share = rate, rate * mu
         if mu:
             for tensor in self._parameters:
@@ -93,8 +104,12 @@ class Row:
             memory.checked = False
 
     def step(self, features: Tensor, labels: Tensor) -> Tensor | None:
-        """The losses from before the step; None, with nothing done, for a batch that is not as those of the sample or
-        whose labels are not classes: for others to complain about."""
+        """Train one batch.
+
+        Returns:
+            The losses before the step; None, with nothing done, if the batch is not like the sample or its labels are
+            not classes, so that the caller's other path reports the error.
+        """
         rows = len(features)
         if tuple(features.shape[1:]) != self._sides or not rows or labels.shape != (rows,):
             return None
@@ -114,58 +129,58 @@ class Row:
         if memory is None or not memory.checked:
             where = tuple(pointer(tensor.detach(), tuple(tensor.shape)) for tensor in self._parameters)
             if memory is None or memory.where != where:
-                memory = self._memories[key] = self._made(rows, where)
+                memory = self._memories[key] = self._make_memory(rows, where)
             memory.checked = True
         return memory
 
-    def _made(self, rows: int, where: tuple[int, ...]) -> _Memory:
-        """Memory for batches of so many rows, and what the kernel is told of it."""
-        made, library = _Memory(where), self._library
+    def _make_memory(self, rows: int, where: tuple[int, ...]) -> _Memory:
+        """Make the memory and the C structs for batches of `rows` rows."""
+        memory, library = _Memory(where), self._library
         convs = (_Conv * len(self._convs))()
         denses = (_Dense * len(self._denses))()
         row = _Row(
             kernels=ctypes.addressof(library.kernels), convs=len(convs), denses=len(denses), batch=rows,
             conv=ctypes.addressof(convs), dense=ctypes.addressof(denses),
         )  # fmt: skip
-        made.row, made.kept = row, [convs, denses, library.kernels]
-        most = self._add_convolutions(made, convs, rows) if convs else 0
+        memory.row, memory.kept = row, [convs, denses, library.kernels]
+        most = self._add_convolutions(memory, convs, rows) if convs else 0
         for number, (layer, relu) in enumerate(self._denses):
             out, width = layer.weight.shape
             denses[number] = _Dense(
                 width, out, relu, self._parameter(layer.weight), self._parameter(layer.bias),
-                made.floats(rows, out), made.floats(rows, out),
+                memory.floats(rows, out), memory.floats(rows, out),
             )  # fmt: skip
             most = max(most, int(library.dense.dense_floats(rows, width)), out)
-        row.scratch = made.floats(most)
-        return made
+        row.scratch = memory.floats(most)
+        return memory
 
-    def _add_convolutions(self, made: _Memory, convs: Any, rows: int) -> int:
-        """Fills what the kernel is told of them; how many floats of scratch they want."""
+    def _add_convolutions(self, memory: _Memory, convs: Any, rows: int) -> int:
+        """Fill the C structs of the convolutions; return the floats of scratch memory that they need."""
         library, shape, most = self._library.conv, torch.Size((rows, *self._sides)), 0
         strides: tuple[int, ...] = torch.empty(shape, device="meta").stride()
         for number, layer in enumerate(self._convs):
-            call = layer.call(shape)
-            block, c = conv.block_of(shape, layer.weight.shape, layer.shape), convs[number]
-            made.kept.append(block)
-            c.block, c.in_strides = ctypes.addressof(block), conv.four_strides(strides)
+            call = layer.call_for(shape)
+            block, c = conv.make_block(shape, layer.weight.shape, layer.shape), convs[number]
+            memory.kept.append(block)
+            c.block, c.in_strides = ctypes.addressof(block), conv.make_strides(strides)
             c.weight, c.bias = self._parameter(layer.weight), self._parameter(layer.bias)
             if layer.bias is None:
-                c.bias.now = made.floats(block.filters, zero=True)
-            c.of_weight, c.of_bias = made.floats(*layer.weight.shape), made.floats(block.filters)
-            c.padded, c.outputs = made.floats(*call.padded), made.floats(*call.outputs)
-            c.places = made.floats(*call.outputs)  # 32 bits, like floats
-            if number:  # its input's gradient is the gradient of the outputs before it
-                padded = made.tensor(*call.padded)
-                c.of_padded, inside = pointer(padded, call.padded), call.inside(padded)
+                c.bias.now = memory.floats(block.filters, zero=True)
+            c.weight_grad, c.bias_grad = memory.floats(*layer.weight.shape), memory.floats(block.filters)
+            c.padded, c.outputs = memory.floats(*call.padded), memory.floats(*call.outputs)
+            c.places = memory.floats(*call.outputs)  # 32 bits, like floats
+            if number:  # the gradient of its input is that of the previous outputs
+                padded = memory.tensor(*call.padded)
+                c.padded_grad, inside = pointer(padded, call.padded), call.crop(padded)
                 convs[number - 1].g = strided(inside, tuple(inside.shape))
-                convs[number - 1].g_strides = conv.four_strides(inside.stride())
+                convs[number - 1].g_strides = conv.make_strides(inside.stride())
             most = max(most, library.conv_forward_floats(block), library.conv_backward_floats(block))
             shown = torch.empty(call.outputs, device="meta").movedim(-1, 1)
             shape, strides = shown.shape, shown.stride()
-        made.row.channels, made.row.positions = shape[1], math.prod(shape[2:])
-        made.row.flat, made.row.of_flat = made.floats(*shape), made.floats(*shape)
-        convs[-1].g = made.row.of_flat
-        convs[-1].g_strides = conv.four_strides(torch.empty(shape, device="meta").stride())
+        memory.row.channels, memory.row.positions = shape[1], math.prod(shape[2:])
+        memory.row.flat, memory.row.flat_grad = memory.floats(*shape), memory.floats(*shape)
+        convs[-1].g = memory.row.flat_grad
+        convs[-1].g_strides = conv.make_strides(torch.empty(shape, device="meta").stride())
         return int(most)
 
     def _parameter(self, tensor: Tensor | None) -> _Parameter:
@@ -178,7 +193,7 @@ class Row:
 
 @dataclass(eq=False)
 class _Memory:
-    """What a row works in for batches of one size, while its parameters stay where they are."""
+    """The memory of a row for batches of one size, valid while its parameters are not moved."""
 
     where: tuple[int, ...]
     row: _Row = field(default_factory=_Row)
@@ -194,8 +209,16 @@ class _Memory:
         return pointer(self.tensor(*shape, zero=zero), shape)
 
 
-def row_of(layers: Sequence[nn.Module], sample: Tensor) -> Row | None:
-    """These layers, which are called one after the other, as a row; None if they are anything else, or too large."""
+def make_row(layers: Sequence[nn.Module], sample: Tensor) -> Row | None:
+    """Make a row of layers that are called one after the other.
+
+    Args:
+        layers: The layers.
+        sample: A batch.
+
+    Returns:
+        The row; None if the layers are not supported or too large.
+    """
     rest, convs = list(layers), list[ConvBlock]()
     while rest and isinstance(rest[0], ConvBlock):
         convs.append(rest[0])
@@ -212,36 +235,36 @@ def row_of(layers: Sequence[nn.Module], sample: Tensor) -> Row | None:
             denses[-1] = (denses[-1][0], True)
         else:
             return None
-    usual = sample.dtype is torch.float32 and all(
+    supported = sample.dtype is torch.float32 and all(
         tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
         for layer in (*convs, *rest)
         for tensor in layer.parameters()
     )
-    if not usual or not denses or denses[-1][1] or loaded() is None:
+    if not supported or not denses or denses[-1][1] or load_kernel() is None:
         return None
     return Row(convs, denses, sample.shape) if _fits(convs, denses, sample.shape) else None
 
 
 def _fits(convs: Sequence[ConvBlock], denses: Sequence[tuple[nn.Linear, bool]], shape: torch.Size) -> bool:
-    """Whether every layer takes what the one before it gives."""
+    """Whether the shapes of consecutive layers fit together."""
     for layer in convs:
-        made = layer.call(shape).outputs
-        shape = torch.Size((made[0], made[-1], *made[1:-1]))
+        outputs = layer.call_for(shape).outputs
+        shape = torch.Size((outputs[0], outputs[-1], *outputs[1:-1]))
     width = math.prod(shape[1:])
-    for dense, _ in denses:
-        if dense.weight.shape[1] != width:
+    for linear, _ in denses:
+        if linear.weight.shape[1] != width:
             return False
-        width = len(dense.weight)
+        width = len(linear.weight)
     return True
 
 
 @cache
-def loaded() -> _Library | None:
-    """The kernel and those that it calls; None if one of them is missing."""
-    library, convs, dense = kernels.load("row"), conv.loaded(), products.loaded()
-    if library is None or convs is None or dense is None:
+def load_kernel() -> _Library | None:
+    """Load the kernel and those that it calls; None if one of them is missing."""
+    library, convs, denses = kernels.load("row"), conv.load_kernel(), dense.load_kernel()
+    if library is None or convs is None or denses is None:
         return None
     library.row_step.restype = ctypes.c_int
     library.row_step.argtypes = [ctypes.POINTER(_Row), *[_P] * 3, ctypes.c_float, ctypes.c_float]
-    addresses = (convs.conv_forward, convs.conv_backward, dense.dense_dots, dense.dense_step)
-    return _Library(_Kernels(*(ctypes.cast(function, _P) for function in addresses)), library.row_step, convs, dense)
+    addresses = (convs.conv_forward, convs.conv_backward, denses.dense_dots, denses.dense_step)
+    return _Library(_Kernels(*(ctypes.cast(function, _P) for function in addresses)), library.row_step, convs, denses)

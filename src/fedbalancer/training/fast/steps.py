@@ -1,4 +1,4 @@
-"""Steps of SGD on the rewritten module. Dense layers take their own steps; the others have gradients as usual."""
+"""SGD steps on the rewritten module: some layers take their own steps, the others have gradients as usual."""
 
 from __future__ import annotations
 
@@ -9,30 +9,36 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbalancer.core.sums import total
 from fedbalancer.core.types import ClientWork, Weights
+from fedbalancer.core.types.arrays import total
 from fedbalancer.training.fast.chain import Chain
 from fedbalancer.training.fast.dense import FusedDense
-from fedbalancer.training.fast.held import Held
 from fedbalancer.training.fast.plan import FastPlan
 from fedbalancer.training.fast.row import Row
-from fedbalancer.training.fast.words import WordLosses
-from fedbalancer.training.flat import FlatModule
-from fedbalancer.training.sgd import outputs_of
+from fedbalancer.training.fast.words import HoldsGradient, WordLosses
+from fedbalancer.training.sgd import run_module
+from fedbalancer.training.tensors import FlatModule
 
 if TYPE_CHECKING:
     from fedbalancer.training.tensors import Loss
 
 
 class FastSteps:
-    """The steps of `PlainSteps`, within float error. With clipping, which needs all gradients at once, dense layers
-    have gradients too. Layers that hold their gradients do so unless there is a proximal term, which moves all weights.
+    """The steps of `PlainSteps`, within float error.
+
+    With clipping, which needs all gradients at once, dense layers have gradients as well. Layers hold their gradients
+    unless there is a proximal term, which moves all weights.
+
+    Args:
+        flat: The module.
+        loss: Returns per-sample losses.
+        plan: How its layers run.
     """
 
     def __init__(self, flat: FlatModule, loss: Loss, plan: FastPlan) -> None:
         self._flat, self._loss, self._plan = flat, loss, plan
         self._fused: tuple[FusedDense, ...] = ()
-        self._held: tuple[Held, ...] = ()
+        self._held: tuple[HoldsGradient, ...] = ()
         self._losses: WordLosses | None = None
         self._chain: Chain | None = None
         self._row: Row | None = None
@@ -40,6 +46,7 @@ class FastSteps:
         self._anchors: list[Tensor] = []
 
     def begin(self, weights: Weights, work: ClientWork) -> None:
+        """Begin a training from these weights."""
         self.load(weights)
         self._plan.module.train()
         self._weights, self._work = weights, work
@@ -47,7 +54,7 @@ class FastSteps:
         self._chain = self._plan.chain if work.clip_norm is None else None
         self._row = self._plan.row if work.clip_norm is None else None
         self._held, self._losses = ((), None) if work.mu else (self._plan.held, self._plan.losses)
-        layers: tuple[FusedDense | Held, ...] = (*self._fused, *self._held)
+        layers: tuple[FusedDense | HoldsGradient, ...] = (*self._fused, *self._held)
         own = {id(parameter) for layer in layers for parameter in layer.parameters()}
         self._stepped = [parameter for parameter in self._flat.parameters if id(parameter) not in own]
         self._anchors = [parameter.detach().clone() for parameter in self._stepped] if work.mu else []
@@ -59,10 +66,11 @@ class FastSteps:
             self._row.begin(work.learning_rate, work.mu)
 
     def step(self, features: Tensor, labels: Tensor) -> Tensor:
-        done = None if self._row is None else self._row.step(features, labels)
-        return self._layer_by_layer(features, labels) if done is None else done
+        """Train one batch; return its per-sample losses before the step."""
+        losses = None if self._row is None else self._row.step(features, labels)
+        return self._step_by_layers(features, labels) if losses is None else losses
 
-    def _layer_by_layer(self, features: Tensor, labels: Tensor) -> Tensor:
+    def _step_by_layers(self, features: Tensor, labels: Tensor) -> Tensor:
         for parameter in self._stepped:
             parameter.grad = None
         losses = self._by_autograd(features, labels) if self._chain is None else self._by_chain(features, labels)
@@ -73,17 +81,17 @@ class FastSteps:
     def _by_autograd(self, features: Tensor, labels: Tensor) -> Tensor:
         if self._losses is not None:
             self._losses.labels = labels
-            losses = outputs_of(self._plan.module, features, self._work)
+            losses = run_module(self._plan.module, features, self._work)
         else:
-            losses = self._loss(outputs_of(self._plan.module, features, self._work), labels)
+            losses = self._loss(run_module(self._plan.module, features, self._work), labels)
         torch.autograd.backward(losses.mean())
         return losses
 
     def _by_chain(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Only the loss, which may be anything, is left to autograd."""
+        """Leave only the loss, which may be any function, to autograd."""
         assert self._chain is not None
         with torch.no_grad():
-            outputs = outputs_of(self._chain, features, self._work)
+            outputs = run_module(self._chain, features, self._work)
         losses = self._loss(outputs.requires_grad_(), labels)
         (gradient,) = torch.autograd.grad(losses, outputs, torch.full_like(losses, 1.0 / len(losses)))
         with torch.no_grad():
@@ -96,7 +104,7 @@ class FastSteps:
                 parameter.grad.add_(parameter - anchor, alpha=self._work.mu)
         rate = self._work.learning_rate
         if self._held:
-            rate *= self._kept_share()
+            rate *= self._clipping_factor()
         elif self._work.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._stepped, self._work.clip_norm)
         for parameter in self._stepped:
@@ -105,21 +113,19 @@ class FastSteps:
         for layer in self._held:
             layer.step(rate)
 
-    def _kept_share(self) -> float:
-        """What clipping leaves of all gradients, as torch has it. The exact norm is needed only where a bound that is
-        found quickly is too long."""
+    def _clipping_factor(self) -> float:
+        """Return torch's clipping factor; the exact norm is computed only if its upper bound is too large."""
         if self._work.clip_norm is None:
             return 1.0
         grads = [parameter.grad for parameter in self._stepped if parameter.grad is not None]
         others = total(float(torch.linalg.vector_norm(grad)) ** 2 for grad in grads)
-        norm = math.sqrt(others + total(layer.most() for layer in self._held))
+        norm = math.sqrt(others + total(layer.squared_norm_bound() for layer in self._held))
         if not norm + 1e-6 <= self._work.clip_norm:
-            norm = math.sqrt(others + total(layer.square() for layer in self._held))
+            norm = math.sqrt(others + total(layer.squared_norm() for layer in self._held))
         return 1.0 if norm + 1e-6 <= self._work.clip_norm else self._work.clip_norm / (norm + 1e-6)
 
     def update(self) -> Weights:
-        """New weights minus the old, so far; of a dense layer its own update, which it may never have added to its
-        weights."""
+        """Return the current update; a dense layer with its own steps writes its part directly."""
         update: Weights = np.empty_like(self._weights)
         written, rest = torch.from_numpy(update), dict(self._flat.spans)
         for layer in self._fused:
@@ -132,6 +138,7 @@ class FastSteps:
         return update
 
     def finish(self) -> Weights:
+        """End the training and return the update."""
         update = self.update()
         for layer in self._fused:
             layer.end()
@@ -140,12 +147,14 @@ class FastSteps:
         return update
 
     def load(self, weights: Weights) -> None:
+        """Load weights for `apply`."""
         for layer in self._plan.fused:
-            layer.finish()  # a training that an error ended
+            layer.finish()  # an error may have interrupted a training
         for held in self._plan.held:
             held.end()
         self._flat.load(weights)
 
     def apply(self, features: Tensor) -> Tensor:
+        """Return the outputs in evaluation mode."""
         outputs: Tensor = self._plan.module.eval()(features)
         return outputs

@@ -1,0 +1,95 @@
+"""Summaries without statistics of losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedbalancer.client.summary.histogram import EPSILON_8_OVER_140
+from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
+from fedbalancer.client.summary.privacy import NOTHING_TOLD
+from fedbalancer.core.contracts import Summarizer
+from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summary
+
+
+@dataclass(frozen=True)
+class Silent(Summarizer):
+    """How many samples were trained and how long a batch took; of the losses nothing, not even with noise. Methods
+    that steer by losses are refused beside it."""
+
+    releases_losses: ClassVar[bool] = False
+
+    def release(self, fresh: bool) -> Release:
+        return Release("silent", NOTHING_TOLD, "client")
+
+    def summarize(
+        self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> Summary:
+        return Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, trained=len(seen), batch_s=batch_s)
+
+
+STEP = 2.0**-10
+"""Shares are told in multiples of this."""
+
+
+@dataclass(frozen=True)
+class FractionTracker(Summarizer):
+    """The share of a client's losses at or above the threshold, in multiples of 1/1024, plus N(0, `noise_multiplier`)
+    rounded to the same.
+
+    Sensitivity: the share is a number from 0 to 1, before and after it is rounded down, so that all of a client's data
+    can move it by 1 at most. It hides the client, not only one of its samples.
+
+    After Andrew et al., "Differentially Private Learning with Adaptive Clipping" (2021), whose clients send one bit:
+    the server moves a value until the wished share of what it is compared to lies under it. Its half is the threshold
+    policy `TrackedThreshold`. (Theirs adds the noise to the sum, on a server that is trusted; ours on the client.)
+    Nothing else is told of the losses, so all that steers by them is refused beside it.
+    """
+
+    releases_losses: ClassVar[bool] = False
+    releases_fraction: ClassVar[bool] = True
+    releases_numbers: ClassVar[bool] = True
+    of_received_model: ClassVar[bool] = True
+
+    noise_multiplier: float = EPSILON_8_OVER_140
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.noise_multiplier <= MOST_NOISE:
+            raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be a number from 0 to {MOST_NOISE:g}")
+
+    def release(self, fresh: bool) -> Release:
+        return Release("fraction-tracker", self.noise_multiplier, "client")
+
+    def summarize(
+        self, losses: FloatArray, seen: IndexArray, batch_s: float, order: Order, rng: np.random.Generator
+    ) -> Summary:
+        known = losses[~np.isnan(losses)]
+        share = float((known >= order.loss_threshold).mean()) if len(known) else 1.0
+        if self.noise_multiplier > 0:
+            on_grid = np.floor(np.array([share]) / STEP) * STEP
+            share = float(with_noise(on_grid, self.noise_multiplier, rng, STEP)[0])
+        return Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, len(seen), batch_s, (share,))
+
+    def fault(self, released: Sequence[float], size: int) -> str | None:
+        """What is wrong with what a client released, if anything is."""
+        if len(released) != 1 or not math.isfinite(released[0]):
+            return f"{len(released)} numbers, where one finite share is expected"
+        slack = DEVIATIONS * self.noise_multiplier
+        if not -slack <= released[0] <= 1 + slack:
+            return f"a share of {released[0]:g}, which is from {-slack:g} to {1 + slack:g}"
+        return None
+
+    def over_share(self, summaries: Sequence[Summary]) -> float:
+        """The share over the threshold in all reports of a round."""
+        return math.fsum(each.released[0] for each in summaries) / len(summaries)
+
+    def refuses(self, method: Any) -> str | None:
+        """Whether nobody would listen."""
+        if not method.threshold.needs_fractions:
+            return "FractionTracker releases a share that only the threshold policy TrackedThreshold reads"
+        return None

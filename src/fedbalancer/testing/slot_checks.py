@@ -1,0 +1,290 @@
+"""The rules that the policies of each slot must follow."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+
+from fedbalancer.core.randomness import stream
+from fedbalancer.core.types import FloatArray, LateRule, Layout, Order, Summary, Weights
+from fedbalancer.testing.checked import Checked, is_indices, is_integer, is_real, kind, same
+from fedbalancer.testing.scenes import LAYOUT, first_state, make_setup, order, reports, scenes
+
+PACE_ROUNDS = 60
+"""Long enough for the control of the paper (w = 20) to move twice."""
+SEEDS = 8
+"""Seeds with which a selector is tried: two honest draws of 5 of 20 clients agree once in 15,504 times."""
+GENERATORS = {"default_rng", "Generator", "RandomState", "Random", "stream", "integer_seed", "uniforms", "tickets"}
+"""Names by which code gets random numbers."""
+
+
+def check_clients(checked: Checked) -> None:
+    """At least min(K, available) different rows of `available`: a method may invite more than it waits for."""
+    for scene in scenes(checked, "clients"):
+        everybody = np.arange(len(scene.setup.ledger.clients))
+        for available in (everybody, everybody[::2], everybody[-1:], everybody[:0]):
+            rows = checked.call("select_clients", scene.setup, scene.state, available)
+            checked.require(is_indices(rows), f"chooses {rows!r}; ledger rows must be a 1-d array of integers")
+            wanted = min(scene.setup.clients_per_round, len(available))
+            checked.require(
+                len(rows) >= wanted, f"chooses {len(rows)} clients of {len(available)}, not at least {wanted}"
+            )
+            checked.require(len(set(rows.tolist())) == len(rows), f"chooses a client twice: rows {rows.tolist()}")
+            strange = sorted(set(rows.tolist()) - set(available.tolist()))
+            checked.require(not strange, f"chooses rows {strange}, which are not available")
+    _check_seeds(checked)
+
+
+def _check_seeds(checked: Checked) -> None:
+    """A selector that draws must draw by the run's seed. One that decides by what is known of the clients, or that
+    takes them in turn, may choose the same ones for every seed."""
+    if not _draws(type(checked.policy)):
+        return
+
+    def first_choice(seed: int, reverse: bool = False) -> list[int]:
+        setup = make_setup(20, 5, seed, reverse)
+        state = first_state(checked, "clients", setup)
+        return sorted(checked.policy.select_clients(setup, state, np.arange(20)).tolist())
+
+    choices = [first_choice(seed) for seed in range(SEEDS)]
+    fixed = all(choice == choices[0] for choice in choices) and first_choice(0, reverse=True) == choices[0]
+    checked.require(
+        not fixed,
+        f"draws the same clients for every seed: rows {choices[0]} with each of {SEEDS} seeds; draw from "
+        "fedbalancer.core.randomness.stream(setup.seed, ...)",
+    )
+
+
+def _draws(kind: type) -> bool:
+    """Whether the code of a class names something that makes random numbers."""
+    codes = [found.__code__ for base in kind.__mro__ for found in vars(base).values() if inspect.isfunction(found)]
+    while codes:
+        code = codes.pop()
+        if GENERATORS.intersection(code.co_names):
+            return True
+        codes += [constant for constant in code.co_consts if inspect.iscode(constant)]
+    return False
+
+
+def check_threshold(checked: Checked) -> None:
+    """A finite loss, zero or more."""
+    for scene in scenes(checked, "threshold"):
+        loss = checked.call("threshold", scene.setup, scene.state)
+        checked.require(is_real(loss) and math.isfinite(loss) and loss >= 0, f"gives a threshold of {loss!r}")
+
+
+def check_pace(checked: Checked) -> None:
+    """Two ratios from 0 to 1, and the utility or None."""
+    for scene in scenes(checked, "pace", PACE_ROUNDS):
+        pace = scene.state.pace
+        for name in ("loss_threshold_ratio", "deadline_ratio"):
+            ratio: Any = getattr(pace, name, None)
+            checked.require(is_real(ratio) and 0 <= ratio <= 1, f"gives a {name} of {ratio!r}; it must be in [0, 1]")
+        checked.require(hasattr(pace, "utility"), "keeps a state without utility")
+        finite = pace.utility is None or (is_real(pace.utility) and math.isfinite(pace.utility))
+        checked.require(finite, f"gives a utility of {pace.utility!r}; it must be a finite number or None")
+
+
+def check_deadline(checked: Checked) -> None:
+    """Seconds over zero, infinite ones allowed, and a quorum from 1 to n; 0 where nobody was selected."""
+    for scene in scenes(checked, "deadline"):
+        everybody = np.arange(len(scene.setup.ledger.clients))
+        for cohort in (everybody, everybody[-1:], everybody[:0]):
+            planned = checked.call("plan", scene.setup, scene.state, cohort)
+            pair = isinstance(planned, tuple) and len(planned) == 2
+            checked.require(pair, f"plans {planned!r}; it must be (deadline in seconds, quorum)")
+            seconds, quorum = planned
+            checked.require(is_real(seconds) and seconds > 0, f"plans a deadline of {seconds!r} s; it must be over 0")
+            within = is_integer(quorum) and min(1, len(cohort)) <= quorum <= len(cohort)
+            checked.require(within, f"plans a quorum of {quorum!r} for {len(cohort)} clients")
+
+
+def check_aggregate(checked: Checked) -> None:
+    """Finite float32 weights of the same shape, the same bytes whatever the order of the reports."""
+    for scene in scenes(checked, "aggregate"):
+        clients = scene.setup.ledger.clients
+        for heard in (clients, clients[:1]):
+            arrived = reports(scene.setup, heard, scene.state.round + 1)
+            found = checked.call("aggregate", scene.setup, scene.state, arrived)
+            pair = isinstance(found, tuple) and len(found) == 2
+            checked.require(pair, f"aggregates to {kind(found)}; it must be (weights, next state)")
+            weights, own = found
+            same_kind = type(own) is type(scene.state.aggregate)
+            checked.require(
+                same_kind, f"keeps {type(own).__name__} but made {type(scene.state.aggregate).__name__} in init()"
+            )
+            array = isinstance(weights, np.ndarray) and weights.dtype == np.float32
+            checked.require(array, f"aggregates to {kind(weights)}; it must be an array of float32")
+            shape = scene.state.weights.shape
+            checked.require(weights.shape == shape, f"aggregates to shape {weights.shape}, not {shape}")
+            checked.require(bool(np.isfinite(weights).all()), "aggregates to weights that are not finite")
+            for reordered in (arrived[::-1], arrived[1:] + arrived[:1]):
+                again = checked.call("aggregate", scene.setup, scene.state, reordered)
+                checked.require(same(found, again), "aggregates to other weights if the reports come in another order")
+
+
+def check_deliver(checked: Checked) -> None:
+    """Finite float32 weights of the same shape, before the first round and after any."""
+    for scene in scenes(checked, "model_average"):
+        own = checked.call("after", scene.setup, scene.state, scene.state.weights + np.float32(1))
+        same_kind = type(own) is type(scene.state.model_average)
+        checked.require(
+            same_kind, f"keeps {type(own).__name__} but made {type(scene.state.model_average).__name__} in init()"
+        )
+        model, shape = checked.call("model", scene.state), scene.state.weights.shape
+        array = isinstance(model, np.ndarray) and model.dtype == np.float32 and model.shape == shape
+        checked.require(array, f"hands out {kind(model)}; it must be an array of float32 of shape {shape}")
+        checked.require(bool(np.isfinite(model).all()), "hands out weights that are not finite")
+
+
+def check_late(checked: Checked) -> None:
+    """A rule, whole numbers of clients and reports, and the reports of the same clients with weights over zero."""
+    rule = checked.call("rule")
+    checked.require(rule in get_args(LateRule), f"has the rule {rule!r}; it must be one of {get_args(LateRule)}")
+    for scene in scenes(checked, "late"):
+        setup, state = scene.setup, scene.state
+        room, quorum = checked.call("room", setup, state), checked.call("quorum", setup, state, 1)
+        checked.require(is_integer(room) and room <= setup.clients_per_round, f"has room for {room!r} clients")
+        checked.require(is_integer(quorum) and quorum >= 1, f"closes with {quorum!r} reports")
+        fresh = reports(setup, setup.ledger.clients, state.round + 1)
+        for arrived in (fresh, tuple(replace(each, staleness=n) for n, each in enumerate(fresh))):
+            found = checked.call("weighted", setup, state, arrived)
+            same_clients = [each.client for each in found] == [each.client for each in arrived]
+            checked.require(same_clients, "weighs other clients than those that reported")
+            sound = all(is_real(each.weight) and 0 < each.weight < math.inf for each in found)
+            checked.require(sound, "gives a report a weight that is no finite number over 0")
+            checked.require(all(np.isfinite(each.update).all() for each in found), "makes an update that is not finite")
+
+
+SERVER_PROMISES: dict[str, Callable[[Checked], None]] = {
+    "clients": check_clients,
+    "threshold": check_threshold,
+    "pace": check_pace,
+    "deadline": check_deadline,
+    "aggregate": check_aggregate,
+    "model_average": check_deliver,
+    "late": check_late,
+}
+
+
+def check_samples(checked: Checked) -> None:
+    """Sorted, different sample numbers of the client, at least one; None only while there is no loss list."""
+    cap = checked.call("cap", np.array([1, 7, 40, 95]))
+    checked.require(cap is None or (is_integer(cap) and cap >= 1), f"gives a cap of {cap!r}; it must be 1 or more")
+    for size in (1, 7, 95):
+        for losses in (None, *_loss_lists(size)):
+            for asked in _orders():
+                told = replace(asked, sample_cap=None if cap is None else int(cap))
+                chosen = checked.call("select", size, losses, 0.7, told, stream(size, "samples"))
+                if chosen is None:
+                    checked.require(losses is None, "selects None although there is a loss list")
+                else:
+                    _check_indices(checked, chosen, size)
+
+
+def check_work(checked: Checked) -> None:
+    """From 0 to all batches, finished in time; and some where all are in time."""
+    for per_epoch, epochs in ((1, 1), (4, 5)):
+        everything = per_epoch * epochs
+        for before_s, batch_s in ((0.0, 1.0), (3.5, 0.4), (math.inf, 1.0)):
+            elapsed_s = partial(_elapsed_s, before_s, batch_s)
+            for deadline_s in (0.1, 5.0, 8.5, 20.0, math.inf):
+                done = checked.call("batches", elapsed_s, deadline_s, per_epoch, epochs)
+                within = is_integer(done) and 0 <= done <= everything
+                checked.require(within, f"trains {done!r} batches; it must be a whole number from 0 to {everything}")
+                late = done > 0 and elapsed_s(done) > deadline_s
+                checked.require(not late, f"trains {done} batches, which end after the deadline of {deadline_s} s")
+                idle = done == 0 and elapsed_s(everything) <= deadline_s and math.isfinite(before_s)
+                checked.require(not idle, f"trains nothing although all {everything} batches are in time")
+
+
+def check_summary(checked: Checked) -> None:
+    """A `Summary` of finite numbers."""
+    for size in (1, 40):
+        for losses in _loss_lists(size):
+            for asked in _orders():
+                seen = np.flatnonzero(~np.isnan(losses))
+                made = checked.call("summarize", losses, seen, 0.7, asked, stream(size, "noise"))
+                checked.require(isinstance(made, Summary), f"releases {kind(made)}; it must be a Summary")
+                listed = isinstance(made.released, tuple) and all(map(math.isfinite, made.released))
+                checked.require(listed, f"releases {made.released!r}; it must be a tuple of finite numbers")
+                for field in (
+                    each for each in fields(Summary) if each.name not in ("released", "read_by_server", "estimated")
+                ):
+                    value = getattr(made, field.name)
+                    finite = is_real(value) and math.isfinite(value)
+                    checked.require(finite, f"releases {field.name} = {value!r}; it must be a finite number")
+
+
+def check_compress(checked: Checked) -> None:
+    """As many bytes as promised, and of them a finite float32 update of the same shape; also with a residual, for a
+    model of one number and for none, as in a run for timing only."""
+    for layout in (LAYOUT, Layout([("scale", ())]), Layout()):
+        size = checked.call("encoded_bytes", layout)
+        checked.require(is_integer(size) and size >= 0, f"gives {size!r} bytes; it must be a whole number from 0 on")
+        residual = None
+        for seed, scale in enumerate((0.0, 0.01, 100.0)):
+            drawn = stream(0, "update").normal(size=layout.parameters)
+            residual = _check_sent(checked, (scale * drawn).astype(np.float32), layout, seed, residual, size)
+
+
+def _check_sent(checked: Checked, update: Weights, layout: Layout, seed: int, residual: Any, size: int) -> Any:
+    """One update on its way; returns what is kept back."""
+    sent = checked.call("encode", update, layout, seed, residual)
+    pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], bytes)
+    checked.require(pair, f"encodes to {kind(sent)}; it must be (bytes, residual or None)")
+    payload, kept_back = sent
+    checked.require(len(payload) == size, f"encodes to {len(payload)} bytes, but promised {size}")
+    if kept_back is not None:
+        _check_vector(checked, kept_back, update, "keeps")
+    _check_vector(checked, checked.call("decode", payload, layout, seed), update, "decodes to")
+    return kept_back
+
+
+def _check_vector(checked: Checked, vector: Any, update: Weights, does: str) -> None:
+    array = isinstance(vector, np.ndarray) and vector.dtype == np.float32
+    checked.require(array, f"{does} {kind(vector)}; it must be an array of float32")
+    checked.require(vector.shape == update.shape, f"{does} shape {vector.shape}, not {update.shape}")
+    checked.require(bool(np.isfinite(vector).all()), f"{does} values that are not finite")
+
+
+CLIENT_PROMISES: dict[str, Callable[[Checked], None]] = {
+    "samples": check_samples,
+    "work": check_work,
+    "summary": check_summary,
+    "compress": check_compress,
+}
+
+
+def _elapsed_s(before_s: float, batch_s: float, batches: int) -> float:
+    return before_s + batch_s * batches
+
+
+def _loss_lists(size: int) -> Iterator[FloatArray]:
+    """Different losses; equal ones; and some that are not known yet."""
+    losses = stream(size, "losses").exponential(size=size)
+    yield losses
+    yield np.ones(size)
+    if size > 1:
+        yield np.where(np.arange(size) % 3 == 0, np.nan, losses)
+
+
+def _orders() -> Iterator[Order]:
+    """Thresholds below, among and above all losses; deadlines for nothing, for some and for all samples."""
+    for loss_threshold in (0.0, 0.5, 1000.0):
+        for deadline_s in (0.5, 6.0, math.inf):
+            yield order(loss_threshold=loss_threshold, deadline_s=deadline_s)
+
+
+def _check_indices(checked: Checked, chosen: Any, size: int) -> None:
+    checked.require(is_indices(chosen), f"selects {kind(chosen)}; sample numbers must be a 1-d array of integers")
+    checked.require(len(chosen) > 0, f"selects no sample of {size}")
+    inside = chosen.min() >= 0 and chosen.max() < size
+    checked.require(bool(inside), f"selects samples outside 0 to {size - 1}: {chosen.tolist()}")
+    checked.require(bool((np.diff(chosen) > 0).all()), f"selects unsorted or repeated samples: {chosen.tolist()}")
