@@ -91,7 +91,7 @@ def test_files_that_are_no_leaf_json_are_told(tmp_path: Path) -> None:
     folder = write(tmp_path, document(ann=["hi"]), document(ann=["bye"]))
     file = folder / "train" / "reddit_0_train.json"
     file.write_text(file.read_text()[:-20])
-    with pytest.raises(BadData, match=r"reddit_0_train\.json is damaged or no JSON"):
+    with pytest.raises(BadData, match=r"reddit_0_train\.json is damaged or not JSON"):
         read_reddit(folder)
     file.write_text("[]")
     with pytest.raises(BadData, match=r"reddit_0_train\.json has no list 'users'"):

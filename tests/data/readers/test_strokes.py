@@ -72,7 +72,7 @@ def test_any_drawing_leaves_ink_in_the_middle_and_none_at_the_edge(points: Any, 
         ({"B": [LINE, LINE, [[[1, 2], [3]]], LINE]}, "'B' of writer 2 is not a list of strokes"),
         ({"B": [LINE, LINE, LINE, [[[1, 2]], []]]}, "'B' of writer 3: stroke 1 must be"),
         ({"B": [LINE, LINE, LINE, [[[1, float("nan")]]]]}, "'B' of writer 3: stroke 0 must be"),
-        ({"B": [LINE, LINE, LINE, 5]}, "'B' of writer 3 is no list"),
+        ({"B": [LINE, LINE, LINE, 5]}, "'B' of writer 3 is not a list"),
     ],
 )
 def test_what_is_wrong_is_said_with_character_and_writer(tmp_path: Path, changes: Any, named: str) -> None:
