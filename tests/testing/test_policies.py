@@ -24,8 +24,7 @@ from fedbalancer.methods.table import BASES, MODIFIERS, SLOTS, method
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.deadline import FixedDeadline, WaitForShare
-from fedbalancer.server.pace import ConstantPace
-from fedbalancer.server.pace.constant import ConstantState
+from fedbalancer.server.pace import ConstantPace, ConstantState
 from fedbalancer.server.threshold import NoThreshold
 from fedbalancer.testing import PolicyError, check_policy
 from fedbalancer.testing.policies import PROMISES

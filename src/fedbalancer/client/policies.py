@@ -9,52 +9,24 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from fedbalancer.client.compress import (
-    GradientDropping,
-    LowRank,
-    NoCompression,
-    Quantised,
-    RandomMask,
-    SignSGD,
-    Subsample,
-)
-from fedbalancer.client.samples import (
-    ClassFloor,
-    EverySample,
-    HighestLoss,
-    OverThreshold,
-    OverThresholdBatch,
-    RandomSamples,
-    Trimmed,
-)
-from fedbalancer.client.summary import (
-    FractionTracker,
-    Histogram,
-    LossesBySteps,
-    LossStatistics,
-    SecAggHistogram,
-    Silent,
-)
-from fedbalancer.client.work import AllOrNothing, ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs
-from fedbalancer.core.contracts import Compressor, SampleSelector, Summarizer, WorkPolicy
+from fedbalancer.client import compress, samples, summary, work
+from fedbalancer.client.compress import NoCompression
+from fedbalancer.client.samples import EverySample
+from fedbalancer.client.summary import FractionTracker, Histogram, LossStatistics, SecAggHistogram
+from fedbalancer.client.work import AllOrNothing
+from fedbalancer.core.contracts import Compressor, Policy, SampleSelector, Summarizer, WorkPolicy, policies_in
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.fields import Weight, check_fields
 
-KNOWN: dict[str, Mapping[str, type]] = {
-    "samples": {
-        c.__name__: c
-        for c in (ClassFloor, EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples, Trimmed)
-    },
-    "work": {c.__name__: c for c in (AllOrNothing, ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs)},
+KNOWN: dict[str, Mapping[str, type[Policy]]] = {
+    "samples": policies_in(samples, "samples"),
+    "work": policies_in(work, "work"),
     "summary": {
-        **{c.__name__: c for c in (FractionTracker, Histogram, LossesBySteps, LossStatistics, SecAggHistogram, Silent)},
+        **policies_in(summary, "summary"),
         "gaussian": LossStatistics, "histogram": Histogram, "secagg-histogram": SecAggHistogram,
         "fraction-tracker": FractionTracker,
     },
-    "compress": {
-        c.__name__: c
-        for c in (GradientDropping, LowRank, NoCompression, Quantised, RandomMask, SignSGD, Subsample)
-    },
+    "compress": policies_in(compress, "compress"),
 }  # fmt: skip
 """The policies that may be named over the network, by slot: a name of any other class would be code from the net."""
 

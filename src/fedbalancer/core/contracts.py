@@ -8,8 +8,10 @@ slot, changes none of its arguments and keeps no hidden state: a server policy s
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -468,3 +470,21 @@ SLOTS: dict[str, type[Policy]] = {
     )
 }  # fmt: skip
 """The base class of every slot."""
+
+
+def policies_in(module: ModuleType, slot: str) -> dict[str, type[Policy]]:
+    """Return the policies of a slot that a module or package exports, by name.
+
+    Importing a policy in the package of its slot registers it: names in settings, `fedbalancer list policies` and the
+    reference follow from this.
+
+    Args:
+        module: The module or package.
+        slot: The slot.
+    """
+    exported = ((name, value) for name, value in sorted(vars(module).items()) if isinstance(value, type))
+    return {
+        name: kind
+        for name, kind in exported
+        if issubclass(kind, SLOTS[slot]) and not inspect.isabstract(kind) and not name.startswith("_")
+    }
