@@ -288,7 +288,7 @@ class LocalRound:
 
     @property
     def done(self) -> int:
-        """Batches trained so far in this round."""
+        """Number of batches trained in this round."""
         return self.live.done
 
     def batches(self) -> Iterator[IndexArray]:

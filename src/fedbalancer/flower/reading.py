@@ -1,4 +1,4 @@
-"""How the server reads replies and greetings. Every number is checked before any policy sees it."""
+"""Reading of replies and greetings on the server. Every number is checked before any policy sees it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class UnannouncedSize(InvalidMessage):
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What the reply of one client in one round must fit.
+    """The constraints on the reply of one client in one round.
 
     Args:
         client: Id of the client.
