@@ -8,8 +8,10 @@ slot, changes none of its arguments and keeps no hidden state: a server policy s
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -217,7 +219,7 @@ class Aggregator(ServerPolicy):
 
 
 class ModelAverage(ServerPolicy):
-    """Decides which model is evaluated and handed out. Clients always train from the last round's weights."""
+    """Decides which model is evaluated and delivered. Clients always train from the last round's weights."""
 
     slot = "model_average"
 
@@ -227,7 +229,7 @@ class ModelAverage(ServerPolicy):
 
     @abstractmethod
     def model(self, state: ServerState) -> Weights:
-        """Return the model to evaluate and to hand out."""
+        """Return the model to evaluate and to deliver."""
 
 
 class LatePolicy(ObservingPolicy):
@@ -259,7 +261,7 @@ class SampleSelector(Policy):
 
     @property
     def by_threshold(self) -> bool:
-        """Whether the share of losses over the threshold tells how many samples are selected."""
+        """Whether the number of selected samples follows from the share of losses over the threshold."""
         return False
 
     @property
@@ -419,7 +421,7 @@ class Summarizer(Policy):
         """Return what is wrong with the `Summary.released` of a client with `size` samples, or None."""
         return None
 
-    def statistics_fault(self, told: Summary, size: int) -> str | None:
+    def statistics_fault(self, summary: Summary, size: int) -> str | None:
         """Return what is wrong with the statistics of a client with `size` samples, or None."""
         return None
 
@@ -452,7 +454,7 @@ class Compressor(Policy):
             update: The client's update.
             layout: Names and shapes of the tensors.
             seed: Seed that both sides know.
-            residual: What the client has kept back so far (error feedback); None at first.
+            residual: The part of earlier updates that was not sent (error feedback); None at first.
         """
 
     @abstractmethod
@@ -468,3 +470,21 @@ SLOTS: dict[str, type[Policy]] = {
     )
 }  # fmt: skip
 """The base class of every slot."""
+
+
+def policies_in(module: ModuleType, slot: str) -> dict[str, type[Policy]]:
+    """Return the policies of a slot that a module or package exports, by name.
+
+    Importing a policy in the package of its slot registers it: names in settings, `fedbalancer list policies` and the
+    reference follow from this.
+
+    Args:
+        module: The module or package.
+        slot: The slot.
+    """
+    exported = ((name, value) for name, value in sorted(vars(module).items()) if isinstance(value, type))
+    return {
+        name: kind
+        for name, kind in exported
+        if issubclass(kind, SLOTS[slot]) and not inspect.isabstract(kind) and not name.startswith("_")
+    }

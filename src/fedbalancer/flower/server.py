@@ -11,9 +11,8 @@ from fedbalancer.core.types import IndexArray, Ledger, RoundPlan, RoundResult, S
 from fedbalancer.flower.aggregation import UserAggregation
 from fedbalancer.flower.grid_engine import GUARD_S, GridEngine
 from fedbalancer.flower.ledger import with_network_times
-from fedbalancer.server.policies import ServerPolicies
 from fedbalancer.server.report_check import CohortFaults
-from fedbalancer.server.server import Server
+from fedbalancer.server.server import Server, ServerPolicies
 
 
 class GrowingServer:

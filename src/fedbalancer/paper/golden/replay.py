@@ -38,7 +38,7 @@ from fedbalancer.server.expected import mean_completion_s
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.pace import PaceState, RatioControl
 from fedbalancer.server.server import Server
-from fedbalancer.server.threshold.interpolated import LossRange
+from fedbalancer.server.threshold import LossRange
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw, Replay
 from fedbalancer.simulation.devices.models import DOWNLOAD_KB_BYTES
 from fedbalancer.simulation.engine import SimulatedEngine
