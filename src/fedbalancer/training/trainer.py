@@ -93,7 +93,7 @@ class TorchModel:
 
     @cached_property
     def plan(self) -> FastPlan | None:
-        """How each layer runs, decided at first use by trying the example; None for the plain backend."""
+        """The plan of how each layer runs, made at first use with the example; None for the plain backend."""
         if self._backend == "plain":
             return None
         from fedbalancer.training.fast.plan import make_plan
@@ -318,7 +318,7 @@ class TorchTrainer:
 
     @property
     def plan(self) -> FastPlan | None:
-        """How each layer runs; None for the plain backend."""
+        """The plan of how each layer runs; None for the plain backend."""
         return self.model.plan
 
     @property
