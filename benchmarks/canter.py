@@ -67,7 +67,7 @@ TRIALS: Mapping[str, tuple[str, ...]] = {
     "networks without their slowest moments": ("network_floor=.1",),
 }
 ADDED = ("fedavg+1t", "fedbalancer", "canter", "canter+trimmed", "canter+forecast", "canter+classfloor")
-_PROGRESS = "utility_samples=all,pace=ProgressControl"
+_PROGRESS = "summary.utility_samples=all,pace=ProgressControl"
 PACES = ("fedavg+1t", "fedavg+wfa", "fedbalancer", f"fedbalancer[{_PROGRESS}]", "canter", f"canter[{_PROGRESS}]")
 POWERS = (
     "fedavg+1t", "fedavg+wfa", "fedbalancer",

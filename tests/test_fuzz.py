@@ -56,7 +56,7 @@ def test_settings_of_any_file_or_assignment(tmp_path: Path, examples: int) -> No
         file.write_bytes(raw)
         resolve(read_config(file))
 
-    keys = st.sampled_from([b"w", b"p", b"slots", b"attacks", b"latency", b"nonsense"])
+    keys = st.sampled_from([b"w", b"p", b"deadline", b"attacks", b"latency", b"nonsense"])
     lines = st.tuples(keys, st.binary(max_size=20)).map(lambda pair: pair[0] + b" = " + pair[1])
     tried(examples, st.binary(max_size=60) | lines, check)
     tried(examples, st.text(max_size=30), lambda text: resolve(parse_assignments([text, f"w={text}"])))

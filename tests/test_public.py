@@ -32,7 +32,7 @@ for package in ("server", "client.samples", "client.summary", "client.compress",
     for module in pkgutil.walk_packages(root.__path__, root.__name__ + "."):
         importlib.import_module(module.name)
 for module in ("core.types", "core.contracts", "core.randomness", "client.live", "client.policies",
-               "server.policies", "server.loop"):
+               "server.server", "server.loop"):
     importlib.import_module("fedbalancer." + module)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -39,11 +39,11 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--set", "learningrate=1"), "did you mean learning_rate"),
         (("run", "synthetic", "--set", "learning_rate=-1"), "learning_rate = -1"),
         (("run", "synthetic", "--set", "learning_rate=nan"), "learning_rate"),
-        (("run", "synthetic", "--set", "p=0.2"), "allowed: >= 0.5 and <= 1"),
+        (("run", "synthetic", "--set", "p=0.2"), "must be a number >= 0.5 and <= 1"),
         (("run", "synthetic", "--set", "w"), "key=value"),
         (("run", "synthetic", "--set", "latency=tablet"), "unknown latency row 'tablet'"),
-        (("run", "synthetic", "--set", "slots.deadlin=a:b"), "did you mean deadline"),
-        (("run", "synthetic", "--set", "slots.deadline=json:dumps"), "not a policy for that slot"),
+        (("run", "synthetic", "--set", "deadlin=a:b"), "did you mean deadline"),
+        (("run", "synthetic", "--set", "deadline=json:dumps"), "not a policy for that slot"),
         (("run", "synthetic", "--set", "availability=nowhere.json"), "nowhere.json"),
         (("run", "synthetic", "--rounds", "0"), "rounds = 0"),
         (("run", "synthetic", "--budget", "-5"), "budget = -5"),
@@ -169,15 +169,15 @@ RUN, COMPARE = (
     ("command", "given", "expected"),
     [
         (RUN, ("w=3",), {"samples": "mine:Samples", "clients": "mine:Clients"}),
-        (RUN, ("slots.clients=mine:Other",), {"samples": "mine:Samples", "clients": "mine:Other"}),
+        (RUN, ("clients=mine:Other",), {"samples": "mine:Samples", "clients": "mine:Other"}),
         (
             RUN,
-            ('slots={work="mine:Work"}', 'slots.clients = "mine:Other"'),
+            ('work="mine:Work"', 'clients = "mine:Other"'),
             {"samples": "mine:Samples", "clients": "mine:Other", "work": "mine:Work"},
         ),
         (
             COMPARE,
-            ("slots.work=mine:Work",),
+            ("work=mine:Work",),
             {"samples": "mine:Samples", "clients": "mine:Clients", "work": "mine:Work"},
         ),
     ],
@@ -191,7 +191,7 @@ def test_slots_of_the_command_line_are_added_to_those_of_the_file(
         "Samples, Clients, Work = type(plain.samples), type(plain.clients), type(plain.work)\n"
         "Other = Clients\n"
     )
-    slots = '[slots]\nsamples = "mine:Samples"\nclients = "mine:Clients"\n'
+    slots = 'samples = "mine:Samples"\nclients = "mine:Clients"\n'
     (tmp_path / "own.toml").write_text(f"w = 7\n{slots}")
     sets = [part for text in given for part in ("--set", text)]
     done = cli(command[0], *SMALL, *command[1:], "--config", "own.toml", *sets, "--out", "r")
@@ -218,7 +218,8 @@ def test_what_one_has_to_type_is_listed_whole(cli: Cli, tmp_path: Path, what: st
 def test_the_list_of_policies_says_which_name_brings_each(cli: Cli) -> None:
     rows = json.loads(cli("list", "policies", "--json").stdout)
     users = {(row["slot"], row["policy"]): row["used by"].split(", ") for row in rows}
-    assert all(row["used by"] for row in rows)
+    assert all(row["what it does"] for row in rows)
+    assert users["threshold", "TrackedThreshold"] == [""]  # only by its name
     assert users["samples", "Trimmed"] == ["+trimmed"]
     assert users["work", "ForecastBatches"] == users["work", "ForecastEpochs"] == ["+forecast"]
     assert users["samples", "OverThreshold"] == ["fedbalancer", "canter"]

@@ -151,7 +151,7 @@ def test_an_empty_folder_is_filled_and_one_in_use_is_left_alone(cli: Cli, tmp_pa
     before = snapshot(tmp_path)
     done = cli("flower", "new", "mine", "--framework", "numpy")
     assert done.returncode == 2
-    assert "mine is there already" in done.stderr
+    assert "mine exists" in done.stderr
     assert "Traceback" not in done.stderr
     assert snapshot(tmp_path) == before
 
@@ -159,9 +159,9 @@ def test_an_empty_folder_is_filled_and_one_in_use_is_left_alone(cli: Cli, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["new", "numpy"], "'numpy' cannot be one"),
-        (["new", "class"], "'class' cannot be one"),
-        (["new", "..."], "'' cannot be one"),
+        (["new", "numpy"], "'numpy' is not valid"),
+        (["new", "class"], "'class' is not valid"),
+        (["new", "..."], "'' is not valid"),
         (["new", "mine", "--framework", "torhc"], "did you mean torch?"),
         (["new", "file/in/the/way"], "cannot be written"),
         (["try", "."], "no pyproject.toml"),

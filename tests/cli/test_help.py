@@ -97,7 +97,7 @@ def test_settings_are_listed_with_their_legal_values(cli: Cli) -> None:
     assert rows["p"] == "a number >= 0.5 and <= 1"
     assert rows["forward_pass"] == "first or every"
     assert rows["eval_every_s"] == "a number > 0 and <= 1e+09; off"
-    assert rows["normalise_utility"] == "true or false"
+    assert rows["clients.normalise"] == "true or false"
     assert all(rows.values())
 
 

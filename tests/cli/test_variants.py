@@ -42,7 +42,7 @@ def test_a_run_by_a_file_of_settings(cli: Cli, tmp_path: Path) -> None:
 def test_a_policy_set_for_all_methods_is_in_the_name_of_each_with_its_parameters(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     asked = ("--methods", "fedavg+1t,fedbalancer,fedbalancer[deadline=mine:Mine(first=90)]")
-    done = cli("compare", "synthetic", *SMALL, *asked, "--set", "slots.deadline=mine:Mine(first=60)", "--out", "c")
+    done = cli("compare", "synthetic", *SMALL, *asked, "--set", "deadline=mine:Mine(first=60)", "--out", "c")
     assert done.returncode == 0, done.stderr
     names = [f"{base}[deadline=mine:Mine(first=60)]" for base in ("fedavg+1t", "fedbalancer")]
     names.append("fedbalancer[deadline=mine:Mine(first=90)]")
@@ -72,7 +72,7 @@ def test_a_policy_of_no_base_is_told_which_base_to_derive_from(cli: Cli, tmp_pat
     done = cli("run", "synthetic", "-m", "fedbalancer[deadline=mine:Incomplete]")
     assert done.returncode == 2
     assert done.stderr == (
-        "error: slots.deadline = 'mine:Incomplete' is not a policy for that slot: derive Incomplete from "
+        "error: deadline = 'mine:Incomplete' is not a policy for that slot: derive Incomplete from "
         "fedbalancer.core.contracts.DeadlinePolicy\n"
     )
 

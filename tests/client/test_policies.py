@@ -10,14 +10,14 @@ from fedbalancer.client.policies import KNOWN, ClientPolicies
 from fedbalancer.client.samples import EverySample
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.settings import resolve
-from fedbalancer.methods.table import BASES, MODIFIERS, method
+from fedbalancer.methods.table import BASES, MODIFIERS, method, method_of_run
 
-CHANGED = resolve({"p": 0.7, "noise_factor": 0.3, "prox_mu": 0.2, "structured_rank": 7, "forward_pass": "every"})
+CHANGED = resolve({"p": 0.7, "noise_factor": 0.3, "prox_mu": 0.2, "compress.rank": 7, "forward_pass": "every"})
 
 
 @pytest.mark.parametrize("name", [*BASES, *(f"prox+1t{name}" for name in MODIFIERS if name[0] == "+")])
 def test_every_method_can_be_told(name: str) -> None:
-    policies = method(name, CHANGED).client
+    policies = method_of_run(name, CHANGED).client
     told = policies.to_json()
     assert told is not None
     assert ClientPolicies.from_json(told) == policies

@@ -166,7 +166,7 @@ def test_the_modifier_changes_the_work_alone() -> None:
 
 @pytest.mark.parametrize("name", ["fedavg+1t+forecast", "oort+forecast", "canter+forecast+forecast"])
 def test_who_does_the_same_whatever_is_forecast_is_refused(name: str) -> None:
-    with pytest.raises(BadSetting, match="does the same whatever is forecast"):
+    with pytest.raises(BadSetting, match="does not depend on a forecast"):
         method(name)
 
 

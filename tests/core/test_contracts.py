@@ -16,7 +16,7 @@ from fedbalancer.client.samples.class_floor import OfLabels
 from fedbalancer.core.contracts import EVERYTHING, LOSSES, NOTHING, SLOTS, DeadlinePolicy, Policy, ThresholdPolicy
 from fedbalancer.core.types import ServerState, Setup
 from fedbalancer.core.wrapping import STATE_METHODS, Wrapping, questions, reactions
-from fedbalancer.methods.policy_registry import KNOWN
+from fedbalancer.methods.policy_registry import POLICIES
 from fedbalancer.server.aggregate import ClippedAround, WeightedMean
 from fedbalancer.server.clients import CappedParticipation, GroupFloor, Oort, Uniform
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline
@@ -125,7 +125,7 @@ def test_a_wrapper_must_define_its_state_and_its_decision_and_derive_from_a_slot
             pass
 
 
-@pytest.mark.parametrize("policy", [each for policies in KNOWN.values() for each in policies.values()])
+@pytest.mark.parametrize("policy", [each for policies in POLICIES.values() for each in policies.values()])
 def test_a_policy_that_holds_another_one_is_a_wrapper(policy: Any) -> None:
     held = [field.name for field in fields(policy) if field.name in ("inner", "policy")] if is_dataclass(policy) else []
     assert not held or issubclass(policy, Wrapping)

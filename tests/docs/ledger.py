@@ -69,7 +69,7 @@ NOT_TYPED = {
     ),
     "fedbalancer dashboard runs/compare-watch": "serves until Ctrl-C: tests/reporting/test_dashboard_server.py",
     "fedbalancer sweep har --space paper": _DATA + "tests/cli/test_sweep.py",
-    "fedbalancer sweep watch --space w=5,20 --space lss=0.01..0.1 --space alpha=0.1..10:log --trials 40 --seeds 2": (
+    "fedbalancer sweep watch --space w=5,20 --space clients.alpha=0.1..10:log --trials 40 --seeds 2": (
         _HOURS + "tests/cli/test_sweep.py"
     ),
     "fedbalancer sweep watch --method 'fedbalancer[p=.75]' --space deadline=.5T,1T,2T --objective accuracy": (

@@ -34,8 +34,8 @@ def test_a_new_option_reaches_every_run_the_manifest_and_the_file_of_a_compariso
     ]  # fmt: skip
     written = json.loads(json.dumps(plan.file.spec))
     assert Wider.from_json(written) == plan.base
-    settings, _ = resolve_spec(base, plan.task)
-    assert json.loads(json.dumps(base.manifest(plan.task, settings)))["spec"]["colour"] == "blue"
+    settings, method = resolve_spec(base, plan.task)
+    assert json.loads(json.dumps(base.manifest(plan.task, settings, method)))["spec"]["colour"] == "blue"
     with pytest.raises(RunFolderError, match="does not know: colour"):
         RunSpec.from_json(written)
 

@@ -133,7 +133,7 @@ def test_a_strangers_comparison_is_not_read_unless_trusted(strange: Path, tmp_pa
         if place == "methods":
             content["methods"].append("fedavg[deadline=strange_nets:make]")
         else:
-            content["spec"]["settings"] = {"slots": {"deadline": "strange_nets:make"}}
+            content["spec"]["settings"] = {"deadline": "strange_nets:make"}
 
     edited(out / COMPARISON, name)
     with pytest.raises(UntrustedCode, match="slot deadline"):

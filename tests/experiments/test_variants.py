@@ -35,8 +35,8 @@ def test_each_has_a_folder_a_row_and_settings_of_its_own(compared: Path) -> None
     summary = json.loads((compared / "summary.json").read_text())
     assert list(summary["methods"]) == NAMES
     manifests = {name: json.loads((compared / name / "seed-0" / "manifest.json").read_text()) for name in NAMES}
-    assert [manifests[name]["settings"]["w"] for name in NAMES] == [7, 7, 2, 2]
-    assert [manifests[name]["settings"]["p"] for name in NAMES] == [1.0, 1.0, 1.0, 0.75]
+    assert [manifests[name]["settings"].get("w") for name in NAMES] == [None, None, 2, 2]
+    assert [manifests[name]["settings"].get("p") for name in NAMES] == [None, None, 1.0, 0.75]
     assert [manifests[name]["spec"]["method"] for name in NAMES] == NAMES
     assert all(manifests[name]["spec"]["settings"]["w"] == 7 for name in NAMES)
     scored = score_comparison(load(compared))
@@ -101,7 +101,7 @@ def test_a_run_goes_on_with_its_own_settings(tmp_path: Path) -> None:
 
 
 def test_a_policy_for_every_method_stands_in_every_name_and_the_budget_is_the_published_methods() -> None:
-    slots = {"slots": {"deadline": "fedbalancer.server.deadline:FixedDeadline(multiple=3)"}, "w": 4}
+    slots = {"deadline": "fedbalancer.server.deadline:FixedDeadline(multiple=3)", "w": 4}
     base, methods = named_in_full(
         RunSpec(task=tinytask.load(), settings=slots), ["fedavg+1t", "fedbalancer[deadline=.5T]", "fedbalancer[p=.75]"]
     )
@@ -113,13 +113,13 @@ def test_a_policy_for_every_method_stands_in_every_name_and_the_budget_is_the_pu
 
 
 def test_a_comparison_from_before_names_said_so_still_goes_on() -> None:
-    slots = {"slots": {"deadline": "fedbalancer.server.deadline:WaitForShare"}}
+    slots = {"deadline": "fedbalancer.server.deadline:WaitForShare"}
     old = RunSpec.from_json({"task": "synthetic", "method": "fedavg+1t", "users": 12, "settings": slots})
     assert ComparisonPlan.make(old, ["fedavg+1t"], 1).method_names == ("fedavg+1t",)
 
 
 def test_policies_for_every_method_do_not_go_with_a_method_made_in_python() -> None:
-    slots = {"slots": {"deadline": "fedbalancer.server.deadline:WaitForShare"}}
+    slots = {"deadline": "fedbalancer.server.deadline:WaitForShare"}
     with pytest.raises(BadSetting, match=r"pass them to fedbalancer.method\("):
         fb.compare(tinytask.load(), [fb.method("fedavg+1t")], seeds=1, settings=slots)
 

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedbalancer.flower import Strategy, balanced
-from fedbalancer.flower.client import answer
+from fedbalancer.flower.client import answer_greeting
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.messages import EVALUATE, HELLO
 
@@ -42,7 +42,7 @@ class Phone:
         self.now = 0.0
         if message.metadata.message_type == HELLO:
             latencies = [self.said_s] * 10 if self.said_s else []
-            reply = answer(message, self.context, len(self.y), lambda *_: latencies, clock=lambda: self.now)
+            reply = answer_greeting(message, self.context, len(self.y), lambda *_: latencies, clock=lambda: self.now)
             return [(sent_s + self.way_s, reply)]
         if message.metadata.message_type == EVALUATE:
             return [(sent_s + self.way_s, self.evaluate(message))] if self.evaluates else []

@@ -127,7 +127,7 @@ def test_metrics_of_ones_own_travel_with_the_report() -> None:
 
 def test_metrics_that_cannot_be_sent_are_told_to_their_author() -> None:
     phone = Phone(0)
-    for metrics, said in (({"batch-s": 1.0}, "fedbalancer's own"), ({"f1": math.nan}, "finite")):
+    for metrics, said in (({"batch-s": 1.0}, "reserved"), ({"f1": math.nan}, "finite")):
         phone.metrics = metrics
         with pytest.raises(FedBalancerError, match=said):
             World(phone).start(1, "fedavg+wfa")

@@ -155,7 +155,7 @@ def test_a_client_with_work_left_is_not_asked_again() -> None:
     hour_s = 3600.0
     late = Phone(2, change=lambda reply: [(hour_s, reply)])
     world = World(Phone(0), Phone(1), late)
-    world.start(4, "fedavg+spc", settings={"smartpc_share": 0.67})
+    world.start(4, "fedavg+spc", settings={"deadline.share": 0.67})
     assert len(late.orders) == 1
 
 

@@ -58,16 +58,11 @@ def test_a_client_of_a_server_with_client_policies_of_its_own_needs_them_too() -
         replace(TOLD, policies="").client_policies()
 
 
-def test_the_learning_rate_is_found_where_it_was() -> None:
-    with pytest.warns(FutureWarning, match=r"order\.learning_rate"):
-        assert TOLD.learning_rate == 0.1
-
-
 def test_a_client_imports_no_server_policy() -> None:
     """A device needs neither the server's policies nor the settings of a run."""
     script = (
         "import sys, fedbalancer.flower.client_apps, fedbalancer.flower.client\n"
-        "above = ('server', 'methods', 'slots', 'settings', 'runs', 'report', 'engine')\n"
+        "above = ('server', 'methods', 'core.settings', 'store', 'reporting', 'simulation', 'experiments')\n"
         "print([name for name in sys.modules if name.startswith(tuple('fedbalancer.' + one for one in above))])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

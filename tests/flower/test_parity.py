@@ -30,7 +30,7 @@ from fedbalancer.flower import client_app
 from fedbalancer.flower.grid_engine import GridEngine, Waiting
 from fedbalancer.flower.ledger import TransportTimes, make_ledger
 from fedbalancer.flower.messages import HELLO, ModelLayout
-from fedbalancer.methods.table import BASES, MODIFIERS, Method, method, setup_of
+from fedbalancer.methods.table import BASES, MODIFIERS, Method, method_of_run, setup_of
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.server import Server
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw
@@ -41,8 +41,8 @@ from fedbalancer.training.trainer import TorchTrainer
 
 ROUNDS, CLIENTS, TICK, SEED = 16, 12, 1 / 1024, 5
 SETTINGS = resolve(
-    {"clients_per_round": 5, "epochs": 4, "batch_size": 8, "w": 3, "lss": 0.2, "deadline_gate": 0.3, "prox_mu": 0.1,
-     "structured_rank": 2, "learning_rate": 0.1}
+    {"clients_per_round": 5, "epochs": 4, "batch_size": 8, "w": 3, "lss": 0.2, "deadline.gate": 0.3, "prox_mu": 0.1,
+     "compress.rank": 2, "learning_rate": 0.1}
 )  # fmt: skip
 
 
@@ -207,20 +207,20 @@ def all_methods() -> list[str]:
     for modifier in MODIFIERS:
         for base in ("fedbalancer", "prox+2t"):
             try:
-                method(base + modifier, SETTINGS)
+                method_of_run(base + modifier, SETTINGS)
             except BadSetting:
                 continue
             names.append(base + modifier)
             break
     names += ["fedavg+1t+late", "prox+1t+late+batches"]
-    return [name for name in names if not getattr(method(name, SETTINGS).work, "forecasts", False)]
+    return [name for name in names if not getattr(method_of_run(name, SETTINGS).work, "forecasts", False)]
 
 
 @pytest.mark.parametrize("name", all_methods())
 def test_both_worlds_have_the_same_rounds(
     name: str, devices: Devices, trainer: TorchTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = method(name, SETTINGS)
+    own = method_of_run(name, SETTINGS)
     # Beside a private summary a client sends its seconds in two digits; the simulator records its own draws.
     sent = coarse if own.summary.is_private else float
     assert_the_same(on_flower(own, devices, trainer, monkeypatch), simulated(own, devices, trainer), sent)
@@ -229,7 +229,10 @@ def test_both_worlds_have_the_same_rounds(
 def test_on_flower_a_client_leaves_the_forecast_to_the_server(
     devices: Devices, trainer: TorchTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    knowing, guessing = method("fedbalancer+batches", SETTINGS), method("fedbalancer+batches+forecast", SETTINGS)
+    knowing, guessing = (
+        method_of_run("fedbalancer+batches", SETTINGS),
+        method_of_run("fedbalancer+batches+forecast", SETTINGS),
+    )
     wanted = simulated(knowing, devices, trainer)
     assert_the_same(on_flower(guessing, devices, trainer, monkeypatch), wanted)
     late = [each.why for result in simulated(guessing, devices, trainer) for each in result.missing]
@@ -255,14 +258,14 @@ def assert_the_same(
 
 
 def test_the_draws_are_worth_comparing(devices: Devices, trainer: TorchTrainer) -> None:
-    results = simulated(method("fedbalancer", SETTINGS), devices, trainer)
+    results = simulated(method_of_run("fedbalancer", SETTINGS), devices, trainer)
     assert len({result.plan.order.deadline_s for result in results}) > 5
     assert len({result.plan.order.loss_threshold for result in results}) > 3
     assert any(result.missing for result in results)
     assert any(report.epochs < SETTINGS.epochs for result in results for report in result.reports)
     sizes = {client: len(y) for client, (_, y) in devices.data.items()}
     assert any(report.weight < sizes[report.client] for result in results for report in result.reports)
-    late = simulated(method("fedavg+1t+late", SETTINGS), devices, trainer)
+    late = simulated(method_of_run("fedavg+1t+late", SETTINGS), devices, trainer)
     assert max(report.staleness for result in late for report in result.reports) > 1
-    looking = simulated(method("oortbalancer", SETTINGS), devices, trainer)
+    looking = simulated(method_of_run("oortbalancer", SETTINGS), devices, trainer)
     assert any(report.timings.forward_s for result in looking for report in result.reports)

@@ -96,7 +96,7 @@ def test_a_private_client_that_tells_a_count_is_named_and_left_out() -> None:
 
     world = World(Phone(0), Phone(1, change=counting))
     world.start(1, "fedbalancer[forward_pass=every,summary=histogram]")
-    assert [(told["client"], "withheld" in told["why"]) for told in world.of("invalid")] == [("c1", True)]
+    assert [(told["client"], "withholds" in told["why"]) for told in world.of("invalid")] == [("c1", True)]
 
 
 def test_a_sum_that_only_cryptography_could_hide_is_refused() -> None:
@@ -106,14 +106,14 @@ def test_a_sum_that_only_cryptography_could_hide_is_refused() -> None:
 
 def test_noise_on_the_model_that_clients_could_compute_is_refused() -> None:
     central = "fedbalancer.privacy.central:PrivateMean"
-    with pytest.raises(BadSetting, match="told"):
+    with pytest.raises(BadSetting, match="every client knows"):
         Strategy(f"fedavg+1t[aggregate={central}]")
     Strategy(f"fedavg+1t[aggregate={central}(draws='system')]")
 
 
 @pytest.mark.parametrize("wrap", [ClippedAround, lambda inner: ClippedAround(ClippedAround(inner))])
 def test_a_wrapper_does_not_hide_that_clients_could_compute_the_noise(wrap: Any) -> None:
-    with pytest.raises(BadSetting, match="told"):
+    with pytest.raises(BadSetting, match="every client knows"):
         Strategy("fedavg+1t", aggregate=wrap(PrivateMean()))
     Strategy("fedavg+1t", aggregate=wrap(PrivateMean(draws="system")))
 

@@ -14,8 +14,9 @@ from fedbalancer.core.files import FolderLock
 from fedbalancer.core.settings import Settings
 from fedbalancer.flower import recorder
 from fedbalancer.flower.recorder import RunRecorder, make_manifest
+from fedbalancer.methods.table import method
 
-MANIFEST = make_manifest("tiny", "fedbalancer", 0, Settings(), 3)
+MANIFEST = make_manifest("tiny", method("fedbalancer"), 0, Settings(), 3)
 
 
 def test_the_earlier_server_is_waited_for(tmp_path: Path) -> None:

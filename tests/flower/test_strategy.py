@@ -253,5 +253,5 @@ def test_a_robust_strategy_is_the_methods_robust_form_in_name_too(tmp_path: Path
 
 
 def test_attackers_are_simulated_only() -> None:
-    with pytest.raises(BadSetting, match="attackers are simulated"):
+    with pytest.raises(BadSetting, match="can simulate attackers"):
         Strategy(settings={"attacks": ["update-flip:1"]})

@@ -22,8 +22,13 @@ from fedbalancer.methods.names import LONGEST_BYTES, canonical_name, parse_metho
         ("fedbalancer[p=1.0]", "fedbalancer[p=1]"),
         ("fedbalancer[lss=1e-2]", "fedbalancer[lss=.01]"),
         ("prox+1t[clip_norm=none]", "prox+1t[clip_norm=off]"),
-        ("fedbalancer[normalise_utility=False]", "fedbalancer[normalise_utility=false]"),
-        ('fedbalancer[deadline_grid="continuous"]', "fedbalancer[deadline_grid=continuous]"),
+        ("fedbalancer[clients.normalise=False]", "fedbalancer[clients.normalise=false]"),
+        ('fedbalancer[deadline.grid="continuous"]', "fedbalancer[deadline.grid=continuous]"),
+        ("fedbalancer[pace.w=5,samples.p=.75]", "fedbalancer[w=5,p=.75]"),
+        (
+            "fedbalancer[work=WholeBatches,deadline.guard_s=20,clients.alpha=2,mu=.1,noise_factor=1,epochs=2]",
+            "fedbalancer[epochs=2,noise_factor=1,mu=.1,clients.alpha=2,deadline.guard_s=20,work=WholeBatches]",
+        ),
         ("fedavg[deadline=0.50t]", "fedavg[deadline=.5T]"),
         ("fedavg[deadline=wait]", "fedavg[deadline=inf]"),
         ("fedbalancer[deadline=my.module:Mine( first = 60 )]", "fedbalancer[deadline=my.module:Mine(first=60)]"),
@@ -50,16 +55,17 @@ def test_a_method_has_one_name(typed: str, name: str) -> None:
         ("fedbalancer[w=(5]", "not closed"),
         ("fedbalancer[w=5,w=6]", "w is given twice"),
         ("fedbalancer[deadline=1T,deadline=2T]", "deadline is given twice"),
-        ("fedbalancer[w=0]", r"setting w = 0: .*allowed: >= 1"),
-        ("fedbalancer[w=many]", "setting w = 'many'"),
-        ("fedbalancer[p=nan]", "setting p = nan"),
-        ("fedbalancer[rounds=3]", r"rounds says how all methods are measured.*--set rounds="),
-        ("fedbalancer[eval_every=3]", "how all methods are measured"),
-        ("fedbalancer[eval_every_s=3]", "how all methods are measured"),
-        ("fedbalancer[checkpoint_s=3]", "how all methods are measured"),
-        ("fedbalancer[latency=har]", "what the devices are"),
+        ("fedbalancer[epochs=0]", "setting epochs = 0 must be a whole number >= 1 and <= 1000"),
+        ("fedbalancer[epochs=many]", "setting epochs = 'many'"),
+        ("fedbalancer[w=5,pace.w=6]", "w is given twice"),
+        ("fedbalancer[w=[1,2]]", "must be a number or a word"),
+        ("fedbalancer[deadline.grid='a,b']", "must be a number or a word"),
+        ("fedbalancer[rounds=3]", r"rounds describes how methods are measured.*--set rounds="),
+        ("fedbalancer[eval_every=3]", "how methods are measured"),
+        ("fedbalancer[eval_every_s=3]", "how methods are measured"),
+        ("fedbalancer[checkpoint_s=3]", "how methods are measured"),
+        ("fedbalancer[latency=har]", "describes the devices"),
         ("fedbalancer[availability=/etc/passwd]", "no slash"),
-        ("fedbalancer[slots=a:B]", "write the slot itself, as in deadline=package.module:Class"),
         ("fedavg[deadline=0T]", "over 0"),
         ("fedavg[deadline=9999T]", "at most 1000 T"),
         ("fedavg[deadline=m:A(1)]", "plain values"),
@@ -92,9 +98,10 @@ def test_an_unknown_key_suggests_the_nearest_setting_or_slot() -> None:
         canonical_name("fedbalancer[deadlin=1T]")
 
 
-def test_brackets_are_a_layer_of_settings() -> None:
-    assert parse_method_name("fedbalancer[p=.75,deadline=.5T]").layer == {"p": 0.75, "slots": {"deadline": ".5T"}}
-    assert parse_method_name("fedavg+1t").layer == {}
+def test_brackets_hold_settings_fields_and_policies() -> None:
+    parsed = parse_method_name("fedbalancer[p=.75,epochs=2,deadline=.5T]")
+    assert (parsed.settings, parsed.fields, parsed.slots) == ({"epochs": 2}, {"p": 0.75}, {"deadline": ".5T"})
+    assert parse_method_name("fedavg+1t").settings == {}
 
 
 def test_commas_in_brackets_parentheses_and_quotes_divide_no_names() -> None:

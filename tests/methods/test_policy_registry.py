@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fedbalancer.client.samples import RandomSamples
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, UnknownName
-from fedbalancer.methods.policy_registry import KNOWN, policy
-from fedbalancer.methods.slots import SLOTS
+from fedbalancer.methods.policy_registry import POLICIES, make_policy
 from fedbalancer.server.aggregate import TrimmedMean
 from fedbalancer.server.deadline import FixedDeadline, WaitForShare
 
@@ -59,13 +59,13 @@ def _this() -> Any:
     ],
 )
 def test_a_text_is_a_policy(slot: str, text: str, build_policy: Any) -> None:
-    assert policy(slot, text) == build_policy
+    assert make_policy(slot, text) == build_policy
 
 
 @pytest.mark.parametrize(
     ("slot", "text", "message"),
     [
-        ("deadline", f"{HERE}(last=60)", "cannot be made with these arguments.*last"),
+        ("deadline", f"{HERE}(last=60)", "cannot be created with these arguments.*last"),
         ("deadline", f"{HERE}(first=-1)", "first must not be negative"),
         ("deadline", "fedbalancer.server.clients:Uniform", "not a policy for that slot"),
         ("deadline", "60", "must look like package.module:Class"),
@@ -74,14 +74,14 @@ def test_a_text_is_a_policy(slot: str, text: str, build_policy: Any) -> None:
 )
 def test_what_is_wrong_is_said(slot: str, text: str, message: str) -> None:
     with pytest.raises(BadSetting, match=message):
-        policy(slot, text)
+        make_policy(slot, text)
 
 
 def test_an_unknown_policy_suggests_the_nearest() -> None:
     with pytest.raises(UnknownName, match="unknown policy for slot aggregate: 'Mdian'; did you mean Median"):
-        policy("aggregate", "Mdian")
+        make_policy("aggregate", "Mdian")
 
 
 def test_every_slot_has_its_policies() -> None:
-    assert KNOWN.keys() == SLOTS.keys()
-    assert all(KNOWN.values())
+    assert POLICIES.keys() == SLOTS.keys()
+    assert all(POLICIES.values())

@@ -29,10 +29,20 @@ from fedbalancer.client.samples import (
 )
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
 from fedbalancer.client.work import AllOrNothing, ForecastEpochs, WholeBatches, WholeEpochs
-from fedbalancer.core.errors import BadSetting, UnknownName
-from fedbalancer.core.settings import Settings, resolve
+from fedbalancer.core.errors import BadSetting, FedBalancerError, UnknownName
+from fedbalancer.core.settings import resolve
+from fedbalancer.methods.fields import check_settings_used, describe_settings
 from fedbalancer.methods.names import check_name
-from fedbalancer.methods.table import BASES, MODIFIERS, SLOTS, load_policy, method
+from fedbalancer.methods.policy_registry import policy_fields
+from fedbalancer.methods.table import (
+    BASES,
+    MODIFIERS,
+    SLOTS,
+    check_method_name,
+    load_policy,
+    method,
+    method_of_run,
+)
 from fedbalancer.server.aggregate import (
     QFFL,
     ExtrapolatedMomentum,
@@ -147,23 +157,20 @@ class TestTable:
             assert isinstance(getattr(composed, slot), protocol)
 
     def test_the_proximal_term_is_prox_and_sampleselections(self) -> None:
-        s = resolve({"prox_mu": 0.1, "fedbalancer_mu": 0.2})
-        mu = {name: method(name, s).mu for name in TABLE}
-        assert mu == dict.fromkeys(TABLE, 0.0) | {
-            "prox+1t": 0.1, "prox+2t": 0.1, "sampleselection": 0.1, "fedbalancer": 0.2, "oortbalancer": 0.2,
-            "canter": 0.2,
-        }  # fmt: skip
+        mu = {name: method(name, resolve({"prox_mu": 0.1})).mu for name in TABLE}
+        assert mu == dict.fromkeys(TABLE, 0.0) | {"prox+1t": 0.1, "prox+2t": 0.1, "sampleselection": 0.1}
+        assert method("fedbalancer[mu=.2]").mu == 0.2
 
 
 class TestSettingsReachTheSlots:
     def test_fedbalancer(self) -> None:
         s = resolve(
             {
-                "p": 0.7, "w": 7, "lss": 0.1, "dss": 0.2, "noise_factor": 0.3, "loss_history": "cumulative",
-                "utility_samples": "all", "forward_pass": "every", "deadline_grid": "continuous",
-                "deadline_counts": "over", "deadline_gate": 0.4, "deadline_gate_clients": 3, "guard_s": 4.0,
-                "alpha": 2.0, "exploration": 0.8, "exploration_decay": 0.9, "exploration_min": 0.1,
-                "utility_clip": 0.6, "utility_cutoff": 0.5, "normalise_utility": False,
+                "p": 0.7, "w": 7, "lss": 0.1, "dss": 0.2, "noise_factor": 0.3, "threshold.history": "cumulative",
+                "summary.utility_samples": "all", "forward_pass": "every",
+                "deadline": {"grid": "continuous", "counts": "over", "gate": 0.4, "gate_clients": 3, "guard_s": 4.0},
+                "clients.alpha": 2.0, "clients.exploration": 0.8, "clients.exploration_decay": 0.9,
+                "clients.exploration_min": 0.1, "clients.clip": 0.6, "clients.cutoff": 0.5, "clients.normalise": False,
             }
         )  # fmt: skip
         composed = method("fedbalancer", s)
@@ -176,8 +183,8 @@ class TestSettingsReachTheSlots:
         assert composed.forward_pass == "every"
 
     def test_the_others(self) -> None:
-        s = resolve({"smartpc_share": 0.5, "sample_selection_deadline": 2, "noise_factor": 0.3})
-        assert method("fedavg+spc", s).deadline == WaitForShare(0.5)
+        s = resolve({"sample_selection_deadline": 2, "noise_factor": 0.3})
+        assert method("fedavg+spc[deadline.share=.5]").deadline == WaitForShare(0.5)
         assert method("sampleselection", s).deadline == FixedDeadline(2)
         oort = LossStatistics(0.3, over_samples="selected")
         assert all(method(name, s).summary == (oort if name == "oort" else LossStatistics(0.3)) for name in BASES)
@@ -185,46 +192,41 @@ class TestSettingsReachTheSlots:
     def test_oort(self) -> None:
         s = resolve(
             {
-                "oort_alpha": 1.0, "exploration": 0.8, "exploration_decay": 0.9, "exploration_min": 0.1,
-                "utility_clip": 0.6, "utility_cutoff": 0.5, "oort_overcommit": 1.5, "oort_pacer_window": 7,
-                "oort_pacer_start": 20.0, "oort_pacer_delta": 6.0, "oort_blacklist": 10, "p": 0.8,
+                "clients": {
+                    "alpha": 1.0, "exploration": 0.8, "exploration_decay": 0.9, "exploration_min": 0.1,
+                    "clip": 0.6, "cutoff": 0.5, "overcommit": 1.5, "pacer_window": 7,
+                    "pacer_start": 20.0, "pacer_delta": 6.0, "blacklist": 10,
+                }
             }
         )  # fmt: skip
         assert method("oort", s).clients == Oort(1.0, 0.8, 0.9, 0.1, 0.6, 0.5, 1.5, 7, 20.0, 6.0, 10)
-        assert method("oortbalancer", s).samples == OverThresholdBatch(0.8)
+        assert method("oortbalancer[p=.8]").samples == OverThresholdBatch(0.8)
+        assert method("oortbalancer").clients == OverThresholdUtility(alpha=2.0)
 
     def test_modifiers(self) -> None:
-        s = resolve(
-            {
-                "candidates": 3.0, "qffl_q": 0.5, "server_eta": 0.2, "server_beta_1": 0.8, "server_beta_2": 0.9,
-                "server_tau": 0.1, "server_momentum": 0.7, "server_momentum_eta": 0.6, "trim_share": 0.1,
-                "krum_malicious": 0.3, "krum_keep": 2, "structured_rank": 9, "mask_share": 0.4, "subsample_share": 0.3,
-                "quantised_bits": 4, "drop_keep": 0.05, "vote_step": 0.01, "p": 0.9,
-            }
-        )  # fmt: skip
         composed: dict[str, dict[str, Any]] = {
-            "+powerofchoice": {"clients": PowerOfChoice(3.0)},
-            "+fedcs": {"clients": FedCS(3.0)},
-            "+groupfloor": {"clients": GroupFloor(method("fedbalancer", s).clients)},
+            "+powerofchoice[clients.candidates=3]": {"clients": PowerOfChoice(3.0)},
+            "+fedcs[clients.candidates=3]": {"clients": FedCS(3.0)},
+            "+groupfloor": {"clients": GroupFloor(method("fedbalancer").clients)},
             "+late": {"late": Joins()},
             "+learned": {"deadline": LearnedWork(), "summary": LossesBySteps()},
-            "+qffl": {"aggregate": QFFL(0.5)},
-            "+momentum": {"aggregate": ServerMomentum(0.7, 0.6)},
-            "+fedadam": {"aggregate": FedAdam(0.2, 0.8, 0.9, 0.1)},
-            "+fedyogi": {"aggregate": FedYogi(0.2, 0.8, 0.9, 0.1)},
-            "+fedadagrad": {"aggregate": FedAdagrad(0.2, 0.1)},
+            "+qffl[aggregate.q=.5]": {"aggregate": QFFL(0.5)},
+            "+momentum[aggregate.beta=.7,aggregate.eta=.6]": {"aggregate": ServerMomentum(0.7, 0.6)},
+            "+fedadam[aggregate.eta=.2,aggregate.tau=.1]": {"aggregate": FedAdam(0.2, tau=0.1)},
+            "+fedyogi[aggregate.beta_1=.8,aggregate.beta_2=.9]": {"aggregate": FedYogi(0.01, 0.8, 0.9)},
+            "+fedadagrad[aggregate.eta=.2,aggregate.tau=.1]": {"aggregate": FedAdagrad(0.2, 0.1)},
             "+fedexp": {"aggregate": FedExP()},
             "+fednova": {"aggregate": FedNova()},
             "+averaged": {"model_average": AveragedModel()},
             "+median": {"aggregate": Median()},
-            "+trimmedmean": {"aggregate": TrimmedMean(0.1)},
-            "+krum": {"aggregate": Krum(0.3, 2)},
-            "+structured": {"compress": LowRank(9)},
-            "+mask": {"compress": RandomMask(0.4)},
-            "+subsample": {"compress": Subsample(0.3)},
-            "+quantised": {"compress": Quantised(4)},
-            "+graddrop": {"compress": GradientDropping(0.05)},
-            "+signsgd": {"compress": SignSGD(), "aggregate": MajorityVote(0.01)},
+            "+trimmedmean[aggregate.beta=.1]": {"aggregate": TrimmedMean(0.1)},
+            "+krum[aggregate.keep=2,aggregate.malicious=.3]": {"aggregate": Krum(0.3, 2)},
+            "+structured[compress.rank=9]": {"compress": LowRank(9)},
+            "+mask[compress.share=.4]": {"compress": RandomMask(0.4)},
+            "+subsample[compress.share=.3]": {"compress": Subsample(0.3)},
+            "+quantised[compress.bits=4]": {"compress": Quantised(4)},
+            "+graddrop[compress.share=.05]": {"compress": GradientDropping(0.05)},
+            "+signsgd[aggregate.step=.01]": {"compress": SignSGD(), "aggregate": MajorityVote(0.01)},
             "+randomsamples": {"samples": RandomSamples()},
             "-samples": {"samples": EverySample(), "threshold": NoThreshold()},
             "-deadline": {"deadline": FixedDeadline(1)},
@@ -232,13 +234,15 @@ class TestSettingsReachTheSlots:
             "+batches": {"work": WholeBatches()},
             "+forwardpass": {"forward_pass": "every"},
             "+forecast": {"work": ForecastEpochs()},
-            "+trimmed": {"samples": Trimmed(0.9)},
-            "+classfloor": {"samples": ClassFloor(0.9)},
+            "+trimmed[p=.9]": {"samples": Trimmed(0.9)},
+            "+classfloor[p=.9]": {"samples": ClassFloor(0.9)},
         }
-        assert set(composed) == set(MODIFIERS) - {"+silent", "+robust"}, "these two are in tests of their own"
+        assert {modifier.partition("[")[0] for modifier in composed} == set(MODIFIERS) - {"+silent", "+robust"}, (
+            "these two are in tests of their own"
+        )
         for modifier, slots in composed.items():
             name = f"fedbalancer{modifier}"
-            assert method(name, s) == replace(method("fedbalancer", s).with_policies(**slots), name=name)
+            assert method(name) == replace(method("fedbalancer").with_policies(**slots), name=name)
 
 
 class TestModifiers:
@@ -248,11 +252,11 @@ class TestModifiers:
     @pytest.mark.parametrize(
         ("name", "why"),
         [
-            ("fedbalancer+silent", "OverThresholdUtility steers by the clients' losses, which Silent does not release"),
-            ("fedavg+1t+qffl+silent", "QFFL steers by"),
-            ("oort+silent", "Oort steers by"),
-            ("prox+1t+powerofchoice+silent", "PowerOfChoice steers by"),
-            ("fedbalancer-clients+silent", "(InterpolatedThreshold|RatioControl) steers by"),
+            ("fedbalancer+silent", "OverThresholdUtility needs the clients' losses, which Silent does not release"),
+            ("fedavg+1t+qffl+silent", "QFFL needs the clients' losses"),
+            ("oort+silent", "Oort needs the clients' losses"),
+            ("prox+1t+powerofchoice+silent", "PowerOfChoice needs the clients' losses"),
+            ("fedbalancer-clients+silent", "(InterpolatedThreshold|RatioControl) needs the clients' losses"),
             ("fedavg+1t+signsgd+median", "SignSGD .* MajorityVote"),
         ],
     )
@@ -321,15 +325,13 @@ class TestSlots:
         assert composed.samples == OverThreshold(1.0)
 
     def test_a_slot_is_named_in_the_settings_and_an_argument_wins(self) -> None:
-        s = Settings(slots={"deadline": "fedbalancer.server.deadline:WaitForShare"})
+        s = resolve({"deadline": "fedbalancer.server.deadline:WaitForShare"})
         assert method("fedbalancer", s).deadline == WaitForShare()
         assert method("fedbalancer", s, deadline=FixedDeadline(1)).deadline == FixedDeadline(1)
 
     def test_an_unknown_slot_suggests_the_nearest(self) -> None:
         with pytest.raises(UnknownName, match="unknown slot 'deadlin'; did you mean deadline"):
             method("fedbalancer", deadlin=FixedDeadline(1))
-        with pytest.raises(UnknownName, match="unknown slot 'deadlin'; did you mean deadline"):
-            method("fedbalancer", Settings(slots={"deadlin": "a:B"}))
 
     def test_a_method_with_other_choices_is_not_plainly_called_by_its_base(self) -> None:
         assert method("fedavg+1t", deadline=FixedDeadline(2)).name == "fedavg+1t[deadline=FixedDeadline(multiple=2)]"
@@ -350,7 +352,7 @@ class TestSlots:
 
     def test_a_name_of_ones_own_is_taken_unless_it_is_another_methods(self) -> None:
         assert method("fedbalancer", deadline=FixedDeadline(2), name="mine").name == "mine"
-        with pytest.raises(BadSetting, match="is that of a method of its own"):
+        with pytest.raises(BadSetting, match="is the name of another method"):
             method("fedbalancer", name="fedavg+1t")
         with pytest.raises(BadSetting, match="no slash"):
             method("fedbalancer", name="a/b")
@@ -362,13 +364,13 @@ class TestSlots:
 
         with pytest.raises(BadSetting, match=r"derive Incomplete from fedbalancer\.core\.contracts\.DeadlinePolicy"):
             method("fedbalancer", deadline=Incomplete())
-        with pytest.raises(BadSetting, match=r"is a class; give a policy made from it: FixedDeadline\(\)"):
+        with pytest.raises(BadSetting, match=r"is a class; pass an object of it: FixedDeadline\(\)"):
             method("fedbalancer", deadline=FixedDeadline)
 
 
 class TestLoadPolicy:
     def test_a_class_is_made_without_arguments(self) -> None:
-        assert load_policy("deadline", "fedbalancer.server.deadline.waiting:WaitForShare") == WaitForShare()
+        assert load_policy("deadline", "fedbalancer.server.deadline.baselines:WaitForShare") == WaitForShare()
 
     @pytest.mark.parametrize(
         ("path", "message"),
@@ -383,13 +385,13 @@ class TestLoadPolicy:
                 "fedbalancer.server.clients:Uniform",
                 "for that slot: derive Uniform from fedbalancer.core.contracts.DeadlinePolicy",
             ),
-            ("fedbalancer.server.deadline.peak:PeakState", "cannot be made without arguments"),
+            ("fedbalancer.server.deadline.peak:PeakState", "cannot be created without arguments"),
         ],
     )
     def test_what_is_wrong_is_said_in_one_line_with_slot_and_path(self, path: str, message: str) -> None:
         with pytest.raises(BadSetting) as caught:
             load_policy("deadline", path)
-        assert str(caught.value).startswith(f"slots.deadline = {path!r}")
+        assert str(caught.value).startswith(f"deadline = {path!r}")
         assert message in str(caught.value)
         assert "\n" not in str(caught.value)
 
@@ -408,7 +410,7 @@ class TestLoadPolicy:
         monkeypatch.syspath_prepend(tmp_path)
         with pytest.raises(BadSetting) as caught:
             load_policy("deadline", "broken_policy:Mine")
-        assert str(caught.value) == f"slots.deadline = 'broken_policy:Mine': {message}"
+        assert str(caught.value) == f"deadline = 'broken_policy:Mine': {message}"
 
     def test_an_unknown_slot_suggests_the_nearest(self) -> None:
         with pytest.raises(UnknownName, match="did you mean deadline"):
@@ -421,10 +423,11 @@ class TestBrackets:
         assert composed.pace == RatioControl(5, 0.2, 0.05)
         assert composed.samples == OverThreshold(0.75)
         assert composed.name == "fedbalancer[w=5,p=.75]"
-        assert composed.settings == {"w": 5, "p": 0.75}
+        assert composed.settings == {}
+        assert method("fedbalancer[epochs=2,w=5]").settings == {"epochs": 2}
 
     def test_they_reach_modifiers(self) -> None:
-        assert method("fedavg+1t+momentum[server_momentum=.5]").aggregate == ServerMomentum(0.5)
+        assert method("fedavg+1t+momentum[aggregate.beta=.5]").aggregate == ServerMomentum(0.5)
 
     def test_two_spellings_are_equal_methods(self) -> None:
         assert method("fedbalancer[p=0.75, w=5]") == method("fedbalancer[w=5,p=.75]")
@@ -435,17 +438,17 @@ class TestBrackets:
         for family in ("fedavg", "prox"):
             name = f"{family}[deadline={deadline}]"
             like = method(f"{family}+1t").with_policies(deadline=fixed)
-            assert method(name) == replace(like, name=name, settings={"slots": {"deadline": deadline}})
+            assert method(name) == replace(like, name=name)
 
     def test_without_one_they_are_no_method(self) -> None:
         for name in ("fedavg", "prox", "fedavg+momentum", "prox[epochs=2]"):
             with pytest.raises(BadSetting, match=re.escape(f"method '{name}' cannot run: it has no deadline")):
                 method(name)
         assert method("fedavg", deadline=FixedDeadline(3)).deadline == FixedDeadline(3)
-        assert method("fedavg", Settings(slots={"deadline": "wait"})).deadline == WaitForShare()
+        assert method("fedavg", resolve({"deadline": "wait"})).deadline == WaitForShare()
 
     def test_a_slot_in_brackets_goes_over_the_settings_and_an_argument_over_both(self) -> None:
-        s = Settings(slots={"deadline": "wait", "samples": "EverySample"})
+        s = resolve({"deadline": "wait", "samples": "EverySample"})
         assert method("fedbalancer[deadline=3T]", s).deadline == FixedDeadline(3)
         assert method("fedbalancer[deadline=3T]", s).samples == EverySample()
         assert method("fedbalancer[deadline=3T]", s, deadline=FixedDeadline(4)).deadline == FixedDeadline(4)
@@ -453,3 +456,69 @@ class TestBrackets:
     def test_what_does_not_go_together_is_refused(self) -> None:
         with pytest.raises(BadSetting, match=r"cannot run: .* Silent does not release"):
             method("fedbalancer[summary=Silent]")
+
+
+class TestFields:
+    def test_a_field_of_a_wrapped_policy_has_the_address_of_the_slot(self) -> None:
+        robust = method("fedbalancer+robust[clients.alpha=2,clients.times=2,deadline.guard_s=20]")
+        assert (robust.clients.inner.alpha, robust.clients.times, robust.deadline.inner.guard_s) == (2.0, 2.0, 20.0)
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("fedbalancer[clients.alhpa=2]", "field of OverThresholdUtility .*'alhpa'; did you mean alpha"),
+            ("fedavg+1t[w=5]", "slot pace is ConstantPace|unknown field of ConstantPace"),
+            ("fedavg+1t[clients.alpha=2]", "the policy in slot clients is Uniform, which has no fields to set"),
+            ("fedbalancer[summary=Histogram,noise_factor=1]", "field of Histogram .*'noise_factor'"),
+            ("fedbalancer+robust[clients.inner=Uniform]", "'inner'"),
+            ("fedbalancer[w=0]", r"method 'fedbalancer\[w=0\]': w = 0 must be a whole number >= 1"),
+            ("fedbalancer[w=2.5]", "w = 2.5 must be a whole number"),
+            ("fedbalancer[w=many]", "w = 'many' must be"),
+            ("fedbalancer[w=true]", "w = True must be"),
+            ("fedbalancer[p=nan]", "p = nan must be a number >= 0.5 and <= 1"),
+            ("fedbalancer[p=1.1]", "p = 1.1 must be a number >= 0.5 and <= 1"),
+            ("fedbalancer[deadline.guard_s=inf]", "guard_s = inf must be"),
+            ("fedbalancer[threshold.history=sometimes]", "must be round or cumulative"),
+            ("fedbalancer[clients.normalise=2]", "must be true or false"),
+            ("fedbalancer[forward_pass=never]", "must be first or every"),
+            ("fedbalancer[mu=-1]", "mu = -1 must be a number >= 0"),
+        ],
+    )
+    def test_what_is_wrong_names_policy_value_and_range(self, name: str, message: str) -> None:
+        with pytest.raises(FedBalancerError, match=message) as caught:
+            method(name)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(FedBalancerError):
+            check_method_name(name)
+
+    def test_settings_of_a_comparison_change_the_methods_that_have_the_field(self) -> None:
+        s = resolve({"w": 5, "clients.alpha": 1})
+        assert method_of_run("fedbalancer", s).pace == RatioControl(5)
+        assert method_of_run("canter", s).pace == RatioControl(5)
+        assert method_of_run("fedavg+1t", s) == method("fedavg+1t")
+        check_settings_used(s, [method("fedavg+1t"), method("fedbalancer")])
+        with pytest.raises(FedBalancerError, match=r"setting clients\.alpha"):
+            check_settings_used(s, [method("fedavg+1t"), method("canter")])
+        with pytest.raises(UnknownName, match="unknown field of ConstantPace in setting w"):
+            method("fedavg+1t", s)
+
+    def test_the_settings_of_a_task_do_not_change_what_canter_fixes(self) -> None:
+        canter = method_of_run("canter", resolve({"epochs": 2, "prox_mu": 0.5}))
+        assert (canter.pace, canter.samples, canter.mu) == (RatioControl(5), OverThreshold(0.75), 0.0)
+
+    def test_brackets_take_precedence_over_settings(self) -> None:
+        assert method("fedbalancer[clients.alpha=3]", resolve({"clients.alpha": 1})).clients.alpha == 3.0
+
+    def test_the_manifest_has_every_field(self) -> None:
+        described = describe_settings(resolve({"epochs": 2}), method("fedbalancer+robust[w=7]"))
+        assert described["epochs"] == 2
+        assert described["clients"] == "CappedParticipation of OverThresholdUtility"
+        assert (described["w"], described["clients.alpha"], described["mu"]) == (7, 0.5, 0.0)
+        assert describe_settings(resolve(), method("oort"))["clients.blacklist"] == "inf"
+
+    def test_every_field_of_a_policy_is_listed_with_default_and_range(self) -> None:
+        rows = {(row["policy"], row["key"]): row for row in policy_fields()}
+        assert rows["RatioControl", "w"]["default"] == 20
+        assert rows["RatioControl", "w"]["allowed"] == "a whole number >= 1 and <= 1e+06"
+        assert rows["PeakDeadline", "deadline.grid"]["allowed"] == "integer or continuous"
+        assert rows["", "forward_pass"]["allowed"] == "first or every"

@@ -83,13 +83,13 @@ def test_a_run_that_is_shorter_than_wanted_is_carried_on(request_: Request, tmp_
     measure(request, METHODS[:1])
     pool = TaskPool.make(request, TASK, METHODS[:1])
     run = pool.folder / METHODS[0] / "seed-0"
-    whole_s = pool.stored(METHODS[0], 0).curve.last_s
+    whole_s = pool.read_run(METHODS[0], 0).curve.last_s
     shutil.rmtree(run)
     execute(replace(pool.specs[METHODS[0], 0], budget_s=whole_s / 2), run)
-    assert TaskPool.make(request, TASK, METHODS[:1]).stored(METHODS[0], 0).curve.last_s < whole_s
+    assert TaskPool.make(request, TASK, METHODS[:1]).read_run(METHODS[0], 0).curve.last_s < whole_s
     news = measure(request, METHODS[:1])
     assert news.started == {(METHODS[0], 0)}
-    assert TaskPool.make(request, TASK, METHODS[:1]).stored(METHODS[0], 0).curve.last_s == pytest.approx(whole_s)
+    assert TaskPool.make(request, TASK, METHODS[:1]).read_run(METHODS[0], 0).curve.last_s == pytest.approx(whole_s)
     assert read_manifest(run)["status"] == "done"
 
 

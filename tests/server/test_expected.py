@@ -1,4 +1,4 @@
-"""What the server expects of a client's time."""
+"""Expected completion times."""
 
 from __future__ import annotations
 

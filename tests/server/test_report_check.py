@@ -1,4 +1,4 @@
-"""What a client sends is checked."""
+"""Checks of client reports."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def drop_invalid_reports(result: RoundResult, state: ServerState, **changes: flo
 
 def test_one_bad_report_is_named_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     good, bad = make_report("c0"), make_report("c1", update=[0.0, 1e30])
-    found = drop_invalid_reports(make_result([good, bad], ["c2"], round=5), state_of(100, 100, 100))
-    assert found.reports == (good,)
-    assert [(each.client, each.why) for each in found.missing] == [("c1", "invalid"), ("c2", "train")]
-    assert found.missing[0].problem == "a change of 1e+30 in one parameter, which must be at most 1e+06"
+    actual = drop_invalid_reports(make_result([good, bad], ["c2"], round=5), state_of(100, 100, 100))
+    assert actual.reports == (good,)
+    assert [(each.client, each.why) for each in actual.missing] == [("c1", "invalid"), ("c2", "train")]
+    assert actual.missing[0].problem == "a change of 1e+30 in one parameter, which must be at most 1e+06"
     assert "round 5: rejected the report of client 'c1': a change of 1e+30 in one parameter" in caplog.text
     sound = make_result([good], ["c2"])
     assert drop_invalid_reports(sound, state_of(100, 100, 100)) is sound
@@ -51,9 +51,9 @@ def test_if_nobody_sends_numbers_for_three_rounds_the_training_has_diverged() ->
 def test_of_two_reports_of_a_client_one_counts_and_of_one_that_was_not_asked_none() -> None:
     result = make_result([make_report("c0"), make_report("c1")])
     twice = replace(result, reports=(*result.reports, make_report("c0", weight=3.0), make_report("c2")))
-    found = drop_invalid_reports(twice, state_of(100, 100, 100))
-    assert [(report.client, report.weight) for report in found.reports] == [("c0", 10.0), ("c1", 10.0)]
-    assert found.missing == ()
+    actual = drop_invalid_reports(twice, state_of(100, 100, 100))
+    assert [(report.client, report.weight) for report in actual.reports] == [("c0", 10.0), ("c1", 10.0)]
+    assert actual.missing == ()
 
 
 def test_batches_cannot_take_longer_than_the_server_saw() -> None:
@@ -71,9 +71,9 @@ def test_batches_cannot_take_longer_than_the_server_saw() -> None:
     (1000, 2001, False), (10**5, 10**6, False),
 ])  # fmt: skip
 def test_data_may_grow_within_a_bound_from_one_report_to_the_next(before: int, now: int, fits: bool) -> None:
-    told = replace(make_report(weight=float(max(now, 1)), trained=max(now, 1)), size=now)
-    assert (find_fault(told, WEIGHTS, before) is None) == fits
-    assert "weight" in str(find_fault(replace(told, weight=now + 1.0), WEIGHTS, before)) or not fits
+    claim = replace(make_report(weight=float(max(now, 1)), trained=max(now, 1)), size=now)
+    assert (find_fault(claim, WEIGHTS, before) is None) == fits
+    assert "weight" in str(find_fault(replace(claim, weight=now + 1.0), WEIGHTS, before)) or not fits
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 100])
@@ -89,11 +89,11 @@ def test_no_weight_is_over_so_many_times_the_median_where_there_is_a_limit(count
 
 @pytest.mark.parametrize("epochs", [0.0, -1.0, 5.01, math.inf, math.nan])
 def test_a_client_trains_some_of_the_ordered_epochs_and_no_more(epochs: float) -> None:
-    told = replace(make_report(), epochs=epochs)
+    claim = replace(make_report(), epochs=epochs)
     assert f"epochs {epochs:g}, which must be over 0 and at most the 5 ordered" in str(
-        find_fault(told, WEIGHTS, 100, make_order())
+        find_fault(claim, WEIGHTS, 100, make_order())
     )
-    assert find_fault(replace(told, epochs=0.1), WEIGHTS, 100, make_order()) is None
+    assert find_fault(replace(claim, epochs=0.1), WEIGHTS, 100, make_order()) is None
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_statistics_of_one_list_hang_together_but_for_their_noise(changes: dict[
 
 def test_a_rule_that_compares_clients_has_the_last_word() -> None:
     def faults(reports: tuple[ClientReport, ...]) -> dict[str, str]:
-        assert [report.client for report in reports] == ["c0", "c1"], "it sees what is believed so far"
+        assert [report.client for report in reports] == ["c0", "c1"], "it sees the remaining valid reports"
         return {"c1": "a norm"}
 
     result = make_result([make_report("c0"), make_report("c1"), make_report("c2", trained=2**33)])
     state = state_of(100, 100, 100)
-    found = report_check.drop_invalid_reports(result, state, make_setup(state.ledger), faults)  # type: ignore[arg-type]
-    assert [report.client for report in found.reports] == ["c0"]
-    assert {each.client: each.problem for each in found.missing}["c1"] == "a norm"
+    actual = report_check.drop_invalid_reports(result, state, make_setup(state.ledger), faults)  # type: ignore[arg-type]
+    assert [report.client for report in actual.reports] == ["c0"]
+    assert {each.client: each.problem for each in actual.missing}["c1"] == "a norm"
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_a_sound_report_has_no_fault() -> None:
 
 def test_a_count_may_be_off_by_the_noise_that_the_method_adds() -> None:
     """As much of it as epsilon 1 takes of the paper's statistics: no honest client is left out for its noise."""
-    told = make_report(over_count=2379.9)
-    assert "over_count" in str(find_fault(told, WEIGHTS, 375, loss_noise=5.0))
-    assert find_fault(told, WEIGHTS, 375, loss_noise=1169.0) is None
+    claim = make_report(over_count=2379.9)
+    assert "over_count" in str(find_fault(claim, WEIGHTS, 375, loss_noise=5.0))
+    assert find_fault(claim, WEIGHTS, 375, loss_noise=1169.0) is None
     assert "over_count" in str(find_fault(make_report(over_count=2e4), WEIGHTS, 375, loss_noise=1169.0))
 
 

@@ -12,13 +12,13 @@ from builders import heard, known_clients, make_ledger, make_report, make_result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ServerState, Timings
 from fedbalancer.methods.table import method
 from fedbalancer.server.aggregate import ClippedAround, MajorityVote, Median, WeightedMean
-from fedbalancer.server.aggregate.clipped_around import ClippedState
+from fedbalancer.server.aggregate.robust import ClippedState
 from fedbalancer.server.clients import CappedParticipation, Oort, OverThresholdUtility, Uniform
-from fedbalancer.server.clients.capped import limit_losses
-from fedbalancer.server.clients.counted import CountingState
+from fedbalancer.server.clients.participation import CountingState, limit_losses
 from fedbalancer.server.deadline import FixedDeadline, LimitedDeadline, PeakDeadline, WaitForShare
 from fedbalancer.server.deadline.limited import LimitedState
 from fedbalancer.server.deadline.peak import PeakState
@@ -28,15 +28,15 @@ from fedbalancer.server.threshold import RecentThreshold
 
 class TestComposition:
     def test_every_choice_that_believes_its_clients_is_made_safe(self) -> None:
-        made = method("fedbalancer+robust[w=5]")
-        assert made.clients == CappedParticipation(OverThresholdUtility())
-        assert made.deadline == LimitedDeadline(PeakDeadline())
-        assert (made.threshold, made.pace) == (RecentThreshold(), MedianControl(5))
-        assert made.aggregate == ClippedAround(WeightedMean())
+        robust = method("fedbalancer+robust[w=5]")
+        assert robust.clients == CappedParticipation(OverThresholdUtility())
+        assert robust.deadline == LimitedDeadline(PeakDeadline())
+        assert (robust.threshold, robust.pace) == (RecentThreshold(), MedianControl(5))
+        assert robust.aggregate == ClippedAround(WeightedMean())
 
     def test_what_needs_nothing_stays(self) -> None:
-        made = method("fedavg+1t+robust")
-        assert (made.clients, made.deadline) == (Uniform(), FixedDeadline(1))
+        robust = method("fedavg+1t+robust")
+        assert (robust.clients, robust.deadline) == (Uniform(), FixedDeadline(1))
         assert method("fedavg+wfa+robust").deadline == WaitForShare()
         assert method("fedbalancer+signsgd+robust").aggregate == MajorityVote()
         assert method("oort+robust").clients == CappedParticipation(Oort())
@@ -155,7 +155,7 @@ class TestLimitedDeadline:
         assert self.plan(self.ledger, last_s=50.0) == 60.0
 
     def observed(self, report: Any, deadline_s: float = 100.0, missing: tuple[str, ...] = (), **setup: Any) -> Any:
-        """What the policy remembers of clients with 100 samples and 1 s per batch: 10 s per epoch, 10 s of network."""
+        """The policy's state for clients with 100 samples and 1 s per batch: 10 s per epoch, 10 s of network."""
         policy, known = LimitedDeadline(), make_setup(make_ledger([100] * 6), **setup)
         result = make_result([report] if report else [], missing, deadline_s=deadline_s)
         state = make_state(known.ledger.record(result), deadline=policy.init(known))
@@ -200,7 +200,7 @@ class TestLimitedDeadline:
         state = make_state(self.ledger, deadline=policy.init(make_setup(self.ledger)))
         after = policy.observe(make_setup(self.ledger), state, make_result([make_report("c0")], deadline_s=77.0))
         assert after.last_s == 77.0
-        with pytest.raises(ValueError, match="rate"):
+        with pytest.raises(BadSetting, match="rate"):
             LimitedDeadline(rate=0.5)
 
 
@@ -228,7 +228,7 @@ class TestCappedParticipation:
         assert 0 in CappedParticipation().select_clients(setup, state, everybody)
         assert 0 not in CappedParticipation().select_clients(setup, worse, everybody)
         assert 0 in CappedParticipation(worse_power=0.0).select_clients(setup, worse, everybody)
-        with pytest.raises(ValueError, match="worse_power"):
+        with pytest.raises(BadSetting, match="worse_power"):
             CappedParticipation(worse_power=-1.0)
 
     def test_where_too_few_are_left_the_least_chosen_are_offered(self) -> None:
@@ -276,7 +276,7 @@ class TestClippedAround:
         assert weights[0] == pytest.approx(0.5), "30 of 60"
 
     def test_a_client_whose_loss_has_risen_since_it_first_came_counts_for_less(self) -> None:
-        """Of two clients with opposite updates the one has twice its first loss: a sixteenth of its weight is left."""
+        """Two clients have opposite updates; one has twice its first loss and keeps a sixteenth of its weight."""
         ledger = replace(make_ledger([10, 10]), loss_first=np.array([1.0, 1.0]))
         reports = [make_report("c0", [1.0, 0.0]), make_report("c1", [-1.0, 0.0], loss_sum=20.0)]
 
@@ -286,7 +286,7 @@ class TestClippedAround:
 
         assert moved(ClippedAround()) == pytest.approx((1 - 1 / 16) / (1 + 1 / 16))
         assert moved(ClippedAround(worse_power=0.0)) == pytest.approx(0.0)
-        with pytest.raises(ValueError, match="worse_power"):
+        with pytest.raises(BadSetting, match="worse_power"):
             ClippedAround(worse_power=math.inf)
 
     def test_what_is_far_longer_than_usual_is_a_fault(self) -> None:

@@ -32,11 +32,11 @@ def start(server: Server) -> ServerState:
 
 def answer(plan: RoundPlan, lost: int = 1) -> RoundResult:
     """All but the last `lost` clients report; what they say depends on client and round."""
-    made, missed = plan.cohort[: len(plan.cohort) - lost], plan.cohort[len(plan.cohort) - lost :]
+    reporting, missed = plan.cohort[: len(plan.cohort) - lost], plan.cohort[len(plan.cohort) - lost :]
     number = plan.order.round
     reports = tuple(
         make_report(client, [1.0 / number, 0.5 * row], 10.0 + row, loss_sum=10.0 / number, loss_low=0.1 * (row + 1))
-        for row, client in enumerate(made)
+        for row, client in enumerate(reporting)
     )
     return RoundResult(plan, reports, tuple(FailedClient(client, "train") for client in missed), 50.0, 20.0)
 

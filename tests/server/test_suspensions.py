@@ -1,4 +1,4 @@
-"""Who sends nonsense sits out, longer every time, and longer than a restart."""
+"""Clients with invalid reports are suspended, longer every time, also across restarts."""
 
 from __future__ import annotations
 

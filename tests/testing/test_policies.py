@@ -24,8 +24,7 @@ from fedbalancer.methods.table import BASES, MODIFIERS, SLOTS, method
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.deadline import FixedDeadline, WaitForShare
-from fedbalancer.server.pace import ConstantPace
-from fedbalancer.server.pace.constant import ConstantState
+from fedbalancer.server.pace import ConstantPace, ConstantState
 from fedbalancer.server.threshold import NoThreshold
 from fedbalancer.testing import PolicyError, check_policy
 from fedbalancer.testing.policies import PROMISES
@@ -429,7 +428,11 @@ BROKEN: list[tuple[str, Any, str]] = [
     ("threshold", bend(NoThreshold(), threshold=lambda *_: math.inf), "gives a threshold of inf"),
     ("threshold", bend(NoThreshold(), threshold=lambda *_: None), "gives a threshold of None"),
     ("pace", ConstantPace(deadline_ratio=1.5), "gives a deadline_ratio of 1.5"),
-    ("pace", ConstantPace(loss_threshold_ratio=math.nan), "gives a loss_threshold_ratio of nan"),
+    (
+        "pace",
+        bend(ConstantPace(), init=lambda state, *_: replace(state, loss_threshold_ratio=math.nan)),
+        "gives a loss_threshold_ratio of nan",
+    ),
     ("pace", RisingPace(), "gives a loss_threshold_ratio of 1.2"),
     ("pace", NanUtility(), "gives a utility of nan"),
     ("pace", NoRatios(), "gives a loss_threshold_ratio of None"),

@@ -13,7 +13,15 @@ from fedbalancer.core.processes import StopFlag
 
 
 class Defaults(NamedTuple):
-    """The options of a comparison that the user does not set."""
+    """The options of a comparison that the user does not set.
+
+    Args:
+        task: The task.
+        rounds: Number of rounds.
+        seeds: Number of seeds.
+        extend: Maximum number of budgets to reach the target.
+        methods: The methods.
+    """
 
     task: str
     rounds: int | None

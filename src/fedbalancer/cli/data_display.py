@@ -62,7 +62,13 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def print_installed(task: str, source: Source, facts: Facts) -> None:
-    """Print where the data is, and the next command."""
+    """Print where the data is, and the next command.
+
+    Args:
+        task: Name of the task.
+        source: The data set.
+        facts: Its numbers of users, samples and labels.
+    """
     where = ", ".join(map(str, source.paths))
     typer.echo(f"{task} ({source.variant}) is in {where}: {facts_text(facts)}")
     typer.echo(f"next: fedbalancer run {task} --variant {source.variant}")
@@ -118,7 +124,16 @@ def _number(value: int | None) -> str:
 
 
 def picture_path(task: str, variant: str, out: Path | None) -> Path:
-    """Return the path of the picture."""
+    """Return the path of the picture.
+
+    Args:
+        task: The task as it was typed.
+        variant: The variant of its data.
+        out: The requested path.
+
+    Raises:
+        BadSetting: If the requested path does not end in .png.
+    """
     if out is not None:
         if out.suffix.lower() != ".png":
             raise BadSetting(f"--out {out} must end in .png, because the picture is a PNG")

@@ -59,6 +59,11 @@ def print_comparison(outcome: ComparisonRun, folder: Path, as_json: bool) -> Non
     """Print the table, the path of the report, and the runs that failed.
 
     Exits with code 130 if the comparison was stopped, and with code 2 if a run failed.
+
+    Args:
+        outcome: The outcome of the comparison.
+        folder: Its folder.
+        as_json: Print the scores as JSON.
     """
     if as_json:
         typer.echo(json.dumps(outcome.comparison.to_json()))

@@ -163,7 +163,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def overrides(config: Path | None, assignments: list[str] | None, attacks: list[str] | None = None) -> dict[str, Any]:
-    """Return the settings of the configuration file, overridden by those of the command line."""
+    """Return the settings of the configuration file, overridden by those of the command line.
+
+    Args:
+        config: The configuration file. Default: fedbalancer.toml, if it exists.
+        assignments: Settings as key=value.
+        attacks: Attacks as NAME:COUNT.
+    """
     from fedbalancer.core.settings import merge, parse_assignments, read_config  # imported late to keep --help fast
 
     in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}

@@ -73,6 +73,12 @@ def plan(
 def compute_plan(epsilon: float | None, rounds: int | None, noise: float | None, delta: float) -> dict[str, Any]:
     """Compute the missing one of epsilon, rounds and noise.
 
+    Args:
+        epsilon: Largest allowed epsilon.
+        rounds: Number of rounds in which one client participates.
+        noise: Standard deviation of the noise, divided by the sensitivity.
+        delta: Probability with which the guarantee may fail.
+
     Raises:
         BadSetting: If not exactly two are set, or one is invalid.
     """

@@ -88,7 +88,13 @@ def run(
 
 
 def finish(result: RunResult, folder: Path, as_json: bool) -> None:
-    """Print how a run ended. Exits with code 130 if it was stopped."""
+    """Print how a run ended. Exits with code 130 if it was stopped.
+
+    Args:
+        result: The result of the run.
+        folder: The run folder.
+        as_json: Print the result as JSON.
+    """
     from fedbalancer.store import read_manifest
 
     manifest = read_manifest(folder)

@@ -63,7 +63,7 @@ def sweep(
 
         fedbalancer sweep har --space paper
 
-        fedbalancer sweep watch --space w=5,20 --space lss=0.01..0.1 --space alpha=0.1..10:log --trials 40 --seeds 2
+        fedbalancer sweep watch --space w=5,20 --space clients.alpha=0.1..10:log --trials 40 --seeds 2
     """
     from fedbalancer.experiments.spec import RunSpec
     from fedbalancer.experiments.sweep.plan import SweepPlan
@@ -84,7 +84,15 @@ def sweep(
 
 
 def finish(plan: SweepPlan, result: Sweep, folder: Path, task: str, as_json: bool) -> None:
-    """Print the table, and the command that compares the best method on other seeds."""
+    """Print the table, and the command that compares the best method on other seeds.
+
+    Args:
+        plan: The sweep.
+        result: Its trials.
+        folder: Its folder.
+        task: The task as it was typed.
+        as_json: Print the trials as JSON.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -9,66 +9,52 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from fedbalancer.client.compress import (
-    GradientDropping,
-    LowRank,
-    NoCompression,
-    Quantised,
-    RandomMask,
-    SignSGD,
-    Subsample,
-)
-from fedbalancer.client.samples import (
-    ClassFloor,
-    EverySample,
-    HighestLoss,
-    OverThreshold,
-    OverThresholdBatch,
-    RandomSamples,
-    Trimmed,
-)
-from fedbalancer.client.summary import (
-    FractionTracker,
-    Histogram,
-    LossesBySteps,
-    LossStatistics,
-    SecAggHistogram,
-    Silent,
-)
-from fedbalancer.client.work import AllOrNothing, ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs
-from fedbalancer.core.contracts import Compressor, SampleSelector, Summarizer, WorkPolicy
+from fedbalancer.client import compress, samples, summary, work
+from fedbalancer.client.compress import NoCompression
+from fedbalancer.client.samples import EverySample
+from fedbalancer.client.summary import FractionTracker, Histogram, LossStatistics, SecAggHistogram
+from fedbalancer.client.work import AllOrNothing
+from fedbalancer.core.contracts import Compressor, Policy, SampleSelector, Summarizer, WorkPolicy, policies_in
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import Weight, check_fields
 
-KNOWN: dict[str, Mapping[str, type]] = {
-    "samples": {
-        c.__name__: c
-        for c in (ClassFloor, EverySample, HighestLoss, OverThreshold, OverThresholdBatch, RandomSamples, Trimmed)
-    },
-    "work": {c.__name__: c for c in (AllOrNothing, ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs)},
+KNOWN: dict[str, Mapping[str, type[Policy]]] = {
+    "samples": policies_in(samples, "samples"),
+    "work": policies_in(work, "work"),
     "summary": {
-        **{c.__name__: c for c in (FractionTracker, Histogram, LossesBySteps, LossStatistics, SecAggHistogram, Silent)},
+        **policies_in(summary, "summary"),
         "gaussian": LossStatistics, "histogram": Histogram, "secagg-histogram": SecAggHistogram,
         "fraction-tracker": FractionTracker,
     },
-    "compress": {
-        c.__name__: c
-        for c in (GradientDropping, LowRank, NoCompression, Quantised, RandomMask, SignSGD, Subsample)
-    },
+    "compress": policies_in(compress, "compress"),
 }  # fmt: skip
 """The policies that may be named over the network, by slot: a name of any other class would be code from the net."""
 
 
 @dataclass(frozen=True)
 class ClientPolicies:
-    """One choice per slot of the client, the weight `mu` of the proximal term, and when a client looks at all its
-    samples: the `first` time that its policy needs their losses, or in `every` round. The defaults are FedAvg's."""
+    """One policy per client slot. The defaults are FedAvg.
+
+    Args:
+        samples: Selects the samples to train on.
+        work: Decides how much to train before the deadline.
+        summary: Summarises losses and speed for the server.
+        compress: Compresses the update.
+        mu: Weight of the proximal term.
+        forward_pass: When a client computes the losses of all its samples: the `first` time that its policy needs them,
+            or in `every` round.
+    """
 
     samples: SampleSelector = field(default_factory=EverySample)
     work: WorkPolicy = field(default_factory=AllOrNothing)
     summary: Summarizer = field(default_factory=LossStatistics)
     compress: Compressor = field(default_factory=NoCompression)
-    mu: float = 0.0
+    mu: Weight = 0.0
     forward_pass: Literal["first", "every"] = "first"
+
+    def __post_init__(self) -> None:
+        """Check `mu` and `forward_pass`."""
+        check_fields(self)
 
     def to_json(self) -> str | None:
         """What the server sends to its clients; None if some policy is not one of `KNOWN`, or has been changed by more

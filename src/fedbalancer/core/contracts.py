@@ -8,13 +8,16 @@ slot, changes none of its arguments and keeps no hidden state: a server policy s
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedbalancer.core.fields import check_fields
 from fedbalancer.core.types import (
     ClientReport,
     FloatArray,
@@ -43,6 +46,10 @@ class Policy(ABC):
 
     slot: ClassVar[str]
     """The name of the slot, for example "deadline"."""
+
+    def __post_init__(self) -> None:
+        """Check the fields of the policy against their types and ranges."""
+        check_fields(self)
 
     @property
     def needs_losses(self) -> bool:
@@ -463,3 +470,21 @@ SLOTS: dict[str, type[Policy]] = {
     )
 }  # fmt: skip
 """The base class of every slot."""
+
+
+def policies_in(module: ModuleType, slot: str) -> dict[str, type[Policy]]:
+    """Return the policies of a slot that a module or package exports, by name.
+
+    Importing a policy in the package of its slot registers it: names in settings, `fedbalancer list policies` and the
+    reference follow from this.
+
+    Args:
+        module: The module or package.
+        slot: The slot.
+    """
+    exported = ((name, value) for name, value in sorted(vars(module).items()) if isinstance(value, type))
+    return {
+        name: kind
+        for name, kind in exported
+        if issubclass(kind, SLOTS[slot]) and not inspect.isabstract(kind) and not name.startswith("_")
+    }

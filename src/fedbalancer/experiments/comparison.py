@@ -251,7 +251,12 @@ def shared_results(out: Path | None) -> Iterator[Path | None]:
 
 
 def run_folder(out: Path, spec: RunSpec) -> Path:
-    """Return the folder of one of a comparison's runs."""
+    """Return the folder of one of a comparison's runs.
+
+    Args:
+        out: The folder of the comparison.
+        spec: The run.
+    """
     return out / spec.method_name / f"seed-{spec.seed}"
 
 

@@ -17,7 +17,7 @@ from fedbalancer.experiments.progress import Observer, Progress, run_display, sh
 from fedbalancer.experiments.result import RunResult
 from fedbalancer.experiments.rounds import Recorder, RunLoop, one_thread
 from fedbalancer.experiments.run_warnings import missing_kernels, warnings_for_run
-from fedbalancer.experiments.simulation import build, resolve_spec
+from fedbalancer.experiments.simulation import build, check_settings, resolve_spec
 from fedbalancer.experiments.spec import ExecutionOptions, RunOptions, RunSpec, from_manifest, split_options
 from fedbalancer.experiments.tracking import Callbacks, Hook, Sink, open_sinks
 from fedbalancer.experiments.trust import EVERYTHING, check_trusted, code_of, remember
@@ -91,6 +91,7 @@ def run(
         begun_s = time.perf_counter()
         loaded = executors.load_task(spec)
         seconds = time.perf_counter() - begun_s
+        check_settings([spec], loaded)
         warnings = warnings_for_run(spec, loaded)
         observer.on_task(loaded, seconds)
         observer.on_warnings(warnings)
@@ -132,7 +133,7 @@ def execute(
     executors.check(spec)
     if out is None:
         return run_to_end(spec, task, MemoryRecorder(), executors, progress, stopped)
-    manifest = {**spec.manifest(task, settings), "privacy": describe_privacy(method, settings)}
+    manifest = {**spec.manifest(task, settings, method), "privacy": describe_privacy(method, settings)}
     with RunFolder.create(out, manifest, overwrite=overwrite) as folder:
         folder.log("started", method=spec.method_name, seed=spec.seed)
         result = run_to_end(spec, task, folder, executors, progress, stopped)
@@ -233,7 +234,19 @@ def continue_run(
 def run_to_end(
     spec: RunSpec, task: Task, recorder: Recorder, executors: ExecutorCache, progress: OnProgress, stopped: Stopped
 ) -> RunResult:
-    """Run all rounds that are left, and record how the run ended, also if it failed."""
+    """Run all rounds that are left, and record how the run ended, also if it failed.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+        recorder: The run folder, or the record of a run in memory.
+        executors: Tasks and workers to use.
+        progress: Called after every round.
+        stopped: Called after every round; if it returns True, the run saves its state and stops.
+
+    Returns:
+        The tables and the weights of the run.
+    """
     sink = _open_sink(spec, task, recorder, executors)
     try:
         return _run_rounds(spec, task, recorder, sink, executors, progress, stopped)
@@ -263,7 +276,7 @@ def _open_sink(spec: RunSpec, task: Task, recorder: Recorder, executors: Executo
     if isinstance(recorder, RunFolder):
         sink.on_start(dict(recorder.manifest))
     else:
-        sink.on_start(spec.manifest(task, resolve_spec(spec, task)[0]))
+        sink.on_start(spec.manifest(task, *resolve_spec(spec, task)))
     return sink
 
 

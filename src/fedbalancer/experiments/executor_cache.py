@@ -50,7 +50,12 @@ class ExecutorCache:
             check_device(spec.device)
 
     def load_task(self, spec: RunSpec, task: Task | None = None) -> Task:
-        """Return the task of a run: `task` if it is given, the last run's if it is the same, or load it."""
+        """Return the task of a run.
+
+        Args:
+            spec: The run.
+            task: The task, if it is loaded. Default: the last run's if it is the same, otherwise it is loaded.
+        """
         key = _training_key(spec)
         if key != self._key or (task is not None and task is not self._task):
             self.close()
@@ -59,7 +64,12 @@ class ExecutorCache:
         return self._task
 
     def executor(self, spec: RunSpec, task: Task) -> Executor:
-        """Return the executor of a run. It is closed with the cache, or when another task is loaded."""
+        """Return the executor of a run. It is closed with the cache, or when another task is loaded.
+
+        Args:
+            spec: The run.
+            task: The loaded task.
+        """
         if spec.timing_only:
             return InlineExecutor(TimingOnly(task.sizes))
         self.load_task(spec, task)
@@ -130,7 +140,16 @@ def kernels_for(spec: RunSpec) -> dict[str, str | None] | None:
 
 
 def trainer_for(task: Task, backend: str = "fast", device: str = "cpu") -> Trainer:
-    """Return the torch trainer of a task."""
+    """Return the torch trainer of a task.
+
+    Args:
+        task: The task.
+        backend: Training backend: fast or plain.
+        device: Where torch computes: cpu, cuda or mps.
+
+    Raises:
+        MissingData: If torch is not installed.
+    """
     require_torch()
     from fedbalancer.training.trainer import TorchTrainer
 

@@ -244,7 +244,13 @@ _worker: _Worker | None = None
 
 
 def start(shared: SharedValue, news: Any, stops: Sequence[Any]) -> None:
-    """Initialize a worker process."""
+    """Initialize a worker process.
+
+    Args:
+        shared: The task and the resources of the process.
+        news: Queue for progress events.
+        stops: Flags that stop running jobs, one per process.
+    """
     global _worker  # noqa: PLW0603 - the one value a worker process holds
     become_worker()
     task, resources = shared.value
@@ -319,7 +325,12 @@ def _is_installed(frame: traceback.FrameSummary) -> bool:
 
 
 def curve_of(key: Key, result: RunResult) -> RunCurve:
-    """Return the evaluations and populations of a run, as needed for scoring."""
+    """Return the parts of a run's result that scoring needs.
+
+    Args:
+        key: Method name and seed.
+        result: The result of the run.
+    """
     end_s = float(result.rounds["end_s"][-1]) if len(result.rounds) else None
     population = result.population
     if population is not None:

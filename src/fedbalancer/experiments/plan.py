@@ -10,7 +10,7 @@ from typing import Any
 
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.data import Task
-from fedbalancer.experiments.simulation import resolve_spec, simulate_clock_s
+from fedbalancer.experiments.simulation import check_settings, resolve_spec, simulate_clock_s
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.trust import check_trusted, code_of
 from fedbalancer.methods.names import canonical_name
@@ -56,6 +56,8 @@ class ComparisonPlan:
         extend: float = 2.0,
         rule: str = "fair",
         targets: Sequence[float] = TARGETS,
+        *,
+        varied: Sequence[str] = (),
     ) -> ComparisonPlan:
         """Check the options of a comparison, load its task, and create the plan.
 
@@ -66,6 +68,7 @@ class ComparisonPlan:
             extend: Maximum number of budgets that a method may take to reach the target.
             rule: fair or paper.
             targets: Shares of the reference's final accuracy, the main one first.
+            varied: Further methods that run with the same settings, in a sweep.
 
         Raises:
             BadSetting: If an option is invalid.
@@ -83,9 +86,10 @@ class ComparisonPlan:
         rounds = {} if base.rounds is None else {"rounds": base.rounds}
         base = replace(base, method=methods[0], rounds=None, settings={**base.overrides, **rounds})
         task = base.load_task()
-        resolved = [resolve_spec(replace(base, method=method), task)[0] for method in methods]
+        check_settings([replace(base, method=method) for method in (*methods, *varied)], task)
+        settings, _ = resolve_spec(base, task)
         return cls(
-            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=resolved[0].rounds, extend=extend,
+            base=base, task=task, methods=tuple(methods), seeds=numbers, rounds=settings.rounds, extend=extend,
             rule=check_rule(rule), targets=check_targets(targets),
         )  # fmt: skip
 

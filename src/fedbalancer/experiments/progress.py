@@ -71,7 +71,13 @@ Listen = Callable[[JobEvent], None]
 
 
 def extension_event(key: Key, curve: RunCurve, budget_s: float) -> JobEvent:
-    """Return the event of a finished run that continues until `budget_s`."""
+    """Return the event of a finished run that continues with a longer budget.
+
+    Args:
+        key: Method name and seed.
+        curve: The evaluations of the run.
+        budget_s: The new budget in simulated seconds.
+    """
     return JobEvent(key, "further", Progress(0, curve.last_s, None, min(curve.last_s / budget_s, 1.0)))
 
 
@@ -85,14 +91,25 @@ def shows_progress(requested: bool | None) -> bool:
 
 @contextmanager
 def run_display(title: str, shown: bool = True) -> Iterator[Callable[[Progress], None]]:
-    """Provide a callback for the progress of one run."""
+    """Provide a callback for the progress of one run.
+
+    Args:
+        title: The title of the run.
+        shown: Whether to display anything.
+    """
     with runs_display({("", 0): title}, shown) as listen:
         yield lambda progress: listen(JobEvent(("", 0), "running", progress))
 
 
 @contextmanager
 def comparison_display(methods: Sequence[str], seeds: Sequence[int], shown: bool = True) -> Iterator[Listen]:
-    """Provide a callback for the events of a comparison's runs."""
+    """Provide a callback for the events of a comparison's runs.
+
+    Args:
+        methods: The names of the methods.
+        seeds: The seeds.
+        shown: Whether to display anything.
+    """
     titles = {(method, seed): f"{method} seed {seed}" for seed in seeds for method in methods}
     with runs_display(titles, shown) as listen:
         yield listen

@@ -100,7 +100,12 @@ class RunLoop:
         return over
 
     def is_over(self, state: ServerState, with_target: bool = True) -> bool:
-        """Return whether the budget, the rounds or the target is reached."""
+        """Return whether the budget, the rounds or the target is reached.
+
+        Args:
+            state: The state of the server.
+            with_target: Whether reaching the target ends the run.
+        """
         spec = self.spec
         if with_target and spec.target is not None and self.reached.is_at(spec.target):
             return True
@@ -227,7 +232,12 @@ def grid_times(step_s: float, after_s: float, until_s: float) -> list[float]:
 
 
 def is_at(time_s: float, end_s: float) -> bool:
-    """Return whether a grid time is the very end of a round, when its new model exists."""
+    """Return whether a grid time is the very end of a round, when its new model exists.
+
+    Args:
+        time_s: The grid time.
+        end_s: The end of the round.
+    """
     return time_s >= end_s * (1 - CLOCK_SLACK)
 
 
@@ -286,7 +296,15 @@ def population_rows(simulation: Simulation, state: ServerState) -> list[Populati
 
 
 def class_rows(simulation: Simulation, state: ServerState) -> list[ClassRow]:
-    """Return a row per class with its trained samples; no rows if the classes were not counted."""
+    """Return the number of trained samples of every class.
+
+    Args:
+        simulation: The run.
+        state: The state of the server at the end of the run.
+
+    Returns:
+        A row per class; none if the classes were not counted.
+    """
     counts = simulation.engine.classes
     if counts is None:
         return []

@@ -22,7 +22,15 @@ from fedbalancer.store.privacy import model_claim
 
 
 def warnings_for_run(spec: RunSpec, task: Task) -> list[str]:
-    """Return the warnings for one run, one sentence each."""
+    """Return the warnings for one run.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+
+    Returns:
+        One sentence per warning.
+    """
     settings, method = resolve_spec(spec, task)
     rounds = None if spec.budget_s is not None else spec.rounds if spec.rounds is not None else settings.rounds
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,7 +18,8 @@ from fedbalancer.core.types import Layout, Ledger
 from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
-from fedbalancer.methods.table import Method, method, setup_of
+from fedbalancer.methods.fields import check_settings_used
+from fedbalancer.methods.table import Method, method_of_run, setup_of
 from fedbalancer.server.loop import rounds as run_rounds
 from fedbalancer.server.server import Server
 from fedbalancer.simulation.attacks import make_attackers, poison_task
@@ -60,6 +61,23 @@ class Simulation:
     executor: Executor
 
 
+def check_settings(specs: Iterable[RunSpec], task: Task) -> None:
+    """Check the settings of runs that share them.
+
+    Args:
+        specs: The runs.
+        task: Their task.
+
+    Raises:
+        UnknownName: If no method of these runs has a policy field that the settings change.
+        BadSetting: If a value is not allowed for one of the runs.
+    """
+    runs = list(specs)
+    methods = [(spec, resolve_spec(spec, task)[1]) for spec in runs]
+    named = [method for spec, method in methods if isinstance(spec.method, str)]
+    check_settings_used(resolve(runs[0].overrides), named)
+
+
 def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     """Resolve the settings and the method of a spec, and check them against the task.
 
@@ -71,7 +89,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
         BadSetting: If a setting is invalid for the method or the task.
     """
     settings = resolve(task.settings(), spec.overrides, spec.own_settings)
-    resolved = method(spec.method, settings) if isinstance(spec.method, str) else spec.method
+    resolved = method_of_run(spec.method, settings) if isinstance(spec.method, str) else spec.method
     if settings.clients_per_round > len(task.sizes):
         # A default is reduced for a small task; a value that the user set is not.
         if "clients_per_round" in {**spec.overrides, **spec.own_settings}:
@@ -160,16 +178,27 @@ def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:
 
 
 def availability_of(settings: Settings, clients: tuple[str, ...], seed: int) -> Availability:
-    """Return when each client is available."""
+    """Return when each client is available.
+
+    Args:
+        settings: The settings, which may name a file of availability traces.
+        clients: The clients.
+        seed: Assigns the traces to the clients.
+    """
     if settings.availability is None:
         return AlwaysOn()
     return read_traces(settings.availability).assign(clients, seed)
 
 
 def simulate_clock_s(spec: RunSpec, task: Task, rounds: int) -> float:
-    """Return the simulated clock after `rounds` rounds, without training.
+    """Return the simulated clock after some rounds, without training.
 
     This is exact for methods whose rounds do not depend on losses.
+
+    Args:
+        spec: The run.
+        task: The loaded task.
+        rounds: Number of rounds.
     """
     simulation = build(replace(spec, timing_only=True), task)
     start = simulation.server.init(simulation.executor.initial_weights(spec.seed))

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.core.settings import Settings, resolve
+from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, resolve
 from fedbalancer.data import Task, load_task
 from fedbalancer.data.clients import add_label_noise
+from fedbalancer.methods.fields import describe_settings
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
 from fedbalancer.methods.table import Method
 from fedbalancer.store import new_manifest
@@ -84,7 +85,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
         UnknownName: If a keyword is not an option.
     """
     for name, value in options.items():
-        if name in Settings.model_fields and name not in RunOptions.__annotations__:
+        if (name in RUN_KEYS or is_policy_key(name)) and name not in RunOptions.__annotations__:
             raise BadSetting(f"{name} is a setting, not an option; pass settings={{{name!r}: {value!r}}}")
         if name not in RunOptions.__annotations__:
             raise UnknownName("option", name, tuple(RunOptions.__annotations__))
@@ -171,8 +172,8 @@ class RunSpec:
 
     @property
     def own_settings(self) -> Mapping[str, Any]:
-        """The settings in the brackets of the method's name. They override all others."""
-        return parse_method_name(self.method).layer if isinstance(self.method, str) else self.method.settings
+        """The settings of the run in the brackets of the method's name. They override all others."""
+        return parse_method_name(self.method).settings if isinstance(self.method, str) else self.method.settings
 
     def load_task(self) -> Task:
         """Load the task."""
@@ -215,12 +216,18 @@ class RunSpec:
         except (AttributeError, TypeError, ValueError, BadSetting) as error:
             raise RunFolderError(f"this run has invalid options: {error}") from error
 
-    def manifest(self, task: Task, settings: Settings) -> dict[str, Any]:
-        """Return the content of manifest.json before the run starts."""
+    def manifest(self, task: Task, settings: Settings, method: Method) -> dict[str, Any]:
+        """Return the content of manifest.json before the run starts.
+
+        Args:
+            task: The loaded task.
+            settings: The resolved settings.
+            method: The method, whose policy fields are added to the settings.
+        """
         description = {"name": task.name, "variant": task.variant, "scale": self.scale, "users": self.users}
         return new_manifest(
             task={**description, "source": _name_or_none(self.task)},
-            settings=settings.model_dump(mode="json"),
+            settings=describe_settings(settings, method),
             kernels=self.kernels(),
             **self.manifest_fields(),
         )

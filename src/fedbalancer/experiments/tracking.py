@@ -191,6 +191,10 @@ def _import_sink(path: str) -> Callable[[], Sink]:
 def scalars(row: Mapping[str, Any], prefix: str) -> dict[str, float]:
     """Return the finite numbers of a row, without the round, which is the step.
 
+    Args:
+        row: A row of a table.
+        prefix: Prefix of the names.
+
     >>> scalars({"round": 3, "deadline_s": math.inf, "completed": 5, "schedule": "rounds"}, "round/")
     {'round/completed': 5.0}
     """
@@ -200,6 +204,10 @@ def scalars(row: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield nested settings as dotted names with text values.
+
+    Args:
+        value: A value, or a mapping of names to values.
+        prefix: Prefix of the names.
 
     >>> dict(flatten({"pace": {"window": 20}}))
     {'pace.window': '20'}

@@ -15,8 +15,10 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import UntrustedCode
 from fedbalancer.core.files import cache_folder, write_text
+from fedbalancer.core.settings import merge
 from fedbalancer.data.own.toml import model_name
 from fedbalancer.data.registry import TASKS
 from fedbalancer.experiments.spec import RunSpec
@@ -63,7 +65,12 @@ def check_trusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> 
 
 
 def find_untrusted(code: Sequence[str], trusted: Collection[str] | None = ()) -> list[str]:
-    """Return the code that is neither remembered nor trusted."""
+    """Return the code that is neither remembered nor trusted.
+
+    Args:
+        code: The code, as `code_of` describes it.
+        trusted: Code that may run besides remembered code; None for all.
+    """
     return [] if trusted is None else [each for each in code if each not in trusted and not _marker(each).is_file()]
 
 
@@ -93,8 +100,7 @@ def _task_code(task: object) -> Iterator[str]:
 
 
 def _slots(settings: Mapping[str, object]) -> list[tuple[object, object]]:
-    slots = settings.get("slots")
-    return list(slots.items()) if isinstance(slots, Mapping) else []
+    return [(key, value) for key, value in merge(settings).items() if key in SLOTS]
 
 
 def _attack_code(settings: Mapping[str, object]) -> list[str]:

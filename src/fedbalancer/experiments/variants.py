@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.settings import resolve
+from fedbalancer.core.settings import merge, resolve
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.names import canonical_name, with_slots
-from fedbalancer.methods.table import Method, check_known
+from fedbalancer.methods.table import Method, check_method_name
 
 
 def named_in_full(base: RunSpec, methods: Sequence[str | Method]) -> tuple[RunSpec, list[str | Method]]:
-    """Move the policies of `slots.*` settings into the names of the methods.
+    """Move policies from the settings into the names of the methods.
 
     So a baseline with another deadline does not appear under its plain name, and the budget is that of the published
     method.
@@ -24,29 +25,38 @@ def named_in_full(base: RunSpec, methods: Sequence[str | Method]) -> tuple[RunSp
         methods: Method names or objects.
 
     Returns:
-        The runs without `slots.*` settings, and the new names.
+        The runs without these settings, and the new names.
 
     Raises:
         BadSetting: If a method is an object, which has its policies already.
         UnknownName: If a method is unknown.
     """
-    for method in methods:
+    slots = _policies(base.overrides)
+    named = [with_slots(method, slots) if slots and isinstance(method, str) else method for method in methods]
+    for method in named:
         if isinstance(method, str):
-            check_known(method)  # before the task is loaded
-    slots = resolve(base.overrides).slots
+            check_method_name(method)  # before the task is loaded
     if not slots:
-        return base, list(methods)
+        return base, named
     if not all(isinstance(method, str) for method in methods):
         raise BadSetting(
             f"settings cannot replace the policies ({', '.join(slots)}) of a Method object; pass them to "
             "fedbalancer.method(..., deadline=...)"
         )
-    settings = {key: value for key, value in base.overrides.items() if key != "slots"}
-    named: list[str | Method] = [with_slots(method, slots) for method in methods if isinstance(method, str)]
+    settings = {key: value for key, value in merge(base.overrides).items() if key not in slots}
     return replace(base, method=named[0], settings=settings), named
 
 
 def full_method_name(method: str, settings: Mapping[str, Any]) -> str:
     """Return the canonical name of a method, including policies that the settings put into its slots."""
-    slots = resolve(dict(settings)).slots
+    slots = _policies(settings)
     return with_slots(method, slots) if slots else canonical_name(method)
+
+
+def _policies(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that replace whole policies, by slot."""
+    resolved = resolve(settings).policies
+    for slot in SLOTS:
+        if slot in resolved and not isinstance(resolved[slot], str):
+            raise BadSetting(f"setting {slot} = {resolved[slot]!r} must be a policy, as in {slot}=package.module:Class")
+    return {slot: resolved[slot] for slot in SLOTS if slot in resolved}

@@ -1,16 +1,7 @@
-"""FedBalancer on Flower: the same policies on real devices, with deadlines that hold on the wall clock.
+"""FedBalancer on Flower: `Strategy` for the server, `client_app`, `device_app` or `balanced` for the clients.
 
-On the server, inside a plain `ServerApp`:
-
-    strategy = fedbalancer.flower.Strategy(method="fedbalancer", clients_per_round=10, epochs=5)
-    result = strategy.start(grid=grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=50)
-
-On a client, for torch `app = fedbalancer.flower.client_app(model=..., data=...)`; on a device without torch
-`app = fedbalancer.flower.device_app("model.tflite", data=...)`; for any framework `introduce(app, ...)` once and three
-calls in the train function: `balanced`, `work.select`, `work.reply`.
-
-The engine of this world lives here too, beside its public face: `grid_engine.py` is to Flower what
-`engine/simulated.py` is to the virtual clock.
+The policies are those of the simulator. Deadlines hold on the wall clock, and runs resume after a crash.
+`grid_engine.py` is the engine, as `simulation/simulated.py` is the simulator's.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ def _check_configuration(strategy: Any, name: str) -> None:
         if not home.__module__.startswith("flwr."):
             raise BadSetting(
                 f"aggregate={name}: its own {method} would not be called; move it to a subclass of "
-                f"fedbalancer.flower.Strategy, or use aggregate=FlowerAggregator({name}(...)) if you need its "
-                "aggregate_train only"
+                f"fedbalancer.flower.Strategy (values to send can also go into train_config), or use "
+                f"aggregate=FlowerAggregator({name}(...)) if you need its aggregate_train only"
             )
     for argument, (default, replacement) in NO_EFFECT.items():
         value = getattr(strategy, argument, default)

@@ -1,8 +1,7 @@
-"""All that this package uses of flwr, and every difference between its versions: beside this file only `wire`, which
-works below Flower's grid, imports flwr.
+"""Everything that this package uses of flwr, and every difference between versions of flwr.
 
-Versions 1.41.0 and 1.42.0 have what is used here under the same names. Of the differences that there were, one can
-come back: `Grid.pull_messages` has called its argument by other names, so it is given by position.
+Besides this module only `wire`, which works below Flower's grid, imports flwr. Versions 1.41.0 and 1.42.0 have the same
+names. The argument of `Grid.pull_messages` has had other names, so it is passed by position.
 """
 
 from __future__ import annotations
@@ -60,27 +59,27 @@ __all__ = [
 
 
 def node_ids(grid: Grid) -> list[int]:
-    """The nodes that the SuperLink lists as connected, sorted: it lists them in no order."""
+    """Return the ids of the connected nodes, sorted: the SuperLink lists them in any order."""
     return sorted(int(node) for node in grid.get_node_ids())
 
 
 def push(grid: Grid, messages: Sequence[Message]) -> list[str | None]:
-    """Send messages; their ids, None for one that could not be sent. A push that was too large sends none."""
+    """Send messages and return their ids; None for one that was not sent. A push that is too large sends none."""
     ids = list(grid.push_messages(list(messages)))
     return [identity or None for identity in ids] if len(ids) == len(messages) else [None] * len(messages)
 
 
 def pull(grid: Grid, ids: Iterable[str]) -> list[Message]:
-    """The replies that are there. By position: the argument has changed its name between versions."""
+    """Return the available replies. The argument is passed by position: its name differs between versions."""
     wanted = list(ids)
     return list(grid.pull_messages(wanted)) if wanted else []
 
 
 def reply_to(message: Message, content: RecordDict, elapsed_s: float) -> Message:
-    """A reply that is dated on the sender's clock: `elapsed_s` after the message was made.
+    """Build a reply that is dated on the sender's clock: `elapsed_s` after the message was created.
 
-    Flower dates a reply on the client's own clock, and takes off its time to live what that clock is ahead: a phone
-    that is an hour fast could never answer.
+    Flower dates a reply by the client's clock and shortens its time to live by that clock's lead. A phone whose clock
+    is an hour fast could never answer.
     """
     reply = Message(content, reply_to=message)
     left_s = message.metadata.ttl - elapsed_s
@@ -91,7 +90,7 @@ def reply_to(message: Message, content: RecordDict, elapsed_s: float) -> Message
 
 
 def make_reply(content: RecordDict, node: int) -> Message:
-    """A reply as if it had come from a node, for strategies that aggregate messages."""
+    """Build a reply as if a node had sent it, for strategies that aggregate messages."""
     metadata = Metadata(
         run_id=0,
         message_id="",
@@ -107,24 +106,26 @@ def make_reply(content: RecordDict, node: int) -> Message:
 
 
 def config_to_text(record: ConfigRecord) -> str:
-    """A configuration as text, for the checkpoint."""
+    """Encode a configuration as text, for the checkpoint."""
     return str(record.deflate().hex())
 
 
 def config_from_text(text: str) -> ConfigRecord:
-    """What `config_to_text` gave."""
-    found: ConfigRecord = ConfigRecord.inflate(bytes.fromhex(text))
-    return found
+    """Decode the text of `config_to_text`."""
+    config: ConfigRecord = ConfigRecord.inflate(bytes.fromhex(text))
+    return config
 
 
 def mods_of(app: ClientApp) -> list[Any]:
-    """The mods of a whole app, as far as this version shows them."""
+    """Return the app-wide mods, as far as this version of flwr shows them."""
     return list(getattr(app, "_mods", []))
 
 
 def train_mods_of(app: ClientApp) -> list[Any]:
-    """The mods around an app's train functions. This version keeps them only inside the functions that it wraps around
-    each other; another version may hide them, and then there are none."""
+    """Return the mods around an app's train functions.
+
+    This version of flwr keeps them only in closures. If another version hides them, the list is empty.
+    """
     functions = [f for name, f in getattr(app, "_registered_funcs", {}).items() if name.startswith("train")]
     return [mod for function in functions for mod in _mods_around(function)]
 
@@ -135,7 +136,7 @@ def _mods_around(function: Any) -> list[Any]:
 
 
 def _closure(function: Any) -> dict[str, Any]:
-    """The variables that a function has taken from around it."""
+    """Return the closure variables of a function."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     return {
         name: cell.cell_contents for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True)
@@ -143,9 +144,9 @@ def _closure(function: Any) -> dict[str, Any]:
 
 
 def set_current_arrays(strategy: Any, arrays: ArrayRecord) -> None:
-    """Tell one of Flower's strategies the global model that a round started from, as its `configure_train` would.
+    """Set the model that a round started from on one of Flower's strategies, as its `configure_train` would.
 
-    Strategies of the FedOpt family keep it as NumPy arrays, FedAvgM and QFedAvg as a record, the others not at all.
+    Strategies of the FedOpt family keep it as NumPy arrays, FedAvgM and QFedAvg as a record, others not at all.
     """
     if not hasattr(strategy, "current_arrays"):
         return

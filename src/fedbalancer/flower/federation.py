@@ -1,4 +1,4 @@
-"""A federation on this machine: a SuperLink and SuperNodes on loopback, for tests, test beds and trying things out."""
+"""A federation on this machine: a SuperLink and SuperNodes on loopback, for tests, test beds and first trials."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ START_S = 60.0
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Return a free port on loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Federation:
-    """Processes of one federation, their logs in `folder`. Use it in a `with` statement: at the end all are stopped, by
-    their own process ids and those of the processes that they started.
+    """The processes of one federation. A `with` statement stops them, and all processes that they started, at its end.
 
-    There is no TLS and no authentication here, and app dependencies are not installed: the apps run with the packages
-    of this Python. `host` is where the SuperLink listens: loopback, unless the nodes are in networks of their own.
-    The apps' relative paths are taken from `cwd`, by default `folder`.
+    There is no TLS and no authentication. App dependencies are not installed: apps use the packages of this Python.
+
+    Args:
+        folder: Folder of the logs.
+        environment: Additional environment variables.
+        host: Address that the SuperLink listens on.
+        cwd: Working folder of the processes. Default: `folder`.
     """
 
     def __init__(
@@ -59,11 +62,15 @@ class Federation:
 
     @property
     def address(self) -> str:
-        """Of the SuperLink."""
+        """Address of the SuperLink."""
         return f"{self.host}:{self.port}"
 
     def superlink(self, *options: str) -> None:
-        """Start the SuperLink and return when it listens."""
+        """Start the SuperLink and wait until it listens.
+
+        Raises:
+            MissingData: It does not start.
+        """
         self.start(
             "superlink",
             ["flower-superlink", "--insecure", "--host", self.host, "--port", str(self.port),
@@ -80,13 +87,17 @@ class Federation:
         raise MissingData(f"the SuperLink did not start: {self.log('superlink')[-2000:]}")
 
     def supernode(self, name: str, config: str = "", environment: Mapping[str, str] | None = None) -> None:
-        """Start a SuperNode with this configuration, such as `partition-id=0`."""
+        """Start a SuperNode with a node configuration such as `partition-id=0`."""
         command = ["flower-supernode", "--insecure", "--superlink", self.address, "--port",
                    str(free_port())]  # fmt: skip
         self.start(name, [*command, "--node-config", config] if config else command, environment)
 
     def run(self, app: Path, *options: str) -> None:
-        """Submit an app; it runs under the SuperLink until it ends."""
+        """Submit an app to the SuperLink.
+
+        Raises:
+            MissingData: `flwr run` fails.
+        """
         done = subprocess.run(
             ["flwr", "run", str(app), *options], env=self.environment, capture_output=True, text=True, timeout=120,
             check=False,
@@ -95,7 +106,7 @@ class Federation:
             raise MissingData(f"flwr run {app} failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Start a process in a group of its own, with its output in `folder`."""
+        """Start a process in its own process group, with its output in `folder`."""
         with open(self.folder / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
@@ -103,18 +114,18 @@ class Federation:
             )  # fmt: skip
 
     def log(self, name: str) -> str:
-        """What a process has said so far."""
+        """Return the output of a process so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def stop(self, name: str, signal: int = 15) -> None:
-        """Stop a process and those that it started."""
+        """Stop a process and all processes that it started."""
         self._stop({name: _groups(self.processes[name].pid)}, signal)
 
     def __enter__(self) -> Federation:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        # Looked up before any of them ends: what they started has lost its parent then.
+        # Look up all groups first: the children of a process that has ended have no parent.
         self._stop({name: _groups(process.pid) for name, process in self.processes.items()}, 15)
 
     def _stop(self, groups: Mapping[str, set[int]], signal: int) -> None:
@@ -129,8 +140,10 @@ class Federation:
 
 
 def _groups(pid: int) -> set[int]:
-    """The process groups of a process and of all that it has started: a SuperNode starts one process a message, and
-    the SuperLink its ServerApp in a group apart. Where there is no /proc, only its own group."""
+    """Return the process groups of a process and its descendants; without /proc only its own group.
+
+    A SuperNode starts one process per message, and the SuperLink starts its ServerApp in another group.
+    """
     parents = {pid}
     table = [row for file in Path("/proc").glob("[0-9]*/stat") if (row := _row(file)) is not None]
     while children := {child for child, parent, _ in table if parent in parents} - parents:
@@ -139,7 +152,7 @@ def _groups(pid: int) -> set[int]:
 
 
 def _row(stat: Path) -> tuple[int, int, int] | None:
-    """Process, parent and group; None of a process that has just ended."""
+    """Return process, parent and group; None if the process has just ended."""
     try:
         fields = stat.read_text().rpartition(")")[2].split()
     except OSError:

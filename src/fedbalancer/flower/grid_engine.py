@@ -60,6 +60,8 @@ class Waiting:
 
 
 WAITING = Waiting()
+GUARD_S = 10.0
+"""Seconds added to the expected transport time for every round in a row that nobody finished."""
 
 
 class GridEngine:
@@ -162,7 +164,7 @@ class GridEngine:
         """Return the ledger for the next round.
 
         New clients get a row, and measured speeds and transport times replace expected ones. Every round that nobody
-        finished adds `guard_s` seconds of transport.
+        finished adds `GUARD_S` seconds of transport.
 
         Args:
             ledger: The ledger after the last round.
@@ -173,7 +175,7 @@ class GridEngine:
         for client in grown.clients[len(ledger.clients) :]:
             self.log_event("client joined", client=client)
             self.speeds.add_clients([self.nodes.greetings[client]])
-        guard_s = self.missed_rounds * self.settings.guard_s
+        guard_s = self.missed_rounds * GUARD_S
         expected_s = {client: seconds + guard_s for client, seconds in self.transport.all_expected_s().items()}
         self._ledger = self.speeds.update_speeds(with_network_times(grown, expected_s)) if measure_network else grown
         return self._ledger

@@ -1,7 +1,7 @@
-"""What a real client remembers between rounds: in Flower's `context.state`, and on its own disk.
+"""The memory of a client between rounds, in Flower's `context.state` and in a file.
 
-`context.state` is in the memory of a SuperNode and dies with it, so the same goes into a file. Both are keyed by the
-run, the client and a fingerprint of its data: a list that belongs to something else is no list.
+`context.state` lives in the memory of a SuperNode and is lost when it stops, so the same content goes into a file. Both
+are keyed by run, client and a fingerprint of the data: a list for other data is not used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedbalancer.core.files import cache_folder, write_bytes
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Context
 
 FOLDER, FOLDER_KEY = "FEDBALANCER_CLIENT_FOLDER", "fedbalancer-folder"
-"""Where the file lies: this environment variable, or this key of the node's configuration; `off` keeps none."""
+"""Folder of the file: this environment variable, or this key of the node configuration; `off` for no file."""
 
 _STATE, _KEY = "fedbalancer.memory", "fedbalancer.key"
 _log = logging.getLogger("flwr.fedbalancer")
@@ -31,7 +31,14 @@ _log = logging.getLogger("flwr.fedbalancer")
 
 @dataclass(frozen=True, eq=False)
 class SavedMemory:
-    """What a client remembers, and what it will remember once the server says that it took the report of a round."""
+    """The memory of a client, and the one that replaces it once the server has accepted the client's report.
+
+    Args:
+        now: The current memory.
+        pending: The memory after the last report.
+        pending_round: Round of that report; 0 without one.
+        saved: How often the memory was saved; the larger number is newer.
+    """
 
     now: ClientMemory = field(default_factory=ClientMemory)
     pending: ClientMemory | None = None
@@ -39,38 +46,44 @@ class SavedMemory:
     saved: int = 0
 
     def confirmed(self, accepted_round: int) -> ClientMemory:
-        """What was pending, if the server took it; a report that came too late has changed nothing, as in the
-        simulator."""
+        """Return the pending memory if the server accepted its round, otherwise the current one.
+
+        A report that came too late changes nothing, as in the simulator.
+        """
         taken = self.pending is not None and self.pending_round == accepted_round
         return self.pending if taken and self.pending is not None else self.now
 
     def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the content as arrays."""
         counts = np.array([self.now.batch_s_count, self.pending_round, self.saved], dtype=np.int64)
         lists = {"losses": self.now.losses, "residual": self.now.residual}
         if self.pending is not None:
             lists |= {"pending_losses": self.pending.losses, "pending_residual": self.pending.residual}
-        given = {name: values for name, values in lists.items() if values is not None}
-        return {"batch_s_sum": np.array([self.now.batch_s_sum]), "counts": counts, **given}
+        present = {name: values for name, values in lists.items() if values is not None}
+        return {"batch_s_sum": np.array([self.now.batch_s_sum]), "counts": counts, **present}
 
     @classmethod
     def of(cls, arrays: dict[str, NDArray[Any]], size: int) -> SavedMemory | None:
-        """The memory in these arrays; None if they cannot be one of a client with `size` samples."""
+        """Return the memory in these arrays; None if they do not fit a client with `size` samples."""
         try:
             count, pending_round, saved = (int(value) for value in arrays["counts"])
             total_s = float(arrays["batch_s_sum"][0])
         except (KeyError, ValueError, IndexError, TypeError):
             return None
-        found = {name: np.array(arrays[name]) for name in arrays if name not in ("counts", "batch_s_sum")}
-        if any(found[name].shape != (size,) for name in ("losses", "pending_losses") if name in found):
+        lists = {name: np.array(arrays[name]) for name in arrays if name not in ("counts", "batch_s_sum")}
+        if any(lists[name].shape != (size,) for name in ("losses", "pending_losses") if name in lists):
             return None
-        now = ClientMemory(found.get("losses"), total_s, count, found.get("residual"))
-        pending = replace(now, losses=found.get("pending_losses"), residual=found.get("pending_residual"))
+        now = ClientMemory(lists.get("losses"), total_s, count, lists.get("residual"))
+        pending = replace(now, losses=lists.get("pending_losses"), residual=lists.get("pending_residual"))
         return cls(now, pending if pending_round else None, pending_round, saved)
 
 
 def memory_folder(named: str = "") -> Path | None:
-    """Where the loss lists of this device lie, unless `named`: as the environment says, or the user's cache folder.
-    None if none are kept."""
+    """Return the folder of this device's loss lists; None if none are kept.
+
+    Args:
+        named: Folder from the node configuration. Default: the environment variable, or the user's cache folder.
+    """
     named = named or os.environ.get(FOLDER, "")
     if named == "off":
         return None
@@ -78,21 +91,29 @@ def memory_folder(named: str = "") -> Path | None:
 
 
 def list_memory_files(folder: Path) -> list[Path]:
-    """The loss lists in a folder: our files, by what they say of themselves, and nobody else's."""
-    found = []
+    """Return the loss lists in a folder. Other files, recognised by their metadata, are left out."""
+    files = []
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safetensors.safe_open(file, "numpy") as opened:
                 ours = (opened.metadata() or {}).get("key") == file.stem
         except (OSError, safetensors.SafetensorError):
             continue
-        found += [file] if ours else []
-    return found
+        files += [file] if ours else []
+    return files
 
 
 @dataclass(frozen=True)
 class MemoryStore:
-    """Where one client's memory of one run and one set of data is kept."""
+    """Loads and saves the memory of one client in one run.
+
+    Args:
+        context: Flower's context of the node.
+        run_key: Name of the run.
+        client: Id of the client.
+        size: Its number of samples.
+        fingerprint: Identifies its data.
+    """
 
     context: Context
     run_key: str
@@ -102,21 +123,23 @@ class MemoryStore:
 
     @property
     def key(self) -> str:
+        """Hash of run, client, size and fingerprint."""
         name = "\x1f".join((self.run_key, self.client, str(self.size), self.fingerprint))
         return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 
     @property
     def file(self) -> Path | None:
+        """The file of the memory; None if none is kept."""
         folder = memory_folder(str(self.context.node_config.get(FOLDER_KEY, "")))
         return None if folder is None else folder / f"{self.key}.safetensors"
 
     def load(self) -> SavedMemory:
-        """The newer of the two memories; an empty one where there is none."""
-        found = [memory for memory in (self._from_state(), self._from_file()) if memory is not None]
-        return max(found, key=lambda memory: memory.saved, default=SavedMemory())
+        """Return the newer of the two copies, or an empty memory."""
+        copies = [memory for memory in (self._from_state(), self._from_file()) if memory is not None]
+        return max(copies, key=lambda memory: memory.saved, default=SavedMemory())
 
     def save(self, memory: SavedMemory) -> None:
-        """Keep it in both places. A disk that cannot be written costs the list at a restart, not the round."""
+        """Save both copies. If the disk cannot be written, the list is lost at a restart, but the round continues."""
         numbered = replace(memory, saved=memory.saved + 1)
         arrays = {name: np.ascontiguousarray(values) for name, values in numbered.arrays().items()}
         state = self.context.state

@@ -1,11 +1,12 @@
-"""Between Flower's named arrays and our flat vector of weights. Nothing is unpickled, and nothing is allocated before
-its size is known to be right."""
+"""The wire format: the model's arrays, the server's instructions and the clients' replies.
+
+Nothing is unpickled, and no memory is allocated before the size of an array is checked.
+"""
 
 from __future__ import annotations
 
 import io
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,15 +22,25 @@ from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Message,
 
 STYPE = "numpy.ndarray"
 HEADER_BYTES = 4096
-"""More than the header of an .npy file of any array with few dimensions takes."""
+"""Upper bound on the header of an .npy file."""
 
 
 class InvalidMessage(Exception):
-    """What is wrong with something that was sent."""
+    """A received message is invalid; the text says why."""
 
 
 def read_array(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The numbers of an array that must have this shape and type; anything else is `InvalidMessage`, at no cost."""
+    """Return the values of an array.
+
+    Args:
+        name: Name of the array, for messages.
+        array: The array as it was sent.
+        shape: Required shape.
+        dtype: Required type.
+
+    Raises:
+        InvalidMessage: Shape, type or size differ. They are checked before anything is allocated.
+    """
     if tuple(array.shape) != shape or str(array.dtype) != str(dtype):
         raise InvalidMessage(f"array {name!r} is {array.dtype} {tuple(array.shape)} in place of {dtype} {shape}")
     if array.stype != STYPE:
@@ -41,20 +52,28 @@ def read_array(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[
     try:
         version = npy.read_magic(stream)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        found, fortran, kind = read(stream)
-    except Exception as error:  # NumPy lets through what Python's own parser raises on text that is no header
+        inner_shape, fortran, inner_dtype = read(stream)
+    except Exception as error:  # NumPy does not catch errors of Python's parser
         raise InvalidMessage(f"array {name!r} has no header that can be read") from error
-    # What the header says must be what the record says: a reader that believed the header would allocate by it.
-    if found != shape or kind != dtype or len(array.data) - stream.tell() != count * dtype.itemsize:
-        raise InvalidMessage(f"array {name!r} says {dtype} {shape} outside and {kind} {found} inside")
+    # The header must agree with the record: NumPy would allocate what the header says.
+    if inner_shape != shape or inner_dtype != dtype or len(array.data) - stream.tell() != count * dtype.itemsize:
+        raise InvalidMessage(f"array {name!r} says {dtype} {shape} outside and {inner_dtype} {inner_shape} inside")
     values = np.frombuffer(array.data, dtype, count, offset=stream.tell())
     return values.reshape(shape, order="F" if fortran else "C")
 
 
 @dataclass(frozen=True, eq=False)
 class ModelLayout:
-    """Names, shapes and types of the arrays of a model. The floating ones are trained, in one vector of float32; the
-    `others` (such as the counters of a batch norm) travel as they were at the start."""
+    """Names, shapes and types of the arrays of a model.
+
+    Floating-point arrays are trained, as one vector of float32. Others, such as the counters of a batch norm, are sent
+    as they were at the start.
+
+    Args:
+        layout: Names and shapes of the floating-point arrays.
+        dtypes: Their types.
+        others: All other arrays.
+    """
 
     layout: Layout
     dtypes: Mapping[str, np.dtype[Any]]
@@ -62,7 +81,11 @@ class ModelLayout:
 
     @classmethod
     def of(cls, record: ArrayRecord) -> ModelLayout:
-        """The layout of a model's arrays."""
+        """Return the layout of a model.
+
+        Raises:
+            BadData: No array holds floating-point numbers.
+        """
         floating = {name: array for name, array in record.items() if np.dtype(array.dtype).kind == "f"}
         if not floating:
             raise BadData("the model's arrays hold no floating-point numbers, so there is nothing to train")
@@ -71,36 +94,50 @@ class ModelLayout:
         return cls(layout, dtypes, {name: array for name, array in record.items() if name not in floating})
 
     def flat(self, record: ArrayRecord) -> Weights:
-        """The vector of a record; one that does not fit the layout is `InvalidMessage`."""
-        if strange := sorted(set(record) ^ {*self.dtypes, *self.others}):
-            raise InvalidMessage(f"the arrays' names differ in {', '.join(map(repr, strange[:3]))}")
+        """Return the floating-point arrays as one vector.
+
+        Raises:
+            InvalidMessage: The arrays do not fit the layout.
+        """
+        if different := sorted(set(record) ^ {*self.dtypes, *self.others}):
+            raise InvalidMessage(f"the arrays' names differ in {', '.join(map(repr, different[:3]))}")
         return self.layout.join(
             {name: read_array(name, record[name], shape, self.dtypes[name]) for name, shape in self.layout}
         )
 
     def record(self, weights: Weights) -> ArrayRecord:
-        """The named arrays of a vector."""
+        """Return the named arrays of a vector."""
         tensors = self.layout.split(weights)
         floating = {name: Array(tensor.astype(self.dtypes[name])) for name, tensor in tensors.items()}
         return ArrayRecord({**self.others, **floating})
 
 
 def reorder(vector: Weights, order: Layout, wanted: Layout) -> Weights:
-    """A vector of the tensors of one layout in the order of another, which need not be the same: a module lists its
-    parameters before its buffers, its state_dict as they come."""
+    """Reorder a vector from one layout to another.
+
+    The orders can differ: a module lists parameters before buffers, its `state_dict` in order of definition.
+
+    Args:
+        vector: The weights.
+        order: Layout of `vector`.
+        wanted: Layout of the result.
+
+    Raises:
+        BadData: The layouts have different tensors.
+    """
     if order == wanted:
         return vector
     if dict(order) != dict(wanted):
-        strange = sorted({str(item) for item in set(order) ^ set(wanted)})
-        raise BadData(f"the server's model differs from this client's in {', '.join(strange[:3])}")
+        different = sorted({str(item) for item in set(order) ^ set(wanted)})
+        raise BadData(f"the server's model differs from this client's in {', '.join(different[:3])}")
     return wanted.join(order.split(vector))
 
 
 VERSION = 2
-"""Of the wire format; a client and a server of different versions refuse each other by name."""
+"""Version of the wire format. Client and server of different versions refuse each other."""
 
 FEDBALANCER, ARRAYS, CONFIG, METRICS = "fedbalancer", "arrays", "config", "metrics"
-"""The records of a message. All but the first are where a Flower app looks for them anyway."""
+"""Records of a message. All but the first have Flower's usual names."""
 
 HELLO = "query.fedbalancer"
 TRAIN, EVALUATE = "train", "evaluate"
@@ -113,11 +150,19 @@ _NONE = -1
 
 @dataclass(frozen=True)
 class Instruction:
-    """An order and what a client needs to carry it out. `budget_s` is the deadline less the transport, counted from the
-    moment at which the client starts; `accepted_round` the last round in which the server took its report; `batch_s`
-    what the server knows of its speed, for a client that has forgotten; `policies` what the client runs of the method
-    (`ClientPolicies.to_json`), nothing where the server has policies of its own. If `late_counts`, a report counts
-    that comes after the deadline, too."""
+    """An order, and what a client needs to carry it out.
+
+    Args:
+        client: Id of the client.
+        order: The order.
+        budget_s: Seconds from the client's start to its report: the deadline minus transport.
+        accepted_round: Last round in which the server accepted the client's report.
+        batch_s: Seconds per batch as the server knows it, for a client that has lost its memory.
+        run_key: Name of the run.
+        method: Name of the method.
+        policies: The method's client policies (`ClientPolicies.to_json`); "" for custom policies.
+        late_counts: Whether a report counts after the deadline.
+    """
 
     client: str
     order: Order
@@ -130,6 +175,7 @@ class Instruction:
     late_counts: bool = False
 
     def record(self) -> ConfigRecord:
+        """Return the instruction as a record."""
         order = self.order
         return ConfigRecord({
             "version": VERSION, "client": self.client, "round": order.round, "loss-threshold": order.loss_threshold,
@@ -144,7 +190,11 @@ class Instruction:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Instruction:
-        """The instruction of a record; a `BadSetting` that says what is wrong with it."""
+        """Read an instruction.
+
+        Raises:
+            BadSetting: A field is missing or invalid.
+        """
         check_version(record)
         cap, cut, clip = (_number(record, name) for name in ("sample-cap", "epoch-batches", "clip-norm"))
         order = Order(
@@ -160,44 +210,41 @@ class Instruction:
             clip_norm=None if clip < 0 else clip,
         )
         return cls(
-            client=text(record, "client"),
+            client=read_text(record, "client"),
             order=order,
             budget_s=_number(record, "budget-s", endless=True),
             accepted_round=_whole(record, "accepted-round", 0),
             batch_s=_number(record, "batch-s"),
-            run_key=text(record, "run-key"),
-            method=text(record, "method"),
-            policies=text(record, "policies", POLICIES_CHARACTERS),
-            late_counts=record.get("late-counts", False) is True,  # not known to servers of version 0.1
+            run_key=read_text(record, "run-key"),
+            method=read_text(record, "method"),
+            policies=read_text(record, "policies", POLICIES_CHARACTERS),
+            late_counts=record.get("late-counts", False) is True,
         )
 
-    @property
-    def learning_rate(self) -> float:
-        """Where it was in an earlier version."""
-        warnings.warn("take order.learning_rate in place of instruction.learning_rate", FutureWarning, stacklevel=2)
-        return self.order.learning_rate
-
     def client_policies(self) -> ClientPolicies:
-        """What the client runs of the server's method."""
+        """Return the client policies.
+
+        Raises:
+            BadSetting: The server has custom policies, which the client must have, too.
+        """
         if not self.policies:
-            raise BadSetting(
-                f"method {self.method!r} has policies of the server's own; give the client the same method: method=..."
-            )
+            raise BadSetting(f"method {self.method!r} has custom policies; give the client the same method: method=...")
         return ClientPolicies.from_json(self.policies)
 
 
 def round_of(message: Message) -> int:
-    """The round of a train message."""
+    """Return the round number of a train message."""
     return int(str(message.content.config_records[FEDBALANCER]["round"]))
 
 
 def check_version(record: Mapping[str, Any]) -> None:
-    """Refuse a record of another version."""
+    """Refuse a record of another version of the wire format."""
     if record.get("version") != VERSION:
         raise BadSetting(f"version {record.get('version')!r} of the wire format; this is version {VERSION}")
 
 
-def text(record: Mapping[str, Any], name: str, most: int = 200) -> str:
+def read_text(record: Mapping[str, Any], name: str, most: int = 200) -> str:
+    """Return a text field of at most `most` characters."""
     value = record.get(name)
     if not isinstance(value, str) or len(value) > most:
         raise BadSetting(f"{name} must be a text of at most {most} characters")
@@ -222,7 +269,7 @@ def _whole(record: Mapping[str, Any], name: str, least: int) -> int:
 
 TRAINED, STOPPED = "trained", "stopped"
 PAYLOAD, VECTOR = "fedbalancer.payload", "fedbalancer.vector"
-"""The one array of an update, compressed or not: Flower fetches every array by a request of its own."""
+"""Name of the only array of an update, compressed or not: Flower needs one request per array."""
 
 SUMMARY = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq", "batch_s")
 BATCH_S, WEIGHT, SIZE = "batch-s", "num-examples", "size"
@@ -233,7 +280,15 @@ MEASURED = ("epochs", "busy_s", "forward_s", "train_s")
 
 @dataclass(frozen=True)
 class ClientMeasurements:
-    """What a client measured on its own clock; `phase` is where it stood when it stopped itself."""
+    """Measurements on the client's clock.
+
+    Args:
+        epochs: Local epochs done.
+        busy_s: Seconds from start to report.
+        forward_s: Seconds of the forward pass.
+        train_s: Seconds of training.
+        phase: What the client was doing when it stopped at the deadline; "" if it did not.
+    """
 
     epochs: float
     busy_s: float
@@ -246,58 +301,70 @@ def pack_report(
     client: str, order: Order, arrays: ArrayRecord, summary: Summary, measured: ClientMeasurements,
     more: Mapping[str, float] | None = None, size: int | None = None,
 ) -> RecordDict:  # fmt: skip
-    """A report as Flower's records, with `more` metrics of the user's. `size` is the client's current number of
-    samples, None if it is withheld."""
+    """Pack a report.
+
+    Args:
+        client: Id of the client.
+        order: The order that it answers.
+        arrays: The update.
+        summary: Statistics of the losses.
+        measured: The client's measurements.
+        more: Custom metrics.
+        size: Current number of samples; None to withhold it.
+    """
     metrics: dict[str, Any] = {WEIGHT: summary.trained} | ({} if size is None else {SIZE: size})
     metrics |= {metric_key(name): float(getattr(summary, name)) for name in SUMMARY}
     metrics |= {metric_key(name): float(getattr(measured, name)) for name in MEASURED}
     metrics |= more or {}
     if summary.released:
         metrics[RELEASED] = list(summary.released)
-    return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics), FEDBALANCER: _ours(client, order, TRAINED, "")})
+    return RecordDict(
+        {ARRAYS: arrays, METRICS: MetricRecord(metrics), FEDBALANCER: _header(client, order, TRAINED, "")}
+    )
 
 
 def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:
-    """Metrics of the user's own, if they can be sent: their names must not be ours."""
-    found = dict(metrics or {})
-    for name, value in found.items():
+    """Return custom metrics if they are finite numbers and their names are free."""
+    custom = dict(metrics or {})
+    for name, value in custom.items():
         if name in OUR_METRICS:
-            raise BadSetting(f"metrics: {name!r} is a name of fedbalancer's own; choose another")
+            raise BadSetting(f"metrics: {name!r} is reserved; choose another name")
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise BadData(f"metrics: {name} = {value!r} must be a finite number")
-    return found
+    return custom
 
 
 def custom_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """What a reply has beside our metrics: finite numbers under names of a sensible length, and not too many."""
-    found = {name: value for name, value in metrics.items() if name not in OUR_METRICS and len(name) <= LONGEST_NAME}
-    numbers = {name: value for name, value in found.items() if isinstance(value, int | float) and math.isfinite(value)}
+    """Return the custom metrics of a reply: finite numbers, short names, at most `MOST_METRICS`."""
+    custom = {name: value for name, value in metrics.items() if name not in OUR_METRICS and len(name) <= LONGEST_NAME}
+    numbers = {name: value for name, value in custom.items() if isinstance(value, int | float) and math.isfinite(value)}
     return dict(list(numbers.items())[:MOST_METRICS])
 
 
 def pack_stopped(client: str, order: Order, measured: ClientMeasurements, batch_s: float | None = None) -> RecordDict:
-    """The word of a client that has nothing to report but, if it trained at all, how long its batches took."""
+    """Pack the reply of a client that stopped at the deadline without a report; `batch_s` if it trained."""
     metrics: dict[str, Any] = {metric_key(name): float(getattr(measured, name)) for name in MEASURED}
     metrics |= {} if batch_s is None else {BATCH_S: batch_s}
-    ours = _ours(client, order, STOPPED, measured.phase)
-    return RecordDict({METRICS: MetricRecord(metrics), FEDBALANCER: ours})
+    header = _header(client, order, STOPPED, measured.phase)
+    return RecordDict({METRICS: MetricRecord(metrics), FEDBALANCER: header})
 
 
 def pack_update(sent: Weights | bytes) -> ArrayRecord:
-    """An update, compressed or not, as one array."""
+    """Pack an update, compressed or not, as one array."""
     if isinstance(sent, bytes):
         return ArrayRecord({PAYLOAD: Array(np.frombuffer(sent, dtype=np.uint8))})
     return ArrayRecord({VECTOR: Array(np.ascontiguousarray(sent, dtype=np.float32))})
 
 
 def metric_key(name: str) -> str:
+    """Return the name of a field as the key of a metric."""
     return name.replace("_", "-")
 
 
 OUR_METRICS = frozenset({WEIGHT, SIZE, *map(metric_key, SUMMARY), *map(metric_key, MEASURED)})
 
 
-def _ours(client: str, order: Order, outcome: str, phase: str) -> ConfigRecord:
+def _header(client: str, order: Order, outcome: str, phase: str) -> ConfigRecord:
     return ConfigRecord(
         {"version": VERSION, "client": client, "round": order.round, "outcome": outcome, "phase": phase}
     )

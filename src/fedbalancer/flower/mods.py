@@ -1,4 +1,4 @@
-"""Flower's mods around a client: what goes together, and what is refused, by name and at the start."""
+"""Flower's mods: which of them work with these clients, and which are refused."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ CLIPPING = ("fixedclipping_mod", "adaptiveclipping_mod")
 SECURE = ("secagg_mod", "secaggplus_mod")
 """Flower's SecAgg and SecAgg+."""
 NO_SECURE_AGGREGATION = (
-    "is refused: SecAgg and SecAgg+ sum a fixed group of clients in several exchanges, and a round here closes at its "
-    "deadline with the reports that are in; LocalDpMod and our private methods protect updates "
+    "is refused: SecAgg and SecAgg+ need a fixed group of clients, and a round here closes at its deadline with the "
+    "reports that have arrived; LocalDpMod and the private methods protect updates "
     "(docs/explanation/privacy.md)"
 )
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 
 def check_app_mods(app: Any) -> None:
-    """Refuse secure aggregation anywhere in a `ClientApp`, and mods on the whole app that fail on the greeting."""
+    """Refuse secure aggregation anywhere in a `ClientApp`, and app-wide mods that would fail on the greeting."""
     check_no_secure_aggregation([*mods_of(app), *train_mods_of(app)])
     for mod in mods_of(app):
         if (name := mod_name(mod)) in ("LocalDpMod", *CLIPPING):
             raise BadSetting(
-                f"ClientApp(mods=[{name}]) also gets the server's first question, which has no arrays, and fails on "
-                f"it; put it where it belongs: @app.train(mods=[...]), or client_app(mods=[...])"
+                f"ClientApp(mods=[{name}]) also gets the server's first message, which has no arrays, and fails; "
+                "use @app.train(mods=[...]) or client_app(mods=[...])"
             )
 
 
@@ -37,35 +37,37 @@ def check_mods(mods: Sequence[Mod]) -> None:
         if (name := mod_name(mod)) in CLIPPING:
             raise BadSetting(
                 f"mods: {name} clips to a norm that only Flower's DifferentialPrivacyClientSide strategies send, which "
-                "do not go together with deadlines; LocalDpMod clips and adds noise by itself"
+                "do not work with deadlines; LocalDpMod clips and adds noise itself"
             )
 
 
 def check_no_secure_aggregation(mods: Sequence[Mod]) -> None:
-    """Refuse SecAgg and SecAgg+ by name."""
+    """Refuse SecAgg and SecAgg+."""
     for mod in mods:
         if (name := mod_name(mod)) in SECURE:
             raise BadSetting(f"mods: {name} {NO_SECURE_AGGREGATION}")
 
 
 def skip_without_arrays(mod: Mod) -> Mod:
-    """A mod that leaves replies without arrays alone: a client that stopped for its deadline sends none, and Flower's
-    mods take that for a mistake."""
+    """Wrap a mod so that replies without arrays pass unchanged.
 
-    def applied(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    A client that stopped at its deadline sends no arrays, which Flower's mods treat as an error.
+    """
+
+    def wrapped(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         replies: list[Message] = []
 
-        def kept(message: Message, context: Context) -> Message:
+        def call_and_record(message: Message, context: Context) -> Message:
             replies.append(call_next(message, context))
             return replies[-1]
 
-        found = mod(message, context, kept)
-        bare = replies and not replies[-1].has_error() and not replies[-1].content.array_records
-        return replies[-1] if bare else found
+        result = mod(message, context, call_and_record)
+        has_no_arrays = replies and not replies[-1].has_error() and not replies[-1].content.array_records
+        return replies[-1] if has_no_arrays else result
 
-    return applied
+    return wrapped
 
 
 def mod_name(mod: Any) -> str:
-    """The name of a mod: of a function its own, of an object that of its class."""
+    """Return the name of a mod: of the function, or of the class."""
     return str(getattr(mod, "__name__", type(mod).__name__))

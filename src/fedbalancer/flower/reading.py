@@ -1,4 +1,4 @@
-"""How the server reads what clients send: every number is checked before any policy sees it."""
+"""How the server reads replies and greetings. Every number is checked before any policy sees it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fedbalancer.flower.messages import (
     check_version,
     metric_key,
     read_array,
-    text,
+    read_text,
 )
 from fedbalancer.server.report_check import find_fault, find_size_fault
 
@@ -48,21 +48,32 @@ MOST_SAMPLES = 100_000
 """Samples that a client may have; default of `Strategy(most_samples=...)`."""
 MOST_BATCH_S = 3600.0
 BIGGEST_CHANGE = 1e9
-"""Of one parameter in one round; more is a number that is finite only by accident."""
+"""Largest change of one parameter in one round."""
 BIGGEST_STATISTIC = 1e50
-"""Of a client's losses: sums over clients and their squares must stay finite, too."""
+"""Largest loss statistic: sums over clients, and their squares, must stay finite."""
 
 CLOCK_SLACK_S = 5.0
-"""By how much a client's clock may disagree with the server's."""
+"""Largest accepted difference between the clocks of client and server, in seconds."""
 
 
 class UnannouncedSize(InvalidMessage):
-    """A number of samples that the client must introduce itself with before it may report it."""
+    """A number of samples that the client must announce in a greeting before it reports it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What a reply of one client in one round has to fit. `size` is the last known number of its samples."""
+    """What the reply of one client in one round must fit.
+
+    Args:
+        client: Id of the client.
+        size: Last known number of its samples.
+        order: The order.
+        weights: The model that was sent.
+        layout: Layout of the model.
+        compress: The method's compression.
+        summary: The method's summary.
+        most_samples: Largest number of samples.
+    """
 
     client: str
     size: int
@@ -75,15 +86,26 @@ class Expected:
 
 
 def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[ClientReport | None, ClientMeasurements]:
-    """The report in a reply (None of a client that stopped itself with nothing to report) and what the client measured;
-    or `InvalidMessage` with what is wrong in it."""
+    """Read a reply.
+
+    Args:
+        message: The reply.
+        expected: What it must fit.
+        round_trip_s: Seconds from the order to the reply.
+
+    Returns:
+        The report, None if the client stopped at the deadline without one, and the client's measurements.
+
+    Raises:
+        InvalidMessage: The reply is invalid.
+    """
     try:
         content = message.content
         ours, metrics = content.config_records[FEDBALANCER], content.metric_records[METRICS]
         check_version(ours)
-        client, outcome, phase = text(ours, "client"), text(ours, "outcome"), text(ours, "phase")
+        client, outcome, phase = read_text(ours, "client"), read_text(ours, "outcome"), read_text(ours, "phase")
     except (KeyError, ValueError, BadSetting) as error:
-        raise InvalidMessage(f"no report of this wire format: {error}") from error
+        raise InvalidMessage(f"not a report of this wire format: {error}") from error
     if client != expected.client or ours.get("round") != expected.order.round:
         raise InvalidMessage(f"a report of client {client!r} for round {ours.get('round')!r}")
     measured = _measured(metrics, phase, round_trip_s)
@@ -105,14 +127,14 @@ def _report(
     trained = _number(metrics, "num-examples")
     withheld = expected.summary.is_private
     if withheld and trained != 0:
-        raise InvalidMessage(f"weight {trained:g}, which must be 0: beside a private summary the count is withheld")
+        raise InvalidMessage(f"weight {trained:g}, which must be 0: a private summary withholds the count")
     if not withheld and (not 1 <= trained <= size or trained != int(trained)):
         raise InvalidMessage(f"weight {trained:g}, which must be a whole number from 1 to its {size} samples")
     values = {name: _number(metrics, metric_key(name)) for name in SUMMARY}
     if values["batch_s"] <= 0 or not 0 <= values["loss_count"] <= size:
         raise InvalidMessage(f"batch_s {values['batch_s']:g} and loss_count {values['loss_count']:g}")
     if values["batch_s"] > round_trip_s + CLOCK_SLACK_S or max(map(abs, values.values())) > BIGGEST_STATISTIC:
-        raise InvalidMessage(f"a summary that cannot be, in a round trip of {round_trip_s:.1f} s: {values}")
+        raise InvalidMessage(f"an impossible summary for a round trip of {round_trip_s:.1f} s: {values}")
     timings = split_timings(measured, round_trip_s)
     released = _released(metrics, expected.summary, size)
     summary = Summary(**values, trained=int(trained), released=released, read_by_server=False, estimated=False)
@@ -130,7 +152,7 @@ def _report(
 
 
 def _size(metrics: Mapping[str, Any], expected: Expected) -> int:
-    """The client's current number of samples, which may have grown or shrunk since the server last heard of it."""
+    """Return the client's current number of samples, which may differ from the last known one."""
     size = metrics.get(SIZE, expected.size)
     if isinstance(size, bool) or not isinstance(size, int):
         raise InvalidMessage(f"{SIZE} {size!r}, which must be a whole number")
@@ -142,13 +164,13 @@ def _size(metrics: Mapping[str, Any], expected: Expected) -> int:
 
 
 def _released(metrics: Mapping[str, Any], summary: Summarizer, size: int) -> tuple[float, ...]:
-    """What the server's half of the summary will read; nothing where it has none."""
+    """Return the released numbers that the server part of the summary reads; empty if it has none."""
     if not summary.releases_numbers:
         return ()
-    found = metrics.get(RELEASED)
-    if not isinstance(found, list) or not all(isinstance(value, int | float) for value in found):
+    numbers = metrics.get(RELEASED)
+    if not isinstance(numbers, list) or not all(isinstance(value, int | float) for value in numbers):
         raise InvalidMessage(f"no numbers under {RELEASED!r}")
-    values = tuple(map(float, found))
+    values = tuple(map(float, numbers))
     if problem := summary.fault(values, size):
         raise InvalidMessage(problem)
     if max(map(abs, values)) > BIGGEST_STATISTIC:
@@ -157,14 +179,16 @@ def _released(metrics: Mapping[str, Any], summary: Summarizer, size: int) -> tup
 
 
 def split_timings(measured: ClientMeasurements, round_trip_s: float) -> Timings:
-    """Where the seconds went. Server and client have no common clock, so what is neither forward pass nor training is
-    split evenly between the way there and the way back."""
-    way_s = max(round_trip_s - measured.forward_s - measured.train_s, 0.0) / 2
-    return Timings(way_s, measured.forward_s, measured.train_s, way_s)
+    """Split a round trip into download, forward pass, training and upload.
+
+    Server and client have no common clock, so the remaining time is split evenly between download and upload.
+    """
+    transport_s = max(round_trip_s - measured.forward_s - measured.train_s, 0.0) / 2
+    return Timings(transport_s, measured.forward_s, measured.train_s, transport_s)
 
 
 def busy_s(message: Message, round_trip_s: float) -> float:
-    """The busy seconds in a reply that is not looked at otherwise; the whole round trip where they make no sense."""
+    """Return the busy seconds of a reply that does not count; the whole round trip if they are invalid."""
     for record in message.content.metric_records.values():
         value = record.get("busy-s")
         if isinstance(value, int | float) and 0 <= value <= round_trip_s:
@@ -173,7 +197,7 @@ def busy_s(message: Message, round_trip_s: float) -> float:
 
 
 def batch_s_of(message: Message, round_trip_s: float) -> float | None:
-    """The seconds per batch in a reply that does not count; None where they make no sense."""
+    """Return the seconds per batch of a reply that does not count; None if they are invalid."""
     for record in message.content.metric_records.values():
         value = record.get(BATCH_S)
         if isinstance(value, int | float) and 0 < value <= round_trip_s:
@@ -199,7 +223,7 @@ def _update(content: RecordDict, expected: Expected) -> Weights:
 
 
 def _plain_update(arrays: ArrayRecord, expected: Expected) -> Weights:
-    """The update as it was sent, or as the difference of a model, under the names that it came with, to the old one."""
+    """Return an uncompressed update: as one vector, or the difference between a named model and the old one."""
     if set(arrays) == {VECTOR}:
         return read_array(VECTOR, arrays[VECTOR], expected.weights.shape, np.dtype(np.float32))
     with np.errstate(all="ignore"):
@@ -209,7 +233,7 @@ def _plain_update(arrays: ArrayRecord, expected: Expected) -> Weights:
 def _measured(metrics: Mapping[str, Any], phase: str, round_trip_s: float) -> ClientMeasurements:
     values = {name: _number(metrics, metric_key(name)) for name in MEASURED}
     if min(values.values()) < 0 or max(values["forward_s"], values["train_s"]) > values["busy_s"] + CLOCK_SLACK_S:
-        raise InvalidMessage(f"seconds that cannot be: {values}")
+        raise InvalidMessage(f"impossible seconds: {values}")
     if values["busy_s"] > round_trip_s + CLOCK_SLACK_S:
         raise InvalidMessage(f"{values['busy_s']:.1f} busy seconds in a round trip of {round_trip_s:.1f}")
     return ClientMeasurements(**values, phase=phase)
@@ -224,7 +248,14 @@ def _number(metrics: Mapping[str, Any], name: str) -> float:
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a client said of itself. `network_s` is what the greeting took beside the client's own work."""
+    """The introduction of a client.
+
+    Args:
+        client: Its id.
+        size: Number of samples.
+        batch_s: Measured seconds of some training batches; may be empty.
+        network_s: Transport time of the greeting.
+    """
 
     client: str
     size: int
@@ -233,24 +264,39 @@ class Greeting:
 
 
 def greeting_request(run_key: str, batch_size: int, latencies: int) -> RecordDict:
-    """What the server asks a node that it does not know yet."""
-    asked: dict[str, Any] = {"version": VERSION, "run-key": run_key, "batch-size": batch_size, "latencies": latencies}
-    return RecordDict({FEDBALANCER: ConfigRecord(asked)})
+    """Return the request for a greeting.
+
+    Args:
+        run_key: Name of the run.
+        batch_size: Samples per batch.
+        latencies: Number of batches to time.
+    """
+    request: dict[str, Any] = {"version": VERSION, "run-key": run_key, "batch-size": batch_size, "latencies": latencies}
+    return RecordDict({FEDBALANCER: ConfigRecord(request)})
 
 
 def read_greeting(message: Message, round_trip_s: float, most_samples: int) -> Greeting:
-    """The greeting in a reply, or `InvalidMessage` with what is wrong in it."""
+    """Read a greeting.
+
+    Args:
+        message: The reply to `greeting_request`.
+        round_trip_s: Seconds from the request to the reply.
+        most_samples: Largest number of samples.
+
+    Raises:
+        InvalidMessage: The greeting is invalid.
+    """
     try:
         ours, metrics = message.content.config_records[FEDBALANCER], message.content.metric_records[METRICS]
         check_version(ours)
-        client = text(ours, "client")
+        client = read_text(ours, "client")
     except (KeyError, ValueError, BadSetting) as error:
-        raise InvalidMessage(f"no greeting of this wire format: {error}") from error
+        raise InvalidMessage(f"not a greeting of this wire format: {error}") from error
     size, latencies, busy_s = metrics.get("num-examples"), metrics.get("batch-s"), metrics.get("busy-s")
     if not client or isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= most_samples:
         raise InvalidMessage(f"client {client!r} with {size!r} samples; 1 to {most_samples} are allowed (most_samples)")
     if not isinstance(latencies, list) or len(latencies) > MOST_LATENCIES:
-        raise InvalidMessage("batch latencies that are no short list")
+        raise InvalidMessage("batch latencies that are not a short list")
     if any(not 0 < seconds <= MOST_BATCH_S for seconds in latencies):
         raise InvalidMessage(f"a batch latency that is not a number over 0 and up to {MOST_BATCH_S:g} s")
     if not isinstance(busy_s, int | float) or not 0 <= busy_s < math.inf:

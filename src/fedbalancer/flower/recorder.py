@@ -1,4 +1,4 @@
-"""The run folder of a run on Flower: the same files as a simulated run's, and a checkpoint after every round."""
+"""The run folder of a run on Flower: the files of a simulated run, and a checkpoint after every round."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from fedbalancer.core.errors import BadSetting, FedBalancerError, RunFolderError
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Evaluation, Layout, Ledger, RoundResult, ServerState, Weights
 from fedbalancer.core.types.state import Positions
+from fedbalancer.methods.composition import Method
+from fedbalancer.methods.fields import describe_settings
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST
 
 FIXED = ("engine", "method", "seed", "aggregate")
-"""Fields of the manifest that are the run: with another one it is another run."""
+"""Fields of the manifest that must not change when a run resumes."""
 CHANGEABLE = ("settings", "train_config")
+"""Fields that may change with `accept_changes`."""
 WITHOUT_EFFECT = ("rounds", "checkpoint_s", "save_exact_losses")
-"""Settings that do not say how anything is trained."""
+"""Settings that do not affect training."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One setting that is not what it was."""
+    """A setting that has changed since the run was started."""
 
     setting: str
     before: Any
@@ -39,25 +42,33 @@ class Change:
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any], accept: bool) -> list[Change]:
-    """What has changed since the run was begun; an error that names it where it may not change."""
+    """Return what has changed since the run was started.
+
+    Args:
+        before: The manifest of the run folder.
+        now: The manifest of this start.
+        accept: Whether settings may change.
+
+    Raises:
+        RunFolderError: Something changed that must not change.
+    """
     for field in FIXED:
         if field in before and before[field] != now.get(field):
             raise RunFolderError(
-                f"the run to go on with has {field} {before[field]!r}, this one {now.get(field)!r}; "
-                "choose another run_key"
+                f"the run to resume has {field} {before[field]!r}, this one {now.get(field)!r}; choose another run_key"
             )
-    found = [change for field in CHANGEABLE if field in before for change in _differences(field, before, now)]
-    if found and not accept:
+    changes = [change for field in CHANGEABLE if field in before for change in _differences(field, before, now)]
+    if changes and not accept:
         raise RunFolderError(
-            f"the run to go on with has {'; '.join(map(str, found))}: take back the change, choose another run_key, or "
-            "say Strategy(accept_changes=True) to go on with it, which is written down in manifest.json"
+            f"the run to resume has {'; '.join(map(str, changes))}: undo the change, choose another run_key, or "
+            "continue with Strategy(accept_changes=True), which records the change in manifest.json"
         )
-    return found
+    return changes
 
 
 def _differences(field: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     old, new = before[field], now.get(field) or {}
-    # A setting that a newer version has added was at its default.
+    # A setting that a newer version added had its default value.
     default = Settings().model_dump(mode="json") if field == "settings" else {}
     names = [name for name in sorted({*old, *new}) if field != "settings" or name not in WITHOUT_EFFECT]
     pairs = {name: (old.get(name, default.get(name)), new.get(name, default.get(name))) for name in names}
@@ -66,20 +77,33 @@ def _differences(field: str, before: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 _SETUP = ("size", "network_s", "batch_s_sum", "batch_s_count")
-"""Columns of the ledger that a run began with; the rest of it was the same for everybody."""
+"""Saved columns of the ledger that T is computed from; the others are the same for all clients."""
 PREVIOUS_S = 60.0
-"""How long an earlier server of the same run may take to end: one that has lost its SuperLink notices it late."""
+"""Longest wait for an earlier server of the same run to end. One that has lost its SuperLink notices it late."""
 
 
 def run_folder_path(base: Path | str, run_key: str) -> Path:
-    """Where the run of a key lies."""
+    """Return the run folder of a key.
+
+    Raises:
+        BadSetting: The key is not a valid file name.
+    """
     if not re.fullmatch(r"[\w.-]{1,100}", run_key) or run_key.startswith("."):
         raise BadSetting(f"run_key = {run_key!r} must be a file name of letters, digits, '.', '-' and '_'")
     return Path(base) / run_key
 
 
 class RunRecorder:
-    """What a run leaves behind while it runs. `saved` is the ledger of the last checkpoint, and of the beginning."""
+    """Writes the run folder, and reads it when a run resumes.
+
+    Args:
+        path: The run folder.
+        manifest: Content of `manifest.json`.
+        accept_changes: Whether a resumed run may have other settings.
+
+    Raises:
+        RunFolderError: The run cannot be resumed with this manifest.
+    """
 
     def __init__(self, path: Path, manifest: Mapping[str, Any], accept_changes: bool = False) -> None:
         self._now = manifest
@@ -98,28 +122,28 @@ class RunRecorder:
             self.folder = RunFolder.create(path, manifest)
             self.folder.log("started", method=manifest["method"])
 
-    def note_changes(self, round: int) -> None:
-        """Write down what is not as it was, before the first round that is trained with it."""
+    def note_changes(self, round_number: int) -> None:
+        """Record changed settings in the manifest, before the first round that uses them."""
         if not self.changes:
             return
-        noted = [{"after_round": round, **asdict(change)} for change in self.changes]
+        noted = [{"after_round": round_number, **asdict(change)} for change in self.changes]
         fields = {field: self._now[field] for field in CHANGEABLE if field in self._now}
         self.folder.update_manifest(**fields, changes=[*self.folder.manifest.get("changes", []), *noted])
         self.changes = []
 
     def ledgers(self) -> tuple[Ledger, Ledger] | None:
-        """The ledger of the beginning and that of the last checkpoint; None if there is none."""
+        """Return the ledger that T is computed from and that of the last checkpoint; None without a checkpoint."""
         loaded = Checkpoints(self.folder.path / CHECKPOINT).load_latest() if self.resumed else None
         if loaded is None:
             return None
         blob, arrays = loaded
         clients = tuple(blob["server"]["clients"])
-        began = {name: arrays[f"engine.setup.{name}"] for name in _SETUP}
-        first = _ledger(clients[: len(began["size"])], began)
+        columns = {name: arrays[f"engine.setup.{name}"] for name in _SETUP}
+        first = _ledger(clients[: len(columns["size"])], columns)
         return first, _ledger(clients, {name: arrays[f"server.ledger.{name}"] for name in _SETUP})
 
     def restore(self, template: ServerState) -> tuple[ServerState, dict[str, Any]] | None:
-        """The state of the last checkpoint and what the engine remembered."""
+        """Return the state of the last checkpoint and the engine's snapshot."""
         if not self.resumed:
             return None
         restored = self.folder.restore(template)
@@ -129,28 +153,30 @@ class RunRecorder:
         self, before: ServerState, after: ServerState, result: RoundResult, evaluation: Evaluation | None,
         metrics: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        """Keep the rows of a round, and its metrics in Flower's `Result`."""
-        found = [] if evaluation is None else [EvalRow.from_evaluation(after, before.clock_s, evaluation)]
-        self.folder.record(RoundRow.from_round(before, after, result), found, ClientRow.from_round(result), metrics)
+        """Record the rows of a round and its metrics in Flower's `Result`."""
+        evaluations = [] if evaluation is None else [EvalRow.from_evaluation(after, before.clock_s, evaluation)]
+        self.folder.record(
+            RoundRow.from_round(before, after, result), evaluations, ClientRow.from_round(result), metrics
+        )
 
     def start(self, evaluation: Evaluation, metrics: Mapping[str, Any]) -> None:
-        """Keep the evaluation before the first round."""
+        """Record the evaluation before the first round."""
         self.folder.record(None, [EvalRow(0, 0.0, 0.0, evaluation.accuracy, evaluation.loss)], (), metrics)
 
     def checkpoint(self, state: ServerState, first: Ledger, engine: Mapping[str, Any]) -> None:
-        """Save the state and the tables, whole."""
-        began = {f"setup.{name}": np.array(getattr(first, name)) for name in _SETUP}
-        self.folder.checkpoint(state, engine, began)
+        """Save a checkpoint and all tables."""
+        columns = {f"setup.{name}": np.array(getattr(first, name)) for name in _SETUP}
+        self.folder.checkpoint(state, engine, columns)
         self.folder.write_tables()
 
     def close(self, status: str, why: str | None, weights: Weights | None = None, layout: Layout | None = None) -> None:
-        """Write down how the run ended."""
+        """Record how the run ended, and close the folder."""
         self.folder.finish(status, why, weights, layout)
         self.folder.close()
 
 
 def ending_status(error: BaseException) -> tuple[str, str]:
-    """The status of a run that this error ended, and why. `flwr stop` ends the process with exit code 0."""
+    """Return the status and the reason of a run that ended with an error. `flwr stop` exits with code 0."""
     match error:
         case FedBalancerError():
             return "failed", str(error)
@@ -165,14 +191,14 @@ def ending_status(error: BaseException) -> tuple[str, str]:
 
 
 def make_manifest(
-    task: str, method: str, seed: int, settings: Settings, rounds: int, **more: Any
+    task: str, method: Method, seed: int, settings: Settings, rounds: int, **more: Any
 ) -> dict[str, Any]:  # fmt: skip
-    """The manifest of a run on Flower, with the fields that people look for in a simulated run's, and `more`."""
+    """Return the manifest of a run on Flower: the fields of a simulated run and `more`."""
     content = new_manifest(
         task={"name": task, "variant": "", "scale": "real"},
-        method=method,
+        method=method.name,
         seed=seed,
-        settings=settings.model_dump(mode="json"),
+        settings=describe_settings(settings, method),
         rounds=rounds,
         engine="flower",
         device="real",
@@ -182,5 +208,5 @@ def make_manifest(
 
 
 def _ledger(clients: tuple[str, ...], columns: Mapping[str, Any]) -> Ledger:
-    started = Ledger.start(clients, columns["size"], columns["network_s"], columns["batch_s_sum"][:, None])
-    return replace(started, position=Positions(clients), batch_s_count=columns["batch_s_count"])
+    ledger = Ledger.start(clients, columns["size"], columns["network_s"], columns["batch_s_sum"][:, None])
+    return replace(ledger, position=Positions(clients), batch_s_count=columns["batch_s_count"])

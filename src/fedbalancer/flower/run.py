@@ -103,7 +103,7 @@ class Run:
         s = self.strategy
         sent = {name: value.hex() if isinstance(value, bytes) else value for name, value in self.train_config.items()}
         content = make_manifest(
-            s.task, s.method.name, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
+            s.task, s.method, s.seed, s.settings, self.num_rounds, train_config=readable(sent),
             aggregate=describe_aggregator(s.method.aggregate),
         )  # fmt: skip
         return content | {"privacy": describe_privacy(self.method, s.settings)}

@@ -9,11 +9,10 @@ import numpy as np
 
 from fedbalancer.core.types import IndexArray, Ledger, RoundPlan, RoundResult, ServerState, Setup, Weights
 from fedbalancer.flower.aggregation import UserAggregation
-from fedbalancer.flower.grid_engine import GridEngine
+from fedbalancer.flower.grid_engine import GUARD_S, GridEngine
 from fedbalancer.flower.ledger import with_network_times
-from fedbalancer.server.policies import ServerPolicies
 from fedbalancer.server.report_check import CohortFaults
-from fedbalancer.server.server import Server
+from fedbalancer.server.server import Server, ServerPolicies
 
 
 class GrowingServer:
@@ -112,13 +111,13 @@ class GrowingServer:
         return self._correct(state, assumed - engine.speeds.assumed)
 
     def _lengthen(self, state: ServerState) -> ServerState:
-        """Recompute T after a round that nobody finished, with `guard_s` seconds more for each such round.
+        """Recompute T after a round that nobody finished, with `GUARD_S` seconds more for each such round.
 
         Otherwise a deadline that is too short for this network and these devices would never be met.
         """
         engine = self._engine
         ledger = engine.update_ledger(state.ledger, self._measures)
-        guard_s = 0.0 if self._measures else engine.missed_rounds * engine.settings.guard_s
+        guard_s = 0.0 if self._measures else engine.missed_rounds * GUARD_S
         self._server = self._build(replace(ledger, network_s=ledger.network_s + guard_s))
         fresh = self._server.init(state.weights)
         state = replace(state, ledger=ledger, deadline=fresh.deadline)

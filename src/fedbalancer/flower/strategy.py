@@ -1,4 +1,4 @@
-"""The server's side: a strategy in Flower's habit, with `loop.py` and the policies of the simulator inside."""
+"""The server side: `Strategy`, which runs any method as one of Flower's strategies."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.files import cache_folder
 from fedbalancer.core.settings import resolve
@@ -26,88 +27,78 @@ from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods.modifiers import LAST
 from fedbalancer.methods.names import parse_method_name
 from fedbalancer.methods.robust import robust as robust_of
-from fedbalancer.methods.table import SLOTS, Method
+from fedbalancer.methods.table import Method
 from fedbalancer.methods.table import method as method_of
 from fedbalancer.server.report_check import MOST_WEIGHT
 from fedbalancer.store.privacy import model_claim
 
-ELSEWHERE = {
-    "fraction_train": "a method plans with a fixed number of clients a round, clients_per_round",
-    "min_train_nodes": "a method plans with a fixed number of clients a round, clients_per_round",
+REPLACED = {
+    "fraction_train": "use clients_per_round; methods plan with a fixed number of clients per round",
+    "min_train_nodes": "use clients_per_round; methods plan with a fixed number of clients per round",
 }
-"""Arguments of Flower's strategies that are said in another way here."""
+"""Arguments of Flower's strategies that have another name here."""
 FIXED = {
-    "weighted_by_key": ("num-examples", "updates weigh by the samples trained, which the server checks"),
-    "arrayrecord_key": ("arrays", "clients of fedbalancer look for the model there"),
-    "configrecord_key": ("config", "clients of fedbalancer look for the configuration there"),
+    "weighted_by_key": ("num-examples", "updates are weighted by the samples trained, which the server checks"),
+    "arrayrecord_key": ("arrays", "clients of fedbalancer expect the model there"),
+    "configrecord_key": ("config", "clients of fedbalancer expect the configuration there"),
 }
-"""Arguments with one value that is true here, and why."""
+"""Arguments of Flower's strategies that have one valid value here, and why."""
 DEFAULT_CLIENTS = 2
-
-
-def check_others(given: Mapping[str, Any]) -> None:
-    """Refuse what would have no effect, by name."""
-    for name, value in given.items():
-        if name in ELSEWHERE:
-            raise BadSetting(f"{name} = {value!r} would have no effect: {ELSEWHERE[name]}")
-        if name not in FIXED:
-            raise TypeError(f"Strategy got an unexpected keyword argument {name!r}")
-        only, why = FIXED[name]
-        if value != only:
-            raise BadSetting(f"{name} = {value!r} must be {only!r}: {why}")
-
-
-def least_clients(min_clients: int | None, min_available_nodes: int | None) -> int:
-    """How many clients the first round waits for, by our name for it or by Flower's."""
-    said = {number for number in (min_clients, min_available_nodes) if number is not None}
-    if len(said) > 1:
-        raise BadSetting(f"min_clients = {min_clients} and min_available_nodes = {min_available_nodes} say the same")
-    least = said.pop() if said else DEFAULT_CLIENTS
-    if least < 1:
-        raise BadSetting(f"min_clients = {least} must be at least 1")
-    return least
-
-
 _log = logging.getLogger("flwr.fedbalancer")
 
 
-def _robust(method: str | Method) -> str | Method:
-    """The liar-proof form of a method."""
-    if not isinstance(method, str):
-        return replace(robust_of(method), name=f"{method.name}{LAST}")
-    found = parse_method_name(method)
-    return method if LAST in found.stem else str(replace(found, stem=found.stem + LAST))
-
-
 class Strategy(RoundHooks):
-    """Any method of this project on real devices, as one of Flower's strategies: `start` it inside a `ServerApp`.
+    """Runs any method on real devices, as one of Flower's strategies.
 
-    `method` is a name or a `Method`. `clients_per_round`, `epochs`, `batch_size` and `learning_rate` are what clients
-    train with; other `settings` are those of `--set` (an unknown key is an error). With `robust` it is the method's
-    `+robust` form, which a few liars cannot steer, and so says the manifest: for clients that are not all known and
-    trusted. `aggregate` puts another policy, or one of Flower's own strategies, into the aggregation slot. The first
-    round waits for `min_clients` (`min_available_nodes` is Flower's word for it). The model is evaluated every
-    `eval_every` rounds, by `evaluate_fn` of `start` and, with `federated_evaluate`, by the clients, or by
-    `fraction_evaluate` of those that are there and at least `min_evaluate_nodes`; `evaluate_metrics_aggr_fn` makes
-    their metrics one (default: means, weighted by samples), `train_metrics_aggr_fn` those that clients of your own send
-    with their reports. `others` are arguments of Flower's strategies that would have no effect here: refused by name.
+    Call `start` inside a `ServerApp`. A subclass may override `configure_train`, `aggregate_train`,
+    `configure_evaluate`, `aggregate_evaluate` and `summary`.
 
-    A subclass may have methods of its own for `configure_train`, `aggregate_train`, `configure_evaluate` and
-    `aggregate_evaluate`, which `start` calls in every round (`hooks.py` says what each may do), and for `summary`.
+    With `run_key`, a run that is started again continues after its last checkpoint, also if the `ServerApp` or the
+    SuperLink died. Without `run_key` and `checkpoint_dir`, nothing is kept on disk.
 
-    The run goes into the folder `run_key` under `checkpoint_dir` (default: the user's cache folder); started again with
-    the same key, also after the SuperLink or the ServerApp died, it goes on from its last checkpoint. With other
-    settings than before it is refused, unless `accept_changes`; then they are written down. Without a key nothing stays
-    on disk. `task` is what reports call the problem.
+    Example:
+        >>> strategy = Strategy("fedbalancer", clients_per_round=5, epochs=2, settings={"w": 5})
+        >>> strategy.method.name, strategy.settings.clients_per_round
+        ('fedbalancer', 5)
 
-    After `max_failed_rounds` rounds in a row without a usable report the run ends with an error (None: never).
+        In a `ServerApp`:
 
-    `seed` decides which clients and samples are drawn. A client may claim at most `most_samples`, and its update weighs
-    at most `most_weight` times the median one of its round. With `authenticated_nodes` (SuperLink option
-    `--enable-supernode-auth`) a client's id belongs to the node that used it first, for the whole run. If
-    `measure_network`, deadlines follow what transport really takes, and a client that misses one after the other is
-    asked less often. `waiting` says how often replies are asked for, and whose clock counts; `log` is called with the
-    name and the fields of every event.
+        >>> result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=50)  # doctest: +SKIP
+
+    Args:
+        method: Name of a method (`fedbalancer list methods`) or a `Method`.
+        clients_per_round: Clients that are selected in each round.
+        epochs: Local epochs.
+        batch_size: Samples per local batch.
+        learning_rate: Local learning rate.
+        settings: Other settings by name (`fedbalancer list settings`).
+        aggregate: Another aggregation policy, or one of Flower's strategies.
+        robust: Whether to use the method's `+robust` form, which limits the influence of malicious clients.
+        seed: Seed of all random choices.
+        min_clients: Clients that the first round waits for. Default: 2.
+        min_available_nodes: Flower's name for `min_clients`.
+        eval_every: Rounds between two evaluations.
+        federated_evaluate: Whether clients evaluate the model.
+        fraction_evaluate: Fraction of the idle clients that evaluate. Default: all with `federated_evaluate`.
+        min_evaluate_nodes: Smallest number of clients that evaluate.
+        train_metrics_aggr_fn: Combines the custom metrics of reports. Default: mean weighted by samples.
+        evaluate_metrics_aggr_fn: Combines the metrics of evaluations. Default: mean weighted by samples.
+        checkpoint_dir: Folder of the run folders. Default: the user's cache folder.
+        run_key: Name of the run and of its folder.
+        accept_changes: Whether a run may continue with changed settings. They are recorded in `manifest.json`.
+        task: Name of the task in reports.
+        max_failed_rounds: Consecutive rounds without a usable report that end the run; None for no limit.
+        most_samples: Largest number of samples that a client may report.
+        most_weight: Largest weight of an update, in multiples of the round's median.
+        authenticated_nodes: Whether a client id belongs to the first node that used it. Requires a SuperLink with
+            `--enable-supernode-auth`.
+        measure_network: Whether deadlines follow measured transport times, and slow clients are paused.
+        waiting: How the server waits for clients.
+        log: Called with the name and the fields of every event.
+        others: Other arguments of Flower's strategies. They are refused unless they have Flower's default value.
+
+    Raises:
+        BadSetting: A setting is invalid, or would have no effect.
     """
 
     def __init__(
@@ -143,33 +134,32 @@ class Strategy(RoundHooks):
         log: Callable[..., None] | None = None,
         **others: Any,
     ) -> None:
-        check_others(others)
-        given = {
+        _check_others(others)
+        arguments = {
             "clients_per_round": clients_per_round, "epochs": epochs, "batch_size": batch_size,
             "learning_rate": learning_rate, "eval_every": eval_every,
         }  # fmt: skip
-        method = _robust(method) if robust else method
-        in_brackets = parse_method_name(method).layer if isinstance(method, str) else method.settings
-        self.settings = resolve(given, settings or {}, in_brackets)
+        method = _make_robust(method) if robust else method
+        in_brackets = parse_method_name(method).settings if isinstance(method, str) else method.settings
+        self.settings = resolve(arguments, settings or {}, in_brackets)
         composed = method_of(method, self.settings) if isinstance(method, str) else method
         self.method = composed if aggregate is None else with_aggregator(composed, aggregate)
-        self.named = isinstance(method, str) and not self.settings.slots
         if self.method.summary.needs_secure_aggregation:
             raise BadSetting(
-                f"summary {type(self.method.summary).__name__} needs secure aggregation of what clients say of their "
-                "losses, and Flower has it for model updates only; take Histogram"
+                f"summary {type(self.method.summary).__name__} needs secure aggregation of loss statistics, and "
+                "Flower has it for model updates only; use Histogram"
             )
         if self.method.aggregate.noise_is_known:
             raise BadSetting(
                 f"aggregate {type(self.method.aggregate).__name__} draws its noise from the seed, which every client "
-                "is told; say draws='system'"
+                "knows; set draws='system'"
             )
         if self.settings.attacks:
-            raise BadSetting(f"attacks = {self.settings.attacks}: attackers are simulated; `fedbalancer run` has them")
-        self.seed, self.min_clients = seed, least_clients(min_clients, min_available_nodes)
-        asked = [] if evaluate_metrics_aggr_fn is None else ["evaluate_metrics_aggr_fn"]
-        asked += [name for name in ("configure_evaluate", "aggregate_evaluate") if overrides(self, name)]
-        self.evaluators = Evaluators.of(federated_evaluate, fraction_evaluate, min_evaluate_nodes, asked)
+            raise BadSetting(f"attacks = {self.settings.attacks}: only `fedbalancer run` can simulate attackers")
+        self.seed, self.min_clients = seed, _min_clients(min_clients, min_available_nodes)
+        needs_evaluation = [] if evaluate_metrics_aggr_fn is None else ["evaluate_metrics_aggr_fn"]
+        needs_evaluation += [name for name in ("configure_evaluate", "aggregate_evaluate") if overrides(self, name)]
+        self.evaluators = Evaluators.of(federated_evaluate, fraction_evaluate, min_evaluate_nodes, needs_evaluation)
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
         self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
         self.accept_changes, self.max_failed_rounds = accept_changes, check_max_failed_rounds(max_failed_rounds)
@@ -179,7 +169,7 @@ class Strategy(RoundHooks):
         self.most_samples, self.measure_network, self.waiting, self.log = most_samples, measure_network, waiting, log
 
     def summary(self) -> None:
-        """Log what this strategy does."""
+        """Log the method and its policies."""
         _log.info("FedBalancer on Flower: method %s, seed %d", self.method.name, self.seed)
         for slot in SLOTS:
             _log.info("    %-9s %s", slot, getattr(self.method, slot))
@@ -194,11 +184,28 @@ class Strategy(RoundHooks):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Run so many rounds and return Flower's `Result`. The arguments are those of Flower's strategies; `timeout` is
-        how long a round without a deadline may take, and how long the server waits for the first clients."""
+        """Run all rounds. The arguments are those of Flower's strategies.
+
+        Args:
+            grid: The grid that Flower passes to the `ServerApp`.
+            initial_arrays: The initial model.
+            num_rounds: Number of rounds, including those before a resume.
+            timeout: Longest duration of a round without a deadline, and longest wait for clients, in seconds.
+            train_config: Values that are sent with every order.
+            evaluate_config: Values that are sent with every evaluation.
+            evaluate_fn: Evaluates a model on the server: (round, model) -> metrics.
+
+        Returns:
+            Flower's `Result`: the final model and the metrics of all rounds.
+
+        Raises:
+            NoUsableReports: `max_failed_rounds` consecutive rounds had no usable report.
+            MissingData: Too few clients connect.
+            RunFolderError: The run cannot be resumed with these settings.
+        """
         _log.info("Starting %s strategy:", type(self).__name__)
         self.summary()
-        began = time.monotonic()
+        started = time.monotonic()
         with ExitStack() as stack:
             run = Run(self, grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
             if (claim := model_claim(run.method)) is not None and claim.why:
@@ -214,7 +221,7 @@ class Strategy(RoundHooks):
             finally:
                 self.active_run = None
             record.close("done", None, run.model(run.state), run.layout.layout)
-        _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        _log.info("Strategy execution finished in %.2fs", time.monotonic() - started)
         _log.info("Final results:")
         for line in str(run.result).splitlines():
             _log.info("\t%s", line)
@@ -225,3 +232,36 @@ class Strategy(RoundHooks):
             return Path(stack.enter_context(TemporaryDirectory(prefix="fedbalancer-"))) / "run"
         base = self.checkpoint_dir if self.checkpoint_dir is not None else cache_folder() / "flower-runs"
         return run_folder_path(base, run.key)
+
+
+def _make_robust(method: str | Method) -> str | Method:
+    """Return the `+robust` form of a method."""
+    if not isinstance(method, str):
+        return replace(robust_of(method), name=f"{method.name}{LAST}")
+    parsed = parse_method_name(method)
+    return method if LAST in parsed.stem else str(replace(parsed, stem=parsed.stem + LAST))
+
+
+def _check_others(others: Mapping[str, Any]) -> None:
+    """Refuse arguments that would have no effect."""
+    for name, value in others.items():
+        if name in REPLACED:
+            raise BadSetting(f"{name} = {value!r} would have no effect: {REPLACED[name]}")
+        if name not in FIXED:
+            raise TypeError(f"Strategy got an unexpected keyword argument {name!r}")
+        valid, why = FIXED[name]
+        if value != valid:
+            raise BadSetting(f"{name} = {value!r} must be {valid!r}: {why}")
+
+
+def _min_clients(min_clients: int | None, min_available_nodes: int | None) -> int:
+    """Return the number of clients that the first round waits for."""
+    values = {number for number in (min_clients, min_available_nodes) if number is not None}
+    if len(values) > 1:
+        raise BadSetting(
+            f"min_clients = {min_clients} and min_available_nodes = {min_available_nodes} are the same setting"
+        )
+    least = values.pop() if values else DEFAULT_CLIENTS
+    if least < 1:
+        raise BadSetting(f"min_clients = {least} must be at least 1")
+    return least

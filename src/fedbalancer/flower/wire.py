@@ -1,8 +1,8 @@
-"""Replies as the SuperLink stores them: listed, checked and downloaded one object at a time.
+"""Replies on the SuperLink: listed, checked and downloaded one object at a time.
 
 `Grid.pull_messages` downloads and decodes a reply before its size is known, waits until its sender has uploaded all of
-it, and raises what decoding raises. So this uses the Runtime API below Flower's `HttpGrid`. Grids that have none, such
-as the one that simulates clients in memory, are used as they are.
+it, and raises the decoder's errors. This module uses the Runtime API below Flower's `HttpGrid` instead. Grids without
+it, such as in-memory ones, are used as they are.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ else:
 
 _log = logging.getLogger("flwr.fedbalancer")
 WAITS_S, GIVE_UP_S = (0.5, 1.0, 2.0, 4.0), 120.0
-"""Waits before a request that the SuperLink failed to serve is repeated, the last one again and again, and for how long
-it is repeated."""
+"""Seconds before each repetition of a failed request (the last value repeats), and the total until it gives up."""
 PUSH_OBJECT = "/push-object"
 DEPTH_OF_ARRAYS = 3
-"""Below a message: its content, the records of that, their arrays, and the chunks of those."""
+"""Levels below a message: content, records, arrays, chunks."""
 SENDER = ("run_id", "src_node_id", "reply_to_message_id", "message_type")
-"""Fields of a reply that the SuperLink has checked. The reply itself repeats them, unchecked."""
+"""Metadata that the SuperLink has checked. The reply repeats them, unchecked."""
 
 
 @contextmanager
 def superlink_errors() -> Iterator[None]:
-    """Turn a request that the SuperLink did not serve, however often it was repeated, into an error for the user."""
+    """Turn a request that failed until `GIVE_UP_S` into an error for the user."""
     try:
         yield
     except FAILURES as error:
@@ -62,20 +61,26 @@ def superlink_errors() -> Iterator[None]:
 
 
 class Refused(Exception):
-    """A reply that breaks the rules; the text says how."""
+    """A reply is invalid; the text says why."""
 
 
 class TooLarge(Refused):
-    """A reply whose download was stopped at the limit."""
+    """A reply is larger than the limit; its download was stopped."""
 
 
 class Lost(Exception):
-    """A reply that cannot be downloaded, for a reason that need not be its sender's fault."""
+    """A reply cannot be downloaded, possibly through no fault of its sender."""
 
 
 @dataclass(frozen=True)
 class ListedReply:
-    """A reply that the SuperLink has, or will have once its sender has uploaded it."""
+    """A reply that its sender has announced; its upload may not be complete.
+
+    Args:
+        metadata: Metadata as the SuperLink checked it.
+        objects: Ids of its objects.
+        arrays: Number of its arrays.
+    """
 
     metadata: Metadata
     objects: tuple[str, ...]
@@ -83,12 +88,16 @@ class ListedReply:
 
     @property
     def answers(self) -> str:
-        """The id of the message that it answers, as the SuperLink has it."""
+        """Id of the answered message."""
         return str(self.metadata.reply_to_message_id)
 
 
 class Wire:
-    """The Runtime API of a grid's SuperLink."""
+    """The Runtime API of a grid's SuperLink.
+
+    Args:
+        grid: Flower's `HttpGrid`.
+    """
 
     def __init__(self, grid: Any) -> None:
         self._grid, self._client = grid, grid._runtime_client
@@ -99,9 +108,11 @@ class Wire:
 
     @classmethod
     def of(cls, grid: Grid) -> Wire | None:
-        """The wire of a grid; None if it has no Runtime API that is known here."""
+        """Return the wire of a grid; None if it has no known Runtime API."""
         if MISSING is not None:
-            _log.warning("replies are downloaded whole, whatever their size: another version of flwr? %s", MISSING)
+            _log.warning(
+                "replies are downloaded without a size limit: this version of flwr is not supported (%s)", MISSING
+            )
             return None
         try:
             return cls(grid)
@@ -109,7 +120,7 @@ class Wire:
             return None
 
     def list(self, ids: Iterable[str]) -> list[ListedReply]:
-        """The replies to these messages that the SuperLink knows of. It lists each of them once."""
+        """Return the announced replies to these messages. The SuperLink lists each of them once."""
         wanted = list(ids)
         if not wanted:
             return []
@@ -118,18 +129,30 @@ class Wire:
         return [list_objects(metadata_from_proto(message.metadata), tree) for message, tree in pairs]
 
     def fetch(self, identity: str, most_bytes: int) -> bytes | None:
-        """The content of an object; None if it has not been uploaded yet. No more than `most_bytes` are downloaded."""
+        """Download an object.
+
+        Args:
+            identity: Id of the object.
+            most_bytes: Largest size.
+
+        Returns:
+            Its content; None if it is not uploaded yet.
+
+        Raises:
+            TooLarge: It has more than `most_bytes`.
+            Lost: The SuperLink does not have it.
+        """
         request = PullObjectRequest(node=self._grid.node, run_id=self._grid.run.run_id, object_id=identity)
         _limit.bytes = most_bytes + ENVELOPE_BYTES
         try:
-            found = self._client.PullObject(request)
+            answer = self._client.PullObject(request)
         except httpx.HTTPStatusError as error:
             raise Lost(f"the SuperLink answers {error.response.status_code} when asked for it") from error
         finally:
             _limit.bytes = None
-        if not found.object_found:
+        if not answer.object_found:
             raise Lost("its upload was not completed in time")
-        return bytes(found.object_content) if found.object_available else None
+        return bytes(answer.object_content) if answer.object_available else None
 
     def confirm(self, listed: ListedReply) -> None:
         """Let the SuperLink delete a reply."""
@@ -140,12 +163,14 @@ class Wire:
 
 
 class RepeatedRequests:
-    """Repeats requests that the SuperLink failed to serve, for a limited time: an interceptor of Flower's HTTP client.
+    """An interceptor of Flower's HTTP client that repeats failed requests for a limited time.
 
-    Flower repeats after 502 to 504 only, but a SuperLink whose database is locked answers 500. One 500 would also end
-    the thread that sends the heartbeats of the ServerApp, and soon after that Flower would end the run."""
+    Flower repeats requests after 502 to 504 only, but a SuperLink whose database is locked answers 500. A single 500
+    would also stop the heartbeats of the ServerApp, and Flower would end the run.
+    """
 
     def intercept(self, context: Any, call_next: Any) -> httpx.Response:
+        """Send a request, and repeat it while the SuperLink fails."""
         until = time.monotonic() + GIVE_UP_S
         for wait_s in itertools.chain(WAITS_S, itertools.repeat(WAITS_S[-1])):
             response: httpx.Response = call_next(context)
@@ -158,12 +183,12 @@ class RepeatedRequests:
 
 def _has_failed(response: httpx.Response) -> bool:
     if response.request.url.path.endswith(PUSH_OBJECT) and response.status_code == httpx.codes.OK:
-        return not PushObjectResponse.FromString(response.content).stored  # also if the database was locked
+        return not PushObjectResponse.FromString(response.content).stored  # False if the database was locked
     return response.status_code == httpx.codes.INTERNAL_SERVER_ERROR
 
 
 ENVELOPE_BYTES = 64
-"""Upper bound on the bytes of a response beside the object in it."""
+"""Upper bound on the bytes of a response besides its object."""
 _limit = threading.local()
 
 
@@ -183,14 +208,14 @@ class _LimitedStream(httpx.SyncByteStream):
 
 
 def _limit_response(response: httpx.Response) -> None:
-    """Stop a response that is too large while it is downloaded, not afterwards."""
+    """Stop the download of a response that is too large."""
     most_bytes = getattr(_limit, "bytes", None)
     if most_bytes is not None and isinstance(response.stream, httpx.SyncByteStream):
         response.stream = _LimitedStream(response.stream, most_bytes)
 
 
 def list_objects(metadata: Metadata, tree: Any) -> ListedReply:
-    """List the objects of a message, from their tree."""
+    """List the objects of a message from their tree."""
     objects: dict[str, None] = {}
     arrays, level, depth = 0, [tree], 0
     while level:
@@ -226,7 +251,7 @@ def decode(listed: ListedReply, contents: dict[str, bytes], most_bytes: int) -> 
 
 
 def _check_chunks(contents: dict[str, bytes], most_bytes: int) -> None:
-    """Refuse arrays that are too large once decoded: an array may use one chunk any number of times."""
+    """Refuse arrays that decode to too many bytes: an array may use one chunk many times."""
     total = 0
     for content in contents.values():
         kind, children, _ = get_object_head_values_from_object_content(content)
@@ -238,23 +263,29 @@ def _check_chunks(contents: dict[str, bytes], most_bytes: int) -> None:
 
 
 def error_reply(listed: ListedReply, code: int, reason: str) -> Message:
-    """An error message in place of a reply, as Flower itself makes them."""
+    """Build an error message that takes the place of a reply."""
     return Message(error=Error(code, reason), metadata=listed.metadata)  # type: ignore[call-overload, no-any-return] # not in its stubs
 
 
 MORE_BYTES = 2**20
-"""Allowed in addition, for metrics and for very small models."""
+"""Additional bytes for metrics and very small models."""
 LEAST_CHUNK_BYTES, MOST_RECORDS = 2**20, 64
-"""Flower splits arrays into chunks of 5 MiB, by default."""
+"""Smallest chunk and most records that are expected. By default Flower splits arrays into chunks of 5 MiB."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 2.0
-"""Between two looks at an upload that is not complete."""
+"""Seconds between two checks of an incomplete upload."""
 LOST, REFUSED = 1001, 1002
-"""Error codes of lost and refused replies; Flower's own codes are below 1000."""
+"""Error codes of lost and refused replies. Flower's codes are below 1000."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """The reply to a message. If it was refused, `problem` says why, and its message is an error."""
+    """A complete reply.
+
+    Args:
+        answers: Id of the answered message.
+        message: The reply; an error if it was lost or refused.
+        problem: Why it was refused; "" if it was not.
+    """
 
     answers: str
     message: Message
@@ -263,14 +294,19 @@ class Reply:
 
 @dataclass(frozen=True)
 class ReplyLimit:
-    """The largest reply that is downloaded."""
+    """The largest reply that is downloaded.
+
+    Args:
+        arrays: Number of arrays.
+        bytes: Size in bytes.
+    """
 
     arrays: int
     bytes: int
 
     @classmethod
     def of(cls, layout: ModelLayout) -> ReplyLimit:
-        """The limit for a model: no more arrays than it has, and twice its bytes."""
+        """Return the limit for a model: its number of arrays, and twice its bytes plus 1 MiB."""
         arrays = len(layout.dtypes) + len(layout.others)
         trained = sum(math.prod(shape) * max(layout.dtypes[name].itemsize, 4) for name, shape in layout.layout)
         fixed = sum(len(array.data) for array in layout.others.values())
@@ -278,10 +314,15 @@ class ReplyLimit:
 
     @property
     def objects(self) -> int:
+        """Largest number of objects."""
         return MOST_RECORDS + 2 * self.arrays + self.bytes // LEAST_CHUNK_BYTES
 
     def check(self, listed: ListedReply) -> None:
-        """Refuse a reply by what is known before anything of it is downloaded."""
+        """Check a reply before anything of it is downloaded.
+
+        Raises:
+            Refused: It has too many arrays or objects.
+        """
         if listed.arrays > self.arrays:
             raise Refused(f"a reply of {listed.arrays} arrays, where the model has {self.arrays}")
         if len(listed.objects) > self.objects:
@@ -289,8 +330,13 @@ class ReplyLimit:
 
 
 class Download:
-    """The download of one reply. Its sender may still be uploading it, so it is downloaded in steps, none of which
-    waits for the sender."""
+    """The download of one reply, in steps that never wait for its sender.
+
+    Args:
+        wire: The Runtime API.
+        limit: Largest reply.
+        listed: The reply.
+    """
 
     def __init__(self, wire: Wire, limit: ReplyLimit, listed: ListedReply) -> None:
         self._wire, self._limit, self._listed = wire, limit, listed
@@ -299,10 +345,10 @@ class Download:
         self.due_s = 0.0
 
     def step(self) -> Reply | None:
-        """Download what has been uploaded; the reply, if that was all of it."""
+        """Download what has been uploaded; returns the reply once it is complete."""
         try:
             self._limit.check(self._listed)
-            if not self._is_here():
+            if not self._is_complete():
                 self.due_s, self._wait_s = time.monotonic() + self._wait_s, min(2 * self._wait_s, LONGEST_WAIT_S)
                 return None
             return Reply(self._listed.answers, decode(self._listed, self._contents, self._limit.bytes))
@@ -314,12 +360,14 @@ class Download:
             return Reply(self._listed.answers, error_reply(self._listed, LOST, f"the reply is lost: {problem}"))
 
     def confirm(self) -> None:
-        """Let the SuperLink delete the reply, unless it has too many objects: the SuperLink deletes them one by one and
-        locks its database meanwhile. It deletes what is left at the end of the run."""
+        """Let the SuperLink delete the reply, unless it has too many objects.
+
+        The SuperLink deletes objects one by one and locks its database meanwhile. It deletes the rest after the run.
+        """
         if len(self._listed.objects) <= self._limit.objects:
             self._wire.confirm(self._listed)
 
-    def _is_here(self) -> bool:
+    def _is_complete(self) -> bool:
         for identity in self._listed.objects:
             if identity not in self._contents:
                 content = self._wire.fetch(identity, self._left)

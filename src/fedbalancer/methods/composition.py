@@ -23,7 +23,7 @@ from fedbalancer.core.contracts import (
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Ledger, Setup
-from fedbalancer.server.policies import SERVER_SLOTS, ServerPolicies
+from fedbalancer.server.server import SERVER_SLOTS, ServerPolicies
 
 
 @dataclass(frozen=True)

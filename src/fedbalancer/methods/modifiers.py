@@ -1,4 +1,4 @@
-"""What a modifier of a name exchanges in a method: `+qffl`, `-deadline`. Reads like the second half of the table."""
+"""Modifiers of method names: `+qffl`, `-deadline`. Each replaces some policies of a method."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from fedbalancer.client.samples import ClassFloor, EverySample, OverThreshold, R
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
 from fedbalancer.client.work import ForecastBatches, ForecastEpochs, WholeBatches, WholeEpochs
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.settings import Settings
 from fedbalancer.methods.composition import Method
 from fedbalancer.methods.robust import robust
 from fedbalancer.server.aggregate import (
@@ -40,120 +39,131 @@ from fedbalancer.server.model_average import AveragedModel
 from fedbalancer.server.threshold import NoThreshold
 
 
-def _late(m: Method, s: Settings) -> Method:
+def _late(m: Method) -> Method:
     if m.late != Lost():
-        raise BadSetting(f"method '{m.name}+late': {type(m.late).__name__} counts late reports anyway")
+        raise BadSetting(f"method '{m.name}+late': {type(m.late).__name__} already counts late reports")
     return m.with_policies(late=Joins())
 
 
-def _trimmed(m: Method, s: Settings) -> Method:
+def _trimmed(m: Method) -> Method:
     return m.with_policies(samples=Trimmed(_share_over(m, "+trimmed")))
 
 
-def _class_floor(m: Method, s: Settings) -> Method:
+def _class_floor(m: Method) -> Method:
     return m.with_policies(samples=ClassFloor(_share_over(m, "+classfloor")))
 
 
 def _share_over(m: Method, modifier: str) -> float:
-    """The p of Algorithm 1, of which every sample is the case of a threshold of zero."""
+    """Return p of Algorithm 1; `EverySample` is the case of a threshold of 0."""
     if type(m.samples) not in (EverySample, OverThreshold):
-        raise BadSetting(f"method '{m.name}{modifier}': {type(m.samples).__name__} selects by a rule of its own")
+        raise BadSetting(f"method '{m.name}{modifier}': {type(m.samples).__name__} selects samples by another rule")
     return float(m.samples.p) if isinstance(m.samples, OverThreshold) else 1.0
 
 
-def _forecast(m: Method, s: Settings) -> Method:
+def _forecast(m: Method) -> Method:
     forecasting = {WholeBatches: ForecastBatches, WholeEpochs: ForecastEpochs}.get(type(m.work))
     if forecasting is None:
-        raise BadSetting(f"method '{m.name}+forecast': {type(m.work).__name__} does the same whatever is forecast")
+        raise BadSetting(f"method '{m.name}+forecast': {type(m.work).__name__} does not depend on a forecast")
     return m.with_policies(work=forecasting())
 
 
-def _learned(m: Method, s: Settings) -> Method:
+def _learned(m: Method) -> Method:
     if type(m.summary) is not LossStatistics:
-        raise BadSetting(f"method '{m.name}+learned': {type(m.summary).__name__} tells nothing of single steps")
+        raise BadSetting(f"method '{m.name}+learned': {type(m.summary).__name__} reports nothing about single steps")
     return m.with_policies(deadline=LearnedWork(), summary=LossesBySteps(**asdict(m.summary)))
 
 
 LAST = "+robust"
-Modifier = Callable[[Method, Settings], Method]
+"""The modifier that is applied after all others."""
+Modifier = Callable[[Method], Method]
 
 MODIFIERS: dict[str, tuple[str, Modifier]] = {
-    # How much a client does, and what it knows of its losses.
-    "+batches": ("clients stop after the batches that fit", lambda m, s: m.with_policies(work=WholeBatches())),
-    "+forecast": ("clients forecast their upload in place of knowing it", _forecast),
-    "+forwardpass": ("a fresh forward pass every round", lambda m, s: m.with_policies(forward_pass="every")),
-    "+trimmed": ("without samples whose labels seem wrong", _trimmed),
-    "+classfloor": ("no class of a client is left out", _class_floor),
-    "+silent": ("clients release nothing about their losses", lambda m, s: m.with_policies(summary=Silent())),
-    # Who takes part.
-    "+powerofchoice": (
-        "clients of high loss among some drawn by size",
-        lambda m, s: m.with_policies(clients=PowerOfChoice(s.candidates)),
+    # Work, samples and reports of a client.
+    "+batches": (
+        "clients train as many batches as fit, not whole epochs",
+        lambda m: m.with_policies(work=WholeBatches()),
     ),
-    "+fedcs": ("as many fast clients as fit", lambda m, s: m.with_policies(clients=FedCS(s.candidates))),
-    "+learned": ("deadlines by useful work, whose worth is learned while training", _learned),
-    "+groupfloor": ("no speed of devices is left out", lambda m, s: m.with_policies(clients=GroupFloor(m.clients))),
-    "+late": ("a late report joins the round in which it comes", _late),
-    # How updates become a model.
-    "+qffl": ("q-FFL: high losses count for more", lambda m, s: m.with_policies(aggregate=QFFL(s.qffl_q))),
+    "+forecast": ("clients forecast their upload time instead of knowing it", _forecast),
+    "+forwardpass": ("a forward pass over all samples in every round", lambda m: m.with_policies(forward_pass="every")),
+    "+trimmed": ("drops samples whose labels are probably wrong", _trimmed),
+    "+classfloor": ("every class of a client is selected", _class_floor),
+    "+silent": ("clients release nothing about their losses", lambda m: m.with_policies(summary=Silent())),
+    # Client selection, deadline, late reports.
+    "+powerofchoice": (
+        "power-of-choice: highest losses among candidates drawn by size",
+        lambda m: m.with_policies(clients=PowerOfChoice()),
+    ),
+    "+fedcs": ("FedCS: the fastest of the candidates", lambda m: m.with_policies(clients=FedCS())),
+    "+learned": ("deadlines by useful work, learned during training", _learned),
+    "+groupfloor": (
+        "every group of device speeds is selected",
+        lambda m: m.with_policies(clients=GroupFloor(m.clients)),
+    ),
+    "+late": ("a late report counts in the round in which it arrives", _late),
+    # Aggregation.
+    "+qffl": ("q-FFL: clients with high losses weigh more", lambda m: m.with_policies(aggregate=QFFL())),
     "+momentum": (
         "momentum on the server",
-        lambda m, s: m.with_policies(aggregate=ServerMomentum(s.server_momentum, s.server_momentum_eta)),
+        lambda m: m.with_policies(aggregate=ServerMomentum()),
     ),
     "+fedadam": (
         "Adam on the server",
-        lambda m, s: m.with_policies(aggregate=FedAdam(s.server_eta, s.server_beta_1, s.server_beta_2, s.server_tau)),
+        lambda m: m.with_policies(aggregate=FedAdam()),
     ),
     "+fedyogi": (
         "Yogi on the server",
-        lambda m, s: m.with_policies(aggregate=FedYogi(s.server_eta, s.server_beta_1, s.server_beta_2, s.server_tau)),
+        lambda m: m.with_policies(aggregate=FedYogi()),
     ),
     "+fedadagrad": (
         "Adagrad on the server",
-        lambda m, s: m.with_policies(aggregate=FedAdagrad(s.server_eta, s.server_tau)),
+        lambda m: m.with_policies(aggregate=FedAdagrad()),
     ),
-    "+fedexp": ("FedExP: longer steps where clients disagree", lambda m, s: m.with_policies(aggregate=FedExP())),
-    "+fednova": ("FedNova: updates count per step behind them", lambda m, s: m.with_policies(aggregate=FedNova())),
+    "+fedexp": ("FedExP: longer steps where clients disagree", lambda m: m.with_policies(aggregate=FedExP())),
+    "+fednova": ("FedNova: updates are normalised by local steps", lambda m: m.with_policies(aggregate=FedNova())),
     "+averaged": (
-        "the average of the last models is handed out",
-        lambda m, s: m.with_policies(model_average=AveragedModel()),
+        "returns the average of the last models",
+        lambda m: m.with_policies(model_average=AveragedModel()),
     ),
-    "+median": ("the median of every parameter", lambda m, s: m.with_policies(aggregate=Median())),
-    "+trimmedmean": ("the mean without extremes", lambda m, s: m.with_policies(aggregate=TrimmedMean(s.trim_share))),
+    "+median": ("the median of every parameter", lambda m: m.with_policies(aggregate=Median())),
+    "+trimmedmean": ("the mean without extremes", lambda m: m.with_policies(aggregate=TrimmedMean())),
     "+krum": (
         "Krum: the updates closest to the others",
-        lambda m, s: m.with_policies(aggregate=Krum(s.krum_malicious, s.krum_keep)),
+        lambda m: m.with_policies(aggregate=Krum()),
     ),
-    # What liars can do: applied after all others.
-    LAST: ("liar-proof: medians, limits and clipped updates (docs/benchmarks/reliability.md)", lambda m, s: robust(m)),
-    # How updates travel.
+    # Robustness.
+    LAST: ("withstands a few liars: medians, limits, clipped updates", robust),
+    # Compression of updates.
     "+structured": (
         "Structured Updates of low rank",
-        lambda m, s: m.with_policies(compress=LowRank(s.structured_rank)),
+        lambda m: m.with_policies(compress=LowRank()),
     ),
-    "+mask": ("Structured Updates by a random mask", lambda m, s: m.with_policies(compress=RandomMask(s.mask_share))),
+    "+mask": ("Structured Updates by a random mask", lambda m: m.with_policies(compress=RandomMask())),
     "+subsample": (
         "a random share of each update",
-        lambda m, s: m.with_policies(compress=Subsample(s.subsample_share)),
+        lambda m: m.with_policies(compress=Subsample()),
     ),
     "+quantised": (
         "few bits per parameter, rotated",
-        lambda m, s: m.with_policies(compress=Quantised(s.quantised_bits)),
+        lambda m: m.with_policies(compress=Quantised()),
     ),
     "+graddrop": (
-        "the largest changes",
-        lambda m, s: m.with_policies(compress=GradientDropping(s.drop_keep)),
+        "gradient dropping: only the largest changes",
+        lambda m: m.with_policies(compress=GradientDropping()),
     ),
     "+signsgd": (
-        "signs only, majority vote",
-        lambda m, s: m.with_policies(compress=SignSGD(), aggregate=MajorityVote(s.vote_step)),
+        "sign-SGD: signs only, majority vote",
+        lambda m: m.with_policies(compress=SignSGD(), aggregate=MajorityVote()),
     ),
-    # What FedBalancer is without one of its parts.
-    "+randomsamples": ("as many samples, at random", lambda m, s: m.with_policies(samples=RandomSamples())),
+    # Ablations.
+    "+randomsamples": (
+        "the same number of samples, drawn at random",
+        lambda m: m.with_policies(samples=RandomSamples()),
+    ),
     "-samples": (
         "without sample selection",
-        lambda m, s: m.with_policies(samples=EverySample(), threshold=NoThreshold()),
+        lambda m: m.with_policies(samples=EverySample(), threshold=NoThreshold()),
     ),
-    "-deadline": ("without deadline control: T", lambda m, s: m.with_policies(deadline=FixedDeadline(1))),
-    "-clients": ("without client selection", lambda m, s: m.with_policies(clients=Uniform())),
+    "-deadline": ("without deadline control: T", lambda m: m.with_policies(deadline=FixedDeadline(1))),
+    "-clients": ("without client selection", lambda m: m.with_policies(clients=Uniform())),
 }
+"""Every modifier: its title, and the function that applies it."""

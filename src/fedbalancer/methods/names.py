@@ -1,69 +1,96 @@
-"""How methods are spelt: `base[+modifier|-part]...[key=value,...]`, such as `fedbalancer[w=5,p=.75]`.
+"""Method names: `base[+modifier|-part]...[key=value,...]`, such as `fedbalancer[w=5,p=.75]`.
 
-What stands in the brackets are settings of this method alone, and policies for its slots. Every method has one name:
-keys in the order of the settings (the paper's), then slots; numbers as short as they can be; no spaces.
+Brackets hold settings of this method alone: settings of the run, fields of its policies, and whole policies. Every
+method has one canonical name: settings of the run come first, then the paper's symbols, other values, fields and
+policies by slot. Numbers are as short as possible, and there are no spaces.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, UnknownName
-from fedbalancer.core.settings import Settings, parse_value, resolve
+from fedbalancer.core.settings import (
+    METHOD_VALUES,
+    RUN_KEYS,
+    SHORT_NAMES,
+    is_policy_key,
+    known_keys,
+    parse_value,
+    resolve,
+    short_key,
+)
 from fedbalancer.methods.slots import read_call
 
 LONGEST_BYTES = 200
-"""Of a name: it is also a folder's, and travels to clients."""
+"""Maximum length of a name: it is also the name of a folder, and is sent to clients."""
 SHARED = {
     **dict.fromkeys(
-        ("rounds", "eval_every", "eval_every_s", "eval_clients", "checkpoint_s"), "how all methods are measured"
+        ("rounds", "eval_every", "eval_every_s", "eval_clients", "checkpoint_s"), "how methods are measured"
     ),
-    "save_exact_losses": "what a run folder holds",
-    **dict.fromkeys(("latency", "window_s", "network_floor", "device_spread", "availability"), "what the devices are"),
-    "label_noise": "what the data are",
-    "attacks": "who the clients are",
+    "save_exact_losses": "the content of the run folder",
+    **dict.fromkeys(("latency", "window_s", "network_floor", "device_spread", "availability"), "the devices"),
+    "label_noise": "the data",
+    "attacks": "the clients",
 }
-"""Settings that are no method's own, and what they say."""
-_FIXED = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[tT]")
+"""Settings that all methods of a comparison share, and what they describe."""
 WAITS = ("inf", "wait")
+"""Texts for a deadline that waits for all clients; the first one is canonical."""
+_FIXED = re.compile(r"(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[tT]")
+_WORD = re.compile(r"[\w.+-]+")
 _PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
 @dataclass(frozen=True)
 class MethodName:
-    """A method's name in its parts: base and modifiers, settings in brackets (checked), and policies for slots."""
+    """A method name in its parts.
+
+    Args:
+        stem: Base and modifiers.
+        settings: Settings of the run in brackets, checked.
+        fields: Values of policy fields in brackets, by address or short name. The policies check them.
+        slots: Whole policies in brackets, as text.
+    """
 
     stem: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
     slots: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def layer(self) -> dict[str, Any]:
-        """What the brackets add to the settings of a run."""
-        return {**self.settings, **({"slots": dict(self.slots)} if self.slots else {})}
-
     def __str__(self) -> str:
-        inside = [f"{key}={value_text(value)}" for key, value in self.settings.items()]
+        inside = [f"{key}={value_text(value)}" for key, value in {**self.settings, **self.fields}.items()]
         inside += [f"{slot}={text}" for slot, text in self.slots.items()]
         return f"{self.stem}[{','.join(inside)}]" if inside else self.stem
 
 
 def canonical_name(name: str) -> str:
-    """The one spelling of a method's name.
+    """Return the canonical form of a method name.
 
-    >>> one_name("fedbalancer[ p = 0.75, w=5 ]"), one_name("fedavg[deadline=0.50t]")
-    ('fedbalancer[w=5,p=.75]', 'fedavg[deadline=.5T]')
+    Example:
+        >>> canonical_name("fedbalancer[ p = 0.75, pace.w=5 ]"), canonical_name("fedavg[deadline=0.50t]")
+        ('fedbalancer[w=5,p=.75]', 'fedavg[deadline=.5T]')
     """
     return str(parse_method_name(name))
 
 
 def parse_method_name(name: str) -> MethodName:
-    """A name in its parts, with every setting in brackets checked; base and modifiers are left to `method`."""
+    """Split a method name into its parts.
+
+    Args:
+        name: The name as typed.
+
+    Returns:
+        The parts in canonical order. Base, modifiers and policy fields are not checked; `method` checks them.
+
+    Raises:
+        UnknownName: If a key in brackets is no setting and no slot.
+        BadSetting: If the name is malformed, or a setting of the run has a value that is not allowed.
+    """
     name = name.strip()
     check_name(name)
     stem, bracket, rest = name.partition("[")
@@ -71,58 +98,65 @@ def parse_method_name(name: str) -> MethodName:
         return MethodName(stem)
     if not rest.endswith("]"):
         raise BadSetting(f"method {name!r} must end with its settings in brackets, as in {stem}[w=5,p=.75]")
-    settings: dict[str, Any] = {}
-    slots: dict[str, str] = {}
+    values: dict[str, Any] = {}
     for assignment in split_outside(rest[:-1]):
-        key, equals, text = (part.strip() for part in assignment.partition("="))
-        if not (key and equals and text):
+        typed, equals, text = (part.strip() for part in assignment.partition("="))
+        if not (typed and equals and text):
             raise BadSetting(f"method {name!r}: {assignment.strip()!r} in brackets must look like key=value")
-        if key in settings or key in slots:
+        key = short_key(typed)
+        if key in values:
             raise BadSetting(f"method {name!r}: {key} is given twice")
-        if key in SLOTS:
-            slots[key] = _policy(name, key, text)
-        else:
-            settings[key] = _setting(name, key, text)
-    found = MethodName(stem.strip(), _ordered(settings, Settings.model_fields), _ordered(slots, SLOTS))
-    check_name(str(found))
-    return found
+        values[key] = _parse_entry(name, key, text)
+    fields = [key for key in values if is_policy_key(key) and key not in SLOTS]
+    parsed = MethodName(
+        stem.strip(),
+        settings=_select(values, RUN_KEYS),
+        fields=_select(values, [*SHORT_NAMES, *METHOD_VALUES, *sorted(fields, key=_address_order)]),
+        slots=_select(values, SLOTS),
+    )
+    check_name(str(parsed))
+    return parsed
 
 
 def with_slots(name: str, slots: Mapping[str, str]) -> str:
-    """The name of the method with these policies too, where it names none for their slots itself.
+    """Add policies to a method name, for slots that the name does not set itself.
 
-    >>> with_slots("fedavg+1t", {"deadline": "my.module:Mine(first=60)"}), with_slots("a[work=b:B]", {"work": "c:C"})
-    ('fedavg+1t[deadline=my.module:Mine(first=60)]', 'a[work=b:B]')
+    Example:
+        >>> with_slots("fedavg+1t", {"deadline": "my.module:Mine(first=60)"})
+        'fedavg+1t[deadline=my.module:Mine(first=60)]'
+        >>> with_slots("fedbalancer[work=b:B]", {"work": "c:C"})
+        'fedbalancer[work=b:B]'
     """
-    for slot in slots:
-        if slot not in SLOTS:
-            raise UnknownName("slot", slot, SLOTS)
-    own = parse_method_name(name)
-    added = {slot: _policy(name, slot, text) for slot, text in slots.items()}
-    found = str(MethodName(own.stem, own.settings, _ordered({**added, **own.slots}, SLOTS)))
-    check_name(found)
-    return found
+    parsed = parse_method_name(name)
+    added = {slot: _canonical_policy(name, slot, text) for slot, text in slots.items()}
+    longer = str(replace(parsed, slots=_select({**added, **parsed.slots}, SLOTS)))
+    check_name(longer)
+    return longer
 
 
-def with_choices(spelling: MethodName, choices: Mapping[str, Any]) -> str:
-    """The name of a method some of whose choices are objects: they stand in it as they would be written, or by their
-    class alone where that is no plain text or too long, or as "own" where even that is."""
-    others = {key: value_text(value) for key, value in choices.items() if key not in SLOTS}
-    for text_of in (_as_written, lambda policy: type(policy).__name__, lambda policy: "own"):
-        slots = {**spelling.slots, **{slot: text_of(choices[slot]) for slot in SLOTS if slot in choices}}
-        name = str(MethodName(spelling.stem, spelling.settings, {**_ordered(slots, SLOTS), **others}))
+def with_choices(parsed: MethodName, choices: Mapping[str, Any]) -> str:
+    """Return the name of a method with policy objects in some slots.
+
+    A policy appears as the text that creates it, or by its class if that text is too long or not plain, or as "own" if
+    the class name is too long as well.
+    """
+    values = {key: value_text(value) for key, value in choices.items() if key not in SLOTS}
+    for text_of in (_policy_text, lambda policy: type(policy).__name__, lambda policy: "own"):
+        slots = {**parsed.slots, **{slot: text_of(choices[slot]) for slot in SLOTS if slot in choices}}
+        name = str(replace(parsed, slots={**_select(slots, SLOTS), **values}))
         if len(name.encode(errors="replace")) <= LONGEST_BYTES:
             break
     return name
 
 
-def _as_written(policy: Any) -> str:
+def _policy_text(policy: Any) -> str:
+    """Return the text that creates a policy, or the name of its class if there is no such text."""
     kind = type(policy)
     text = kind.__name__ + repr(policy).removeprefix(kind.__qualname__)
     if len(text) > LONGEST_BYTES:
         return kind.__name__
     try:
-        written = _policy("", "", text)
+        written = _canonical_policy("", "", text)
         check_name(written)
     except BadSetting:
         return kind.__name__
@@ -130,33 +164,43 @@ def _as_written(policy: Any) -> str:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that cannot be a folder's."""
+    """Refuse a name that cannot be the name of a folder.
+
+    Raises:
+        BadSetting: If the name has a slash or a control character, or is too long.
+    """
     if "/" in name or "\\" in name or not name.isprintable() or name in (".", ".."):
-        raise BadSetting(f"method {name!r}: a name is also a folder's, so it has no slash and no control character")
+        raise BadSetting(f"method {name!r}: a name is also a folder, so it has no slash and no control character")
     if len(name.encode(errors="replace")) > LONGEST_BYTES:
-        raise BadSetting(f"method {name[:60] + '...'!r}: a name takes at most {LONGEST_BYTES} bytes")
+        raise BadSetting(f"method {name[:60] + '...'!r}: a name has at most {LONGEST_BYTES} bytes")
 
 
 def split_names(text: str) -> list[str]:
-    """The names in a list with commas, of which those in brackets divide nothing.
+    """Split a comma-separated list of method names. Commas in brackets do not separate.
 
-    >>> split_names("fedavg+1t, fedbalancer[w=5,p=.75]")
-    ['fedavg+1t', 'fedbalancer[w=5,p=.75]']
+    Example:
+        >>> split_names("fedavg+1t, fedbalancer[w=5,p=.75]")
+        ['fedavg+1t', 'fedbalancer[w=5,p=.75]']
     """
     return [name.strip() for name in split_outside(text) if name.strip()]
 
 
 def split_outside(text: str) -> list[str]:
-    """The parts between commas outside of brackets, parentheses and quotes."""
+    """Split a text at commas outside of brackets, parentheses and quotes.
+
+    Raises:
+        BadSetting: If a bracket or quote is not closed.
+    """
     cuts = [-1, *_commas(text), len(text)]
     return [text[start + 1 : end] for start, end in pairwise(cuts)]
 
 
 def fixed_multiple(text: str) -> float | None:
-    """The k of a deadline of `kT`, if the text says one.
+    """Return k of a deadline `kT`, or None if the text is no such deadline.
 
-    >>> fixed_multiple(".5T"), fixed_multiple("60")
-    (0.5, None)
+    Example:
+        >>> fixed_multiple(".5T"), fixed_multiple("60")
+        (0.5, None)
     """
     return float(text[:-1]) if _FIXED.fullmatch(text) else None
 
@@ -179,24 +223,29 @@ def _commas(text: str) -> Iterator[int]:
         raise BadSetting(f"{text!r} has a {quote or opened[-1]!r} that is not closed")
 
 
-def _setting(name: str, key: str, text: str) -> Any:
+def _parse_entry(name: str, key: str, text: str) -> Any:
+    """Parse the value of a key in brackets: a policy as text, a policy field as it is, or a checked setting."""
+    if key in SLOTS:
+        return _canonical_policy(name, key, text)
     if key in SHARED:
         raise BadSetting(
-            f"method {name!r}: {key} says {SHARED[key]}, so it is not one method's own; give it by --set {key}=..."
+            f"method {name!r}: {key} describes {SHARED[key]}, so it applies to all methods; set it with --set {key}=..."
         )
-    if key == "slots":
-        raise BadSetting(f"method {name!r}: write the slot itself, as in deadline=package.module:Class")
-    if key not in Settings.model_fields:
-        raise UnknownName(f"setting in method {name!r}:", key, [*(Settings.model_fields.keys() - SHARED), *SLOTS])
+    value = parse_value(text)
+    if is_policy_key(key):
+        if not isinstance(value, bool | int | float | str | None) or not _WORD.fullmatch(value_text(value)):
+            raise BadSetting(f"method {name!r}: {key} = {text} must be a number or a word")
+        return value
+    if key not in RUN_KEYS:
+        raise UnknownName(f"setting in method {name!r}:", key, [each for each in known_keys() if each not in SHARED])
     try:
-        return getattr(resolve({key: parse_value(text)}), key)
+        return getattr(resolve({key: value}), key)
     except BadSetting as error:
         raise BadSetting(f"method {name!r}: {error}") from None
 
 
-def _policy(name: str, slot: str, text: str) -> str:
-    """The one spelling of what stands in a slot: `kT` or `inf` as a deadline, a policy's name, or package.module:Class
-    with its arguments."""
+def _canonical_policy(name: str, slot: str, text: str) -> str:
+    """Return the canonical text of a policy: `kT` or `inf` for a deadline, otherwise its name with sorted arguments."""
     multiple = fixed_multiple(text)
     if slot == "deadline" and multiple is not None:
         if not 0 < multiple <= 1000:
@@ -205,19 +254,25 @@ def _policy(name: str, slot: str, text: str) -> str:
     if slot == "deadline" and text in WAITS:
         return WAITS[0]
     path, arguments = read_call(f"method {name!r}: {slot}={text}", text)
-    given = ",".join(f"{key}={arguments[key]!r}" for key in sorted(arguments))
-    return f"{path}({given})" if given else path
+    inside = ",".join(f"{key}={arguments[key]!r}" for key in sorted(arguments))
+    return f"{path}({inside})" if inside else path
 
 
-def _ordered(found: Mapping[str, Any], order: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: found[key] for key in order if key in found}
+def _address_order(key: str) -> tuple[int, str]:
+    slot = key.partition(".")[0]
+    return (list(SLOTS).index(slot) if slot in SLOTS else -1, key)
+
+
+def _select(values: Mapping[str, Any], order: Iterable[str]) -> dict[str, Any]:
+    return {key: values[key] for key in order if key in values}
 
 
 def value_text(value: Any) -> str:
-    """A checked value as it stands in a name.
+    """Return a value as it appears in a name.
 
-    >>> value_text(0.75), value_text(1.0), value_text(None)
-    ('.75', '1', 'off')
+    Example:
+        >>> value_text(0.75), value_text(1.0), value_text(None)
+        ('.75', '1', 'off')
     """
     if value is None:
         return "off"

@@ -1,52 +1,100 @@
-"""The policies of this project by slot, for those who name one in place of making it."""
+"""The built-in policies by slot, and how a text creates one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from typing import Any
 
 from fedbalancer.client import policies
-from fedbalancer.core.contracts import SLOTS
-from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.contracts import SLOTS, policies_in
+from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.fields import field_meanings, field_types
+from fedbalancer.core.settings import METHOD_VALUES, short_key
 from fedbalancer.methods.names import WAITS, fixed_multiple
-from fedbalancer.methods.slots import build_policy, checked, load_policy, read_call
+from fedbalancer.methods.slots import check_policy_type, create_object, load_policy, read_call
 from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
+from fedbalancer.server.server import ServerPolicies
 
-
-def _classes(module: Any) -> dict[str, type]:
-    """The policies that a package offers, without its functions and states."""
-    found = {name: getattr(module, name) for name in module.__all__}
-    return {name: it for name, it in found.items() if isinstance(it, type) and not name.endswith("State")}
-
-
-KNOWN: Mapping[str, Mapping[str, type]] = {
-    "clients": _classes(clients),
-    "deadline": _classes(deadline),
-    "threshold": _classes(threshold),
-    "pace": _classes(pace),
-    "aggregate": _classes(aggregate),
-    "model_average": _classes(model_average),
-    "late": _classes(late),
+POLICIES: Mapping[str, Mapping[str, type]] = {
+    "clients": policies_in(clients, "clients"),
+    "deadline": policies_in(deadline, "deadline"),
+    "threshold": policies_in(threshold, "threshold"),
+    "pace": policies_in(pace, "pace"),
+    "aggregate": policies_in(aggregate, "aggregate"),
+    "model_average": policies_in(model_average, "model_average"),
+    "late": policies_in(late, "late"),
     **policies.KNOWN,
 }
+"""The built-in policies by slot and name."""
 
 
-def policy(slot: str, text: str) -> Any:
-    """What a text puts into a slot: `package.module:Class` of one's own, the name of a policy of ours, both with or
-    without keyword arguments; for the deadline also `kT`, k times T, and `inf`, which waits for all.
+def make_policy(slot: str, text: str) -> Any:
+    """Create a policy from a text.
 
-    >>> policy("deadline", ".5T"), policy("aggregate", "TrimmedMean(beta=.1)")
-    (FixedDeadline(multiple=0.5), TrimmedMean(beta=0.1))
+    Args:
+        slot: The slot of the policy.
+        text: A built-in policy or `package.module:Class`, both with or without keyword arguments. For the deadline also
+            `kT` (k times T) and `inf` (wait for all).
+
+    Returns:
+        The policy.
+
+    Raises:
+        UnknownName: If there is no such slot or built-in policy.
+        BadSetting: If the text cannot be read or the policy cannot be created.
+
+    Example:
+        >>> make_policy("deadline", ".5T"), make_policy("aggregate", "TrimmedMean(beta=.1)")
+        (FixedDeadline(multiple=0.5), TrimmedMean(beta=0.1))
     """
+    if not isinstance(text, str):
+        raise BadSetting(f"setting {slot} = {text!r} must be a policy, as in {slot}=package.module:Class")
     if slot == "deadline" and (multiple := fixed_multiple(text)) is not None:
         return deadline.FixedDeadline(multiple)
     if slot == "deadline" and text in WAITS:
         return deadline.WaitForShare()
     if slot not in SLOTS or ":" in text.partition("(")[0]:
         return load_policy(slot, text)
-    name, arguments = read_call(f"slots.{slot} = {text!r}", text)
-    if name in KNOWN[slot]:
-        return checked(slot, text, build_policy(slot, text, KNOWN[slot][name], arguments))
+    name, arguments = read_call(f"{slot} = {text!r}", text)
+    if name in POLICIES[slot]:
+        return check_policy_type(slot, text, create_object(f"{slot} = {text!r}", POLICIES[slot][name], arguments))
     if name.isidentifier():
-        raise UnknownName(f"policy for slot {slot}:", name, KNOWN[slot])
+        raise UnknownName(f"policy for slot {slot}:", name, POLICIES[slot])
     return load_policy(slot, text)
+
+
+def policy_fields() -> list[dict[str, Any]]:
+    """List the values of methods and all fields of the built-in policies."""
+    rows = [row for kind in (policies.ClientPolicies, ServerPolicies) for row in _describe_fields("", kind)]
+    for slot in SLOTS:
+        for kind in dict.fromkeys(POLICIES[slot].values()):
+            rows += _describe_fields(slot, kind)
+    return rows
+
+
+def _describe_fields(slot: str, kind: type) -> Iterator[dict[str, Any]]:
+    types, meanings = field_types(kind), field_meanings(kind)
+    for each in fields(kind):
+        if each.name in types and types[each.name].is_plain and (slot or each.name in METHOD_VALUES):
+            yield {
+                "slot": slot,
+                "policy": kind.__name__ if slot else "",
+                "key": short_key(f"{slot}.{each.name}") if slot else each.name,
+                "default": None if each.default is MISSING else each.default,
+                "allowed": types[each.name].text,
+                "meaning": meanings.get(each.name, ""),
+            }
+
+
+def describe_policy(kind: type) -> str:
+    """Return the first sentence of a policy's docstring.
+
+    Example:
+        >>> describe_policy(ServerPolicies)
+        'One policy per server slot'
+    """
+    paragraph = " ".join(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
+    return re.split(r"\.(?= |$)", paragraph, maxsplit=1)[0]

@@ -1,13 +1,12 @@
-"""Each named method as a composition of slots. This file reads like the table of methods.
+"""The table of methods: each base as a composition of policies.
 
-A name is a base, any modifiers, and settings of its own in brackets: `fedavg+1t`, `fedbalancer`, `fedbalancer+qffl`,
-`fedbalancer-deadline`, `fedbalancer[w=5,p=.75]`, `fedavg[deadline=.5T]`.
+A method name is a base, modifiers, and settings in brackets: `fedavg+1t`, `fedbalancer+qffl`, `fedbalancer-deadline`,
+`fedbalancer[w=5,p=.75]`, `fedbalancer[clients.alpha=2]`, `fedavg[deadline=.5T]`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +17,11 @@ from fedbalancer.core.contracts import SLOTS, DeadlinePolicy
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.methods.composition import Method, setup_of
+from fedbalancer.methods.fields import check_settings_used, has_field, split_address, with_fields
 from fedbalancer.methods.modifiers import LAST, MODIFIERS
-from fedbalancer.methods.names import check_name, parse_method_name, with_choices
-from fedbalancer.methods.policy_registry import policy
-from fedbalancer.methods.slots import check_composition, checked, load_policy
+from fedbalancer.methods.names import MethodName, check_name, parse_method_name, with_choices
+from fedbalancer.methods.policy_registry import make_policy
+from fedbalancer.methods.slots import check_composition, check_policy_type, load_policy
 from fedbalancer.server.aggregate import ExtrapolatedMomentum
 from fedbalancer.server.clients import ByLoss, LeastSelected, Oort, OverThresholdUtility
 from fedbalancer.server.deadline import FirstReports, FixedDeadline, KthFastest, PeakDeadline, UsefulWork, WaitForShare
@@ -34,209 +34,220 @@ __all__ = ["BASES", "FAMILIES", "MODIFIERS", "SLOTS", "Method", "load_policy", "
 
 
 class Undecided(WaitForShare):
-    """The deadline of a base that leaves it to the brackets."""
+    """Deadline of a base that needs one in brackets."""
 
     def refuses(self, method: Method) -> str:
-        return "it has no deadline; name one, as in fedavg+1t, fedavg[deadline=.5T], or fedavg+wfa, which waits for all"
+        """Explain how to choose a deadline."""
+        return "it has no deadline; add one, as in fedavg+1t, fedavg[deadline=.5T], or fedavg+wfa, which waits for all"
 
 
-def _fedavg(name: str, deadline: DeadlinePolicy, s: Settings) -> Method:
-    return Method(name).with_policies(deadline=deadline, summary=_summary(s))
+def _fedavg(deadline: DeadlinePolicy) -> Method:
+    return Method("fedavg").with_policies(deadline=deadline)
 
 
-def _prox(name: str, deadline: DeadlinePolicy, s: Settings) -> Method:
-    return _fedavg(name, deadline, s).with_policies(work=WholeEpochs(), mu=s.prox_mu)
+def _prox(deadline: DeadlinePolicy, s: Settings) -> Method:
+    return _fedavg(deadline).with_policies(work=WholeEpochs(), mu=s.prox_mu)
 
 
 def _sample_selection(s: Settings) -> Method:
-    return _prox("sampleselection", FixedDeadline(s.sample_selection_deadline), s).with_policies(samples=HighestLoss())
+    return _prox(FixedDeadline(s.sample_selection_deadline), s).with_policies(samples=HighestLoss())
 
 
-def _fedbalancer(s: Settings) -> Method:
+def _fedbalancer() -> Method:
     return Method("fedbalancer").with_policies(
-        clients=_clients(s),
-        samples=OverThreshold(s.p),
-        deadline=PeakDeadline(s.deadline_counts, s.deadline_grid, s.deadline_gate, s.deadline_gate_clients, s.guard_s),
+        clients=OverThresholdUtility(),
+        samples=OverThreshold(),
+        deadline=PeakDeadline(),
         work=WholeEpochs(),
-        threshold=InterpolatedThreshold(s.loss_history),
-        pace=RatioControl(s.w, s.lss, s.dss),
-        summary=_summary(s),
-        mu=s.fedbalancer_mu,
-        forward_pass=s.forward_pass,
+        threshold=InterpolatedThreshold(),
+        pace=RatioControl(),
     )
 
 
-def _canter(s: Settings) -> Method:
-    """FedBalancer's samples and threshold; all else is ours. What its parts do is in docs/methods/canter.md."""
-    return _fedbalancer(s).with_policies(
+def _canter() -> Method:
+    """FedBalancer's sample selection with our other policies (docs/methods/canter.md).
+
+    Rounds are short, so the pace is adapted every 5 rounds. A quarter of the samples is below the threshold: a model
+    that never trains on samples with low losses forgets them.
+    """
+    return _fedbalancer().with_policies(
         clients=ByLoss(),
         deadline=UsefulWork(),
-        samples=OverThreshold(CANTER_SHARE),
+        samples=OverThreshold(p=0.75),
         work=WholeBatches(),
-        pace=RatioControl(CANTER_WINDOW, s.lss, s.dss),
+        pace=RatioControl(w=5),
         aggregate=ExtrapolatedMomentum(),
         model_average=AveragedModel(),
     )
 
 
-CANTER_WINDOW = 5
-"""Rounds between the looks of canter's threshold control: its rounds are short."""
-CANTER_SHARE = 0.75
-"""Of the samples that canter takes, so many are over the threshold (p). With all of them, as on the paper's tasks, a
-model that has come far forgets the others, whose losses nobody looks at any more."""
+def _oort() -> Method:
+    summary = LossStatistics(over_samples="selected")
+    return Method("oort").with_policies(clients=Oort(), deadline=FirstReports(), summary=summary, epoch_batches=1)
 
 
-def _clients(s: Settings) -> OverThresholdUtility:
-    return OverThresholdUtility(
-        alpha=s.alpha,
-        exploration=s.exploration,
-        exploration_decay=s.exploration_decay,
-        exploration_min=s.exploration_min,
-        clip=s.utility_clip,
-        cutoff=s.utility_cutoff,
-        normalise=s.normalise_utility,
-    )
+def _oortbalancer() -> Method:
+    clients = OverThresholdUtility(alpha=Oort.alpha)
+    return _fedbalancer().with_policies(clients=clients, samples=OverThresholdBatch(), epoch_batches=1)
 
 
-def _oort(s: Settings) -> Method:
-    return Method("oort").with_policies(
-        clients=Oort(
-            alpha=s.oort_alpha,
-            exploration=s.exploration,
-            exploration_decay=s.exploration_decay,
-            exploration_min=s.exploration_min,
-            clip=s.utility_clip,
-            cutoff=s.utility_cutoff,
-            overcommit=s.oort_overcommit,
-            pacer_window=s.oort_pacer_window,
-            pacer_start=s.oort_pacer_start,
-            pacer_delta=s.oort_pacer_delta,
-            blacklist=math.inf if s.oort_blacklist is None else s.oort_blacklist,
-        ),
-        deadline=FirstReports(),
-        summary=replace(_summary(s), over_samples="selected"),
-        epoch_batches=1,
-    )
+def _timelyfl() -> Method:
+    return _fedavg(KthFastest()).with_policies(work=WholeBatches())
 
 
-def _oortbalancer(s: Settings) -> Method:
-    clients = replace(_clients(s), alpha=s.oort_alpha)
-    return _fedbalancer(s).with_policies(clients=clients, samples=OverThresholdBatch(s.p), epoch_batches=1)
-
-
-def _fedbuff(s: Settings) -> Method:
-    return _fedavg("fedbuff", WaitForShare(), s).with_policies(late=Buffered())
-
-
-def _timelyfl(s: Settings) -> Method:
-    return _fedavg("timelyfl", KthFastest(), s).with_policies(work=WholeBatches())
-
-
-def _refl(s: Settings) -> Method:
-    return _fedavg("refl", WaitForShare(0.8), s).with_policies(clients=LeastSelected(), late=Boosted())
-
-
-def _summary(s: Settings) -> LossStatistics:
-    return LossStatistics(s.noise_factor, s.utility_samples)
+def _refl() -> Method:
+    return _fedavg(WaitForShare(0.8)).with_policies(clients=LeastSelected(), late=Boosted())
 
 
 BASES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
-    "fedavg+1t": ("FedAvg, fixed deadline T", lambda s: _fedavg("fedavg+1t", FixedDeadline(1), s)),
-    "fedavg+2t": ("FedAvg, fixed deadline 2 T", lambda s: _fedavg("fedavg+2t", FixedDeadline(2), s)),
-    "fedavg+spc": ("FedAvg, SmartPC: 80 % report", lambda s: _fedavg("fedavg+spc", WaitForShare(s.smartpc_share), s)),
-    "fedavg+wfa": ("FedAvg, waits for all", lambda s: _fedavg("fedavg+wfa", WaitForShare(), s)),
-    "prox+1t": ("Prox, partial epochs, deadline T", lambda s: _prox("prox+1t", FixedDeadline(1), s)),
-    "prox+2t": ("Prox, partial epochs, deadline 2 T", lambda s: _prox("prox+2t", FixedDeadline(2), s)),
-    "sampleselection": ("highest losses, big clients cut at P80", _sample_selection),
-    "oort": ("Oort: clients by utility and speed, one batch an epoch", _oort),
-    "fedbalancer": ("sample selection and adaptive deadlines", _fedbalancer),
-    "canter": ("ours: short rounds by useful work, momentum, averaged", _canter),
-    "oortbalancer": ("FedBalancer on Oort's one batch an epoch", _oortbalancer),
-    "timelyfl": ("TimelyFL: work that fits the k-th fastest client's epoch", _timelyfl),
-    "refl": ("REFL: stale reports count, seldom selected clients first", _refl),
-    "fedbuff": ("FedBuff: a step whenever enough reports have come, late or not", _fedbuff),
+    "fedavg+1t": ("FedAvg, fixed deadline T", lambda s: _fedavg(FixedDeadline(1))),
+    "fedavg+2t": ("FedAvg, fixed deadline 2 T", lambda s: _fedavg(FixedDeadline(2))),
+    "fedavg+spc": ("FedAvg, SmartPC: waits for 80% of the reports", lambda s: _fedavg(WaitForShare(0.8))),
+    "fedavg+wfa": ("FedAvg, waits for all", lambda s: _fedavg(WaitForShare())),
+    "prox+1t": ("Prox, partial epochs, deadline T", lambda s: _prox(FixedDeadline(1), s)),
+    "prox+2t": ("Prox, partial epochs, deadline 2 T", lambda s: _prox(FixedDeadline(2), s)),
+    "sampleselection": ("highest losses, large clients cut at the 80th percentile", _sample_selection),
+    "oort": ("Oort: clients by utility and speed, one batch per epoch", lambda s: _oort()),
+    "fedbalancer": ("sample selection and adaptive deadlines", lambda s: _fedbalancer()),
+    "canter": ("ours: short rounds by useful work, momentum, averaged model", lambda s: _canter()),
+    "oortbalancer": ("FedBalancer with Oort's one batch per epoch", lambda s: _oortbalancer()),
+    "timelyfl": ("TimelyFL: as much work as fits the k-th fastest client's epoch", lambda s: _timelyfl()),
+    "refl": ("REFL: late reports count, rarely selected clients first", lambda s: _refl()),
+    "fedbuff": (
+        "FedBuff: one step per buffer of reports, late or not",
+        lambda s: _fedavg(WaitForShare()).with_policies(late=Buffered()),
+    ),
 }
+"""Every base: its title, and the function that composes it."""
 
 FAMILIES: dict[str, tuple[str, Callable[[Settings], Method]]] = {
-    "fedavg": ("FedAvg with the deadline that is named: fedavg[deadline=.5T]", lambda s: _fedavg("", Undecided(), s)),
-    "prox": ("Prox with the deadline that is named: prox[deadline=.5T]", lambda s: _prox("", Undecided(), s)),
+    "fedavg": ("FedAvg with a deadline in brackets: fedavg[deadline=.5T]", lambda s: _fedavg(Undecided())),
+    "prox": ("Prox with a deadline in brackets: prox[deadline=.5T]", lambda s: _prox(Undecided(), s)),
 }
-"""Bases that are no method before they have a deadline."""
+"""Bases that need a deadline to be a method."""
 
 
 def method(base: str, settings: Settings | None = None, *, name: str | None = None, **slots: Any) -> Method:
-    """A named method; any slot may be replaced. Settings in the brackets of the name go over those given.
+    """Compose a method by its name.
 
-    A method with other choices than its own says so in its name, or is called `name` in tables and folders.
+    Args:
+        base: Base, modifiers and settings in brackets. Settings in brackets take precedence over `settings`.
+        settings: Settings of the run. Default: the defaults.
+        name: Name of the method in tables and folders. Default: `base` and the replaced slots.
+        **slots: Policies, or values such as `mu`, that replace those of the method.
 
-    >>> method("fedavg+1t", deadline=FixedDeadline(1.5)).name
-    'fedavg+1t[deadline=FixedDeadline(multiple=1.5)]'
-    >>> method("fedbalancer[p=0.75, w=5]").name, method("fedbalancer", clients=ByLoss(), name="mine").name
-    ('fedbalancer[w=5,p=.75]', 'mine')
+    Returns:
+        The method.
+
+    Raises:
+        UnknownName: If a base, modifier, slot or field does not exist.
+        BadSetting: If a value is not allowed or the policies do not work together.
+
+    Example:
+        >>> method("fedavg+1t", deadline=FixedDeadline(1.5)).name
+        'fedavg+1t[deadline=FixedDeadline(multiple=1.5)]'
+        >>> method("fedbalancer[p=0.75, w=5]").name, method("fedbalancer", clients=ByLoss(), name="mine").name
+        ('fedbalancer[w=5,p=.75]', 'mine')
+        >>> method("fedbalancer[clients.alpha=2]").clients.alpha
+        2.0
     """
-    spelling = parse_method_name(base)
-    settings = resolve(settings.model_dump() if settings is not None else {}, spelling.layer)
-    composed = _composed(spelling.stem, settings)
-    named = {slot: policy(slot, text) for slot, text in settings.slots.items()}
-    given = {slot: _checked(slot, choice) for slot, choice in slots.items()}
-    called = with_choices(spelling, given) if name is None else _free(name)
-    composed = replace(composed.with_policies(**{**named, **given}), name=called, settings=spelling.layer)
+    parsed = parse_method_name(base)
+    composed = _compose(parsed, settings)
+    check_settings_used(settings or Settings(), [composed])
+    choices = {slot: _check_choice(slot, choice) for slot, choice in slots.items()}
+    label = with_choices(parsed, choices) if name is None else _check_unused_name(name)
+    composed = replace(composed.with_policies(**choices), name=label)
     check_composition(composed)
     return composed
 
 
-def _checked(slot: str, choice: Any) -> Any:
-    """What a user puts into a slot, if it fits; the method's other choices, such as mu, are plain values."""
-    return checked(slot, getattr(choice, "__name__", type(choice).__name__), choice) if slot in SLOTS else choice
+def method_of_run(name: str, settings: Settings) -> Method:
+    """Compose a method by its name for a run that may be one of several with the same settings.
+
+    Like `method`, except that settings of fields that the method does not have are ignored.
+    """
+    composed = _compose(parse_method_name(name), settings)
+    check_composition(composed)
+    return composed
 
 
-def _free(name: str) -> str:
-    """A name that no other method has."""
+def check_method_name(name: str) -> None:
+    """Check a method name before its task is loaded.
+
+    Policies of the user's own package may be importable only when the task is loaded, so they are not checked.
+
+    Raises:
+        UnknownName: If a base, modifier or field does not exist.
+        BadSetting: If a value in brackets is not allowed.
+    """
+    parsed = parse_method_name(name)
+    own = {slot for slot, text in parsed.slots.items() if ":" in text.partition("(")[0]}
+    slots = {slot: text for slot, text in parsed.slots.items() if slot not in own}
+    fields = {key: value for key, value in parsed.fields.items() if split_address(key)[0] not in own}
+    _compose(replace(parsed, fields=fields, slots=slots), None)
+
+
+def _compose(parsed: MethodName, settings: Settings | None) -> Method:
+    """Compose base and modifiers, then whole policies, then fields of policies: first of the settings, then of the
+    brackets."""
+    resolved = resolve(settings.model_dump() if settings is not None else {}, parsed.settings)
+    composed = _compose_stem(parsed.stem, resolved)
+    texts = {slot: resolved.policies[slot] for slot in SLOTS if slot in resolved.policies}
+    policies = {slot: make_policy(slot, text) for slot, text in {**texts, **parsed.slots}.items()}
+    composed = replace(composed.with_policies(**policies), name=str(parsed), settings=parsed.settings)
+    shared = {key: value for key, value in resolved.policies.items() if key not in SLOTS and has_field(composed, key)}
+    composed = with_fields(composed, shared, "setting ")
+    return with_fields(composed, parsed.fields, f"method {str(parsed)!r}: ")
+
+
+def _check_choice(slot: str, choice: Any) -> Any:
+    """Return what a user puts into a slot, if it fits; values such as `mu` are not checked."""
+    if slot not in SLOTS:
+        return choice
+    return check_policy_type(slot, getattr(choice, "__name__", type(choice).__name__), choice)
+
+
+def _check_unused_name(name: str) -> str:
     check_name(name)
     if name in BASES:
-        raise BadSetting(f"name={name!r} is that of a method of its own; choose another, as in name='mine'")
+        raise BadSetting(f"name={name!r} is the name of another method; choose another, as in name='mine'")
     return name
 
 
-def _composed(stem: str, settings: Settings) -> Method:
-    """A base with its modifiers."""
-    base, modifiers = _parted(stem)
-    composed = {**FAMILIES, **BASES}[base][1](settings)
-    result = replace(composed, name=base)  # by which a modifier that refuses it calls it
+def _compose_stem(stem: str, settings: Settings) -> Method:
+    """Compose a base with its modifiers."""
+    base, modifiers = _split_modifiers(stem)
+    result = replace({**FAMILIES, **BASES}[base][1](settings), name=base)  # the name that error messages use
     for modifier in sorted(modifiers, key=lambda each: each == LAST):
-        before, result = result, MODIFIERS[modifier][1](result, settings)
+        title, apply = MODIFIERS[modifier]
+        before, result = result, apply(result)
         if modifier.startswith("-") and result == before:
-            raise BadSetting(f"method {stem!r}: {base} is {MODIFIERS[modifier][0].partition(':')[0]} anyway")
+            raise BadSetting(f"method {stem!r}: {base} is {title.partition(':')[0]} anyway")
     return result
 
 
-def check_known(name: str) -> None:
-    """An error if there is no such base or modifier; policies in brackets may be found only when the task is loaded."""
-    _parted(parse_method_name(name).stem)
-
-
-def _parted(stem: str) -> tuple[str, list[str]]:
-    """A base and its modifiers."""
+def _split_modifiers(stem: str) -> tuple[str, list[str]]:
+    """Split a name without brackets into its base and its modifiers."""
     bases = {**FAMILIES, **BASES}
-    base = next((known for known in sorted(bases, key=len, reverse=True) if _starts(stem, known)), None)
+    base = _longest_prefix(stem, bases)
     if base is None:
         raise UnknownName("method", stem, bases)
-    return base, _modifiers(base, stem)
-
-
-def _starts(name: str, base: str) -> bool:
-    return name == base or (name.startswith(base) and name[len(base)] in "+-")
-
-
-def _modifiers(base: str, stem: str) -> list[str]:
-    found: list[str] = []
+    modifiers: list[str] = []
     rest = stem[len(base) :]
     while rest:
-        modifier = next((known for known in sorted(MODIFIERS, key=len, reverse=True) if _starts(rest, known)), None)
-        if modifier is None and base in FAMILIES:  # fedavg+3t is no fedavg with a modifier
+        modifier = _longest_prefix(rest, MODIFIERS)
+        if modifier is None and base in FAMILIES:  # fedavg+3t is not fedavg with a modifier
             raise UnknownName("method", stem, BASES)
         if modifier is None:
             raise UnknownName(f"modifier in method {stem!r}:", rest, MODIFIERS)
-        found.append(modifier)
+        modifiers.append(modifier)
         rest = rest[len(modifier) :]
-    return found
+    return base, modifiers
+
+
+def _longest_prefix(text: str, names: Mapping[str, Any]) -> str | None:
+    """Return the longest name that the text starts with and that ends where the text or a modifier ends."""
+    for name in sorted(names, key=len, reverse=True):
+        if text == name or (text.startswith(name) and text[len(name)] in "+-"):
+            return name
+    return None

@@ -28,7 +28,7 @@ LAST = 5
 class Influence:
     """The influence of attackers on a run.
 
-    Attributes:
+    Args:
         threshold: Largest error of the loss threshold.
         deadline: Largest relative error of the deadline.
         honest: Share of the selected honest clients that completed.

@@ -46,7 +46,13 @@ BOARD = (
 
 @dataclass(frozen=True)
 class WrittenItem:
-    """An item that was written: its folder, its page, and its content."""
+    """An item that was written.
+
+    Args:
+        folder: Its folder.
+        page: Its HTML page.
+        shown: Its content.
+    """
 
     folder: Path
     page: Path
@@ -54,7 +60,11 @@ class WrittenItem:
 
 
 class RunCount:
-    """Forwards events and counts the runs that were executed and those that were reused."""
+    """Forwards events and counts the runs that were executed and those that were reused.
+
+    Args:
+        listen: Receives the events.
+    """
 
     def __init__(self, listen: Callable[[JobEvent], None]) -> None:
         self._listen = listen
@@ -145,14 +155,28 @@ def renew_item(folder: Path) -> WrittenItem:
 
 
 def item_folder(out: Path, item: Item, request: Request) -> Path:
-    """Return the folder of an item; other scales and rules than the item's own have separate folders."""
+    """Return the folder of an item. Scales and rules other than the item's own have separate folders.
+
+    Args:
+        out: Folder of all results.
+        item: The item.
+        request: The options of the command.
+    """
     scale = "" if request.scale == item.scale else f"-{request.scale}"
     rule = "" if request.rule == item.rule else f"-by-{request.rule}-rule"
     return out / f"{item.name}{scale}{rule}"
 
 
 def describe_part(request: Request, command: str, seconds: float, notes: list[str], runs: str = "") -> dict[str, Any]:
-    """Return the record of how one task was measured, for item.json; `runs` counts the runs of the command."""
+    """Return the record of how one task was measured, for item.json.
+
+    Args:
+        request: The options of the command.
+        command: The command.
+        seconds: How long the measurement took.
+        notes: Problems of the measurement.
+        runs: The number of executed and reused runs.
+    """
     return {
         "command": command,
         "scale": request.scale,

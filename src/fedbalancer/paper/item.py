@@ -39,7 +39,7 @@ class Stopped(Exception):
 class Request:
     """The options of one `fedbalancer paper ITEM` command.
 
-    Attributes:
+    Args:
         tasks: Names of the tasks.
         scale: Scale of the tasks.
         seeds: The seeds.
@@ -107,10 +107,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Measured:
-    """A measured value with its 95% interval; None where unknown.
+    """A measured value with its 95% interval.
 
-    `bound` is "<" or ">" if the value is only known to be below or above `mean`, because some run never reached its
-    target, and "?" if nothing is known about it.
+    Args:
+        mean: The value; None if unknown.
+        low: Lower end of the interval; None if unknown.
+        high: Upper end of the interval; None if unknown.
+        bound: "<" or ">" if the value is only known to be below or above `mean`, because some run never reached its
+            target; "?" if nothing is known about it.
     """
 
     mean: float | None
@@ -123,7 +127,7 @@ class Measured:
 class Verdict:
     """The comparison of a measured value with the paper's.
 
-    Attributes:
+    Args:
         word: The verdict.
         factor: The measured value divided by the paper's mean.
         difference: The measured value minus the paper's mean.
@@ -151,6 +155,7 @@ class Verdict:
         return f"{self.word}, {amount}{resolution}"
 
     def to_json(self) -> dict[str, Any]:
+        """Return the verdict as plain values."""
         return {
             "verdict": self.word, "factor": self.factor, "difference": self.difference, "resolved": self.resolved,
         }  # fmt: skip
@@ -209,7 +214,16 @@ def _resolve(ours: Measured, paper: Printed, side: int) -> bool | None:
 
 @dataclass(frozen=True)
 class Finding:
-    """One measured value next to the paper's; `what` describes it."""
+    """One measured value next to the paper's.
+
+    Args:
+        task: Name of the task.
+        what: Description of the value.
+        ours: The measured value.
+        paper: The paper's value; None if it has none.
+        verdict: The comparison of both.
+        digits: Number of digits in texts.
+    """
 
     task: str
     what: str
@@ -229,9 +243,11 @@ class Finding:
 
     @property
     def ours_text(self) -> str:
+        """The measured value with its interval, as text."""
         return value_text(self.ours, self.digits)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the finding as plain values."""
         printed = None if self.paper is None else {
             "mean": self.paper.mean, "std": self.paper.std, "place": self.paper.place,
         }  # fmt: skip
@@ -258,7 +274,14 @@ def value_text(value: Measured, digits: int) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Text in rows and columns; the first column names the row."""
+    """Text in rows and columns; the first column names the row.
+
+    Args:
+        title: The title.
+        header: The headings of the columns.
+        rows: The rows.
+        note: A note below the table.
+    """
 
     title: str
     header: Sequence[str]
@@ -268,7 +291,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Charts:
-    """Interactive charts with the looks of their lines; `complete`: whether they replace the item's figure."""
+    """Interactive charts.
+
+    Args:
+        charts: The charts.
+        looks: The looks of their lines.
+        complete: Whether they replace the item's figure.
+    """
 
     charts: Sequence[Chart] = ()
     looks: Mapping[str, Look] = field(default_factory=dict)
@@ -279,7 +308,7 @@ class Charts:
 class Presentation:
     """The content of an item's page.
 
-    Attributes:
+    Args:
         headline: The main results in a sentence or two.
         points: The headline as one point per task.
         charts: Interactive charts of the page.
@@ -302,7 +331,15 @@ class Presentation:
 
 @dataclass(frozen=True)
 class Work:
-    """The input of an item that measures one task; it adds problems to `notes`."""
+    """The input of an item that measures one task.
+
+    Args:
+        request: The options of the command.
+        task: Name of the task.
+        listen: Receives the events of runs.
+        stopped: Returns whether the user has interrupted the command.
+        notes: The item adds problems here.
+    """
 
     request: Request
     task: str
@@ -357,7 +394,16 @@ class Item(Protocol):
 
 @dataclass(frozen=True)
 class DeviceItem:
-    """Base of items that only draw the devices of the published tasks and execute no runs."""
+    """Base of items that only draw the devices of the published tasks and execute no runs.
+
+    Args:
+        name: Name of the item in commands.
+        title: Its title.
+        place: Its place in the paper.
+        tasks: Default tasks.
+        scale: Default scale.
+        rule: Default scoring rule.
+    """
 
     name: str
     title: str

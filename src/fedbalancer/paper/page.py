@@ -89,7 +89,12 @@ def further_tables(shown: Presentation) -> list[Table]:
 
 
 def findings_table(title: str, findings: Sequence[Finding]) -> Table:
-    """Return the table of our values, the paper's, and the verdicts."""
+    """Return the table of our values, the paper's, and the verdicts.
+
+    Args:
+        title: The title of the table.
+        findings: The findings.
+    """
     rows = [
         (f.what, f.ours_text, str(f.paper or "–"), f.verdict.text, f.paper.place if f.paper else "–")
         for f in findings
@@ -117,7 +122,12 @@ def _duration_text(part: Mapping[str, Any]) -> str:
 
 
 def all_notes(document: Mapping[str, Any], shown: Presentation) -> list[str]:
-    """Return the notes of the item, and those of the measurement of its tasks."""
+    """Return the notes of the item, and those of the measurement of its tasks.
+
+    Args:
+        document: The content of item.json.
+        shown: The presentation of the item.
+    """
     measured = [f"{task}: {note}" for task, part in document["parts"].items() for note in part["notes"]]
     return [*shown.notes, *measured]
 

@@ -44,7 +44,13 @@ REUSED = "reused"
 
 @dataclass(frozen=True, eq=False)
 class TaskPool:
-    """The runs of one task in the pool; `plan` is the comparison of all methods that the item needs."""
+    """The runs of one task in the pool.
+
+    Args:
+        request: The options of the command.
+        plan: The comparison of all methods that the item needs.
+        folder: The folder of these runs in the pool.
+    """
 
     request: Request
     plan: ComparisonPlan
@@ -104,10 +110,10 @@ class TaskPool:
             outcomes = self._run(pool, sorted(jobs, key=lambda job: order[job.key]), listen, stopped)
             extensions = self._extensions(unreached())
             for job in extensions:
-                listen(extension_event(job.key, self.stored(*job.key).curve, self._extended_s(job.spec.seed)))
+                listen(extension_event(job.key, self.read_run(*job.key).curve, self._extended_s(job.spec.seed)))
             return outcomes | self._run(pool, extensions, listen, stopped)
 
-    def stored(self, method: str, seed: int) -> StoredRun:
+    def read_run(self, method: str, seed: int) -> StoredRun:
         """Load a run as far as it exists, from memory unless it ran since."""
         if (method, seed) not in self._cache:
             self._cache[method, seed] = load_run(self._run_folder(self.specs[method, seed]), method, seed)
@@ -123,7 +129,7 @@ class TaskPool:
         jobs = []
         for (method, seed), target in targets.items():
             spec, extended_s = self.specs[method, seed], self._extended_s(seed)
-            curve = self.stored(method, seed).curve
+            curve = self.read_run(method, seed).curve
             if curve.status == "done" and curve.last_s < extended_s:
                 jobs.append(Job(spec, self._run_folder(spec), changes={"budget_s": extended_s, "target": target}))
         return jobs
@@ -136,7 +142,7 @@ class TaskPool:
 
     def _is_complete(self, spec: RunSpec) -> bool:
         """Return whether the run is done and covers its budget; a shorter run is continued."""
-        curve = self.stored(*spec.key).curve
+        curve = self.read_run(*spec.key).curve
         return curve.status == "done" and curve.last_s >= (spec.budget_s or 0.0)
 
     def _run(

@@ -17,7 +17,14 @@ SEEDS = 3
 
 @dataclass(frozen=True)
 class Printed:
-    """A printed number with its standard deviation (None if not printed), its number of decimals, and its place."""
+    """A number that the paper prints.
+
+    Args:
+        mean: The number.
+        std: Its standard deviation; None if not printed.
+        digits: Number of decimals.
+        place: Its place in the paper.
+    """
 
     mean: float
     std: float | None = None
@@ -26,10 +33,12 @@ class Printed:
 
     @property
     def low(self) -> float:
+        """The mean minus one standard deviation."""
         return self.mean - (self.std or 0.0) - self._rounding
 
     @property
     def high(self) -> float:
+        """The mean plus one standard deviation."""
         return self.mean + (self.std or 0.0) + self._rounding
 
     @property

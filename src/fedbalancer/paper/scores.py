@@ -33,7 +33,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Group:
-    """Methods that are scored together."""
+    """Methods that are scored together.
+
+    Args:
+        name: Name of the group.
+        methods: The methods.
+    """
 
     name: str
     methods: tuple[str, ...]
@@ -41,7 +46,12 @@ class Group:
 
 @dataclass(frozen=True)
 class ScoredTask:
-    """The tables of one task, and the scores they are made from, by group."""
+    """The scores of one task.
+
+    Args:
+        frames: The tables by name.
+        by_group: The scores from which they are made, by group.
+    """
 
     frames: dict[str, pl.DataFrame]
     by_group: Mapping[str, Comparison]
@@ -65,7 +75,7 @@ def score_groups(work: Work, groups: Sequence[Group]) -> ScoredTask:
     by_group = _score(pool, groups)
     work.notes.extend(dict.fromkeys(note for comparison in by_group.values() for note in comparison.notes))
     common = {"scale": pool.plan.base.scale, "clients": len(pool.plan.task.sizes)}
-    curves = [pool.stored(*key).curve for key in pool.specs]
+    curves = [pool.read_run(*key).curve for key in pool.specs]
     return ScoredTask(make_frames(by_group, curves, pool.budgets_s, common), by_group)
 
 
@@ -98,7 +108,12 @@ def make_frames(
 
 
 def estimate_columns(name: str, estimate: Estimate) -> dict[str, Any]:
-    """Return an estimate as columns; a ratio also has its bound and the p-value of its test."""
+    """Return an estimate as columns. A ratio also has its bound and the p-value of its test.
+
+    Args:
+        name: Prefix of the columns.
+        estimate: The estimate.
+    """
     values = {
         name: estimate.mean, f"{name}_std": estimate.std, f"{name}_low": estimate.low, f"{name}_high": estimate.high,
     }  # fmt: skip
@@ -136,7 +151,7 @@ def _score(pool: TaskPool, groups: Sequence[Group]) -> dict[str, Comparison]:
     canonical = dict(zip(dict.fromkeys(m for g in groups for m in g.methods), plan.method_names, strict=True))
     for group in groups:
         names = [canonical[method] for method in group.methods]
-        curves = [pool.stored(method, seed).curve for method in names for seed in plan.seeds]
+        curves = [pool.read_run(method, seed).curve for method in names for seed in plan.seeds]
         scored[group.name] = score(
             curves, pool.budgets_s, methods=names, rule=pool.request.rule, task=plan.task.name,
             variant=plan.task.variant, rounds=plan.rounds,

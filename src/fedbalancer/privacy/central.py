@@ -40,6 +40,7 @@ class PrivateMean(Aggregator):
     draws: Literal["seed", "system"] = "seed"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (0 < self.clip_norm < math.inf and 0 < self.noise_multiplier < math.inf):
             raise ValueError(
                 f"clip_norm = {self.clip_norm} and noise_multiplier = {self.noise_multiplier} must be finite and > 0"

@@ -7,11 +7,15 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.types import (
     ClientReport,
     FailedClient,
+    FloatArray,
     Order,
     RoundResult,
     ServerState,
@@ -37,6 +41,7 @@ MAX_GROWTH, SMALL_GROWTH = 2.0, 100
 MOST_WEIGHT = 5.0
 """Largest weight of a client relative to the round's median weight, for real clients."""
 ROUNDING = 1e-6
+"""Relative tolerance; also for first losses, which are stored in four bytes."""
 LOST_ROUNDS = 3
 """Consecutive rounds without finite numbers after which training has diverged."""
 NOT_FINITE = "an update with a value that is not a finite number"
@@ -251,3 +256,27 @@ def _consistency_fault(summary: Summary, size: int, threshold: float, slack: flo
 
 
 _STATISTICS = ("loss_low", "loss_high", "loss_sum", "loss_count", "over_count", "over_sumsq")
+
+
+def loss_increase_ratio(first: Any, now: Any) -> FloatArray:
+    """Return each client's loss as a multiple of its first loss, at least 1.
+
+    A client that pulls the model away from its own data reveals this itself: its loss rises while those of others fall.
+    A client that hides the rise is selected less where selection depends on loss. No client can claim it of another.
+
+    Args:
+        first: First loss of each client.
+        now: Current loss of each client.
+
+    Returns:
+        The ratios; 1 where a loss is unknown (NaN) or not positive because of noise.
+
+    Example:
+        >>> loss_increase_ratio([2.0, 2.0, np.nan, -1.0], [3.0, 1.0, 3.0, 3.0]).tolist()
+        [1.5, 1.0, 1.0, 1.0]
+    """
+    first, now = np.asarray(first, dtype=np.float64), np.asarray(now, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        risen = (now > first * (1 + ROUNDING)) & (first > 0) & np.isfinite(now)
+    ratio: FloatArray = np.divide(now, first, out=np.ones(now.shape), where=risen)
+    return ratio

@@ -109,5 +109,5 @@ def test_tensors_of_one_update_have_factors_of_their_own() -> None:
 
 @pytest.mark.parametrize("rank", [0, -1, 2.5])
 def test_a_rank_that_is_none_is_refused(rank: int) -> None:
-    with pytest.raises(BadSetting, match=r"LowRank: rank is .* whole number from 1 on"):
+    with pytest.raises(BadSetting, match=r"LowRank: rank = .* whole number >= 1"):
         LowRank(rank)

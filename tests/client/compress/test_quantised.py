@@ -174,9 +174,9 @@ def test_the_smallest_differences_do_no_harm(rotate: bool) -> None:
 
 @pytest.mark.parametrize("bits", [0, 9, 1.5])
 def test_bits_that_are_none_are_refused(bits: int) -> None:
-    with pytest.raises(BadSetting, match=r"Quantised: bits is .* from 1 to 8"):
+    with pytest.raises(BadSetting, match=r"Quantised: bits = .* >= 1 and <= 8"):
         Quantised(bits)
-    with pytest.raises(BadSetting, match="Quantised: share is 0"):
+    with pytest.raises(BadSetting, match="Quantised: share = 0"):
         Quantised(share=0)
 
 

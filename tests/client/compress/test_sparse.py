@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedbalancer.client.compress import GradientDropping, RandomMask, Subsample
-from fedbalancer.client.compress.sparse import kept, random_subset, require_share
+from fedbalancer.client.compress.sparse import kept, random_subset
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, Layout, Weights
@@ -56,8 +56,9 @@ def test_equal_keys_do_not_let_more_in() -> None:
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
-    with pytest.raises(BadSetting, match=r"Somebody: share is .* over 0 and at most 1"):
-        require_share(share, "Somebody")
+    for policy in (RandomMask, Subsample, GradientDropping):
+        with pytest.raises(BadSetting, match=f"{policy.__name__}: share = .* must be a number > 0 and <= 1"):
+            policy(share=share)
 
 
 LAYOUT = Layout((("w", (8, 4)), ("b", (8,))))
@@ -85,7 +86,7 @@ def test_every_place_is_kept_as_often() -> None:
 
 
 def test_a_share_that_is_none_is_refused_of_random_mask() -> None:
-    with pytest.raises(BadSetting, match="RandomMask: share is 0"):
+    with pytest.raises(BadSetting, match="RandomMask: share = 0"):
         RandomMask(0)
 
 
@@ -123,7 +124,7 @@ def test_everything_kept_is_everything() -> None:
 
 
 def test_a_share_that_is_none_is_refused_of_subsample() -> None:
-    with pytest.raises(BadSetting, match=r"Subsample: share is 1\.5"):
+    with pytest.raises(BadSetting, match=r"Subsample: share = 1\.5"):
         Subsample(1.5)
 
 
@@ -178,5 +179,5 @@ def test_bytes_that_nobody_encoded_are_refused() -> None:
 
 
 def test_a_share_that_is_none_is_refused_when_dropping() -> None:
-    with pytest.raises(BadSetting, match="GradientDropping: share is 2"):
+    with pytest.raises(BadSetting, match="GradientDropping: share = 2"):
         GradientDropping(2)

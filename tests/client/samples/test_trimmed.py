@@ -115,5 +115,5 @@ def test_the_modifier_takes_the_place_of_algorithm_1_and_of_every_sample() -> No
 
 @pytest.mark.parametrize("base", ["sampleselection", "oortbalancer", "fedbalancer+randomsamples"])
 def test_a_selection_of_another_rule_is_refused(base: str) -> None:
-    with pytest.raises(BadSetting, match="selects by a rule of its own"):
+    with pytest.raises(BadSetting, match="selects samples by another rule"):
         method(f"{base}+trimmed")

@@ -96,7 +96,7 @@ def test_noise_depends_on_the_generator_only() -> None:
 
 @pytest.mark.parametrize("wrong", [{"loss_clip": 0.0}, {"loss_clip": 101.0}, {"noise_factor": 1e300}])
 def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(BadSetting, match=next(iter(wrong))):
         LossStatistics(**{"loss_clip": 5.0, **wrong})
 
 

@@ -11,9 +11,9 @@ from fedbalancer.experiments.sweep.space import Choice, Range, Space, parse_para
 
 
 def test_words_are_choices_and_ranges() -> None:
-    space = Space.make("fedbalancer", ["w=5,20", "lss=0.01..0.1", "alpha=.1..10:log", "deadline=.5T,1T"])
+    space = Space.make("fedbalancer", ["w=5,20", "lss=0.01..0.1", "clients.alpha=.1..10:log", "deadline=.5T,1T"])
     assert space.parameters == (
-        Choice("w", (5, 20)), Range("lss", 0.01, 0.1), Range("alpha", 0.1, 10, log=True),
+        Choice("w", (5, 20)), Range("lss", 0.01, 0.1), Range("clients.alpha", 0.1, 10, log=True),
         Choice("deadline", (".5T", "1T")),
     )  # fmt: skip
     assert not space.is_grid
@@ -30,9 +30,9 @@ def test_the_papers_grid() -> None:
 
 def test_a_file_says_the_same(tmp_path: Path) -> None:
     file = tmp_path / "space.toml"
-    file.write_text("[space]\nw = [5, 20]\nlss = '0.01..0.1'\nalpha = {low = 0.1, high = 10.0, log = true}\n")
+    file.write_text("[space]\nw = [5, 20]\nlss = '0.01..0.1'\nclients.alpha = {low = 0.1, high = 10.0, log = true}\n")
     assert Space.make("fedbalancer", [str(file)]) == Space.make(
-        "fedbalancer", ["w=5,20", "lss=0.01..0.1", "alpha=0.1..10.0:log"]
+        "fedbalancer", ["w=5,20", "lss=0.01..0.1", "clients.alpha=0.1..10.0:log"]
     )
 
 
@@ -50,13 +50,13 @@ def test_a_method_may_have_settings_already() -> None:
         (["papr"], "did you mean paper"),
         (["w=5,5"], "different values"),
         (["w=5,,6"], "different values"),
-        (["w=9..5"], "the lower first"),
+        (["w=9..5"], "the lower one first"),
         (["w=a..b"], "two numbers"),
-        (["lss=0..1:log"], "over 0"),
+        (["lss=0..1:log"], "numbers > 0"),
         (["w=5,20", "w=3"], "twice"),
-        (["w=0,5"], "setting w = 0"),
-        (["p=0.1..1"], "setting p = 0.1"),
-        (["rounds=5,6"], "how all methods are measured"),
+        (["w=0,5"], "w = 0 must be a whole number >= 1"),
+        (["p=0.1..1"], "p = 0.1 must be"),
+        (["rounds=5,6"], "how methods are measured"),
         (["epoch=1,2"], "did you mean epochs"),
         (["no_such.toml"], "cannot read no_such.toml"),
     ],
@@ -68,7 +68,7 @@ def test_mistakes_are_told(words: list[str], message: str) -> None:
 
 def test_a_file_with_something_else_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "space.toml"
-    for content, message in [("w = [", "not valid TOML"), ("", "must say"), ("w = 5", "must be a list"),
+    for content, message in [("w = [", "not valid TOML"), ("", "must define settings"), ("w = 5", "must be a list"),
                              ("w = {low=1}", "must be a list"), ("w = []", "must be a list")]:  # fmt: skip
         file.write_text(content)
         with pytest.raises(BadSetting, match=message):

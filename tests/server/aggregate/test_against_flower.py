@@ -46,24 +46,24 @@ class Reply:
 
 
 def replies(weights: NDArray[np.float32], reports: list[ClientReport]) -> list[Any]:
-    """What the same clients would have sent to Flower: whole models, samples and losses."""
-    made = []
+    """The messages of the same clients in Flower: whole models, samples and losses."""
+    results = []
     for report in reports:
         model = flwr_app.ArrayRecord({"w": flwr_app.Array(weights.astype(np.float64) + report.update)})
         metrics = flwr_app.MetricRecord({"num-examples": report.weight, "train_loss": report.summary.loss_mean})
-        made.append(Reply(flwr_app.RecordDict({"arrays": model, "metrics": metrics})))
-    return made
+        results.append(Reply(flwr_app.RecordDict({"arrays": model, "metrics": metrics})))
+    return results
 
 
 def reports(round: int) -> list[ClientReport]:
     rng = stream(3, "updates", round)
-    made = []
+    results = []
     for row in range(CLIENTS):
         loss = float(rng.uniform(0.2, 3))
         update = rng.normal(0.1, 0.3, SIZE).astype(np.float32).tolist()
         report = make_report(f"c{row}", update, float(rng.integers(1, 50)))
-        made.append(replace(report, summary=replace(report.summary, loss_sum=loss * 20, loss_count=20.0)))
-    return made
+        results.append(replace(report, summary=replace(report.summary, loss_sum=loss * 20, loss_count=20.0)))
+    return results
 
 
 def flower_rounds(strategy: Any) -> NDArray[np.float64]:

@@ -1,8 +1,9 @@
-"""The weighted mean."""
+"""Weighted means: FedAvg, FedNova, q-FFL and signSGD's majority vote."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedbalancer.core.types import ClientReport, ServerState
-from fedbalancer.server.aggregate import WeightedMean
+from fedbalancer.server.aggregate import QFFL, FedNova, MajorityVote, WeightedMean
+from fedbalancer.server.aggregate.mean import local_steps
+from fedbalancer.testing import check_policy
 
 values = st.floats(-100, 100, width=32)
 
@@ -32,12 +35,12 @@ def rounds(draw: Callable[..., Any]) -> tuple[ServerState, list[ClientReport]]:
 def test_equals_the_formula_in_double_precision(world: tuple[ServerState, list[ClientReport]]) -> None:
     state, reports = world
     with Unchanged(state, reports):
-        found, remembered = WeightedMean().aggregate(make_setup(), state, reports)
+        actual, remembered = WeightedMean().aggregate(make_setup(), state, reports)
     assert remembered is None
     clients = np.array([report.update for report in reports], dtype=np.float64) + state.weights
     wanted = np.average(clients, axis=0, weights=[report.weight for report in reports])
-    assert found.dtype == np.float32
-    assert found == pytest.approx(wanted, rel=1e-6, abs=1e-4)
+    assert actual.dtype == np.float32
+    assert actual == pytest.approx(wanted, rel=1e-6, abs=1e-4)
 
 
 @given(rounds(), st.randoms(use_true_random=False))
@@ -72,3 +75,85 @@ def test_sums_in_double_precision() -> None:
     big = [make_report("a", [2.0**25], 1.0), make_report("b", [1.0], 1.0), make_report("c", [-(2.0**25)], 1.0)]
     state = make_state(weights=np.zeros(1, dtype=np.float32))
     assert WeightedMean().aggregate(make_setup(), state, big)[0].tolist() == [np.float32(1 / 3)]
+
+
+def report(client: str, update: list[float], trained: int, epochs: float) -> ClientReport:
+    base = make_report(client, update, 1.0)
+    return replace(base, epochs=epochs, summary=replace(base.summary, trained=trained))
+
+
+def test_keeps_the_contract() -> None:
+    assert check_policy(FedNova()) == "aggregate"
+
+
+def test_steps_are_the_batches_behind_a_report() -> None:
+    setup = replace(make_setup(), batch_size=10)
+    assert local_steps(setup, report("a", [0.0], trained=95, epochs=3.0)) == 30
+    assert local_steps(setup, report("a", [0.0], trained=40, epochs=0.4)) == 4  # stopped in the first epoch
+    assert local_steps(setup, report("a", [0.0], trained=100, epochs=1.5)) == 15
+
+
+def test_who_does_more_steps_pulls_no_harder() -> None:
+    setup, state = replace(make_setup(), batch_size=10), make_state(weights=np.zeros(2, dtype=np.float32))
+    diligent, quick = report("a", [3.0, 0.0], 300, 1.0), report("b", [0.0, 1.0], 100, 1.0)
+    actual, own = FedNova().aggregate(setup, state, [diligent, quick])
+    assert own is None
+    assert actual == pytest.approx([1.0, 1.0])  # 20 steps on average, each along the mean direction
+    equal = [report("a", [3.0, 1.0], 100, 1.0), report("b", [0.0, 1.0], 100, 1.0)]
+    mean, _ = WeightedMean().aggregate(setup, state, equal)
+    assert FedNova().aggregate(setup, state, equal)[0] == pytest.approx(mean)
+
+
+SETUP = make_setup(learning_rate=0.1)
+
+
+def qffl_report(client: str, update: list[float], loss: float, weight: float = 1.0) -> ClientReport:
+    base = make_report(client, update, weight)
+    return replace(base, summary=replace(base.summary, loss_sum=4 * loss, loss_count=4.0))
+
+
+@given(st.lists(st.tuples(st.floats(-5, 5, width=32), st.floats(0.01, 10), st.floats(1, 500)), min_size=1, max_size=6))
+def test_q_0_is_the_plain_mean_of_the_updates_whatever_losses_and_samples(
+    clients: list[tuple[float, float, float]],
+) -> None:
+    reports = [qffl_report(f"c{i}", [update, 0.0], loss, n) for i, (update, loss, n) in enumerate(clients)]
+    weights, _ = QFFL(q=0).aggregate(SETUP, make_state(), reports)
+    assert weights[0] == pytest.approx(np.mean([update for update, _, _ in clients]), rel=1e-5, abs=1e-6)
+
+
+def test_one_client_by_hand() -> None:
+    # L = 10, g = -10 * (0.3, -0.4) with |g|^2 = 25; F = 2, q = 1: Delta = 2 g, h = 25 + 10 * 2 = 45.
+    weights, _ = QFFL(q=1).aggregate(SETUP, make_state(), [qffl_report("a", [0.3, -0.4], 2.0)])
+    assert weights == pytest.approx(2 * 10 * np.array([0.3, -0.4]) / 45, rel=1e-5)
+
+
+def test_the_higher_q_the_more_a_high_loss_counts() -> None:
+    reports = [qffl_report("easy", [1.0, 0.0], 0.1), qffl_report("hard", [0.0, 1.0], 3.0)]
+    shares = []
+    for q in (0.0, 0.5, 1.0, 2.0):
+        weights, _ = QFFL(q=q).aggregate(SETUP, make_state(), reports)
+        shares.append(float(weights[1] / weights.sum()))
+    assert shares[0] == pytest.approx(0.5)
+    assert shares == sorted(shares)
+    assert shares[-1] > 0.99
+
+
+@pytest.mark.parametrize("loss", [0.0, -0.3])
+def test_a_loss_that_noise_made_negative_gives_no_infinity(loss: float) -> None:
+    weights, _ = QFFL(q=0.5).aggregate(
+        SETUP, make_state(), [qffl_report("a", [1.0, 2.0], loss), qffl_report("b", [0.5, 0], 1.0)]
+    )
+    assert np.isfinite(weights).all()
+
+
+def test_every_client_has_one_vote_and_a_tie_moves_nothing() -> None:
+    reports = [make_report("a", [1e9, 1.0], 1e9), make_report("b", [-1e-9, 1.0], 1.0), make_report("c", [0.0, -1.0], 1)]
+    weights, _ = MajorityVote(step=0.5).aggregate(make_setup(), make_state(), reports)
+    assert weights.tolist() == [0.0, 0.5]
+
+
+def test_the_step_is_the_learning_rate_unless_given() -> None:
+    weights, _ = MajorityVote().aggregate(
+        make_setup(learning_rate=0.03), make_state(), [make_report("a", [2.0, -7.0], 1.0)]
+    )
+    assert weights == pytest.approx([0.03, -0.03])

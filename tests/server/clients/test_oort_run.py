@@ -29,7 +29,7 @@ def oort() -> Any:
 @pytest.fixture(scope="module")
 def balanced() -> Any:
     """Three clients a round, so that some are met for the first time when there is a threshold; a constant one, so
-    that this does not hang on the draw of devices."""
+    that this does not depend on the draw of devices."""
     method = fb.method("oortbalancer", pace=ConstantPace(loss_threshold_ratio=0.5))
     return run(method, clients_per_round=3)
 

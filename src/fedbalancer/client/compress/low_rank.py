@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbalancer.client.compress.wire import bounded, from_wire, require_bytes, wire
 from fedbalancer.core.contracts import Compressor
-from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import Count
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import IndexArray, Layout, Weights
 
@@ -36,11 +36,7 @@ class LowRank(Compressor):
     have to be made so; and sums are the same to the last bit on any number of threads, which matrix products are not.
     """
 
-    rank: int = 100
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.rank, int) and self.rank >= 1):
-            raise BadSetting(f"LowRank: rank is {self.rank}; it must be a whole number from 1 on")
+    rank: Count = 100
 
     def encoded_bytes(self, layout: Layout) -> int:
         return self._sent(layout).wire_bytes

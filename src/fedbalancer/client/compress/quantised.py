@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.compress.sparse import drawn_share, kept, require_share
+from fedbalancer.client.compress.sparse import drawn_share, kept
 from fedbalancer.client.compress.wire import bounded, from_wire, packed, packed_bytes, require_bytes, unpacked, wire
 from fedbalancer.core.contracts import Compressor
-from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import Bounds, NonzeroShare
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Layout, Weights
 
@@ -91,14 +91,9 @@ class Quantised(Compressor):
     name). The rotation goes by blocks and needs no padding. Tensors of a few values that would grow travel as they are.
     """
 
-    bits: int = 8
+    bits: Annotated[int, Bounds(ge=1, le=8)] = 8
     rotate: bool = True
-    share: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.bits not in range(1, 9):
-            raise BadSetting(f"Quantised: bits is {self.bits}; it must be a whole number from 1 to 8")
-        require_share(self.share, "Quantised")
+    share: NonzeroShare = 1.0
 
     def encoded_bytes(self, layout: Layout) -> int:
         return sum(map(self._bytes, layout.sizes))

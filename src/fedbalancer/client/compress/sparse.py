@@ -17,15 +17,9 @@ from fedbalancer.client.compress.wire import (
     wire,
 )
 from fedbalancer.core.contracts import Compressor
-from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import NonzeroShare
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Layout, Weights
-
-
-def require_share(share: float, owner: str) -> None:
-    """A share to keep is over 0 and at most 1."""
-    if not 0 < share <= 1:
-        raise BadSetting(f"{owner}: share is {share}; it must be over 0 and at most 1")
 
 
 def kept(size: int, share: float) -> int:
@@ -72,10 +66,7 @@ class RandomMask(Compressor):
     vector, with exactly the share of it that is nearest to `share`.
     """
 
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_share(self.share, "RandomMask")
+    share: NonzeroShare = 0.1
 
     def encoded_bytes(self, layout: Layout) -> int:
         return 4 * kept(layout.parameters, self.share)
@@ -100,10 +91,7 @@ class Subsample(Compressor):
     vector; k is the whole number nearest to `share` times d, and the factor is that of k, not of `share`.
     """
 
-    share: float = 0.1
-
-    def __post_init__(self) -> None:
-        require_share(self.share, "Subsample")
+    share: NonzeroShare = 0.1
 
     def encoded_bytes(self, layout: Layout) -> int:
         return 4 * kept(layout.parameters, self.share)
@@ -134,10 +122,7 @@ class GradientDropping(Compressor):
     is the local update, in every round that the client takes part in and finishes in time.
     """
 
-    share: float = 0.01
-
-    def __post_init__(self) -> None:
-        require_share(self.share, "GradientDropping")
+    share: NonzeroShare = 0.01
 
     def encoded_bytes(self, layout: Layout) -> int:
         count = kept(layout.parameters, self.share)

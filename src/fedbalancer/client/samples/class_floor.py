@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from fedbalancer.client.samples.threshold import OverThreshold, draw_groups, selected_count
 from fedbalancer.core.contracts import SampleSelector
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import Share
 from fedbalancer.core.types import FloatArray, IndexArray, Order
 from fedbalancer.core.wrapping import Wrapping
 
@@ -28,11 +29,7 @@ class ClassFloor(OverThreshold):
 
     needs_labels: ClassVar[bool] = True
 
-    floor: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.floor <= 1:
-            raise ValueError(f"a floor of {self.floor}, which must be a share from 0 to 1")
+    floor: Share = 0.5
 
     def of_labels(self, labels: ArrayLike) -> OfLabels:
         """The choice of a client whose samples have these labels."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, Private, SampleSelector
+from fedbalancer.core.fields import Bounds
 from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 
@@ -66,7 +67,7 @@ class OverThreshold(SampleSelector):
     by_threshold: ClassVar[bool] = True
     """The server may estimate the number of selected samples from the share of losses over the threshold."""
 
-    p: float = 1.0
+    p: Annotated[float, Bounds(ge=0.5, le=1)] = 1.0
 
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator
@@ -96,7 +97,7 @@ class OverThresholdBatch(SampleSelector):
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    p: float = 1.0
+    p: Annotated[float, Bounds(ge=0.5, le=1)] = 1.0
 
     def select(
         self, size: int, losses: FloatArray | None, batch_s: float, order: Order, rng: np.random.Generator

@@ -106,6 +106,7 @@ class Histogram(Summarizer):
     high_quantile: float = 0.8
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.noise_multiplier <= MOST_NOISE:
             raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be a number from 0 to {MOST_NOISE:g}")
         if not (0 < self.clip < math.inf and isinstance(self.bins, int) and 2 <= self.bins <= 4096):

@@ -58,6 +58,7 @@ class FractionTracker(Summarizer):
     noise_multiplier: float = EPSILON_8_OVER_140
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.noise_multiplier <= MOST_NOISE:
             raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be a number from 0 to {MOST_NOISE:g}")
 

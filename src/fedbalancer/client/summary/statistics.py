@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from fedbalancer.client.summary.noise import DEVIATIONS, MOST_NOISE, with_noise
 from fedbalancer.core.contracts import Summarizer
+from fedbalancer.core.fields import Bounds
 from fedbalancer.core.types import STEP_BINS, FloatArray, IndexArray, Order, Release, Summary, TrainResult, step_bin
 
 LOSS_STEP = 2.0**-10
@@ -46,17 +47,11 @@ class LossStatistics(Summarizer):
     sample more changes all of the draw, and with it the sum by as much as the losses of all selected samples.
     """
 
-    noise_factor: float = 0.0
+    noise_factor: Annotated[float, Bounds(ge=0, le=MOST_NOISE)] = 0.0
     utility_samples: Literal["selected", "all"] = "selected"
     over_samples: Literal["known", "selected"] = "known"
     high_percentile: float = 80.0
-    loss_clip: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.loss_clip is not None and not LOSS_STEP <= self.loss_clip <= MOST_CLIP:
-            raise ValueError(f"loss_clip = {self.loss_clip} must be a number from {LOSS_STEP:g} to {MOST_CLIP:g}")
-        if self.loss_clip is not None and not 0 <= self.noise_factor <= MOST_NOISE:
-            raise ValueError(f"noise_factor = {self.noise_factor} must be a number from 0 to {MOST_NOISE:g}")
+    loss_clip: Annotated[float, Bounds(ge=LOSS_STEP, le=MOST_CLIP)] | None = None
 
     @property
     def sums_all_losses(self) -> bool:

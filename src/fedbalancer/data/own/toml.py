@@ -28,7 +28,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedbalancer.core.errors import BadData, BadSetting
-from fedbalancer.core.settings import Settings
+from fedbalancer.core.settings import RUN_KEYS, is_policy_key
 from fedbalancer.data import check_user_count
 from fedbalancer.data.own.build import from_folder, from_npz
 from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names
@@ -115,7 +115,7 @@ def _document(path: Path) -> dict[str, Any]:
     if not isinstance(name, str) or not name:
         raise BadSetting(f"{path}: name = {name!r} must be text")
     for key in document["settings"]:
-        if key in Settings.model_fields and key not in TASK_SETTINGS:
+        if (key in RUN_KEYS or is_policy_key(key)) and key not in TASK_SETTINGS:
             raise BadSetting(f"{path}: {key} is no setting of a task; give it with --set {key}=... or --config")
     check_names(document["settings"], TASK_SETTINGS, f"key in [settings] of {path.name}")
     return document

@@ -29,7 +29,12 @@ Held = list[tuple[float, float]]
 
 
 def held_accuracies(curve: RunCurve, budget_s: float) -> Held:
-    """Return the accuracies that a run holds within the budget."""
+    """Return the accuracies that a run holds within the budget.
+
+    Args:
+        curve: The run.
+        budget_s: The budget in simulated seconds.
+    """
     levels = select_evaluations(curve, budget_s, "fair").drop_nulls("level")
     inside = levels.filter(pl.col("at_s") <= budget_s * (1 + CLOCK_SLACK))
     return list(inside.select("at_s", "level").iter_rows())
@@ -39,6 +44,10 @@ def time_to_target(held: Held, target: float) -> float | None:
     """Return when a target was held; None if never.
 
     Interpolates between grid times, because a search compares more finely than a comparison.
+
+    Args:
+        held: The accuracies that a run holds.
+        target: The target accuracy.
 
     >>> time_to_target([(20.0, 0.3), (30.0, 0.6)], 0.45)
     25.0
@@ -72,6 +81,11 @@ def time_ratio(curve: RunCurve, budget_s: float, against: Reference) -> float:
 
     A run that misses the target counts as the budget, increased by the share of the target that it missed. So a search
     can distinguish a near miss from a far one.
+
+    Args:
+        curve: The run.
+        budget_s: The budget in simulated seconds.
+        against: The reference.
     """
     held = held_accuracies(curve, budget_s)
     time_s = time_to_target(held, against.target)
@@ -82,6 +96,11 @@ def time_ratio(curve: RunCurve, budget_s: float, against: Reference) -> float:
 
 
 def accuracy_at_budget(curve: RunCurve, budget_s: float) -> float | None:
-    """Return the accuracy held at the end of the budget; None if there are too few evaluations."""
+    """Return the accuracy held at the end of the budget; None if there are too few evaluations.
+
+    Args:
+        curve: The run.
+        budget_s: The budget in simulated seconds.
+    """
     held = held_accuracies(curve, budget_s)
     return held[-1][1] if held else None

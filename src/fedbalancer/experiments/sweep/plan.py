@@ -9,7 +9,6 @@ from typing import Any
 
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.experiments.plan import BUDGET_METHOD, ComparisonPlan
-from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.sweep.space import Space
 
@@ -79,16 +78,16 @@ class SweepPlan:
             raise BadSetting(f"trials = {trials} must be at least 1")
         if not 0 < share <= 1:
             raise BadSetting(f"target = {share} must be a share of FedAvg+1T's final accuracy: above 0, at most 1")
-        comparison = ComparisonPlan.make(replace(base, method=BUDGET_METHOD), [BUDGET_METHOD], seeds, 1.0)
+        comparison = ComparisonPlan.make(
+            replace(base, method=BUDGET_METHOD), [BUDGET_METHOD], seeds, 1.0,
+            varied=[space.name(values) for values in space.corners()],
+        )  # fmt: skip
         most = len(space.grid()) if chosen == "grid" else None
         requested = trials if trials is not None else most or TRIALS
         count = requested if most is None else min(requested, most)
-        plan = cls(
+        return cls(
             comparison=comparison, space=space, objective=objective, sampler=chosen, trials=count, share=share
         )  # fmt: skip
-        for values in space.corners():
-            resolve_spec(replace(comparison.base, method=space.name(values)), comparison.task)
-        return plan
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -106,7 +105,13 @@ class SweepPlan:
         return self.comparison.budgets_s
 
     def spec(self, method: str, seed: int, target: float | None = None) -> RunSpec:
-        """Return the spec of one run: it ends at the budget, or earlier when it holds the target."""
+        """Return the spec of one run.
+
+        Args:
+            method: The method of the trial.
+            seed: The seed.
+            target: An accuracy at which the run ends before its budget.
+        """
         of_seed = next(spec for spec in self.comparison.specs if spec.seed == seed)
         return replace(of_seed, method=method, target=target)
 
@@ -126,5 +131,11 @@ class SweepPlan:
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:
-    """Return the folder of one of a sweep's runs."""
+    """Return the folder of one of a sweep's runs.
+
+    Args:
+        out: The folder of the sweep.
+        method: The method of the trial.
+        seed: The seed.
+    """
     return out / "runs" / method / f"seed-{seed}"

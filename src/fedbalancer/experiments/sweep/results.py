@@ -103,7 +103,14 @@ def read_trials(study: optuna.Study) -> tuple[Trial, ...]:
 
 
 def write_results(plan: SweepPlan, study: optuna.Study, out: Path, stopped: bool) -> Sweep:
-    """Write trials.parquet, table.md, figures/trials.png and figures/trials.svg."""
+    """Write trials.parquet, table.md, figures/trials.png and figures/trials.svg.
+
+    Args:
+        plan: The sweep.
+        study: The optuna study.
+        out: The folder of the sweep.
+        stopped: Whether the sweep was interrupted.
+    """
     sweep = Sweep(plan.objective, plan.is_minimised, read_trials(study), stopped)
     write_bytes(out / "trials.parquet", _parquet(plan, sweep.trials))
     write_text(out / "table.md", markdown(plan, sweep))
@@ -114,7 +121,12 @@ def write_results(plan: SweepPlan, study: optuna.Study, out: Path, stopped: bool
 
 
 def plot_trials(plan: SweepPlan, trials: Sequence[Trial]) -> Figure:
-    """Plot the value of every trial with the running best value, and the value over each setting."""
+    """Plot the value of every trial with the running best value, and the value over each setting.
+
+    Args:
+        plan: The sweep.
+        trials: The trials.
+    """
     parameters = plan.space.parameters
     figure = new_figure(3.4 * (1 + len(parameters)), 3.4)
     panels = figure.subplots(1, 1 + len(parameters), sharey=True, squeeze=False)[0]
@@ -171,7 +183,12 @@ def rows(sweep: Sweep) -> list[tuple[str, str, str]]:
 
 
 def markdown(plan: SweepPlan, sweep: Sweep) -> str:
-    """Return the table as Markdown."""
+    """Return the table as Markdown.
+
+    Args:
+        plan: The sweep.
+        sweep: Its trials.
+    """
     head = f"Sweep of {plan.space.method} on {plan.comparison.task.name}: {'; '.join(map(str, plan.space.parameters))}."
     lines = ["| Method | Value | State |", "|:--|--:|:--|", *(f"| {' | '.join(row)} |" for row in rows(sweep))]
     return "\n\n".join([head, value_caption(plan), "\n".join(lines)]) + "\n"

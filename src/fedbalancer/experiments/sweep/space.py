@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.core.settings import parse_value
+from fedbalancer.core.settings import merge, parse_value
 from fedbalancer.methods.names import canonical_name, parse_method_name, split_outside, value_text
+from fedbalancer.methods.table import check_method_name
 
 DIGITS = 4
 """Significant digits of a number drawn from a range."""
@@ -39,12 +40,14 @@ class Choice:
 
     @property
     def ends(self) -> tuple[Value, ...]:
+        """All values."""
         return self.values
 
     def __str__(self) -> str:
         return f"{self.key}={','.join(map(value_text, self.values))}"
 
     def draw(self, trial: Any) -> Value:
+        """Return the value that optuna suggests for a trial."""
         value: Value = trial.suggest_categorical(self.key, self.values)
         return value
 
@@ -67,12 +70,14 @@ class Range:
 
     @property
     def ends(self) -> tuple[Value, ...]:
+        """The lowest and the highest value."""
         return self.low, self.high
 
     def __str__(self) -> str:
         return f"{self.key}={self.low:g}..{self.high:g}{':log' if self.log else ''}"
 
     def draw(self, trial: Any) -> Value:
+        """Return the value that optuna suggests for a trial."""
         if isinstance(self.low, int) and isinstance(self.high, int):
             return int(trial.suggest_int(self.key, self.low, self.high, log=self.log))
         return float(f"{trial.suggest_float(self.key, self.low, self.high, log=self.log):.{DIGITS}g}")
@@ -112,7 +117,7 @@ class Space:
             raise BadSetting(f"a setting appears twice in the space: {', '.join(keys)}")
         space = cls(canonical_name(method), parameters)
         for values in space.corners():
-            space.name(values)
+            check_method_name(space.name(values))
         return space
 
     @property
@@ -148,7 +153,7 @@ class Space:
 def _parse_text(text: str) -> list[Parameter]:
     text = text.strip()
     if text.endswith(".toml"):
-        return [_from_toml(key, value) for key, value in _read_toml(Path(text)).items()]
+        return [_from_toml(key, value) for key, value in merge(_read_toml(Path(text))).items()]
     key, equals, values = text.partition("=")
     if not equals:
         if text not in PRESETS:
@@ -159,6 +164,13 @@ def _parse_text(text: str) -> list[Parameter]:
 
 def parse_parameter(key: str, text: str) -> Parameter:
     """Parse the values of one setting.
+
+    Args:
+        key: The setting.
+        text: Values separated by commas, or a range low..high, with :log for a logarithmic one.
+
+    Raises:
+        BadSetting: If the text is neither.
 
     >>> parse_parameter("lss", "0.01..0.1"), parse_parameter("w", "5,20")
     (Range(key='lss', low=0.01, high=0.1, log=False), Choice(key='w', values=(5, 20)))
@@ -195,7 +207,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     table = content.get("space", content)
     if not isinstance(table, dict) or not table:
         raise BadSetting(
-            f"{path} must define settings to vary: w = [5, 20], lss = '0.01..0.1', alpha = {{low=, high=, log=}}"
+            f"{path} must define settings to vary: w = [5, 20], lss = '0.01..0.1', mu = {{low=, high=, log=}}"
         )
     return table
 

@@ -1,7 +1,7 @@
-"""A new Flower app with FedBalancer in it, written from the templates beside this file.
+"""Templates of a new Flower app, for `fedbalancer flower new`.
 
-Texts end in .txt because they are no modules of ours: `@NAME@` becomes the name of the user's package, `@PROJECT@` that
-of the project, which Flower wants without underscores.
+Templates end in .txt because they are not modules of this package. `@NAME@` becomes the name of the user's package,
+`@PROJECT@` that of the project, which must not have underscores.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.files import write_bytes
 
 EXTRAS = {"torch": "torch,flower", "numpy": "flower", "litert": "device"}
-"""The frameworks that there is a client for, and what their app has to install."""
+"""The supported frameworks, and the extras that their app installs."""
 
 AT_THE_TOP = ("pyproject.toml", "README.md", "DEVICE.md", "model.tflite")
 TAKEN = {"fedbalancer", "flwr", "ai_edge_litert", "numpy", "test", "torch", *keyword.kwlist} | sys.stdlib_module_names
 LONGEST_PROJECT = 32
-"""Characters of a project's name that Flower takes."""
+"""Longest project name that Flower accepts, in characters."""
 
 
 def package_name(folder: Path) -> str:
-    """The name of a folder as that of a Python package. Accents are removed.
+    """Return the name of a folder as the name of a Python package, without accents.
+
+    Raises:
+        BadSetting: The name cannot be that of a new package.
 
     >>> package_name(Path("apps/My first-app"))
     'my_first_app'
@@ -42,14 +45,14 @@ def package_name(folder: Path) -> str:
     name = f"app_{name}" if name[:1].isdigit() else name
     if not name.isidentifier() or name in TAKEN:
         raise BadSetting(
-            f"{folder}: its name becomes that of a Python package, and {name!r} cannot be one; "
-            "choose a name of letters and digits that is no package already, such as my_app"
+            f"{folder}: its name becomes that of a Python package, and {name!r} is not valid; "
+            "choose letters and digits, and not the name of an existing package, for example my_app"
         )
     return name
 
 
 def project_name(package: str) -> str:
-    """The name of a package as that of a project: Flower takes letters, digits and hyphens, and not many.
+    """Return the name of a package as a project name: letters, digits and hyphens, at most 32 characters.
 
     >>> project_name("my_first_app")
     'my-first-app'
@@ -58,29 +61,37 @@ def project_name(package: str) -> str:
 
 
 def app_files(name: str, framework: str) -> dict[str, bytes]:
-    """What a new app consists of: relative path -> content."""
+    """Return the files of a new app: relative path -> content.
+
+    Raises:
+        UnknownName: The framework is not supported.
+    """
     if framework not in EXTRAS:
         raise UnknownName("framework", framework, EXTRAS)
     here = files(__package__)
     words = {"@NAME@": name, "@PROJECT@": project_name(name), "@EXTRAS@": EXTRAS[framework]}
-    found = {f"{name}/__init__.py": b""}
+    contents = {f"{name}/__init__.py": b""}
     for part in ("app", framework):
         for source in sorted((here / part).iterdir(), key=_name):
             file = source.name.removesuffix(".txt")
             path = file if file in AT_THE_TOP else f"{name}/{file}"
-            found[path] = source.read_bytes()
+            contents[path] = source.read_bytes()
             if file != source.name:
-                for word, meant in words.items():
-                    found[path] = found[path].replace(word.encode(), meant.encode())
-    return found
+                for word, replacement in words.items():
+                    contents[path] = contents[path].replace(word.encode(), replacement.encode())
+    return contents
 
 
 def write_app(folder: Path, framework: str) -> list[Path]:
-    """Write a new app into a folder that is not there or empty; the files."""
+    """Write a new app into a folder that does not exist or is empty; returns its files.
+
+    Raises:
+        BadSetting: The folder is in use or cannot be written.
+    """
     contents = app_files(package_name(folder), framework)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise BadSetting(f"{folder} is there already and not an empty folder; choose another one")
+            raise BadSetting(f"{folder} exists and is not an empty folder; choose another one")
         for path, content in contents.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             write_bytes(folder / path, content)

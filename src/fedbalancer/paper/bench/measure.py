@@ -36,7 +36,17 @@ RoundSeconds = Callable[[], float]
 
 @dataclass(frozen=True)
 class TaskSpeed:
-    """Sample visits per second of every path, one value per repeat. A run uses the last path by default."""
+    """The speed of one task: sample visits per second of every path. A run uses the last path by default.
+
+    Args:
+        task: Name of the task.
+        parameters: Number of parameters of its model.
+        batch_size: Samples per batch.
+        clients: Number of clients.
+        flop_per_sample: Floating-point operations per sample visit.
+        layers: The layers of the model.
+        rates: Sample visits per second by path, one value per repeat.
+    """
 
     task: str
     parameters: int
@@ -48,9 +58,11 @@ class TaskSpeed:
 
     @property
     def paths(self) -> list[str]:
+        """The names of the paths."""
         return [path for path in self.rates if path not in (NAIVE, LIMIT)]
 
     def rate(self, path: str) -> float:
+        """Return the median rate of a path."""
         return statistics.median(self.rates[path])
 
     def ratio(self, path: str, other: str) -> float:
@@ -58,6 +70,7 @@ class TaskSpeed:
         return statistics.median(a / b for a, b in zip(self.rates[path], self.rates[other], strict=True))
 
     def to_json(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
         best = self.paths[-1]
         return {
             "samples_per_s": self.rate(best),
@@ -138,7 +151,13 @@ def describe_layers(task: Task) -> tuple[str, ...]:
 
 
 def choose_clients(name: str, seconds: float, workers: int) -> int:
-    """Choose how many clients take the naive loop about `seconds`: a multiple of the number of workers."""
+    """Choose a number of clients for which the naive loop takes about the given time.
+
+    Args:
+        name: Name of the task.
+        seconds: Duration of the naive loop.
+        workers: Number of workers; the result is a multiple of it.
+    """
     probe = bench_task(name, 1)
     loop = NaiveLoop(probe, 1)
     loop.round_s()
@@ -173,7 +192,12 @@ def flop_per_sample(task: Task) -> float:
 
 
 def peak_flop_per_s(seconds: float, threads: int) -> float:
-    """Measure the best rate of float32 matrix products of `threads` threads within `seconds`."""
+    """Measure the highest rate of float32 matrix products.
+
+    Args:
+        seconds: Duration of the measurement.
+        threads: Number of threads.
+    """
     import torch
 
     before = torch.get_num_threads()
@@ -192,7 +216,12 @@ def peak_flop_per_s(seconds: float, threads: int) -> float:
 
 
 def measure_clients_per_s(method: str, seconds: float) -> float:
-    """Measure how many clients per second are selected and simulated without training, 1,000 of 10,000 per round."""
+    """Measure how many clients per second are selected and simulated without training, 1,000 of 10,000 per round.
+
+    Args:
+        method: Name of the method.
+        seconds: Duration of the measurement.
+    """
     task = load(users=USERS)
     spec = RunSpec(task=task, method=method, settings={"clients_per_round": COHORT}, timing_only=True)
     simulation = build(spec, task)
@@ -209,6 +238,10 @@ def measure_overhead_ms(workers: int, repeats: int) -> dict[str, float]:
     """Measure the milliseconds per client of a round in which every client takes one step of 610 weights, by path.
 
     Nearly all of this time is overhead. The result is the median of interleaved repeats.
+
+    Args:
+        workers: Number of workers of the pool.
+        repeats: Number of repeats.
     """
     task = make_tiny_task()
     with ExitStack() as stack:

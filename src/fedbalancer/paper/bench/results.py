@@ -34,7 +34,14 @@ METHODS = ("fedavg+1t", "fedbalancer")
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The results of one `fedbalancer bench`."""
+    """The results of one `fedbalancer bench`.
+
+    Args:
+        machine: Description of the machine and of the options.
+        tasks: The speed of every task.
+        clients_per_s: Simulated clients per second without training, by method.
+        overhead_ms_per_client: Milliseconds of overhead per client, by path.
+    """
 
     machine: dict[str, Any]
     tasks: tuple[TaskSpeed, ...]
@@ -42,6 +49,7 @@ class BenchResult:
     overhead_ms_per_client: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the results as plain values."""
         return {
             "machine": self.machine,
             "tasks": {speed.task: speed.to_json() for speed in self.tasks},
@@ -98,7 +106,13 @@ class BenchResult:
 
 
 def describe_machine(workers: int, repeats: int, seconds: float) -> dict[str, Any]:
-    """Describe the machine and the options of the benchmark."""
+    """Describe the machine and the options of the benchmark.
+
+    Args:
+        workers: Number of workers of the pool.
+        repeats: Number of repeats.
+        seconds: Duration of one timing.
+    """
     return {
         "cores": usable_cores(),
         "platform": platform.platform(),

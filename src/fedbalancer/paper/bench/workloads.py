@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Shape:
     """The properties of a task that determine its speed.
 
-    Attributes:
+    Args:
         model: Function that creates the model.
         samples: Typical number of samples per client.
         shape: Shape of a sample's features.
@@ -142,7 +142,13 @@ def bench_task(name: str, clients: int) -> Task:
 
 @dataclass(frozen=True, eq=False)
 class TimedRounds:
-    """The seconds of each round, the number of sample visits, and the final weights."""
+    """Rounds whose duration was measured.
+
+    Args:
+        seconds: The seconds of each round.
+        samples: Number of sample visits.
+        weights: The final weights.
+    """
 
     seconds: tuple[float, ...]
     samples: int
@@ -160,12 +166,25 @@ def path_name(backend: str, workers: int) -> str:
 
 
 def make_executor(task: Task, backend: str, workers: int) -> Executor:
-    """Create an executor with this training backend: in this process, or in a pool for several workers."""
+    """Create an executor: in this process for one worker, otherwise a pool.
+
+    Args:
+        task: The task.
+        backend: Training backend: fast or plain.
+        workers: Number of workers.
+    """
     return Resources(workers=workers).make_executor(partial(trainer_for, task, backend), task.sizes)
 
 
 def time_rounds(task: Task, executor: Executor, weights: Weights, count: int) -> TimedRounds:
-    """Time `count` rounds of FedAvg (plan, train, average) in which every client trains all its epochs."""
+    """Time rounds of FedAvg (plan, train, average) in which every client trains all its epochs.
+
+    Args:
+        task: The task.
+        executor: Trains the clients.
+        weights: The initial weights.
+        count: Number of rounds.
+    """
     all_clients = replace(task, clients_per_round=len(task.sizes))
     simulation = build(RunSpec(task=all_clients, method="fedavg+wfa"), all_clients, executor)
     seconds, samples, started = [], 0, time.perf_counter()

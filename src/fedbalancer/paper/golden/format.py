@@ -41,7 +41,14 @@ class _Part(BaseModel):
 
 
 class GoldenClient(_Part):
-    """One client: its samples, its network profile and the batch latencies sampled before training."""
+    """One client.
+
+    Args:
+        subject: Its name.
+        n: Number of samples.
+        net: Network profile.
+        batch_s_10: Batch latencies sampled before training.
+    """
 
     subject: str
     n: Count
@@ -50,7 +57,13 @@ class GoldenClient(_Part):
 
 
 class GoldenRound(_Part):
-    """The draws of a round and its logged result."""
+    """The draws of a round and its logged result.
+
+    Args:
+        draws: For every client: seconds per batch, download and upload seconds, and completed epochs.
+        duration: Seconds of the round.
+        ok: Number of successful clients.
+    """
 
     draws: Annotated[tuple[Draw, ...], Field(min_length=1)]
     duration: Seconds
@@ -58,7 +71,14 @@ class GoldenRound(_Part):
 
 
 class BaselineRun(_Part):
-    """A run without control; `deadline` is null if there is none."""
+    """A run without control.
+
+    Args:
+        deadline: The deadline in seconds; None if there is none.
+        rounds: The rounds.
+        log_start_times: The logged start of every round.
+        log_ok: The logged number of successful clients of every round.
+    """
 
     deadline: PositiveSeconds | None
     rounds: Annotated[tuple[GoldenRound, ...], Field(min_length=1)]
@@ -67,7 +87,11 @@ class BaselineRun(_Part):
 
 
 class SampleSelectionRun(_Part):
-    """A run of SampleSelection: only its deadline, before rounding down to whole seconds."""
+    """A run of SampleSelection.
+
+    Args:
+        deadline: Its deadline, before rounding down to whole seconds.
+    """
 
     deadline: PositiveSeconds
 
@@ -90,7 +114,14 @@ AnyRun = BaselineRun | SampleSelectionRun | FedBalancerRun
 
 
 class GoldenSeed(_Part):
-    """One seed: its clients, the mean completion times over them, and its runs by name (see `parse_run`)."""
+    """One seed.
+
+    Args:
+        clients: Its clients.
+        T: Mean completion time over the clients.
+        fb_initial: FedBalancer's first deadline.
+        runs: Its runs by name (see `parse_run`).
+    """
 
     clients: Annotated[tuple[GoldenClient, ...], Field(min_length=1)]
     T: PositiveSeconds
@@ -99,7 +130,16 @@ class GoldenSeed(_Part):
 
 
 class GoldenFile(_Part):
-    """A whole file: K clients per round, E epochs, batches of B samples, and the seeds."""
+    """A whole file.
+
+    Args:
+        K: Clients per round.
+        E: Epochs.
+        B: Samples per batch.
+        model_bytes: Size of the model.
+        speeds_kB_s: Mean and deviation of the download and upload speeds, by network profile.
+        seeds: The seeds by name.
+    """
 
     K: Count
     E: Count
@@ -166,6 +206,11 @@ def parse_method(run: str, where: str = "") -> str:
 def parse_run(seed: GoldenSeed, run: str, where: str = "") -> AnyRun:
     """Parse a run of a seed.
 
+    Args:
+        seed: The seed.
+        run: Name of the run.
+        where: Location in the file, for errors.
+
     Raises:
         BadData: If a value is missing or wrong.
     """
@@ -188,7 +233,7 @@ def _check_clients(seed: GoldenSeed, profiles: int, where: str) -> None:
     for row, client in enumerate(seed.clients):
         if client.net >= profiles:
             raise BadData(f"{where}clients.{row}.net is {client.net}; there are {profiles} network profiles")
-    if twice := _repeated(client.subject for client in seed.clients):
+    if twice := _find_repeated(client.subject for client in seed.clients):
         raise BadData(f"{where}clients has subject {twice[0]!r} twice")
 
 
@@ -196,7 +241,7 @@ def _check_run(run: AnyRun, subjects: set[str], where: str) -> None:
     """Check what cannot be checked field by field."""
     if isinstance(run, BaselineRun):
         for row, drawn in enumerate([draw[0] for draw in recorded.draws] for recorded in run.rounds):
-            if wrong := sorted(set(drawn) - subjects) or _repeated(drawn):
+            if wrong := sorted(set(drawn) - subjects) or _find_repeated(drawn):
                 raise BadData(f"{where}rounds.{row}.draws has subject {wrong[0]!r}, unknown or drawn twice")
         _check_lengths(run, ("log_start_times", "log_ok"), len(run.rounds), where)
     elif isinstance(run, FedBalancerRun):
@@ -212,7 +257,7 @@ def _check_lengths(run: AnyRun, names: Iterable[str], rounds: int, where: str) -
             raise BadData(f"{where}{name} has {count} values; there are {rounds} rounds")
 
 
-def _repeated(values: Iterable[str]) -> list[str]:
+def _find_repeated(values: Iterable[str]) -> list[str]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 
@@ -241,7 +286,13 @@ def make_slowest(seed: GoldenSeed) -> GoldenSeed:
 
 
 def round_tolerance_s(golden: GoldenFile, seed: GoldenSeed, run: BaselineRun) -> float:
-    """Return the rounding error of a round: all batches of the largest client, a download and an upload."""
+    """Return the rounding error of a round: all batches of the largest client, a download and an upload.
+
+    Args:
+        golden: The file.
+        seed: The seed.
+        run: The run.
+    """
     most = float(batches_per_epoch(np.array([client.n for client in seed.clients]), golden.B).max())
     drawn = half_unit(seconds for recorded in run.rounds for draw in recorded.draws for seconds in draw[1:4])
     return drawn * (golden.E * most + 2) + ARITHMETIC

@@ -38,7 +38,7 @@ from fedbalancer.server.expected import mean_completion_s
 from fedbalancer.server.loop import rounds
 from fedbalancer.server.pace import PaceState, RatioControl
 from fedbalancer.server.server import Server
-from fedbalancer.server.threshold.interpolated import LossRange
+from fedbalancer.server.threshold import LossRange
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraw, Replay
 from fedbalancer.simulation.devices.models import DOWNLOAD_KB_BYTES
 from fedbalancer.simulation.engine import SimulatedEngine
@@ -53,7 +53,13 @@ DETAILS = 5
 
 @dataclass(frozen=True)
 class GoldenCheck:
-    """One comparison: the number of values or rounds, and a sentence for each difference."""
+    """One comparison with the recorded values.
+
+    Args:
+        name: What was compared.
+        checked: Number of values or rounds.
+        mismatches: One sentence per difference.
+    """
 
     name: str
     checked: int
@@ -62,7 +68,11 @@ class GoldenCheck:
 
 @dataclass(frozen=True)
 class GoldenReport:
-    """All checks of a file."""
+    """All checks of a file.
+
+    Args:
+        checks: The checks.
+    """
 
     checks: list[GoldenCheck]
 
@@ -183,7 +193,11 @@ def _count_epochs(result: RoundResult, batch_s: dict[str, float]) -> dict[str, f
 
 @dataclass(frozen=True)
 class RecordedClients(ClientSelector):
-    """Selects the recorded clients: a cohort per round, from round 1 on."""
+    """Selects the recorded clients.
+
+    Args:
+        cohorts: The clients of every round, from round 1 on.
+    """
 
     cohorts: tuple[tuple[str, ...], ...]
 
@@ -192,7 +206,14 @@ class RecordedClients(ClientSelector):
 
 
 def replay_rounds(golden: GoldenFile, seed: GoldenSeed, name: str, run: BaselineRun) -> list[RoundResult]:
-    """Replay the rounds of a run with the method `name`."""
+    """Replay the rounds of a run.
+
+    Args:
+        golden: The file.
+        seed: The seed.
+        name: Name of the method.
+        run: The recorded run.
+    """
     devices = make_devices(golden, seed, run.rounds)
     setup = make_setup(golden, seed, devices)
     cohorts = tuple(tuple(draw[0] for draw in recorded.draws) for recorded in run.rounds)
@@ -205,7 +226,13 @@ def replay_rounds(golden: GoldenFile, seed: GoldenSeed, name: str, run: Baseline
 
 
 def make_devices(golden: GoldenFile, seed: GoldenSeed, recorded_rounds: tuple[GoldenRound, ...] = ()) -> Replay:
-    """Return the clients' devices with the draws of the recorded rounds."""
+    """Return the clients' devices with the draws of the recorded rounds.
+
+    Args:
+        golden: The file.
+        seed: The seed.
+        recorded_rounds: The rounds.
+    """
     draws = {
         (number, client): DeviceDraw(batch_s, download_s, upload_s)
         for number, recorded in enumerate(recorded_rounds, start=1)
@@ -220,7 +247,13 @@ def make_devices(golden: GoldenFile, seed: GoldenSeed, recorded_rounds: tuple[Go
 
 
 def make_setup(golden: GoldenFile, seed: GoldenSeed, devices: Replay) -> Setup:
-    """Return the server's setup before the first round."""
+    """Return the server's setup before the first round.
+
+    Args:
+        golden: The file.
+        seed: The seed.
+        devices: The clients' devices.
+    """
     clients = tuple(client.subject for client in seed.clients)
     sampled = min(len(client.batch_s_10) for client in seed.clients)
     ledger = Ledger.start(
@@ -236,6 +269,11 @@ def check_control(name: str, run: FedBalancerRun, setup: Setup) -> list[GoldenCh
     """Check FedBalancer's control values: ratios from the logged utilities, threshold and deadline from these ratios.
 
     The utility of a round is known after it, so the ratios of round r follow from the utilities of earlier rounds.
+
+    Args:
+        name: Name of the run.
+        run: The recorded control values.
+        setup: The server's setup.
     """
     server = Server(method("fedbalancer").server, setup)
     start = server.init(np.zeros(0, dtype=np.float32))

@@ -36,7 +36,19 @@ SCORES_NOTE = (
 
 @dataclass(frozen=True)
 class ComparisonItem:
-    """An item that compares groups of methods; `find` returns the values that the paper has as well."""
+    """An item that compares groups of methods.
+
+    Args:
+        name: Name of the item in commands.
+        title: Its title.
+        place: Its place in the paper.
+        groups: The groups of methods.
+        find: Returns the values that the paper has as well.
+        tasks: Default tasks.
+        scale: Default scale.
+        rule: Default scoring rule.
+        notes: Notes for the reader.
+    """
 
     name: str
     title: str
@@ -115,7 +127,12 @@ def _extra_texts(row: Row) -> tuple[str, ...]:
 
 
 def write_points(methods: pl.DataFrame, group: Group) -> list[str]:
-    """Write one sentence per task about the last method of a group and its reference."""
+    """Write one sentence per task about the last method of a group and its reference.
+
+    Args:
+        methods: The table `methods`.
+        group: The group.
+    """
     last = group.methods[-1]
     points = []
     rows = full_target(methods).filter((pl.col("group") == group.name) & (pl.col("method") == last))
@@ -165,12 +182,24 @@ def result_json(methods: pl.DataFrame) -> dict[str, Any]:
 
 
 def speedup_finding(row: Row, name: str, paper: Printed | None = None) -> Finding:
-    """Return the finding of a row's speed-up."""
+    """Return the finding of a row's speed-up.
+
+    Args:
+        row: A row of the table `methods`.
+        name: Name of the method in the text.
+        paper: The paper's value.
+    """
     return Finding.of(row["task"], f"{name}: speed-up", read_speedup(row), paper)
 
 
 def accuracy_finding(row: Row, name: str, paper: Printed | None = None) -> Finding:
-    """Return the finding of a row's accuracy."""
+    """Return the finding of a row's accuracy.
+
+    Args:
+        row: A row of the table `methods`.
+        name: Name of the method in the text.
+        paper: The paper's value.
+    """
     return Finding.of(row["task"], f"{name}: accuracy", read_accuracy(row), paper, ratio=False, digits=3)
 
 

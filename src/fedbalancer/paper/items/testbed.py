@@ -72,7 +72,20 @@ NETWORK, TRAINING = "network", "training, 100 batches"
 
 @dataclass(frozen=True)
 class Table5:
-    """The test bed; `phones` is the file of the recorded phones, and a seed is a sitting."""
+    """All methods on the test bed. A seed is a sitting.
+
+    Args:
+        speed: Maximum phone seconds per second.
+        phones: File of the recorded phones.
+        clients: Number of phones.
+        methods: The methods.
+        name: Name of the item in commands.
+        title: Its title.
+        place: Its place in the paper.
+        tasks: Default tasks.
+        scale: Default scale.
+        rule: Default scoring rule.
+    """
 
     speed: float = DEFAULT_SPEED
     phones: Path | None = None

@@ -92,7 +92,7 @@ class RunningBed:
             for _ in range(TRIES):
                 before = len(self.federation.log("superlink"))
                 self.federation.run(self.app, "--run-config", config)
-                if not self._expired(method, before):
+                if not self._has_expired(method, before):
                     break
             self._wait(method)
         except FedBalancerError as error:
@@ -105,7 +105,7 @@ class RunningBed:
         self._evaluate(method, is_reference, self.clock.stood_s() - stood_s)
         self.listen(JobEvent((method, self.plan.seed), "done"))
 
-    def _expired(self, method: str, before: int) -> bool:
+    def _has_expired(self, method: str, before: int) -> bool:
         """Wait until the server app has started; return whether Flower has expired it, as on a very busy machine."""
         run = self.plan.run_folder(method) / "manifest.json"
         while not (self.stopped() or run.is_file()):

@@ -30,7 +30,12 @@ earlier; otherwise the clock waits."""
 
 
 def order_name(round_number: int, client: str) -> str:
-    """Return the name under which a client's order of a round holds the test bed's clock."""
+    """Return the name under which a client's order of a round holds the test bed's clock.
+
+    Args:
+        round_number: The round.
+        client: The client.
+    """
     return f"{round_number} {client}"
 
 
@@ -41,7 +46,12 @@ def _nap(seconds: float) -> bool:
 
 @dataclass
 class PhoneClock:
-    """A phone's clock: it advances only by what the phone computes, `batch_s` per batch."""
+    """A phone's clock: it advances only by what the phone computes.
+
+    Args:
+        batch_s: Seconds per batch.
+        at_s: The time of the clock.
+    """
 
     batch_s: float
     at_s: float = 0.0

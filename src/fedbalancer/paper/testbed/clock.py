@@ -113,7 +113,12 @@ SERVER = "server"
 
 
 def make_pipes(folder: Path, names: tuple[str, ...]) -> None:
-    """Create one named pipe per name."""
+    """Create named pipes.
+
+    Args:
+        folder: Their folder.
+        names: Their names.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         os.mkfifo(folder / name)
@@ -130,7 +135,11 @@ def wake(pipe: Path) -> None:
 
 
 class WakeupPipe:
-    """The end of a pipe at which a process waits."""
+    """The end of a pipe at which a process waits.
+
+    Args:
+        pipe: The pipe.
+    """
 
     def __init__(self, pipe: Path) -> None:
         # Also open for writing, so that the pipe does not end when a writer closes it.

@@ -62,7 +62,14 @@ def phone_commands(number: int, bits_s: float, delay_ms: float = 0.0) -> list[Co
 
 
 def shape_commands(inside: Command, device: str, bits_s: float, delay_ms: float) -> list[Command]:
-    """Return the commands that limit the bandwidth of a device and, if `delay_ms` > 0, delay what it sends."""
+    """Return the commands that limit the bandwidth of a device and delay what it sends.
+
+    Args:
+        inside: Prefix that runs a command inside the namespace.
+        device: Name of the network device.
+        bits_s: Bandwidth in bits per second.
+        delay_ms: Delay in milliseconds; 0 for none.
+    """
     burst = str(max(int(bits_s / 100), 4000))  # bits per timer tick of the kernel
     bandwidth = ("tbf", "rate", f"{bits_s:.0f}bit", "burst", burst, "latency", "10s")
     if not delay_ms:

@@ -33,7 +33,13 @@ WATCH_S, PR_SET_PDEATHSIG = 0.5, 1
 
 
 def main(plan: BedPlan, superlink: str, ports: Sequence[int]) -> None:
-    """Start every phone and wait until one of them, or the parent process, has ended."""
+    """Start every phone and wait until one of them, or the parent process, has ended.
+
+    Args:
+        plan: The plan of the test bed.
+        superlink: Address of the SuperLink.
+        ports: One port per phone.
+    """
     one_thread_here()
     devices, parent = plan.devices(), os.getppid()
     trainer: PhoneTrainer = FileTrainer(plan.loaded, plan.model) if plan.model else TorchTrainer(plan.loaded)

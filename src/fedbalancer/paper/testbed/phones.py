@@ -64,10 +64,10 @@ class RecordedPhones:
         """Return the first `count` recorded batch latencies, repeated if there are fewer."""
         return np.resize(self.phone_of[client].batch_s, count)
 
-    def draw(self, client: str, round: int, down_bytes: int, up_bytes: int) -> DeviceDraw:
+    def draw(self, client: str, round_number: int, down_bytes: int, up_bytes: int) -> DeviceDraw:
         """Return one recorded round."""
         phone = self.phone_of[client]
-        row = int(stream(self.seed, "recorded round", round, client).integers(len(phone.batch_s)))
+        row = int(stream(self.seed, "recorded round", round_number, client).integers(len(phone.batch_s)))
         way_s = float(phone.network_s[row]) / 2
         return DeviceDraw(float(phone.batch_s[row]), way_s, way_s)
 
@@ -114,7 +114,12 @@ def read_phones(path: Path, seed: int) -> tuple[Phone, ...]:
 
 
 def assign_phones(clients: Sequence[str], phones: Sequence[Phone]) -> dict[str, Phone]:
-    """Assign a phone to every client, spread over all phones, because the slow ones come first."""
+    """Assign a phone to every client, spread over all phones, because the slow ones come first.
+
+    Args:
+        clients: The clients.
+        phones: The recorded phones.
+    """
     step = max(len(phones) / len(clients), 1.0)
     return {client: phones[int(number * step) % len(phones)] for number, client in enumerate(clients)}
 

@@ -128,9 +128,11 @@ class BedPlan:
         return tuple(self.loaded.sizes)
 
     def settings(self, method: str) -> Settings:
+        """Return the resolved settings of a method."""
         return resolve_spec(self._spec(method), self.loaded)[0]
 
     def method(self, name: str) -> Method:
+        """Return a method by name."""
         return resolve_spec(self._spec(name), self.loaded)[1]
 
     def devices(self) -> DeviceModel:
@@ -148,6 +150,7 @@ class BedPlan:
         return self.loaded.model_bytes or TorchTrainer(self.loaded).layout.wire_bytes
 
     def run_folder(self, method: str) -> Path:
+        """Return the run folder of a method."""
         return Path(self.folder) / method / f"seed-{self.seed}"
 
     def phone_logs(self, method: str) -> Path:
@@ -160,6 +163,7 @@ class BedPlan:
 
     @property
     def in_real_time(self) -> bool:
+        """Whether the clock does not wait for this machine."""
         return self.real_time or self.netns
 
     @property
@@ -172,8 +176,8 @@ class BedPlan:
         return Path(self.folder) / "bed" / f"{method}.failed"
 
     def _spec(self, method: str) -> RunSpec:
-        given = {} if self.rounds is None else {"rounds": self.rounds}
-        settings = {**self.overrides, **given}
+        rounds = {} if self.rounds is None else {"rounds": self.rounds}
+        settings = {**self.overrides, **rounds}
         return RunSpec(
             task=self.task, method=method, seed=self.seed, scale=self.scale, users=self.clients, settings=settings
         )

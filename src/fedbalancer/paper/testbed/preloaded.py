@@ -75,7 +75,13 @@ def supernode(superlink: str, port: int, config: str, wake_runner: int, own_pipe
 
 
 def runner(port: int, app: ClientApp, wake: int) -> None:
-    """Answer the messages of a SuperNode one by one until it ends."""
+    """Answer the messages of a SuperNode one by one until it ends.
+
+    Args:
+        port: Port of the SuperNode.
+        app: The loaded client app.
+        wake: File descriptor that receives a byte per message.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     address = f"127.0.0.1:{port}"

@@ -115,8 +115,8 @@ class BedNodes(Nodes):
     The time of a greeting means nothing when 21 phones greet at once.
     """
 
-    def __init__(self, network_s: Callable[[str], float], *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, network_s: Callable[[str], float], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.network_s = network_s
 
     def handle_greeting(self, received: ReceivedReply) -> None:
@@ -143,12 +143,17 @@ class BedRun(Run):
 
 
 def main(grid: Grid, context: Context) -> None:
-    """Run one method from the app's `ServerApp`; a failure is written to a file for the parent process."""
+    """Run one method from the app's `ServerApp`; a failure is written to a file for the parent process.
+
+    Args:
+        grid: Flower's grid.
+        context: Flower's context, whose configuration names the plan and the method.
+    """
     config = context.run_config
     plan, method = BedPlan.read(Path(str(config["plan"]))), str(config["method"])
     try:
         one_thread_here()
-        run = prepared(plan, method, grid, float(config["budget"]), float(config["target"]))
+        run = prepare_run(plan, method, grid, float(config["budget"]), float(config["target"]))
         _run_recorded(run, RunRecorder(plan.run_folder(method), manifest(plan, run)))
     except BaseException as error:
         write_text(plan.failure(method), str(error) if isinstance(error, FedBalancerError) else repr(error))
@@ -164,8 +169,16 @@ def _run_recorded(run: BedRun, record: RunRecorder) -> None:
     record.close("done", None, run.model(run.state), run.layout.layout)
 
 
-def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: float) -> BedRun:
-    """Prepare the run of a method; a budget or target of 0 means none."""
+def prepare_run(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: float) -> BedRun:
+    """Prepare the run of a method.
+
+    Args:
+        plan: The plan of the test bed.
+        method: Name of the method.
+        grid: Flower's grid.
+        budget_s: The budget in phone seconds; 0 for none.
+        target: The target accuracy; 0 for none.
+    """
     settings, trainer = plan.settings(method), TorchTrainer(plan.loaded)
     weights = trainer.initial_weights(plan.seed)
     layout = ModelLayout(trainer.layout, {name: weights.dtype for name, _ in trainer.layout}, {})
@@ -182,7 +195,7 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
         max_failed_rounds=None,
     )  # fmt: skip
 
-    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(round_number: int, arrays: ArrayRecord) -> MetricRecord:
         result = trainer.evaluate(layout.flat(arrays))
         run.accuracy = result.accuracy
         return MetricRecord({"accuracy": result.accuracy, "loss": result.loss})
@@ -204,7 +217,12 @@ def prepared(plan: BedPlan, method: str, grid: Grid, budget_s: float, target: fl
 
 
 def manifest(plan: BedPlan, run: BedRun) -> dict[str, Any]:
-    """Return the manifest of a Flower run with the fields of the test bed."""
+    """Return the manifest of a Flower run with the fields of the test bed.
+
+    Args:
+        plan: The plan of the test bed.
+        run: The run.
+    """
     content = run.manifest()
     content["task"] |= {"variant": plan.loaded.variant, "scale": plan.scale, "users": plan.clients}
     finite = math.isfinite(run.budget_s)

@@ -50,7 +50,17 @@ class BedRound:
 
 @dataclass(frozen=True)
 class TwinRound:
-    """One round as predicted by the twin (`twin_*`) and as measured (`bed_*`)."""
+    """One round as predicted by the twin and as measured on the test bed.
+
+    Args:
+        round: Number of the round.
+        clients: Number of selected clients.
+        agreed: Number of clients for which twin and test bed agree whether they complete.
+        bed_completed: Clients that completed on the test bed.
+        twin_completed: Clients that completed in the twin.
+        bed_s: Measured seconds.
+        twin_s: Predicted seconds.
+    """
 
     round: int
     clients: int
@@ -109,7 +119,12 @@ class Twin:
 
 
 def twin(rounds: Iterable[BedRound], work: WorkPolicy) -> Twin:
-    """Return the twin of these rounds for a method's work policy."""
+    """Simulate the rounds of a test bed.
+
+    Args:
+        rounds: The measured rounds.
+        work: The method's work policy.
+    """
     return Twin(tuple(_twin_round(bed, work) for bed in rounds))
 
 
@@ -132,7 +147,13 @@ def _twin_round(bed: BedRound, work: WorkPolicy) -> TwinRound:
 
 
 def read_rounds(run: Path, phones: pl.DataFrame, order: Order) -> Iterator[BedRound]:
-    """Yield the rounds of a test-bed run folder, with its phones' logs; `order` has what all rounds share."""
+    """Yield the rounds of a test-bed run folder.
+
+    Args:
+        run: The run folder.
+        phones: The phones' logs.
+        order: The parts of an order that all rounds share.
+    """
     rounds, clients = (pl.read_parquet(run / f"{name}.parquet", glob=False) for name in ("rounds", "clients"))
     events = _events(run / "log.jsonl")
     planned = {event["round"]: event for event in events if event["event"] == "round"}
@@ -153,6 +174,10 @@ def with_measured_transfers(phones: pl.DataFrame, clients: pl.DataFrame) -> pl.D
     """Replace the phones' network times by measured ones: the server's for reports in time, the phones' for others.
 
     Download and upload each take half.
+
+    Args:
+        phones: The phones' logs.
+        clients: The table `clients` of the run.
     """
     arrived = clients.filter(pl.col("outcome") == "completed").select(
         "round", "client", arrived_s=pl.col("download_s") + pl.col("upload_s")

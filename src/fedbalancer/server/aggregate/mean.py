@@ -1,14 +1,17 @@
-"""Federated averaging (FedAvg)."""
+"""Weighted means of updates: FedAvg, FedNova, q-FFL and signSGD's majority vote."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
-from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
+from fedbalancer.core.fields import Bounds, UpTo100
+from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights, batches_per_epoch
+from fedbalancer.core.types.arrays import total
 from fedbalancer.core.types.arrays import total as total_of
 
 CHUNK = 2**15
@@ -58,3 +61,116 @@ class WeightedMean(Aggregator):
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         return (state.weights + mean_update(reports)).astype(np.float32), None
+
+
+def local_steps(setup: Setup, report: ClientReport) -> float:
+    """Return the number of local steps behind a report: its epochs times the batches of its trained samples.
+
+    Args:
+        setup: Constants of the run.
+        report: A client's report.
+
+    Returns:
+        At least 1.
+    """
+    per_epoch = batches_per_epoch(report.summary.trained, setup.batch_size, setup.epoch_batches)
+    return float(max(report.epochs, 1.0) * max(per_epoch, 1))
+
+
+@dataclass(frozen=True)
+class FedNova(Aggregator):
+    """FedNova: clients that take more local steps do not pull harder.
+
+    x += (sum p t) (sum p D / t), where p are the normalised client weights and t their local steps (Wang et al.,
+    "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020). This is the
+    normalisation for plain local SGD; it ignores a proximal term.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("prox+1t+fednova").aggregate
+        FedNova()
+    """
+
+    needs_counts: ClassVar[bool] = True
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
+        steps = {report.client: local_steps(setup, report) for report in reports}
+        weights = total(report.weight for report in reports)
+        effective = total(report.weight / weights * steps[report.client] for report in reports)
+        scaled = [
+            replace(report, update=report.update * np.float32(effective / steps[report.client])) for report in reports
+        ]
+        return (state.weights + mean_update(scaled)).astype(np.float32), None
+
+
+MIN_LOSS = 1e-10
+"""Lower bound of a loss: noise may make it zero or negative, and its power infinite or complex."""
+
+
+@dataclass(frozen=True)
+class QFFL(Aggregator):
+    """q-FedAvg: clients with a high loss count for more, so that accuracy is more even across clients.
+
+    With L = 1 / learning rate as the estimate of the Lipschitz constant and g = L (w - w_k),
+
+        Delta_k = F_k^q g,   h_k = q F_k^(q - 1) |g|^2 + L F_k^q,   w <- w - sum Delta_k / sum h_k.
+
+    Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020, Algorithm 2. With q = 0 it is the unweighted
+    mean.
+
+    Difference from the paper: F_k is the mean loss that the client releases, with the summary's noise. It covers the
+    trained samples, each before its first step. The paper uses the loss of all local samples before training, which
+    costs a forward pass per round. FedBalancer's authors did not publish the q of their experiments.
+
+    Args:
+        q: Strength of fairness.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedbalancer+qffl").aggregate
+        QFFL(q=0.01)
+    """
+
+    needs_losses: ClassVar[bool] = True
+
+    q: UpTo100 = 0.01
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
+        lipschitz = 1 / setup.learning_rate
+        total, h = np.zeros(state.weights.shape), 0.0
+        for report in sort_by_client(reports):
+            loss = max(report.summary.loss_mean, MIN_LOSS)
+            gradient = -lipschitz * report.update.astype(np.float64)
+            total += loss**self.q * gradient
+            h += self.q * loss ** (self.q - 1) * float(gradient @ gradient) + lipschitz * loss**self.q
+        return (state.weights - total / h).astype(np.float32), None
+
+
+@dataclass(frozen=True)
+class MajorityVote(Aggregator):
+    """signSGD's majority vote: every parameter moves by a fixed step in the direction of the majority.
+
+    Every client has one vote per parameter. A parameter with a tie does not move (Bernstein et al., "signSGD with
+    Majority Vote is Communication Efficient and Fault Tolerant", ICLR 2019).
+
+    Difference from the paper: a vote is the sign of a whole local update, not of one gradient.
+
+    Args:
+        step: Step length. None: the task's learning rate, as in the paper's update rule.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg+1t+signsgd").aggregate
+        MajorityVote(step=None)
+    """
+
+    counts_votes: ClassVar[bool] = True
+
+    step: Annotated[float, Bounds(gt=0)] | None = None
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
+        step = setup.learning_rate if self.step is None else self.step
+        votes = np.zeros(state.weights.shape)
+        for report in sort_by_client(reports):
+            votes += np.sign(report.update)
+        return (state.weights + step * np.sign(votes)).astype(np.float32), None

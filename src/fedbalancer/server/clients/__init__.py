@@ -1,14 +1,9 @@
 """Client selectors: which clients take part in a round."""
 
-from fedbalancer.server.clients.by_loss import ByLoss
-from fedbalancer.server.clients.capped import CappedParticipation
-from fedbalancer.server.clients.fedcs import FedCS
-from fedbalancer.server.clients.group_floor import GroupFloor
-from fedbalancer.server.clients.least_selected import LeastSelected
 from fedbalancer.server.clients.oort import Oort
 from fedbalancer.server.clients.over_threshold import OverThresholdUtility
-from fedbalancer.server.clients.power_of_choice import PowerOfChoice
-from fedbalancer.server.clients.uniform import Uniform
+from fedbalancer.server.clients.participation import CappedParticipation, GroupFloor
+from fedbalancer.server.clients.simple import ByLoss, FedCS, LeastSelected, PowerOfChoice, Uniform
 
 __all__ = [
     "ByLoss",

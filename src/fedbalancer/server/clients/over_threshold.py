@@ -8,10 +8,19 @@ from typing import ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
+from fedbalancer.core.fields import Share, UpTo100
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
-from fedbalancer.server.clients import selection
 from fedbalancer.server.clients.draws import pick_smallest
+from fedbalancer.server.clients.oort import (
+    Penalty,
+    base_scores,
+    draw_best,
+    duration_penalty,
+    exploit_count,
+    next_exploration,
+    split_explored,
+)
 from fedbalancer.server.expected import expected_first_s, mean_completion_s, whole_seconds
 
 
@@ -62,12 +71,12 @@ class OverThresholdUtility(ClientSelector):
     needs_losses: ClassVar[bool] = True
     reacts_to: ClassVar[frozenset[Private]] = LOSSES
 
-    alpha: float = 0.5
-    exploration: float = 0.9
-    exploration_decay: float = 0.98
-    exploration_min: float = 0.2
-    clip: float = 0.95
-    cutoff: float = 0.95
+    alpha: UpTo100 = 0.5
+    exploration: Share = 0.9
+    exploration_decay: Share = 0.98
+    exploration_min: Share = 0.2
+    clip: Share = 0.95
+    cutoff: Share = 0.95
     normalise: bool = True
 
     def init(self, setup: Setup) -> OverThresholdState:
@@ -76,19 +85,17 @@ class OverThresholdUtility(ClientSelector):
     def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> OverThresholdState:
         own: OverThresholdState = state.clients
         decay, least = self.exploration_decay, self.exploration_min
-        return OverThresholdState(
-            selection.next_exploration(own.exploration, decay, least, state.ledger), own.preferred_s
-        )
+        return OverThresholdState(next_exploration(own.exploration, decay, least, state.ledger), own.preferred_s)
 
     def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
         count = min(setup.clients_per_round, len(available))
         rng = stream(setup.seed, "clients", state.round + 1)
-        known, unknown = selection.split_explored(state.ledger, available)
+        known, unknown = split_explored(state.ledger, available)
         base = self._base_scores(state, known)
         if not base.any():
             return np.sort(rng.choice(available, size=count, replace=False))
-        exploit = selection.exploit_count(count, state.clients.exploration, len(known), len(unknown))
-        best = known[selection.exploit(base, self._penalty(setup, state, known), exploit, self.cutoff, rng)]
+        exploit = exploit_count(count, state.clients.exploration, len(known), len(unknown))
+        best = known[draw_best(base, self._penalty(setup, state, known), exploit, self.cutoff, rng)]
         return np.sort(np.concatenate([best, self._fastest(setup, state.ledger, unknown, count - exploit, rng)]))
 
     def scores(self, setup: Setup, state: ServerState, known: IndexArray) -> FloatArray:
@@ -107,10 +114,10 @@ class OverThresholdUtility(ClientSelector):
     def _base_scores(self, state: ServerState, known: IndexArray) -> FloatArray:
         ledger = state.ledger
         utility = np.sqrt(np.maximum(ledger.over_count[known], 0) * np.maximum(ledger.over_sumsq[known], 0))
-        return selection.base_scores(utility, ledger.last_round[known], state.round + 1, self.clip, self.normalise)
+        return base_scores(utility, ledger.last_round[known], state.round + 1, self.clip, self.normalise)
 
-    def _penalty(self, setup: Setup, state: ServerState, known: IndexArray) -> selection.Penalty:
-        return selection.duration_penalty(setup, state.ledger, known, state.clients.preferred_s, self.alpha)
+    def _penalty(self, setup: Setup, state: ServerState, known: IndexArray) -> Penalty:
+        return duration_penalty(setup, state.ledger, known, state.clients.preferred_s, self.alpha)
 
     @staticmethod
     def _fastest(setup: Setup, ledger: Ledger, unknown: IndexArray, count: int, rng: np.random.Generator) -> IndexArray:

@@ -1,12 +1,9 @@
 """Deadline policies: when a round closes."""
 
-from fedbalancer.server.deadline.fixed import FixedDeadline
-from fedbalancer.server.deadline.kth_fastest import KthFastest
-from fedbalancer.server.deadline.learned import LearnedWork
+from fedbalancer.server.deadline.baselines import FirstReports, FixedDeadline, KthFastest, WaitForShare
 from fedbalancer.server.deadline.limited import LimitedDeadline
 from fedbalancer.server.deadline.peak import PeakDeadline, interpolate, peak_deadline
-from fedbalancer.server.deadline.useful import UsefulWork, useful_deadline
-from fedbalancer.server.deadline.waiting import FirstReports, WaitForShare
+from fedbalancer.server.deadline.useful import LearnedWork, UsefulWork, useful_deadline
 
 __all__ = [
     "FirstReports",

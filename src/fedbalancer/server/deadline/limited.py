@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import AtLeastOne, Share
 from fedbalancer.core.types import (
     FORWARD_PASS_EPOCHS,
     RECENT_COUNTS,
@@ -75,12 +76,8 @@ class LimitedDeadline(Wrapping, DeadlinePolicy):
     own_reactions: ClassVar[frozenset[Private]] = NOTHING
 
     inner: DeadlinePolicy = field(default_factory=PeakDeadline)
-    floor: float = 0.8
-    rate: float = 1.5
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.floor <= 1 <= self.rate):
-            raise ValueError(f"floor = {self.floor} must be from 0 to 1, and rate = {self.rate} at least 1")
+    floor: Share = 0.8
+    rate: AtLeastOne = 1.5
 
     def init(self, setup: Setup) -> LimitedState:
         return LimitedState(self.inner.init(setup))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, NOTHING, DeadlinePolicy, Private
+from fedbalancer.core.fields import Bounds, Seconds, Share
 from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
 from fedbalancer.server.expected import completion_s, mean_completion_s, whole_seconds
 
@@ -77,9 +78,9 @@ class PeakDeadline(DeadlinePolicy):
 
     counts: Literal["recent", "over"] = "recent"
     grid: Literal["integer", "continuous"] = "integer"
-    gate: float = 0.5
-    gate_clients: int = 200
-    guard_s: float = 10.0
+    gate: Share = 0.5
+    gate_clients: Annotated[int, Bounds(ge=0)] = 200
+    guard_s: Seconds = 10.0
 
     @property
     def needs_losses(self) -> bool:

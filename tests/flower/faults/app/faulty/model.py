@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedbalancer import method
 from fedbalancer.core.types import Setup
-from fedbalancer.server.deadline.fixed import FixedDeadline, FixedState
+from fedbalancer.server.deadline.baselines import FixedDeadline, FixedState
 
 FEATURES = 6
 
