@@ -51,18 +51,19 @@ ELSEWHERE = {
 
 TOP = """# Faults on Flower
 
-This page shows how runs on Flower survive faults. `python benchmarks/flower_faults.py` made it on {day} with flwr {flwr}.
-`make soak` runs the same table as a test, and `make test` a short part of it. Real processes on loopback cause every fault: a
-SuperLink with a database, SuperNodes that start one ClientApp process per message, and a ServerApp with
-`fedbalancer.flower.Strategy`. The method is FedBalancer with a constant deadline of {least:.0f} to {most:.0f} s. The model is a
-small regression in NumPy.
+This page shows how runs on Flower survive faults. `python benchmarks/flower_faults.py` made it on {day} with flwr
+{flwr}. `make soak` runs the same table as a test, and `make test` a short part of it. Real processes on loopback
+cause every fault: a SuperLink with a database, SuperNodes that start one ClientApp process per message, and a
+ServerApp with `fedbalancer.flower.Strategy`. The method is FedBalancer with a constant deadline of {least:.0f} to
+{most:.0f} s. The model is a small regression in NumPy.
 {note}
 A fault is **survived** if all of this holds, checked against the clients' own journals:
 
 - The round ended no later than {overhead:g} s after its deadline.
-- The new model is the weighted mean of the reports that the run counted, each exactly once, recomputed from the journals.
-- The faulty client's report is not among them, and no report is missing that a good client sent in the first two thirds of
-  the round.
+- The new model is the weighted mean of the reports that the run counted, each exactly once, recomputed from the
+  journals.
+- The faulty client's report is not among them, and no report is missing that a good client sent in the first two
+  thirds of the round.
 - The log names the faulty client and the round. For a second reply, the SuperLink's log names the message.
 - The run finished all rounds, resumed if its server had died.
 - Every model was finite.
@@ -72,32 +73,33 @@ A fault is **survived** if all of this holds, checked against the clients' own j
 """
 
 BOTTOM = """
-**{tried} tried, {survived} survived.** Rounds with a fault that reached their deadline closed {median:.2f} s after it in the
-median and {most:.2f} s at most. A negative number means that all clients had answered before the deadline.
+**{tried} tried, {survived} survived.** Rounds with a fault that reached their deadline closed {median:.2f} s after it
+in the median and {most:.2f} s at most. A negative number means that all clients had answered before the deadline.
 
 What Flower does in these cases:
 
-- **Second reply.** The SuperLink refuses a second reply to the same message and logs the message. A SuperNode that notices
-  it late falls behind by one message: its client answers too late until the SuperNode restarts.
-- **Killed ClientApp.** Its SuperNode notices after about a minute. Until then the node takes no new work. Rounds keep their
-  deadlines.
-- **SuperNode restart without authentication.** It becomes a new node. The client keeps its id (`client-id`), its loss list
-  and its row of the ledger.
-- **SuperNode restart with a key.** The SuperLink refuses it (exit code 305) until it considers the old process dead, about a
-  minute. Let the service manager retry.
-- **Dead ServerApp or SuperLink.** Flower does not resume the run. Submit it again: with the same `run_key` it continues from
-  its last checkpoint.
-- **Clocks.** Orders contain durations, and replies are dated by the server's clock. These tests shifted the clock of the
-  ClientApp (`time.time` and `datetime.now`, with a `sitecustomize` module). The clock of a SuperNode must be right: the
-  SuperLink refuses one that is more than 5 s fast or 5 min slow (status 401). Two SuperNodes whose clocks were an hour off
-  never connected, so the table has ClientApps only.
-- **Large replies.** The SuperLink stores every reply before the server can check it. The server downloads no reply with more
-  arrays than the model, or with more than twice its bytes plus 1 MiB. To protect the SuperLink's disk and memory, put a proxy
-  in front of it.
-- **Replies of thousands of objects.** While the SuperLink stores one, its database is locked (1 to 3 s per thousand objects in
-  these tests), and after 5 s it answers 500 to other requests. The server repeats its requests for two minutes. SuperNodes that
-  get such an answer stop working although their processes run: restart them. A reply that the SuperLink was delivering at that
-  moment can be lost. After 40 s the SuperLink considers the ServerApp dead and ends the run: submit it again.
+- **Second reply.** The SuperLink refuses a second reply to the same message and logs the message. A SuperNode that
+  notices it late falls behind by one message: its client answers too late until the SuperNode restarts.
+- **Killed ClientApp.** Its SuperNode notices after about a minute. Until then the node takes no new work. Rounds keep
+  their deadlines.
+- **SuperNode restart without authentication.** It becomes a new node. The client keeps its id (`client-id`), its loss
+  list and its row of the ledger.
+- **SuperNode restart with a key.** The SuperLink refuses it (exit code 305) until it considers the old process dead,
+  about a minute. Let the service manager retry.
+- **Dead ServerApp or SuperLink.** Flower does not resume the run. Submit it again: with the same `run_key` it
+  continues from its last checkpoint.
+- **Clocks.** Orders contain durations, and replies are dated by the server's clock. These tests shifted the clock of
+  the ClientApp (`time.time` and `datetime.now`, with a `sitecustomize` module). The clock of a SuperNode must be
+  right: the SuperLink refuses one that is more than 5 s fast or 5 min slow (status 401). Two SuperNodes whose clocks
+  were an hour off never connected, so the table has ClientApps only.
+- **Large replies.** The SuperLink stores every reply before the server can check it. The server downloads no reply
+  with more arrays than the model, or with more than twice its bytes plus 1 MiB. To protect the SuperLink's disk and
+  memory, put a proxy in front of it.
+- **Replies of thousands of objects.** While the SuperLink stores one, its database is locked (1 to 3 s per thousand
+  objects in these tests), and after 5 s it answers 500 to other requests. The server repeats its requests for two
+  minutes. SuperNodes that get such an answer stop working although their processes run: restart them. A reply that
+  the SuperLink was delivering at that moment can be lost. After 40 s the SuperLink considers the ServerApp dead and
+  ends the run: submit it again.
 """
 
 
