@@ -1,0 +1,254 @@
+"""Base classes of the server's slots."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from fedbalancer.core.contracts.policy import Policy
+from fedbalancer.core.types import (
+    ClientReport,
+    IndexArray,
+    LateRule,
+    RoundResult,
+    ServerState,
+    Setup,
+    Weights,
+)
+
+
+class ServerPolicy(Policy):
+    """Base of all server policies."""
+
+    def init(self, setup: Setup) -> Any:
+        """Return the policy's state before the first round: None or a frozen dataclass. Default: None.
+
+        Args:
+            setup: What the server knows before the first round.
+        """
+        return None
+
+
+class ObservingPolicy(ServerPolicy):
+    """Base of server policies that learn from the result of every round."""
+
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Any:
+        """Return the policy's next state. Default: None, for a policy without state.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The state before the round, with the ledger already updated.
+            result: What happened in the round.
+        """
+        return None
+
+
+class ClientSelector(ObservingPolicy):
+    """Selects the clients of a round."""
+
+    slot = "clients"
+
+    @abstractmethod
+    def select_clients(self, setup: Setup, state: ServerState, available: IndexArray) -> IndexArray:
+        """Return the ledger rows of the cohort.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            available: Ledger rows to choose from.
+
+        Returns:
+            At least min(K, available) different rows. A method may invite more clients than it waits for.
+        """
+
+
+class ThresholdPolicy(ObservingPolicy):
+    """Sets the loss threshold of a round."""
+
+    slot = "threshold"
+
+    @property
+    def needs_fractions(self) -> bool:
+        """Whether the policy requires the shares that the summary `FractionTracker` releases."""
+        return False
+
+    @abstractmethod
+    def threshold(self, setup: Setup, state: ServerState) -> float:
+        """Return the loss threshold of the next round, 0 or more.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+        """
+
+
+class Ratios(Protocol):
+    """The state of a pace policy, which threshold and deadline policies read."""
+
+    @property
+    def loss_threshold_ratio(self) -> float: ...
+    @property
+    def deadline_ratio(self) -> float: ...
+    @property
+    def utility(self) -> float | None: ...
+
+
+class PacePolicy(ObservingPolicy):
+    """Controls the loss-threshold ratio and the deadline ratio; its state is a `Ratios`."""
+
+    slot = "pace"
+
+    @abstractmethod
+    def init(self, setup: Setup) -> Ratios:
+        """Return the ratios before the first round."""
+
+    @abstractmethod
+    def observe(self, setup: Setup, state: ServerState, result: RoundResult) -> Ratios:
+        """Return the ratios after a round."""
+
+
+class DeadlinePolicy(ObservingPolicy):
+    """Decides when a round closes."""
+
+    slot = "deadline"
+
+    @abstractmethod
+    def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
+        """Return the deadline in seconds (may be infinite) and the number of reports that close the round early.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            cohort: Ledger rows of the selected clients.
+        """
+
+    def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
+        """Return dl and dh of Algorithm 4, or None if the policy does not use them.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            cohort: Ledger rows of the selected clients.
+        """
+        return None
+
+    def retime(self, setup: Setup, own: Any) -> Any:
+        """Return the policy's state `own` with T recomputed from `setup`. Default: `own`, for policies without T.
+
+        Args:
+            setup: What the server knows before the first round.
+            own: The policy's state.
+        """
+        return own
+
+
+class Aggregator(ServerPolicy):
+    """Combines the reports of a round into new global weights."""
+
+    slot = "aggregate"
+
+    @property
+    def counts_votes(self) -> bool:
+        """Whether it aggregates signs by a majority vote."""
+        return False
+
+    @property
+    def model_noise_multiplier(self) -> float | None:
+        """Noise added to the model, divided by its sensitivity to one client; None for no noise.
+
+        An aggregator with noise is also called in rounds without reports.
+        """
+        return None
+
+    @property
+    def noise_is_known(self) -> bool:
+        """Whether everybody who knows the seed can remove that noise."""
+        return False
+
+    @property
+    def flower_strategy(self) -> Any:
+        """The Flower strategy that aggregates, or None."""
+        return None
+
+    @abstractmethod
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
+        """Return the new weights and the policy's next state.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The state before the round, with the ledger already updated.
+            reports: At least one report, unless the policy has a `model_noise_multiplier`.
+        """
+
+    def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
+        """Return faults that only show when the reports of a round are compared: client id to explanation.
+
+        Args:
+            state: The current state.
+            reports: The reports of the round.
+        """
+        return {}
+
+
+class ModelAverage(ServerPolicy):
+    """Decides which model is evaluated and delivered. Clients always train from the last round's weights."""
+
+    slot = "model_average"
+
+    def after(self, setup: Setup, state: ServerState, weights: Weights) -> Any:
+        """Return the policy's next state after a round produced `weights`. `state` is from before the round.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            weights: The weights after the round.
+        """
+        return None
+
+    @abstractmethod
+    def model(self, state: ServerState) -> Weights:
+        """Return the model to evaluate and to deliver.
+
+        Args:
+            state: The current state.
+        """
+
+
+class LatePolicy(ObservingPolicy):
+    """Decides what happens to reports that arrive after their round has closed."""
+
+    slot = "late"
+
+    @abstractmethod
+    def rule(self) -> LateRule:
+        """Return whether a late report is lost, joins the round in which it arrives, or also counts for its quorum."""
+
+    def room(self, setup: Setup, state: ServerState) -> int:
+        """Return how many clients to select. Default: K.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+        """
+        return setup.clients_per_round
+
+    def quorum(self, setup: Setup, state: ServerState, quorum: int) -> int:
+        """Return how many reports close the round, given the deadline policy's quorum. Default: the same number.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            quorum: The deadline policy's quorum.
+        """
+        return quorum
+
+    def weighted(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
+        """Return the reports as they are aggregated, for example with less weight for stale ones.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            reports: The reports of the round.
+        """
+        return reports
