@@ -46,7 +46,7 @@ def test_clients_that_are_made_on_demand_stay_so() -> None:
 
 
 def test_labels_that_are_no_classes_are_refused() -> None:
-    with pytest.raises(BadSetting, match="no labels that are one class a sample"):
+    with pytest.raises(BadSetting, match="does not have one class per sample"):
         add_label_noise(a_task(np.arange(4.0)), 0.2)
 
 
