@@ -218,7 +218,8 @@ def test_what_one_has_to_type_is_listed_whole(cli: Cli, tmp_path: Path, what: st
 def test_the_list_of_policies_says_which_name_brings_each(cli: Cli) -> None:
     rows = json.loads(cli("list", "policies", "--json").stdout)
     users = {(row["slot"], row["policy"]): row["used by"].split(", ") for row in rows}
-    assert all(row["used by"] for row in rows)
+    assert all(row["what it does"] for row in rows)
+    assert users["threshold", "TrackedThreshold"] == [""]  # only by its name
     assert users["samples", "Trimmed"] == ["+trimmed"]
     assert users["work", "ForecastBatches"] == users["work", "ForecastEpochs"] == ["+forecast"]
     assert users["samples", "OverThreshold"] == ["fedbalancer", "canter"]

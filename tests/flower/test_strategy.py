@@ -86,19 +86,18 @@ def test_a_run_that_ends_early_says_how_and_leaves_the_model_of_its_last_checkpo
         assert "model.safetensors" in manifest["files"]
 
 
-@pytest.mark.parametrize("name", ["fedbalancer", "fedbalancer+late", "oort"])
-def test_a_checkpoint_does_not_grow_with_the_rounds(tmp_path: Path, name: str) -> None:
-    """Once the 2 w = 40 utilities of the last rounds are there."""
-    sizes = {}
-    for rounds in (45, 60):
-        phones = [Phone(0), Phone(1)]
-        for phone in phones:
-            phone.metrics = {"f1": 0.5}
-        places = {"checkpoint_dir": tmp_path, "run_key": f"of-{rounds}", "federated_evaluate": True}
-        World(*phones).start(rounds, name, **places)
-        state = tmp_path / f"of-{rounds}" / "checkpoint" / f"step-{rounds:08d}" / "state.json"
-        sizes[rounds] = state.stat().st_size
-    assert sizes[60] < 1.1 * sizes[45]
+@pytest.mark.parametrize(
+    ("name", "first", "last"), [("fedbalancer[w=5]", 15, 30), ("fedbalancer+late[w=5]", 15, 30), ("oort", 45, 60)]
+)
+def test_a_checkpoint_does_not_grow_with_the_rounds(tmp_path: Path, name: str, first: int, last: int) -> None:
+    """Once it has the utilities of the last 2 w rounds."""
+    phones, sizes = [Phone(0), Phone(1)], []
+    for phone in phones:
+        phone.metrics = {"f1": 0.5}
+    for rounds in (first, last):
+        World(*phones).start(rounds, name, checkpoint_dir=tmp_path, run_key="mine", federated_evaluate=True)
+        sizes.append((tmp_path / "mine" / "checkpoint" / f"step-{rounds:08d}" / "state.json").stat().st_size)
+    assert sizes[1] < 1.1 * sizes[0]
 
 
 def test_results_of_earlier_rounds_are_there_after_a_resume(tmp_path: Path) -> None:
@@ -142,12 +141,12 @@ def test_a_key_of_another_method_is_refused(tmp_path: Path) -> None:
 def test_a_run_does_not_go_on_with_other_settings_unless_told(tmp_path: Path) -> None:
     places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
     World(Phone(0), Phone(1)).start(1, "fedavg+wfa", **places)
-    changed = {"learning_rate": 0.5, "epochs": 2, "settings": {"p": 0.9}}
+    changed = {"learning_rate": 0.5, "epochs": 2, "settings": {"clip_norm": 3.0}}
     manifest = tmp_path / "mine" / "manifest.json"
     before = json.loads(manifest.read_text())
     with pytest.raises(RunFolderError, match=r"learning_rate 0.05, now 0.5") as refused:
         World(Phone(0), Phone(1)).start(2, "fedavg+wfa", **places, **changed)
-    assert all(name in str(refused.value) for name in ("epochs 3, now 2", "p 1.0, now 0.9", "accept_changes"))
+    assert all(name in str(refused.value) for name in ("epochs 3, now 2", "clip_norm None, now 3.0", "accept_changes"))
     assert json.loads(manifest.read_text()) == before
 
     phones = (Phone(0), Phone(1))
@@ -234,7 +233,7 @@ def test_mistakes_of_the_user_are_told() -> None:
 def test_settings_in_the_brackets_of_a_name_are_the_strategys() -> None:
     for named in ("fedbalancer[epochs=2, w=3]", method("fedbalancer[w=3,epochs=2]")):
         strategy = Strategy(named, epochs=5, settings={"w": 7})
-        assert (strategy.settings.epochs, strategy.settings.w) == (2, 3)
+        assert strategy.settings.epochs == 2
         assert strategy.method.pace.w == 3
         assert strategy.method.name == "fedbalancer[epochs=2,w=3]"
 

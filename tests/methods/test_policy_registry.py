@@ -65,7 +65,7 @@ def test_a_text_is_a_policy(slot: str, text: str, build_policy: Any) -> None:
 @pytest.mark.parametrize(
     ("slot", "text", "message"),
     [
-        ("deadline", f"{HERE}(last=60)", "cannot be made with these arguments.*last"),
+        ("deadline", f"{HERE}(last=60)", "cannot be created with these arguments.*last"),
         ("deadline", f"{HERE}(first=-1)", "first must not be negative"),
         ("deadline", "fedbalancer.server.clients:Uniform", "not a policy for that slot"),
         ("deadline", "60", "must look like package.module:Class"),

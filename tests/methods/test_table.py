@@ -252,11 +252,11 @@ class TestModifiers:
     @pytest.mark.parametrize(
         ("name", "why"),
         [
-            ("fedbalancer+silent", "OverThresholdUtility steers by the clients' losses, which Silent does not release"),
-            ("fedavg+1t+qffl+silent", "QFFL steers by"),
-            ("oort+silent", "Oort steers by"),
-            ("prox+1t+powerofchoice+silent", "PowerOfChoice steers by"),
-            ("fedbalancer-clients+silent", "(InterpolatedThreshold|RatioControl) steers by"),
+            ("fedbalancer+silent", "OverThresholdUtility needs the clients' losses, which Silent does not release"),
+            ("fedavg+1t+qffl+silent", "QFFL needs the clients' losses"),
+            ("oort+silent", "Oort needs the clients' losses"),
+            ("prox+1t+powerofchoice+silent", "PowerOfChoice needs the clients' losses"),
+            ("fedbalancer-clients+silent", "(InterpolatedThreshold|RatioControl) needs the clients' losses"),
             ("fedavg+1t+signsgd+median", "SignSGD .* MajorityVote"),
         ],
     )
@@ -364,7 +364,7 @@ class TestSlots:
 
         with pytest.raises(BadSetting, match=r"derive Incomplete from fedbalancer\.core\.contracts\.DeadlinePolicy"):
             method("fedbalancer", deadline=Incomplete())
-        with pytest.raises(BadSetting, match=r"is a class; give a policy made from it: FixedDeadline\(\)"):
+        with pytest.raises(BadSetting, match=r"is a class; pass an object of it: FixedDeadline\(\)"):
             method("fedbalancer", deadline=FixedDeadline)
 
 
@@ -385,7 +385,7 @@ class TestLoadPolicy:
                 "fedbalancer.server.clients:Uniform",
                 "for that slot: derive Uniform from fedbalancer.core.contracts.DeadlinePolicy",
             ),
-            ("fedbalancer.server.deadline.peak:PeakState", "cannot be made without arguments"),
+            ("fedbalancer.server.deadline.peak:PeakState", "cannot be created without arguments"),
         ],
     )
     def test_what_is_wrong_is_said_in_one_line_with_slot_and_path(self, path: str, message: str) -> None:

@@ -75,7 +75,7 @@ class TestNames:
         [
             ("update-flip", "a number of clients"), ("update-flip:0", "a number"), ("update-flip:x", "a number"),
             ("update-flip(factor=0):1", "factor = 0"), ("update-flip(size=1):1", "size"), ("a.b:C:1", "No module"),
-            ("fedbalancer.core.types:Order:1", "cannot be made"), ("metadata-liar(field='no'):1", "one of all"),
+            ("fedbalancer.core.types:Order:1", "cannot be created"), ("metadata-liar(field='no'):1", "one of all"),
         ],
     )  # fmt: skip
     def test_what_is_wrong_is_said(self, text: str, words: str) -> None:
@@ -208,5 +208,5 @@ class TestRuns:
         assert not (tmp_path / "r").exists()
 
     def test_attacks_belong_to_no_method(self) -> None:
-        with pytest.raises(BadSetting, match="who the clients are"):
+        with pytest.raises(BadSetting, match="describes the clients"):
             fb.method("fedbalancer[attacks=update-flip:1]")

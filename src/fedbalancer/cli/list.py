@@ -69,25 +69,26 @@ def _devices() -> Rows:
 
 
 def _policies() -> Rows:
-    """Return the policies of all base methods, and those that modifiers add to some of them."""
+    """Return all built-in policies, with the methods and modifiers that use them."""
     from fedbalancer.core.contracts import SLOTS
+    from fedbalancer.methods.policy_registry import POLICIES, describe_policy
     from fedbalancer.methods.table import BASES, MODIFIERS, method
 
-    users_of: dict[tuple[str, str], list[str]] = {}
+    kinds = {(slot, kind.__name__): kind for slot in SLOTS for kind in POLICIES[slot].values()}
+    users_of: dict[tuple[str, str], list[str]] = {key: [] for key in sorted(kinds)}
     for name in BASES:
         for slot in SLOTS:
-            policy = type(getattr(method(name), slot)).__name__
-            users_of.setdefault((slot, policy), []).append(name)
+            users_of[slot, type(getattr(method(name), slot)).__name__].append(name)
     for modifier, base in product(MODIFIERS, ("fedbalancer", "canter", "prox+1t")):
         with suppress(BadSetting):
             plain, modified = method(base), method(base + modifier)
             for slot in SLOTS:
-                users = users_of.setdefault((slot, type(getattr(modified, slot)).__name__), [])
+                users = users_of[slot, type(getattr(modified, slot)).__name__]
                 if getattr(modified, slot) != getattr(plain, slot) and modifier not in users:
                     users.append(modifier)
     return [
-        {"slot": slot, "policy": policy, "used by": ", ".join(names)}
-        for (slot, policy), names in sorted(users_of.items())
+        {"slot": slot, "policy": name, "used by": ", ".join(users), "what it does": describe_policy(kinds[slot, name])}
+        for (slot, name), users in users_of.items()
     ]
 
 
@@ -104,14 +105,22 @@ def _settings() -> Rows:
     run_level = [
         {
             "key": key,
-            "policy": "",
             "default": Settings.model_fields[key].get_default(call_default_factory=True),
             "allowed": allowed(key),
             "meaning": Settings.model_fields[key].description,
         }
         for key in RUN_KEYS
     ]
-    return run_level + policy_fields()
+    policy_level = [
+        {
+            "key": row["key"],
+            "default": row["default"],
+            "allowed": row["allowed"],
+            "meaning": ": ".join(filter(None, [row["policy"], row["meaning"]])),
+        }
+        for row in policy_fields()
+    ]
+    return run_level + policy_level
 
 
 def _columns() -> Rows:

@@ -76,7 +76,7 @@ Rounds = Annotated[int, Bounds(ge=1, le=10**6)]
 
 @dataclass(frozen=True)
 class FieldType:
-    """What a type annotation allows.
+    """The values that a type annotation allows.
 
     Args:
         base: `bool`, `int`, `float` or `str`; None for any other type.

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
 from fedbalancer.client import policies
-from fedbalancer.core.contracts import SLOTS
+from fedbalancer.core.contracts import SLOTS, policies_in
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.fields import field_meanings, field_types
 from fedbalancer.core.settings import METHOD_VALUES, short_key
 from fedbalancer.methods.names import WAITS, fixed_multiple
-from fedbalancer.methods.slots import build_policy, check_policy_type, load_policy, read_call
+from fedbalancer.methods.slots import check_policy_type, create_object, load_policy, read_call
 from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
 from fedbalancer.server.server import ServerPolicies
 
-
-def _classes(module: Any) -> dict[str, type]:
-    """Return the policies that a package exports, without its functions and states."""
-    exported = {name: getattr(module, name) for name in module.__all__}
-    return {name: it for name, it in exported.items() if isinstance(it, type) and not name.endswith("State")}
-
-
 POLICIES: Mapping[str, Mapping[str, type]] = {
-    "clients": _classes(clients),
-    "deadline": _classes(deadline),
-    "threshold": _classes(threshold),
-    "pace": _classes(pace),
-    "aggregate": _classes(aggregate),
-    "model_average": _classes(model_average),
-    "late": _classes(late),
+    "clients": policies_in(clients, "clients"),
+    "deadline": policies_in(deadline, "deadline"),
+    "threshold": policies_in(threshold, "threshold"),
+    "pace": policies_in(pace, "pace"),
+    "aggregate": policies_in(aggregate, "aggregate"),
+    "model_average": policies_in(model_average, "model_average"),
+    "late": policies_in(late, "late"),
     **policies.KNOWN,
 }
 """The built-in policies by slot and name."""
@@ -65,14 +60,14 @@ def make_policy(slot: str, text: str) -> Any:
         return load_policy(slot, text)
     name, arguments = read_call(f"{slot} = {text!r}", text)
     if name in POLICIES[slot]:
-        return check_policy_type(slot, text, build_policy(slot, text, POLICIES[slot][name], arguments))
+        return check_policy_type(slot, text, create_object(f"{slot} = {text!r}", POLICIES[slot][name], arguments))
     if name.isidentifier():
         raise UnknownName(f"policy for slot {slot}:", name, POLICIES[slot])
     return load_policy(slot, text)
 
 
 def policy_fields() -> list[dict[str, Any]]:
-    """List the values of methods and all fields of the built-in policies, with address, default, range and meaning."""
+    """List the values of methods and all fields of the built-in policies."""
     rows = [row for kind in (policies.ClientPolicies, ServerPolicies) for row in _describe_fields("", kind)]
     for slot in SLOTS:
         for kind in dict.fromkeys(POLICIES[slot].values()):
@@ -85,9 +80,21 @@ def _describe_fields(slot: str, kind: type) -> Iterator[dict[str, Any]]:
     for each in fields(kind):
         if each.name in types and types[each.name].is_plain and (slot or each.name in METHOD_VALUES):
             yield {
-                "key": short_key(f"{slot}.{each.name}") if slot else each.name,
+                "slot": slot,
                 "policy": kind.__name__ if slot else "",
+                "key": short_key(f"{slot}.{each.name}") if slot else each.name,
                 "default": None if each.default is MISSING else each.default,
                 "allowed": types[each.name].text,
                 "meaning": meanings.get(each.name, ""),
             }
+
+
+def describe_policy(kind: type) -> str:
+    """Return the first sentence of a policy's docstring.
+
+    Example:
+        >>> describe_policy(ServerPolicies)
+        'One policy per server slot'
+    """
+    paragraph = " ".join(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
+    return re.split(r"\.(?= |$)", paragraph, maxsplit=1)[0]

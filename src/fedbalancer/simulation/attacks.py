@@ -17,7 +17,7 @@ from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import BaseTask, MadeOnDemand, Samples
 from fedbalancer.core.types import ClientReport, Order, Summary, batches_per_epoch
-from fedbalancer.methods.slots import load_class, make, read_call
+from fedbalancer.methods.slots import create_object, load_class, read_call
 
 __all__ = [
     "ATTACKS",
@@ -325,7 +325,7 @@ def parse_attack(text: str) -> tuple[Attack, int]:
         attack_class = ATTACKS[path][1]
     else:
         raise UnknownName("attack", path, ATTACKS)
-    attack = make(place, attack_class, arguments)
+    attack = create_object(place, attack_class, arguments)
     if not isinstance(attack, Attack):
         raise BadSetting(f"{place} is not an attack: it needs a method falsify(report, order)")
     return attack, int(count)
