@@ -110,10 +110,10 @@ def check_aggregate(checked: Checked) -> None:
         clients = scene.setup.ledger.clients
         for heard in (clients, clients[:1]):
             arrived = reports(scene.setup, heard, scene.state.round + 1)
-            outcome = checked.call("aggregate", scene.setup, scene.state, arrived)
-            pair = isinstance(outcome, tuple) and len(outcome) == 2
-            checked.require(pair, f"aggregates to {kind(outcome)}; it must be (weights, next state)")
-            weights, own = outcome
+            result = checked.call("aggregate", scene.setup, scene.state, arrived)
+            pair = isinstance(result, tuple) and len(result) == 2
+            checked.require(pair, f"aggregates to {kind(result)}; it must be (weights, next state)")
+            weights, own = result
             same_kind = type(own) is type(scene.state.aggregate)
             checked.require(
                 same_kind, f"keeps {type(own).__name__} but made {type(scene.state.aggregate).__name__} in init()"
@@ -125,9 +125,7 @@ def check_aggregate(checked: Checked) -> None:
             checked.require(bool(np.isfinite(weights).all()), "aggregates to weights that are not finite")
             for reordered in (arrived[::-1], arrived[1:] + arrived[:1]):
                 again = checked.call("aggregate", scene.setup, scene.state, reordered)
-                checked.require(
-                    same(outcome, again), "aggregates to other weights if the reports come in another order"
-                )
+                checked.require(same(result, again), "aggregates to other weights if the reports come in another order")
 
 
 def check_model_average(checked: Checked) -> None:
@@ -155,14 +153,12 @@ def check_late(checked: Checked) -> None:
         checked.require(is_integer(quorum) and quorum >= 1, f"closes with {quorum!r} reports")
         fresh = reports(setup, setup.ledger.clients, state.round + 1)
         for arrived in (fresh, tuple(replace(each, staleness=n) for n, each in enumerate(fresh))):
-            outcome = checked.call("weighted", setup, state, arrived)
-            same_clients = [each.client for each in outcome] == [each.client for each in arrived]
+            sent = checked.call("weighted", setup, state, arrived)
+            same_clients = [each.client for each in sent] == [each.client for each in arrived]
             checked.require(same_clients, "weighs other clients than those that reported")
-            sound = all(is_real(each.weight) and 0 < each.weight < math.inf for each in outcome)
+            sound = all(is_real(each.weight) and 0 < each.weight < math.inf for each in sent)
             checked.require(sound, "gives a report a weight that is no finite number over 0")
-            checked.require(
-                all(np.isfinite(each.update).all() for each in outcome), "makes an update that is not finite"
-            )
+            checked.require(all(np.isfinite(each.update).all() for each in sent), "makes an update that is not finite")
 
 
 SERVER_CHECKS: dict[str, Callable[[Checked], None]] = {
