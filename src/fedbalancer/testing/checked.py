@@ -171,9 +171,7 @@ class Checked:
             self.broken(f"draws from a global random generator in {method}(); use fedbalancer.core.randomness.stream")
         for kind, twin in (("", self.policy), *self.twins):
             if not same(result, self._run(twin, method, copy.deepcopy(originals))):
-                whose = (
-                    f"its {kind} copy returns another result" if kind else "it returns another result the second time"
-                )
+                whose = f"its {kind} copy returns another result" if kind else "the second call returns another result"
                 self.broken(f"is not deterministic: {whose} for the same arguments of {method}()")
         return result
 
