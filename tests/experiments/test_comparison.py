@@ -243,7 +243,7 @@ def test_the_main_target_may_be_a_share_and_the_folder_remembers_it(tmp_path: Pa
 
 
 def test_one_method_cannot_have_a_grid_of_its_own() -> None:
-    with pytest.raises(BadSetting, match="how all methods are measured"):
+    with pytest.raises(BadSetting, match="how methods are measured"):
         ComparisonPlan.make(RunSpec(task=tinytask.load()), ["fedavg+1t", "fedbalancer[eval_every_s=3]"], 1)
 
 
