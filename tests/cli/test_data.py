@@ -124,11 +124,11 @@ def test_check_of_everything_needs_no_data(run: Run) -> None:
     ("arguments", "words"),
     [
         (("get", "wacth"), "did you mean watch"),
-        (("get", "watch"), "no data files of its own"),
+        (("get", "watch"), "has no data files"),
         (("get", FAKE, "--variant", "tow"), "did you mean two"),
         (("get", FAKE, "--variant", "two"), "fill in the form of its makers"),
         (("import", FAKE, "nowhere"), "nowhere does not exist"),
-        (("import", "synthetic", "nowhere"), "no data files of its own"),
+        (("import", "synthetic", "nowhere"), "has no data files"),
         (("check", "har1"), "did you mean har"),
         (("check", FAKE), "no data of task"),
         (("show", "wacth"), "did you mean watch"),
@@ -161,8 +161,8 @@ def test_get_can_be_typed_again_after_a_cut_and_says_how_far_it_is(
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # between tries
     site.cuts = [500, 500, 500]
     line = run("get", "fetched:load").refused()
-    assert "cannot be fetched" in line
-    assert "type the same command again" in line
+    assert "cannot be downloaded" in line
+    assert "run the same command again" in line
     done = run("get", "fetched:load")
     assert done.code == 0, done.err
     assert "one.npz: " in done.err
@@ -185,7 +185,7 @@ def test_get_without_a_network_is_one_line_that_helps(run: Run, tmp_path: Path, 
 
 def test_get_with_a_wrong_checksum(run: Run, site: Site) -> None:
     site.files["/one.npz"] = site.files["/one.npz"][::-1]
-    assert "is expected" in run("get", "fetched:load").refused()
+    assert "is not the expected file" in run("get", "fetched:load").refused()
 
 
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from fedbalancer.client.compress import GradientDropping, LowRank
 from fedbalancer.client.live import LiveRound
 from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound, received
+from fedbalancer.client.round import ClientRound, decode_update
 from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch
 from fedbalancer.client.summary import Histogram
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
@@ -61,17 +61,17 @@ class TestLooking:
         round = round_of(ClientMemory(LOSSES, 1.0, 1), policies)
         assert round.needs_forward_pass
         looked, fresh = np.full(SIZE, 4.9), TrainResult("ann", np.zeros(0, np.float32), np.arange(SIZE), LOSSES)
-        round.look(looked)
-        told = round.released(fresh, 1.0, Layout(), np.random.default_rng(0)).summary.released
+        round.add_forward_pass(looked)
+        told = round.prepare_report(fresh, 1.0, Layout(), np.random.default_rng(0)).summary.released
         assert told[-1] == sum(told) == SIZE
         assert not round_of(ClientMemory(LOSSES, 1.0, 1), {"summary": Histogram(0.0)}).needs_forward_pass
 
     def test_a_look_that_saw_nothing_is_no_ground_for_such_a_guarantee(self) -> None:
         round = round_of(policies={"summary": Histogram(), "forward_pass": "every"})
-        round.look(np.full(SIZE, math.nan), keep=False)
+        round.add_forward_pass(np.full(SIZE, math.nan), keep=False)
         trained = TrainResult("ann", np.zeros(0, np.float32), np.arange(SIZE), LOSSES)
         with pytest.raises(BadSetting, match="model that was sent"):
-            round.released(trained, 1.0, Layout(), np.random.default_rng(0))
+            round.prepare_report(trained, 1.0, Layout(), np.random.default_rng(0))
 
     @pytest.mark.parametrize(
         ("forward_pass", "threshold", "charged"),
@@ -82,22 +82,22 @@ class TestLooking:
     ) -> None:
         made = round_of(policies={"samples": OverThreshold(), "forward_pass": forward_pass}, loss_threshold=threshold)
         if made.needs_forward_pass:
-            made.look(LOSSES)
-        assert made.look_batches == charged
+            made.add_forward_pass(LOSSES)
+        assert made.forward_batches == charged
         assert len(made.indices) == (SIZE if threshold == 0 else int((threshold <= LOSSES).sum()))
 
     def test_a_look_that_shows_that_everything_is_trained_is_free_the_first_time_only(self) -> None:
         for forward_pass, charged in (("first", 0.0), ("every", 5.0)):
             made = round_of(policies={"samples": OverThreshold(), "forward_pass": forward_pass}, loss_threshold=0.5)
-            made.look(LOSSES + 1.0)
-            assert (len(made.indices), made.look_batches) == (SIZE, charged)
+            made.add_forward_pass(LOSSES + 1.0)
+            assert (len(made.indices), made.forward_batches) == (SIZE, charged)
 
     def test_the_list_of_a_look_is_kept_whatever_becomes_of_the_round(self) -> None:
         made = round_of(policies={"samples": OverThreshold()}, loss_threshold=1.0)
-        made.look(LOSSES)
+        made.add_forward_pass(LOSSES)
         assert made.memory.losses is LOSSES
         unkept = round_of(policies={"samples": OverThreshold()}, loss_threshold=1.0)
-        unkept.look(LOSSES, keep=False)
+        unkept.add_forward_pass(LOSSES, keep=False)
         assert unkept.memory.losses is None
 
     def test_before_a_look_there_is_nothing_to_train(self) -> None:
@@ -160,9 +160,9 @@ def test_a_client_that_cannot_start_does_and_remembers_nothing(samples: Any) -> 
         ClientPolicies(samples, WholeBatches()), order, "ann", 5, ClientMemory(), 1.0, budget_s=0.0,
         clock=Guessing(1.0), began_s=0.0,
     )  # fmt: skip
-    client.look_by(lambda: pytest.fail("looked for nothing"))
+    client.run_forward_pass(lambda: pytest.fail("looked for nothing"))
     assert list(client.batches()) == []
-    assert client.finished(None, LAYOUT) is None
+    assert client.finish(None, LAYOUT) is None
     assert (client.memory.batch_s_count, client.memory.losses) == (0, None)
 
 
@@ -175,7 +175,7 @@ def test_noise_on_a_device_is_not_drawn_from_the_orders_seed() -> None:
     for _ in range(3):
         client = live(AllOrNothing(), 5, 1, 1.0, 99.0, 1.0)
         client.policies = ClientPolicies(summary=LossStatistics(10.0))
-        released = client.finished(trained, LAYOUT)
+        released = client.finish(trained, LAYOUT)
         assert released is not None
         said.add(released.summary.loss_low)
     assert len(said) == 3
@@ -186,8 +186,8 @@ class TestReport:
 
     def test_the_list_has_the_fresh_losses_and_the_old_memory_is_left_alone(self) -> None:
         made = round_of(ClientMemory(LOSSES, 1.0, 1))
-        made.timed(3.0)
-        released = made.released(self.trained, 3.0, LAYOUT, stream(0, "noise"))
+        made.note_batch_s(3.0)
+        released = made.prepare_report(self.trained, 3.0, LAYOUT, stream(0, "noise"))
         assert made.memory.losses is LOSSES
         assert released.memory.losses is not None
         assert released.memory.losses[[0, 1, 2]].tolist() == [7.0, LOSSES[1], 8.0]
@@ -195,14 +195,14 @@ class TestReport:
         assert (released.summary.trained, released.summary.batch_s) == (2, 3.0)
 
     def test_an_update_travels_as_it_is_or_by_the_bytes_of_its_compressor(self) -> None:
-        plain = round_of().released(self.trained, 1.0, LAYOUT, stream(0, "noise"))
+        plain = round_of().prepare_report(self.trained, 1.0, LAYOUT, stream(0, "noise"))
         assert plain.sent is self.trained.update
         for compress in (LowRank(2), GradientDropping(0.5)):
             made = round_of(policies={"compress": compress})
-            sent = made.released(self.trained, 1.0, LAYOUT, stream(0, "noise"))
+            sent = made.prepare_report(self.trained, 1.0, LAYOUT, stream(0, "noise"))
             assert isinstance(sent.sent, bytes)
             assert len(sent.sent) == compress.encoded_bytes(LAYOUT)
-            update = received(sent.sent, compress, LAYOUT, made.order, "ann")
+            update = decode_update(sent.sent, compress, LAYOUT, made.order, "ann")
             assert update.shape == (16,)
             if sent.memory.residual is not None:
                 assert update + sent.memory.residual == pytest.approx(self.trained.update)

@@ -148,12 +148,12 @@ def test_where_nothing_seems_to_fit_the_least_is_tried(work: WorkPolicy, least: 
 def test_only_who_forecasts_remembers_uploads_and_only_the_last() -> None:
     forecasting, knowing = client(ForecastBatches()), client(WholeBatches())
     for number in range(UPLOADS + 3):
-        forecasting.uploaded(float(number))
-        knowing.uploaded(float(number))
+        forecasting.note_upload_s(float(number))
+        knowing.note_upload_s(float(number))
     assert forecasting.memory.uploads_s == tuple(map(float, range(3, UPLOADS + 3)))
     assert knowing.memory.uploads_s == ()
-    forecasting.timed(1.0)
-    assert len(forecasting.memory.reported(np.zeros(60), None).uploads_s) == UPLOADS
+    forecasting.note_batch_s(1.0)
+    assert len(forecasting.memory.note_report(np.zeros(60), None).uploads_s) == UPLOADS
     assert math.isfinite(forecasting.memory.batch_s())
 
 

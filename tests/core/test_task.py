@@ -17,7 +17,7 @@ from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import Samples, check_alike
 from fedbalancer.core.types import ClientWork
 from fedbalancer.data import Task
-from fedbalancer.data.catalogue.catalog import count
+from fedbalancer.data.catalogue.catalog import count_facts
 from fedbalancer.data.clients import SlicedClients
 from fedbalancer.training.tensors import to_tensors
 from fedbalancer.training.trainer import BACKENDS, TorchTrainer
@@ -91,7 +91,7 @@ def test_one_made_on_demand_is_refused_when_it_is_fetched(name: str, backend: st
         with pytest.raises(BadData, match="^client 'bob' " + message.format("the test data")):
             ask()
     with pytest.raises(BadData, match="client 'bob' "):
-        count(task, "odd", "small")
+        count_facts(task, "odd", "small")
     with pytest.raises(BadData, match="the test data " + message.format("client 'ann'")):
         TorchTrainer(Task(Later({"ann": images(32)}), odd, model), backend)
 

@@ -41,9 +41,9 @@ def test_a_task_takes_them_without_looking_at_them() -> None:
 @pytest.mark.parametrize(
     ("names", "lengths", "rows", "labels", "words"),
     [
-        (("a", "a"), (1, 1), 2, 2, "client 'a' is there twice"),
-        (("a",), (1, 1), 2, 2, "1 names of clients but 2 lengths"),
-        (("a", "b"), (1, 1), 3, 3, "clients have 2 samples in all, but there are 3 features and 3 labels"),
+        (("a", "a"), (1, 1), 2, 2, "client 'a' occurs twice"),
+        (("a",), (1, 1), 2, 2, "1 client names but 2 lengths"),
+        (("a", "b"), (1, 1), 3, 3, "clients have 2 samples in total, but there are 3 features and 3 labels"),
         (("a", "b"), (1, 1), 2, 3, "2 features and 3 labels"),
     ],
 )

@@ -111,7 +111,7 @@ def test_a_label_of_one_client_alone_far_from_the_others_is_pointed_out() -> Non
 
 def test_kernels_that_could_not_be_compiled_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"processor": "a chip", "conv": "conv-1.so", "dense": "torch (no C compiler: cc not found)"}
-    monkeypatch.setattr(spec_module, "kernel_description", lambda backend: found)
+    monkeypatch.setattr(spec_module, "describe_environment", lambda backend: found)
     (sentence,) = missing_kernels(RunSpec(task=tinytask.load()))
     assert sentence.startswith("kernels not compiled, so torch is used for: dense (no C compiler: cc not found)")
 

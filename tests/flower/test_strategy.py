@@ -142,12 +142,12 @@ def test_a_key_of_another_method_is_refused(tmp_path: Path) -> None:
 def test_a_run_does_not_go_on_with_other_settings_unless_told(tmp_path: Path) -> None:
     places = {"checkpoint_dir": tmp_path, "run_key": "mine"}
     World(Phone(0), Phone(1)).start(1, "fedavg+wfa", **places)
-    changed = {"learning_rate": 0.5, "epochs": 2, "settings": {"p": 0.9}}
+    changed = {"learning_rate": 0.5, "epochs": 2, "settings": {"clip_norm": 3.0}}
     manifest = tmp_path / "mine" / "manifest.json"
     before = json.loads(manifest.read_text())
     with pytest.raises(RunFolderError, match=r"learning_rate 0.05, now 0.5") as refused:
         World(Phone(0), Phone(1)).start(2, "fedavg+wfa", **places, **changed)
-    assert all(name in str(refused.value) for name in ("epochs 3, now 2", "p 1.0, now 0.9", "accept_changes"))
+    assert all(name in str(refused.value) for name in ("epochs 3, now 2", "clip_norm None, now 3.0", "accept_changes"))
     assert json.loads(manifest.read_text()) == before
 
     phones = (Phone(0), Phone(1))
@@ -234,7 +234,7 @@ def test_mistakes_of_the_user_are_told() -> None:
 def test_settings_in_the_brackets_of_a_name_are_the_strategys() -> None:
     for named in ("fedbalancer[epochs=2, w=3]", method("fedbalancer[w=3,epochs=2]")):
         strategy = Strategy(named, epochs=5, settings={"w": 7})
-        assert (strategy.settings.epochs, strategy.settings.w) == (2, 3)
+        assert strategy.settings.epochs == 2
         assert strategy.method.pace.w == 3
         assert strategy.method.name == "fedbalancer[epochs=2,w=3]"
 

@@ -178,7 +178,7 @@ def test_a_client_that_is_stopped_reports_the_state_that_counts(name: str, epoch
     clock = SlowsDown(1.0)
     live = LiveRound(policies, order, "ann", 40, ClientMemory(), 1.0, budget_s=11.0, clock=clock, began_s=0.0)
     with model.training(weights, (x, y), live.work()) as training:
-        found = live.train_by(training)
+        found = live.train(training)
     counted = round(5 * epochs)
     assert (live.done, live.countable_batches(live.done)) == ((7, 7) if "batches" in name else (7, 5))
     wanted = model.train(weights, (x, y), live.work(counted))

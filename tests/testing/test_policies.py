@@ -27,7 +27,7 @@ from fedbalancer.server.deadline import FixedDeadline, WaitForShare
 from fedbalancer.server.pace import ConstantPace, ConstantState
 from fedbalancer.server.threshold import NoThreshold
 from fedbalancer.testing import PolicyError, check_policy
-from fedbalancer.testing.policies import PROMISES
+from fedbalancer.testing.policies import SLOT_CHECKS
 
 NAMES = [*BASES, *(f"{'prox+1t' if modifier == '+silent' else 'fedbalancer'}{modifier}" for modifier in MODIFIERS)]
 """FedBalancer steers by losses, so that it cannot be silent about them."""
@@ -48,7 +48,7 @@ def test_every_policy_of_every_method_keeps_its_promises(slot: str, policy: Any)
 
 
 def test_every_slot_has_promises() -> None:
-    assert set(PROMISES) == set(SLOTS)
+    assert set(SLOT_CHECKS) == set(SLOTS)
 
 
 # Policies that break one promise each. They stand at the top of the module so that they can be pickled.
@@ -237,10 +237,10 @@ class ForgetsItsState(StateOf):
         (Raises(), r"Raises raised an error in threshold\(\): ZeroDivisionError"),
         (NotCopied(), "NotCopied cannot be deep-copied: RuntimeError: there is one of me"),
         (NotPickled(), "NotPickled cannot be pickled"),
-        (LosesItsValue(), "LosesItsValue is another after a deep copy"),
-        (PickledAsAnother(), "is not deterministic: its pickled copy gives another result"),
+        (LosesItsValue(), "LosesItsValue is not equal to its deep copy"),
+        (PickledAsAnother(), "is not deterministic: its pickled copy returns another result"),
         (RemembersItself(), r"changed itself in threshold\(\)"),
-        (RemembersElsewhere(), "is not deterministic: it gives another result the second time"),
+        (RemembersElsewhere(), "is not deterministic: the second call returns another result"),
         (ChangesLedger(), r"changed its argument (setup|state) in threshold\(\)"),
         (ChangesLossesWhileObserving(), r"changed its argument result in observe\(\)"),
         (GlobalNumpy(), r"draws from a global random generator in threshold\(\)"),
@@ -248,7 +248,7 @@ class ForgetsItsState(StateOf):
         (PlainState(), "neither None nor a frozen dataclass"),
         (OpenState(), "neither None nor a frozen dataclass"),
         (StateOf({1, 2}), "a state that cannot be saved in a checkpoint"),
-        (StateOf([1, 2]), "a checkpoint does not give back as it was"),
+        (StateOf([1, 2]), "a checkpoint does not restore"),
         (ForgetsItsState(1), r"returns NoneType from observe\(\) but Anything from init\(\)"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",

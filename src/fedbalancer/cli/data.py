@@ -46,14 +46,14 @@ def get(task: Name, variant: Variant = None, scale: Scale = "small", overwrite: 
     """
     from fedbalancer.cli.data_display import download_display, print_installed
     from fedbalancer.data.catalogue.catalog import get_source
-    from fedbalancer.data.catalogue.download import get as get_data
+    from fedbalancer.data.catalogue.download import download_data
 
     source = get_source(task, variant)
-    if source.present and not overwrite:
+    if source.is_present and not overwrite:
         typer.echo(f"{task} ({source.variant}) exists in {', '.join(map(str, source.paths))}")
         return
     with download_display() as progress:
-        facts = get_data(task, source, progress, scale=scale, overwrite=overwrite)
+        facts = download_data(task, source, progress, scale=scale, overwrite=overwrite)
     print_installed(task, source, facts)
 
 

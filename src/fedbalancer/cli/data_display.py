@@ -185,7 +185,7 @@ def _print_clients(task_labels: LabelCounts) -> None:
     """Print a row per client, at most `MOST_CLIENTS`, with one character per label for its frequency in that client."""
     console = Console(markup=False, emoji=False, highlight=False)
     ramp = BLOCKS if "utf" in console.encoding.lower() else PLAIN
-    rows = task_labels.spaced(MOST_CLIENTS)
+    rows = task_labels.space_clients(MOST_CLIENTS)
     if len(rows) < len(task_labels.clients):
         typer.echo(f"{len(rows)} of {len(task_labels.clients):,} clients, from the largest to the smallest:")
     span = f" {task_labels.labels[0]} to {task_labels.labels[-1]}" if task_labels.labels else ""

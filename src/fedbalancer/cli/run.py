@@ -71,7 +71,7 @@ def run(
     """
     import fedbalancer as fb
     from fedbalancer.cli.observer import CommandLine
-    from fedbalancer.experiments.variants import full_method_name
+    from fedbalancer.experiments.spec import full_method_name
 
     chosen = shared.run_options(options)
     if epsilon_budget is not None:

@@ -1,1 +1,4 @@
-"""The client side: which samples, how much work, and what is released about it."""
+"""The client side of a round: sample selection, training budget, summaries of losses, and compression.
+
+`client.round` makes all client-side decisions; `client.policies` lists the policies that a server may name.
+"""

@@ -1,4 +1,4 @@
-"""A client's round on a clock that runs: a device's own, or that of an emulated one."""
+"""A client's round on a real clock: that of a device, or of an emulated one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound, Released
+from fedbalancer.client.round import ClientRound, PreparedReport
 from fedbalancer.client.summary import coarse, system_generator
 from fedbalancer.client.work import batches
 from fedbalancer.core.interfaces import Training
@@ -22,49 +22,76 @@ SHORTEST_S = 1e-9
 
 
 class DeviceClock(Protocol):
-    """A device's time, and what it knows of computing that is not done at the device's own speed."""
+    """The clock of a device."""
 
-    def now_s(self) -> float: ...
+    def now_s(self) -> float:
+        """Return the current time in seconds."""
+
     def computed(self, batches: float) -> None:
-        """As much has been computed as so many training batches, since the last call or since `now_s` was asked."""
+        """Note that the device has computed.
+
+        Args:
+            batches: Amount of computation since the last call or since `now_s`, in training batches.
+        """
 
 
 @dataclass(frozen=True)
 class WallClock:
-    """The clock of a device that runs this code: whatever it computed has taken its time."""
+    """The clock of the device that runs this code."""
 
     def now_s(self) -> float:
+        """Return the time of the system's monotonic clock."""
         return time.monotonic()
 
     def computed(self, batches: float) -> None:
-        return None
+        """Do nothing: computing has taken its time already."""
+        return
 
 
 @dataclass
 class HeldClock:
-    """The clock of a slower device on this machine: a batch takes at least `batch_s`."""
+    """The clock of a slower device that is emulated on this machine.
+
+    Args:
+        batch_s: Minimum seconds per batch.
+    """
 
     batch_s: float
     _since_s: float = 0.0
 
     def now_s(self) -> float:
+        """Return the time of the system's monotonic clock."""
         self._since_s = time.monotonic()
         return self._since_s
 
     def computed(self, batches: float) -> None:
+        """Sleep until the emulated device would be done."""
         time.sleep(max(self._since_s + batches * self.batch_s - time.monotonic(), 0.0))
 
 
 class LiveRound(ClientRound):
-    """A `ClientRound` that stops itself `budget_s` after it began, and measures what it does. It has no foresight: how
-    long a batch takes it learns from those of this round, and of earlier ones before the first."""
+    """A `ClientRound` that measures itself and stops `budget_s` seconds after it began.
+
+    It learns the duration of a batch from this round, and before its first batch from earlier rounds.
+
+    Args:
+        policies: The client's policies.
+        order: What the server asks for.
+        client: Client id.
+        size: Number of the client's samples.
+        memory: The client's memory before the round.
+        batch_s: Expected seconds per batch if the memory has none.
+        budget_s: Seconds after which the client must report.
+        clock: The device's clock.
+        began_s: When the order arrived, by that clock.
+        late_counts: Whether a late report counts. A client without a report then continues past its budget, by one
+            deadline at a time.
+    """
 
     def __init__(
         self, policies: ClientPolicies, order: Order, client: str, size: int, memory: ClientMemory, batch_s: float, *,
         budget_s: float, clock: DeviceClock, began_s: float, late_counts: bool = False,
     ) -> None:  # fmt: skip
-        """`began_s` is when the order came, by the clock. If `late_counts`, a client that has nothing to report when
-        its budget is spent gets another deadline's seconds, until it has."""
         self.budget_s, self._clock, self._began_s, self._late_counts = budget_s, clock, began_s, late_counts
         self.forward_s = self.train_s = 0.0
         self.done, self.seen = 0, np.zeros(0, dtype=np.int64)
@@ -72,42 +99,46 @@ class LiveRound(ClientRound):
         self._train_from_s = clock.now_s()
 
     def elapsed_s(self) -> float:
-        """Seconds since the order came."""
+        """Return the seconds since the order arrived."""
         return self._clock.now_s() - self._began_s
 
-    def look_by(self, forward: Callable[[], FloatArray]) -> None:
-        """Look if it must and there is time, by a function that gives the loss of every sample in a forward pass."""
+    def run_forward_pass(self, forward: Callable[[], FloatArray]) -> None:
+        """Run the forward pass if it is needed and there is time.
+
+        Args:
+            forward: Returns the loss of every sample.
+        """
         if not self.needs_forward_pass or not self._has_time():
             return
         from_s = self._clock.now_s()
-        self.look(forward())
-        self._clock.computed(self.look_batches)
+        self.add_forward_pass(forward())
+        self._clock.computed(self.forward_batches)
         self._train_from_s = self._clock.now_s()
         self.forward_s = self._train_from_s - from_s
 
-    def may_train(self) -> bool:
-        """Whether there is time, and reason, for one more batch."""
+    def can_train_more(self) -> bool:
+        """Whether to train one more batch."""
         self._has_time()
         return self.should_continue(self.done, self.elapsed_s(), self.batch_s(), self.budget_s)
 
     def _has_time(self) -> bool:
-        """Whether the budget is not spent. Where a late report counts, one that is, in vain, grows by deadlines."""
+        """Whether the budget is not spent. If late reports count, it is extended until there is a report."""
         deadline_s, elapsed_s = self.order.deadline_s, self.elapsed_s()
         while self._late_counts and 0 < deadline_s < math.inf and elapsed_s >= self.budget_s and not self._counts():
             self.budget_s += deadline_s
         return self.can_finish(elapsed_s, self.budget_s)
 
     def _counts(self) -> bool:
-        """Whether anything of what was trained so far makes a report."""
+        """Whether the trained batches make a report."""
         return not self.needs_forward_pass and self.countable_batches(self.done) > 0
 
-    def must_keep(self) -> bool:
-        """Whether what was trained so far counts, but not together with one more batch."""
+    def should_keep(self) -> bool:
+        """Whether the trained batches count, but not with one more batch."""
         done = self.done
         return done > 0 and self.countable_batches(done) == done and self.countable_batches(done + 1) != done + 1
 
-    def has_trained(self, rows: IndexArray) -> None:
-        """One more batch is done."""
+    def note_batch(self, rows: IndexArray) -> None:
+        """Note that one more batch is trained."""
         self._clock.computed(1.0)
         self.train_s = self._clock.now_s() - self._train_from_s
         self.done += 1
@@ -115,31 +146,37 @@ class LiveRound(ClientRound):
             self.seen = np.concatenate([self.seen, rows])
 
     def batches(self) -> Iterator[IndexArray]:
-        """The mini-batches to train, one by one, until all epochs are done or the method's policy stops the client for
-        its deadline. What is handed out counts as trained when the next one is asked for."""
-        if self.needs_forward_pass:  # there was no time for it, so there is none to train
+        """Yield the mini-batches to train until all epochs are done or the work policy stops the client.
+
+        A batch counts as trained when the next one is requested.
+        """
+        if self.needs_forward_pass:  # there was no time for it
             return
         for _, rows in batches(self.work()):
-            if not self.may_train():
+            if not self.can_train_more():
                 return
             yield rows
-            self.has_trained(rows)
+            self.note_batch(rows)
 
     def batch_s(self) -> float:
-        """Seconds per batch: as measured in this round, or before its first batch as remembered."""
+        """Return the seconds per batch: measured in this round, or before its first batch as remembered."""
         if self.done:
             return max(self.train_s / self.done, SHORTEST_S)
         return self.memory.batch_s(self._expected_batch_s)
 
-    def trained_otherwise(self, epochs: float | None) -> None:
-        """So many epochs (None: all) were trained since the samples were selected, by a loop that never asked."""
+    def note_training(self, epochs: float | None) -> None:
+        """Note a training by a loop that did not use `batches`.
+
+        Args:
+            epochs: Epochs trained since the samples were selected. None: all.
+        """
         self.done = self.all_batches if epochs is None else round(epochs * self.per_epoch)
         self.train_s = self._clock.now_s() - self._train_from_s
 
-    def train_by(self, training: Training) -> TrainResult | None:
-        """Train until done or out of time; None where nothing of it counts under the policy."""
+    def train(self, training: Training) -> TrainResult | None:
+        """Train until done or out of time. Returns None if no result counts under the work policy."""
         for rows in self.batches():
-            if self.must_keep():
+            if self.should_keep():
                 training.keep()
             training.step(rows)
         if not (batches := self.countable_batches(self.done)):
@@ -147,13 +184,15 @@ class LiveRound(ClientRound):
         return training.result() if batches == self.done else training.kept()
 
     def reported_seconds(self) -> tuple[float, float, float]:
-        """How long the client was busy, with the forward pass, and with training; beside a private summary in two
-        digits only, of what the server sees more coarsely anyway."""
+        """Return the total seconds, those of the forward pass, and those of training.
+
+        A private summary reports two significant digits only.
+        """
         seconds = self.elapsed_s(), self.forward_s, self.train_s
         return (coarse(seconds[0]), coarse(seconds[1]), coarse(seconds[2])) if self._is_private else seconds
 
     def reported_batch_s(self) -> float | None:
-        """Seconds per batch in the word of a client that has nothing to report; None if it has not trained."""
+        """Return the seconds per batch of a client without a report; None if it has not trained."""
         if not self.done:
             return None
         return coarse(self.batch_s()) if self._is_private else self.batch_s()
@@ -162,10 +201,13 @@ class LiveRound(ClientRound):
     def _is_private(self) -> bool:
         return self.policies.summary.is_private
 
-    def finished(self, trained: TrainResult | None, layout: Layout) -> Released | None:
-        """The report of what was trained, after what it took was remembered. Noise on the statistics is drawn from the
-        operating system's generator: whoever knows the order's seed, the server first of all, must not know it."""
+    def finish(self, trained: TrainResult | None, layout: Layout) -> PreparedReport | None:
+        """Remember the measured times and return the report, or None if nothing was trained.
+
+        The noise comes from the operating system's generator: everybody who knows the order's seed could compute other
+        noise.
+        """
         batch_s = self.batch_s()
         if self.done:
-            self.timed(batch_s)
-        return None if trained is None else self.released(trained, batch_s, layout, system_generator())
+            self.note_batch_s(batch_s)
+        return None if trained is None else self.prepare_report(trained, batch_s, layout, system_generator())

@@ -1,4 +1,4 @@
-"""What a client keeps on its device between rounds."""
+"""The client's memory between rounds."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import numpy as np
 from fedbalancer.core.types import FloatArray, IndexArray, Weights
 
 UPLOADS = 16
-"""How many uploads are remembered: enough to know a rare long one, few enough to notice another network."""
+"""Number of uploads to remember: enough to include rare long ones, few enough to follow a change of network."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientMemory:
-    """The loss list (None before it was first made), all batch latencies that the client has seen, the part of its
-    updates that compression has kept back (None where it keeps nothing), and its last uploads, where it forecasts the
-    next one by them."""
+    """Everything that a client keeps on its device between rounds.
+
+    Args:
+        losses: Last known loss of every sample. None before the first.
+        batch_s_sum: Sum of all measured batch latencies.
+        batch_s_count: Number of these latencies.
+        residual: Part of earlier updates that compression has not sent. None if nothing is kept.
+        uploads_s: Durations of the last uploads, for clients that predict the next one.
+    """
 
     losses: FloatArray | None = None
     batch_s_sum: float = 0.0
@@ -25,29 +31,37 @@ class ClientMemory:
     uploads_s: tuple[float, ...] = ()
 
     def batch_s(self, otherwise: float = float("nan")) -> float:
-        """The mean batch latency; `otherwise` before the first was seen."""
+        """Return the mean batch latency, or `otherwise` before the first measurement."""
         return self.batch_s_sum / self.batch_s_count if self.batch_s_count else otherwise
 
-    def timed(self, batch_s: float) -> ClientMemory:
-        """With one more batch latency."""
+    def note_batch_s(self, batch_s: float) -> ClientMemory:
+        """Return the memory with one more batch latency."""
         return replace(self, batch_s_sum=self.batch_s_sum + batch_s, batch_s_count=self.batch_s_count + 1)
 
-    def uploaded(self, upload_s: float) -> ClientMemory:
-        """With one more upload."""
+    def note_upload_s(self, upload_s: float) -> ClientMemory:
+        """Return the memory with one more upload."""
         return replace(self, uploads_s=(*self.uploads_s, upload_s)[-UPLOADS:])
 
-    def reported(self, losses: FloatArray, residual: Weights | None) -> ClientMemory:
-        """With the list and the rest of a report."""
+    def note_report(self, losses: FloatArray, residual: Weights | None) -> ClientMemory:
+        """Return the memory after a report: its loss list and its residual."""
         return replace(self, losses=losses, residual=residual)
 
 
-def updated_losses(losses: FloatArray | None, size: int, seen: IndexArray, fresh: FloatArray) -> FloatArray:
-    """The loss list after a training: samples that were seen get the loss of that forward pass, the others keep their
-    old one. A sample never looked at is NaN, which every reader takes as "unknown". Where all were seen (`seen` is in
-    ascending order) the fresh losses are the list, and nothing is copied.
+def update_losses(losses: FloatArray | None, size: int, seen: IndexArray, fresh: FloatArray) -> FloatArray:
+    """Return the loss list after a training.
 
-    >>> updated_losses(np.array([1.0, 2.0, 3.0]), 3, np.array([1]), np.array([0.5]))
-    array([1. , 0.5, 3. ])
+    Args:
+        losses: Loss list before the training, or None.
+        size: Number of samples.
+        seen: Trained samples, in ascending order.
+        fresh: Loss of each trained sample when it was first seen.
+
+    Returns:
+        The old list with fresh losses; NaN for samples that were never seen. If all samples were seen, `fresh` itself.
+
+    Example:
+        >>> update_losses(np.array([1.0, 2.0, 3.0]), 3, np.array([1]), np.array([0.5]))
+        array([1. , 0.5, 3. ])
     """
     if len(seen) == size:
         return fresh

@@ -1,4 +1,4 @@
-"""What the client runs of a method, and how the server tells it: by names of known policies and their numbers."""
+"""The client's policies of a method, and how a server names them to its clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KNOWN: dict[str, Mapping[str, type[Policy]]] = {
     },
     "compress": policies_in(compress, "compress"),
 }  # fmt: skip
-"""The policies that may be named over the network, by slot: a name of any other class would be code from the net."""
+"""The policies that a server may name, by slot. No other class is ever loaded."""
 
 
 @dataclass(frozen=True)
@@ -57,47 +57,59 @@ class ClientPolicies:
         check_fields(self)
 
     def to_json(self) -> str | None:
-        """What the server sends to its clients; None if some policy is not one of `KNOWN`, or has been changed by more
-        than its numbers and words."""
-        told: dict[str, Any] = {"mu": self.mu, "forward_pass": self.forward_pass}
+        """Return the policies as JSON for the clients; None if one of them is not in `KNOWN`."""
+        values: dict[str, Any] = {"mu": self.mu, "forward_pass": self.forward_pass}
         for slot, known in KNOWN.items():
             policy = getattr(self, slot)
             if type(policy) not in known.values():
                 return None
-            told[slot] = {"policy": type(policy).__name__, **asdict(policy)}
-        return json.dumps(told)
+            values[slot] = {"policy": type(policy).__name__, **asdict(policy)}
+        return json.dumps(values)
 
     @classmethod
     def from_json(cls, text: str) -> ClientPolicies:
-        """The inverse of `to_json`; a `BadSetting` that says what is wrong with the text."""
+        """Return the policies that `to_json` described.
+
+        Raises:
+            BadSetting: If the text is invalid.
+        """
         try:
-            told = json.loads(text)
-            made = {slot: _made(slot, dict(told.pop(slot))) for slot in KNOWN}
-            policies = cls(**made, mu=float(told.pop("mu")), forward_pass=told.pop("forward_pass"))
+            values = json.loads(text)
+            chosen = {slot: _make_policy(slot, dict(values.pop(slot))) for slot in KNOWN}
+            policies = cls(**chosen, mu=float(values.pop("mu")), forward_pass=values.pop("forward_pass"))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadSetting(f"what the server says of the client's policies cannot be read: {error!r}") from error
-        if told or policies.forward_pass not in ("first", "every") or not 0 <= policies.mu < float("inf"):
-            raise BadSetting(f"what the server says of the client's policies makes no sense: {text[:300]}")
+            raise BadSetting(f"the client policies from the server cannot be read: {error!r}") from error
+        if values or policies.forward_pass not in ("first", "every") or not 0 <= policies.mu < float("inf"):
+            raise BadSetting(f"the client policies from the server are invalid: {text[:300]}")
         return policies
 
 
-def of_client(policies: ClientPolicies, labels: Callable[[], ArrayLike] | None) -> ClientPolicies:
-    """The policies of one client: a selector with a method `of_labels` is made one that knows the client's labels."""
+def bind_labels(policies: ClientPolicies, labels: Callable[[], ArrayLike] | None) -> ClientPolicies:
+    """Return the policies of one client, with its labels if the sample selector needs them.
+
+    Args:
+        policies: Policies of all clients.
+        labels: Returns the client's labels. None if they are not available.
+
+    Raises:
+        BadSetting: If labels are needed but not available.
+    """
     if not policies.samples.needs_labels:
         return policies
     if labels is None:
-        raise BadSetting(f"{type(policies.samples).__name__} selects by the client's labels, which it was not given")
+        raise BadSetting(f"{type(policies.samples).__name__} needs the client's labels, which are not available")
     return replace(policies, samples=policies.samples.of_labels(labels()))
 
 
 CLIENT_SLOTS = tuple(field.name for field in fields(ClientPolicies))
 
 
-def _made(slot: str, told: dict[str, Any]) -> Any:
-    name = told.pop("policy")
+def _make_policy(slot: str, values: dict[str, Any]) -> Any:
+    """Return the policy that the server names."""
+    name = values.pop("policy")
     if name not in KNOWN[slot]:
-        raise BadSetting(f"the server asks for {slot} = {name!r}, which this client does not know")
-    policy = KNOWN[slot][name](**told)
+        raise BadSetting(f"the server requests {slot} = {name!r}, which this client does not have")
+    policy = KNOWN[slot][name](**values)
     if isinstance(policy, Summarizer) and policy.needs_secure_aggregation:
-        raise BadSetting(f"the server asks for {slot} = {name!r}, but there is nothing here that hides what is sent")
+        raise BadSetting(f"the server requests {slot} = {name!r}, but secure aggregation is not available here")
     return policy

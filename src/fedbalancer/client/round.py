@@ -1,8 +1,7 @@
-"""What a client does in a round: look at its samples if it must, select, train what fits, keep its list, report.
+"""A client's round. All client-side decisions are made here.
 
-Whoever carries a client (the simulator, Flower, the test bed) gives it its memory, an order and what its device takes,
-has it trained, and brings its report to the server. What is looked at, selected, counted, kept and charged is decided
-here and nowhere else.
+The caller (the simulator, Flower or the test bed) provides the client's memory, an order and the speed of its device,
+runs the training, and delivers the report.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedbalancer.client.memory import ClientMemory, updated_losses
+from fedbalancer.client.memory import ClientMemory, update_losses
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.client.summary import forward_pass_every_round, with_estimates, without_counts
 from fedbalancer.client.work import batches_by_forecast
@@ -37,9 +36,14 @@ from fedbalancer.core.types import (
 
 
 @dataclass(frozen=True, eq=False)
-class Released:
-    """What leaves the client, and what it remembers once the server has taken it. `sent` is the update itself where
-    nothing compresses it, or the bytes of it that travel."""
+class PreparedReport:
+    """A report to send, and the client's memory once the server has accepted it.
+
+    Args:
+        sent: The update, or its encoded bytes.
+        summary: What the client releases about its losses.
+        memory: The next memory of the client.
+    """
 
     sent: Weights | bytes
     summary: Summary
@@ -47,7 +51,18 @@ class Released:
 
 
 class ClientRound:
-    """One client's part in one round. `memory` is what the client remembers so far, also if its report never counts."""
+    """One client's part in one round.
+
+    `memory` is what the client remembers, also if its report never counts.
+
+    Args:
+        policies: The client's policies.
+        order: What the server asks for.
+        client: Client id.
+        size: Number of the client's samples.
+        memory: The client's memory before the round.
+        batch_s: Expected seconds per batch if the memory has none.
+    """
 
     def __init__(
         self,
@@ -58,22 +73,21 @@ class ClientRound:
         memory: ClientMemory,
         batch_s: float = math.nan,
     ) -> None:
-        """`size` is the client's number of samples, `batch_s` what a batch is expected to take on a device that
-        remembers none."""
         self.policies, self.order, self.client, self.size, self.memory = policies, order, client, size, memory
         self._expected_batch_s = batch_s
-        self._has_looked = False
-        self._looked: FloatArray | None = None
-        asked_anyway = forward_pass_every_round(policies)
+        self._had_forward_pass = False
+        self._forward_losses: FloatArray | None = None
         known = None if policies.forward_pass == "every" else memory.losses
-        self._indices = None if asked_anyway else self._selected(known)
-
-    # What to train on
+        self._indices = None if forward_pass_every_round(policies) else self._select(known)
 
     @staticmethod
     def can_finish(soonest_s: float, deadline_s: float) -> bool:
-        """Whether there is any use in looking or training, if the report of nothing would be done at `soonest_s`. Who
-        cannot start sees no loss and no batch, and has nothing to remember of the round."""
+        """Whether a report without training would be in time.
+
+        Args:
+            soonest_s: When that report would arrive.
+            deadline_s: The deadline.
+        """
         return soonest_s < deadline_s
 
     @property
@@ -81,32 +95,41 @@ class ClientRound:
         """Whether the samples cannot be selected before a forward pass over all of them."""
         return self._indices is None
 
-    def look(self, losses: FloatArray, keep: bool = True) -> None:
-        """Select by the losses of all samples, which are the client's list from now on if it shall `keep` them."""
+    def add_forward_pass(self, losses: FloatArray, keep: bool = True) -> None:
+        """Select samples by the losses of a forward pass.
+
+        Args:
+            losses: Loss of every sample.
+            keep: Whether these losses become the client's loss list.
+
+        Raises:
+            BadSetting: If the policy selects nothing.
+        """
         self.memory = replace(self.memory, losses=losses) if keep else self.memory
-        self._has_looked, self._looked = True, losses
-        self._indices = self._selected(losses)
+        self._had_forward_pass, self._forward_losses = True, losses
+        self._indices = self._select(losses)
         if self._indices is None:
-            raise BadSetting(f"{type(self.policies.samples).__name__} selects nothing from a whole list of losses")
+            raise BadSetting(f"{type(self.policies.samples).__name__} selects no samples although all losses are known")
 
     @property
     def indices(self) -> IndexArray:
-        """The samples selected, in ascending order; none before a client that must look has looked."""
+        """The selected samples, in ascending order; empty before a required forward pass."""
         return _NOTHING if self._indices is None else self._indices
 
     @property
-    def look_batches(self) -> float:
-        """How many training batches the look took as long as. One that leads to training on everything is free, unless
-        it is made anew every round: the first epoch sees the same losses (authors' code; the paper does not say)."""
-        if not self._has_looked or (self.policies.forward_pass == "first" and len(self.indices) == self.size):
+    def forward_batches(self) -> float:
+        """The cost of the forward pass, in training batches.
+
+        It is free if it leads to training on all samples, because the first epoch computes the same losses (as in the
+        authors' code), unless the method makes it in every round.
+        """
+        if not self._had_forward_pass or (self.policies.forward_pass == "first" and len(self.indices) == self.size):
             return 0.0
         return FORWARD_PASS_EPOCHS * batches_per_epoch(self.size, self.order.batch_size)
 
-    # How much of it
-
     @property
     def per_epoch(self) -> int:
-        """Batches of one local epoch."""
+        """Batches per local epoch."""
         return batches_per_epoch(len(self.indices), self.order.batch_size, self.order.epoch_batches)
 
     @property
@@ -115,14 +138,19 @@ class ClientRound:
         return self.per_epoch * self.order.epochs
 
     def batches_in_time(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
-        """How many batches to train by the method's policy, where `elapsed_s` foretells when the report of so many is
-        done."""
+        """Return how many batches to train by the work policy.
+
+        Args:
+            elapsed_s: `elapsed_s(n)` predicts when a client that trains `n` batches finishes uploading.
+            deadline_s: The deadline.
+        """
         return self.policies.work.batches(elapsed_s, deadline_s, self.per_epoch, self.order.epochs)
 
-    def batches_late(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
-        """How many batches to train where the deadline cannot be kept and a late report counts: what fits by the first
-        multiple of the deadline by which anything does, as if it were a client of as many rounds. All where that is
-        never."""
+    def batches_if_late(self, elapsed_s: Callable[[int], float], deadline_s: float) -> int:
+        """Return how many batches to train if the deadline cannot be met and a late report counts.
+
+        This is what fits into the smallest multiple of the deadline that allows a report; all batches if there is none.
+        """
         least = self._least
         soonest_s = elapsed_s(least)
         if not (math.isfinite(soonest_s) and 0 < deadline_s < math.inf):
@@ -132,16 +160,21 @@ class ClientRound:
 
     @property
     def forecasts(self) -> bool:
-        """Whether the client does not know how long its upload will take, and forecasts it."""
+        """Whether the client predicts the duration of its upload."""
         return self.policies.work.forecasts
 
     def batches_by_forecast(self, elapsed_s: Callable[[float], Callable[[int], float]], download_s: float) -> int:
-        """How many batches to train for a client that `forecasts`, where `elapsed_s(upload_s)` foretells when the
-        report of so many is done if its upload takes so long; the least that makes a report where none seem to fit."""
+        """Return how many batches a client that `forecasts` trains; at least the minimum for a report.
+
+        Args:
+            elapsed_s: `elapsed_s(upload_s)(n)` predicts when a client that trains `n` batches finishes an upload of
+                `upload_s`.
+            download_s: Duration of the download, used before the first upload.
+        """
         seen_s = self.memory.uploads_s or (download_s,)
         deadline_s = self.order.deadline_s
-        found = batches_by_forecast(seen_s, lambda upload_s: self.batches_in_time(elapsed_s(upload_s), deadline_s))
-        return found if found else self._least
+        batches = batches_by_forecast(seen_s, lambda upload_s: self.batches_in_time(elapsed_s(upload_s), deadline_s))
+        return batches if batches else self._least
 
     @property
     def _least(self) -> int:
@@ -149,12 +182,16 @@ class ClientRound:
         return bisect_left(range(1, self.all_batches), 1, key=self.countable_batches) + 1
 
     def should_continue(self, done: int, elapsed_s: float, batch_s: float, budget_s: float) -> bool:
-        """Whether a client that cannot know how long it will take trains another batch after `done`, `elapsed_s` after
-        its start, at `batch_s` a batch so far, if it has to report after `budget_s`.
+        """Whether a client on a real clock trains another batch.
 
-        The policy is asked with what is predicted from here on. It stops the client where it would stop by itself. In
-        the middle of a unit that seems no longer to fit, and before the first, the client goes on in hope until the
-        budget is spent: a prediction from too few batches must not lose the round, nor the chance to learn better.
+        The work policy decides from predicted times. A client continues until its budget is spent if the policy would
+        stop it in the middle of a unit or before the first one: a prediction from few batches must not lose the round.
+
+        Args:
+            done: Batches trained.
+            elapsed_s: Seconds since the order arrived.
+            batch_s: Seconds per batch.
+            budget_s: Seconds after which the client must report.
         """
         if done >= self.all_batches or self.needs_forward_pass or not self.can_finish(elapsed_s, budget_s):
             return False
@@ -162,11 +199,15 @@ class ClientRound:
         return wanted != done or done == 0
 
     def countable_batches(self, done: int) -> int:
-        """How many of the batches done make a report under the policy: whole epochs, all or nothing, or every one."""
+        """Return how many of `done` batches count under the work policy."""
         return self.batches_in_time(lambda batches: 0.0 if batches <= done else math.inf, 0.0)
 
     def work(self, batches: int | None = None) -> ClientWork:
-        """The training of so many batches (default: all epochs) as pure work."""
+        """Return the training of the selected samples.
+
+        Args:
+            batches: Number of batches. Default: all epochs.
+        """
         order = self.order
         return ClientWork(
             client=self.client,
@@ -180,71 +221,84 @@ class ClientRound:
             epoch_batches=order.epoch_batches,
         )
 
-    # What to keep and to say
-
-    def timed(self, batch_s: float) -> None:
+    def note_batch_s(self, batch_s: float) -> None:
         """Remember how long a batch took in this round."""
-        self.memory = self.memory.timed(batch_s)
+        self.memory = self.memory.note_batch_s(batch_s)
 
-    def uploaded(self, upload_s: float) -> None:
-        """Remember how long an upload took, if the next one is forecast by it."""
-        self.memory = self.memory.uploaded(upload_s) if self.forecasts else self.memory
+    def note_upload_s(self, upload_s: float) -> None:
+        """Remember how long an upload took, if the client predicts the next one."""
+        self.memory = self.memory.note_upload_s(upload_s) if self.forecasts else self.memory
 
-    def released(self, trained: TrainResult, batch_s: float, layout: Layout, noise: np.random.Generator) -> Released:
-        """The report of a training. `noise` is where the noise on the statistics comes from: a device draws it where
-        nobody else can."""
-        losses = updated_losses(self.memory.losses, self.size, trained.seen, trained.losses)
-        told = self._of_received_model() if forward_pass_every_round(self.policies) else losses
+    def prepare_report(
+        self, trained: TrainResult, batch_s: float, layout: Layout, noise: np.random.Generator
+    ) -> PreparedReport:
+        """Return the report of a training.
+
+        Args:
+            trained: Result of the training.
+            batch_s: Seconds per batch.
+            layout: Names and shapes of the model's tensors.
+            noise: Source of the noise on the statistics. A real device must draw it where nobody else can.
+        """
+        losses = update_losses(self.memory.losses, self.size, trained.seen, trained.losses)
+        summarized = self._of_received_model() if forward_pass_every_round(self.policies) else losses
         policy = self.policies.summary
-        summary = policy.summarize(told, trained.seen, batch_s, self.order, noise)
+        summary = policy.summarize(summarized, trained.seen, batch_s, self.order, noise)
         if policy.releases_steps:
             summary = replace(summary, released=policy.by_steps(trained, noise))
         summary = without_counts(summary) if policy.is_private else summary
-        sent, residual = self._encoded(trained.update, layout)
-        return Released(sent, summary, self.memory.reported(losses, residual))
+        sent, residual = self._encode(trained.update, layout)
+        return PreparedReport(sent, summary, self.memory.note_report(losses, residual))
 
     @property
     def reported_samples(self) -> int:
-        """How many samples the client selected, or beside a private summary all that it has."""
+        """Number of selected samples; with a private summary, all samples."""
         return self.size if self.policies.summary.is_private else len(self.indices)
 
     def reported_epochs(self, done: int) -> float:
-        """The epochs in the report of a client that has trained `done` batches. A private summary withholds them: it
-        tells those of the order, whatever was trained."""
+        """Return the epochs to report after `done` batches; with a private summary, those of the order."""
         return float(self.order.epochs) if self.policies.summary.is_private else done / self.per_epoch
 
     def _of_received_model(self) -> FloatArray:
-        """The losses that a summary may speak of whose guarantee is about samples."""
-        if self._looked is None or np.isnan(self._looked).any():
+        """Return the losses of the decode_update model, which a guarantee per sample requires."""
+        if self._forward_losses is None or np.isnan(self._forward_losses).any():
             raise BadSetting(
-                f"summary {type(self.policies.summary).__name__} with forward_pass = every speaks of the losses of all "
-                "samples under the model that was sent: give them, or a function that makes them"
+                f"summary {type(self.policies.summary).__name__} with forward_pass = every requires the loss of every "
+                "sample under the decode_update model: pass these losses, or a function that computes them"
             )
-        return self._looked
+        return self._forward_losses
 
-    def _encoded(self, update: Weights, layout: Layout) -> tuple[Weights | bytes, Weights | None]:
+    def _encode(self, update: Weights, layout: Layout) -> tuple[Weights | bytes, Weights | None]:
         if self.policies.compress.is_identity or not len(update):
             return update, None
         seed = compress_seed(self.order, self.client)
         return self.policies.compress.encode(update, layout, seed, self.memory.residual)
 
-    def _selected(self, losses: FloatArray | None) -> IndexArray | None:
+    def _select(self, losses: FloatArray | None) -> IndexArray | None:
         order = self.order
         rng = stream(order.seed, "samples", order.round, self.client)
         batch_s = self.memory.batch_s(self._expected_batch_s)
         return self.policies.samples.select(self.size, losses, batch_s, order, rng)
 
 
-def received(sent: Weights | bytes, compress: Compressor, layout: Layout, order: Order, client: str) -> Weights:
-    """The update as the server takes it from what a client sent."""
+def decode_update(sent: Weights | bytes, compress: Compressor, layout: Layout, order: Order, client: str) -> Weights:
+    """Return the update that the server uses, from what a client sent."""
     return compress.decode(sent, layout, compress_seed(order, client)) if isinstance(sent, bytes) else sent
 
 
 def decode_summaries(
     reports: Sequence[ClientReport], policies: ClientPolicies, order: Order, size_of: Callable[[str], int]
 ) -> tuple[ClientReport, ...]:
-    """The reports of a round with the statistics that the server's half of the summary reads from them together, and
-    with the server's estimates of counts that a private summary withholds; `size_of` a client is what it enrolled with.
+    """Return the reports of a round with all statistics.
+
+    The server's half of the summary computes statistics from what the clients released, and estimates the counts that a
+    private summary withholds.
+
+    Args:
+        reports: Reports as they arrived.
+        policies: The clients' policies.
+        order: The order of the round.
+        size_of: Returns the enrolled number of samples of a client.
     """
     if not reports:
         return ()
@@ -256,7 +310,7 @@ def decode_summaries(
 
 
 def compress_seed(order: Order, client: str) -> int:
-    """What both sides draw the random numbers of a compression from."""
+    """Return the seed of a compression, which client and server share."""
     return integer_seed(order.seed, "compress", order.round, client)
 
 

@@ -14,7 +14,12 @@ from fedbalancer.core.types import ClientWork, IndexArray
 
 @dataclass(frozen=True)
 class AllOrNothing(WorkPolicy):
-    """FedAvg: all epochs in time, or the client is dropped."""
+    """Trains all epochs if they finish in time, and nothing otherwise. This is FedAvg.
+
+    Example:
+        >>> AllOrNothing().batches(lambda batches: 2.0 * batches, deadline_s=15.0, per_epoch=4, epochs=2)
+        0
+    """
 
     def batches(self, elapsed_s: Callable[[int], float], deadline_s: float, per_epoch: int, epochs: int) -> int:
         return per_epoch * epochs if elapsed_s(per_epoch * epochs) <= deadline_s else 0
@@ -22,7 +27,12 @@ class AllOrNothing(WorkPolicy):
 
 @dataclass(frozen=True)
 class WholeEpochs(WorkPolicy):
-    """Prox and the paper's FedBalancer: the most whole epochs that fit, at least one."""
+    """Trains as many whole epochs as finish in time, at least one. Used by Prox and by the paper's FedBalancer.
+
+    Example:
+        >>> WholeEpochs().batches(lambda batches: 2.0 * batches, deadline_s=15.0, per_epoch=4, epochs=2)
+        4
+    """
 
     def batches(self, elapsed_s: Callable[[int], float], deadline_s: float, per_epoch: int, epochs: int) -> int:
         fitting = (epoch for epoch in range(epochs, 0, -1) if elapsed_s(epoch * per_epoch) <= deadline_s)
@@ -31,8 +41,15 @@ class WholeEpochs(WorkPolicy):
 
 @dataclass(frozen=True)
 class WholeBatches(WorkPolicy):
-    """Ours: the most batches that fit, at least one. A client that stops in the middle of an epoch still reports, and
-    its losses, counts and weight cover the samples that it really saw."""
+    """Trains as many batches as finish in time, at least one. This policy is ours.
+
+    A client that stops in the middle of an epoch still reports. Its losses, counts and weight cover the samples it
+    trained.
+
+    Example:
+        >>> WholeBatches().batches(lambda batches: 2.0 * batches, deadline_s=15.0, per_epoch=4, epochs=2)
+        7
+    """
 
     stops_in_epoch: ClassVar[bool] = True
 
@@ -41,21 +58,24 @@ class WholeBatches(WorkPolicy):
 
 
 LONGER = 2.0
-"""Times the longest upload that was seen, that none is expected to take longer than."""
+"""No upload is expected to take longer than this multiple of the longest known one."""
 
 
 def batches_by_forecast(seen_s: Sequence[float], fitting: Callable[[float], int]) -> int:
-    """How many batches to train so that the most are to be expected to arrive, where `fitting(upload_s)` are those that
-    fit before an upload of so many seconds, and `seen_s` are earlier ones, at least one.
+    """Return the number of batches with the highest expected number of batches that arrive in time.
 
-    An upload as long as the i-th shortest of n is enough with a chance of i in n + 1, and one of twice the longest is
-    taken to be enough for sure. What is expected of a number of batches is that times the chance: a phone whose
-    network is steady leaves little room, one whose network is not leaves more, and nothing has to be chosen. Of equals
-    the fewest batches, which are the surest.
+    If n uploads are known, the next one is at most as long as the i-th shortest with probability i / (n + 1), and at
+    most twice as long as the longest with probability 1. A steady network leaves a small margin, an unsteady one a
+    larger one. Of equal choices, the smallest is returned.
 
-    >>> steady, unsteady = [1.0, 1.1, 1.2], [1.0, 1.1, 9.0]
-    >>> [batches_by_forecast(seen, lambda upload_s: int(40 - upload_s)) for seen in (steady, unsteady)]
-    [37, 31]
+    Args:
+        seen_s: Durations of earlier uploads, at least one.
+        fitting: `fitting(upload_s)` returns how many batches fit if the upload takes `upload_s` seconds.
+
+    Example:
+        >>> steady, unsteady = [1.0, 1.1, 1.2], [1.0, 1.1, 9.0]
+        >>> [batches_by_forecast(seen, lambda upload_s: int(40 - upload_s)) for seen in (steady, unsteady)]
+        [37, 31]
     """
     tried = [*sorted(seen_s), LONGER * max(seen_s)]
     chances = [(rank + 1) / len(tried) for rank in range(len(tried))]
@@ -66,12 +86,13 @@ def batches_by_forecast(seen_s: Sequence[float], fitting: Callable[[float], int]
 
 @dataclass(frozen=True)
 class ForecastBatches(WholeBatches):
-    """Ours: `WholeBatches` on a phone that does not know how long its upload will take. It goes by its own earlier ones
-    (`batches_by_forecast`), before the first by its download, and where nothing seems to fit it does the least that
-    makes a report. Its report may come too late.
+    """`WholeBatches` on a device that does not know how long its upload takes. This policy is ours.
 
-    The simulator's phones know their upload otherwise. On Flower nobody does: there the server takes a forecast of the
-    transport off every client's budget, whatever the method, and this is `WholeBatches`.
+    The client predicts the upload from earlier ones (`batches_by_forecast`), and before the first from its download. If
+    nothing seems to fit, it trains the minimum for a report. Its report may be late.
+
+    Without this policy, simulated clients know the duration of their upload. On Flower no client does: the server
+    subtracts a forecast of the transport from every client's budget, and this policy equals `WholeBatches`.
     """
 
     forecasts: ClassVar[bool] = True
@@ -79,19 +100,27 @@ class ForecastBatches(WholeBatches):
 
 @dataclass(frozen=True)
 class ForecastEpochs(WholeEpochs):
-    """`WholeEpochs` on such a phone."""
+    """`WholeEpochs` on a device that does not know how long its upload takes; see `ForecastBatches`."""
 
     forecasts: ClassVar[bool] = True
 
 
 def epochs(work: ClientWork) -> Iterator[IndexArray]:
-    """The sample numbers that each epoch trains, in order, `work.batches` batches in all: a function of the work's seed
-    and client. With `epoch_batches` an epoch is the first so many batches of its shuffle.
+    """Yield the sample numbers that each epoch trains, in order.
 
-    >>> import numpy as np
-    >>> work = ClientWork("ann", np.arange(5), batches=4, batch_size=2, learning_rate=0.1, mu=0, clip_norm=None, seed=0)
-    >>> [len(rows) for rows in epochs(work)]
-    [5, 2]
+    Every epoch shuffles the samples again and keeps the short last batch. The result depends only on the work.
+
+    Args:
+        work: The training.
+
+    Raises:
+        ValueError: If there are batches but no samples, or epochs without batches.
+
+    Example:
+        >>> import numpy as np
+        >>> work = ClientWork("ann", np.arange(5), 4, batch_size=2, learning_rate=0.1, mu=0, clip_norm=None, seed=0)
+        >>> [len(rows) for rows in epochs(work)]
+        [5, 2]
     """
     if work.batches > 0 and len(work.indices) == 0:
         raise ValueError(f"client {work.client!r} was given {work.batches} batches of no samples")
@@ -103,12 +132,16 @@ def epochs(work: ClientWork) -> Iterator[IndexArray]:
 
 
 def batches(work: ClientWork) -> Iterator[tuple[int, IndexArray]]:
-    """Epoch and sample numbers of each batch.
+    """Yield the epoch and the sample numbers of each batch.
 
-    >>> import numpy as np
-    >>> work = ClientWork("ann", np.arange(5), batches=4, batch_size=2, learning_rate=0.1, mu=0, clip_norm=None, seed=0)
-    >>> [(epoch, len(rows)) for epoch, rows in batches(work)]
-    [(0, 2), (0, 2), (0, 1), (1, 2)]
+    Args:
+        work: The training.
+
+    Example:
+        >>> import numpy as np
+        >>> work = ClientWork("ann", np.arange(5), 4, batch_size=2, learning_rate=0.1, mu=0, clip_norm=None, seed=0)
+        >>> [(epoch, len(rows)) for epoch, rows in batches(work)]
+        [(0, 2), (0, 2), (0, 1), (1, 2)]
     """
     for epoch, rows in enumerate(epochs(work)):
         for start in range(0, len(rows), work.batch_size):

@@ -1,1 +1,4 @@
-"""Values, contracts, randomness, settings, errors and files: what every other package builds on. Needs NumPy only."""
+"""Values, contracts, randomness, settings, errors and files, on which all other packages build.
+
+Everything here imports with NumPy only. `core.contracts` declares the policies, `core.types` the values of a round.
+"""

@@ -219,7 +219,7 @@ class Aggregator(ServerPolicy):
 
 
 class ModelAverage(ServerPolicy):
-    """Decides which model is evaluated and handed out. Clients always train from the last round's weights."""
+    """Decides which model is evaluated and delivered. Clients always train from the last round's weights."""
 
     slot = "model_average"
 
@@ -229,7 +229,7 @@ class ModelAverage(ServerPolicy):
 
     @abstractmethod
     def model(self, state: ServerState) -> Weights:
-        """Return the model to evaluate and to hand out."""
+        """Return the model to evaluate and to deliver."""
 
 
 class LatePolicy(ObservingPolicy):
@@ -261,7 +261,7 @@ class SampleSelector(Policy):
 
     @property
     def by_threshold(self) -> bool:
-        """Whether the share of losses over the threshold tells how many samples are selected."""
+        """Whether the number of selected samples follows from the share of losses over the threshold."""
         return False
 
     @property
@@ -421,7 +421,7 @@ class Summarizer(Policy):
         """Return what is wrong with the `Summary.released` of a client with `size` samples, or None."""
         return None
 
-    def statistics_fault(self, told: Summary, size: int) -> str | None:
+    def statistics_fault(self, summary: Summary, size: int) -> str | None:
         """Return what is wrong with the statistics of a client with `size` samples, or None."""
         return None
 
@@ -454,7 +454,7 @@ class Compressor(Policy):
             update: The client's update.
             layout: Names and shapes of the tensors.
             seed: Seed that both sides know.
-            residual: What the client has kept back so far (error feedback); None at first.
+            residual: The part of earlier updates that was not sent (error feedback); None at first.
         """
 
     @abstractmethod

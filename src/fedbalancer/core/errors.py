@@ -1,16 +1,16 @@
-"""Every error that is the user's to fix, in one hierarchy.
+"""All errors that a user can fix.
 
     FedBalancerError
     ├── UnknownName      a task, method, key or policy that does not exist
-    ├── BadSetting       a value out of its range
-    ├── BadData          a task whose data cannot be trained on
+    ├── BadSetting       a value that is not allowed
+    ├── BadData          data that cannot be trained on
     ├── MissingData      data or an optional package that is not installed
-    ├── RunFolderError   a run folder that is in the way, absent or damaged
-    ├── UntrustedCode    a run folder that names code which its user has not started here
-    ├── NoUsableReports  several rounds in a row without a usable report
+    ├── RunFolderError   a run folder that exists already, is missing or is damaged
+    ├── UntrustedCode    a run folder that names code which the user has not approved
+    ├── NoUsableReports  several consecutive rounds without a usable report
     └── TrainingDiverged a loss or an update that is not a finite number
 
-The command line prints the message of any of these on one line and exits with code 2, without a traceback.
+The command line prints the message on one line and exits with code 2, without a traceback.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ class FedBalancerError(Exception):
 
 
 class UnknownName(FedBalancerError):
-    """A name that is not known, with the nearest ones that are."""
+    """A name that does not exist. The message suggests similar names.
+
+    Args:
+        kind: What the name stands for, for example "method".
+        name: The unknown name.
+        known: All known names.
+    """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -46,20 +52,20 @@ class BadData(FedBalancerError):
 
 
 class MissingData(FedBalancerError):
-    """Something to install or fetch first."""
+    """Data or a package that must be installed first."""
 
 
 class RunFolderError(FedBalancerError):
-    """A run folder in the way, missing or damaged."""
+    """A run folder that exists already, is missing or is damaged."""
 
 
 class UntrustedCode(FedBalancerError):
-    """Code that a run folder names, and that nobody has said to trust."""
+    """A run folder names code that the user has not approved."""
 
 
 class NoUsableReports(FedBalancerError):
-    """Several rounds in a row in which no client sent a usable report."""
+    """Several consecutive rounds without a usable report."""
 
 
 class TrainingDiverged(FedBalancerError):
-    """A loss or update that is no longer a finite number."""
+    """A loss or update is not a finite number."""

@@ -1,4 +1,8 @@
-"""Atomic files, the lock of a folder, and the folders for data and cached files."""
+"""Atomic files, the lock of a folder, and the folders for data and cached files.
+
+A reader never sees half a file, and a crash never leaves one: the bytes go to a temporary file in the same folder, are
+synced to disk and get the final name in one step. Then the folder is synced, so a power failure cannot undo the rename.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,15 @@ import numpy as np
 from fedbalancer.core.errors import RunFolderError
 
 TEMPORARY_SUFFIX = ".fedbalancer-tmp"
-"""How the name of every temporary file of this module ends."""
+"""Suffix of temporary files."""
 
 
 def check_path_name(path: Path | str) -> None:
-    """Raise `RunFolderError` for a name that is not UTF-8: polars cannot read or write tables there."""
+    """Check that a path is valid UTF-8, because polars cannot read or write other paths.
+
+    Raises:
+        RunFolderError: If it is not.
+    """
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
@@ -31,8 +39,13 @@ def check_path_name(path: Path | str) -> None:
 
 
 def write_bytes(path: Path, data: bytes | memoryview, mode: int = 0o666) -> None:
-    """Replace the file at `path` by one that holds `data`, with the permissions `mode` that the umask leaves. The
-    directory must exist."""
+    """Replace a file atomically.
+
+    Args:
+        path: The file. Its folder must exist.
+        data: New content.
+        mode: Permissions, before the umask.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
@@ -45,24 +58,27 @@ def write_bytes(path: Path, data: bytes | memoryview, mode: int = 0o666) -> None
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file at `path` by one that holds `text` in UTF-8."""
+    """Replace a file atomically by text in UTF-8."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace the file at `path` by `value` as indented JSON that any reader accepts, in the order of its keys."""
+    """Replace a file atomically by indented strict JSON, in the order of its keys."""
     write_text(path, json.dumps(readable(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def readable(value: Any) -> Any:
-    """`value` as strict JSON can hold it, for people and other programs to read.
+    """Convert a value to what strict JSON can represent.
 
-    JSON has no infinity, so a float that is not finite becomes the string `"inf"`, `"-inf"` or `"nan"`, which
-    `float()` and pydantic read back. Where the difference between such a float and a string matters, use
-    `codec.to_jsonable`.
+    A float that is not finite becomes the string "inf", "-inf" or "nan", which `float()` and pydantic read back. Where
+    this string must differ from a real string, use `codec.to_jsonable`.
 
-    >>> readable({"deadline_s": math.inf, "seeds": (0, 1), "ratio": np.float64(0.5)})
-    {'deadline_s': 'inf', 'seeds': [0, 1], 'ratio': 0.5}
+    Args:
+        value: Nested dictionaries, lists, arrays, paths and plain values.
+
+    Example:
+        >>> readable({"deadline_s": math.inf, "seeds": (0, 1), "ratio": np.float64(0.5)})
+        {'deadline_s': 'inf', 'seeds': [0, 1], 'ratio': 0.5}
     """
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
@@ -76,7 +92,7 @@ def readable(value: Any) -> Any:
 
 
 def write_synced(path: Path, data: bytes | memoryview, mode: int = 0o666) -> None:
-    """Write a new file and return when the disk has it. Not atomic by itself."""
+    """Write a new file and sync it to disk. This alone is not atomic."""
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
@@ -84,7 +100,7 @@ def write_synced(path: Path, data: bytes | memoryview, mode: int = 0o666) -> Non
 
 
 def sync_directory(folder: Path) -> None:
-    """Return when the disk has the names in `folder`. Windows cannot open a directory, and needs no such step."""
+    """Sync the names in a folder to disk. Windows needs no such step."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -95,7 +111,7 @@ def sync_directory(folder: Path) -> None:
 
 
 def clean_temporaries(folder: Path) -> None:
-    """Remove what a killed process left behind in `folder`; only for the one process that writes there."""
+    """Remove temporary files that a killed process left. Only for the one process that writes to the folder."""
     for leftover in Path(folder).glob(f".*{TEMPORARY_SUFFIX}"):
         leftover.unlink(missing_ok=True)
 
@@ -135,24 +151,24 @@ class FolderLock:
 
 
 DATA, CACHE = "FEDBALANCER_DATA", "FEDBALANCER_CACHE"
-"""The environment variables that name the folders."""
+"""Environment variables of the two folders."""
 
 
 def data_folder() -> Path:
-    """Where data files are looked for: FEDBALANCER_DATA, else `data` in the cache folder."""
-    return _named(DATA) or cache_folder() / "data"
+    """Return the folder for data files: FEDBALANCER_DATA, else `data` in the cache folder."""
+    return _read_folder(DATA) or cache_folder() / "data"
 
 
 def cache_folder() -> Path:
-    """Where we may write: FEDBALANCER_CACHE, else the user's cache folder."""
+    """Return the folder for cached files: FEDBALANCER_CACHE, else the user's cache folder."""
     from platformdirs import user_cache_path
 
-    return _named(CACHE) or user_cache_path("fedbalancer", appauthor=False)
+    return _read_folder(CACHE) or user_cache_path("fedbalancer", appauthor=False)
 
 
 @contextmanager
 def looking_in(folder: Path) -> Iterator[None]:
-    """A context in which `folder` is the data folder, for this process and those it starts."""
+    """Use `folder` as the data folder within a `with` block, in this process and those it starts."""
     before = os.environ.get(DATA)
     os.environ[DATA] = str(folder)
     try:
@@ -164,7 +180,7 @@ def looking_in(folder: Path) -> Iterator[None]:
             os.environ[DATA] = before
 
 
-def _named(variable: str) -> Path | None:
-    """The folder that an environment variable names; set to nothing counts as not set."""
+def _read_folder(variable: str) -> Path | None:
+    """Return the folder in an environment variable, or None if it is not set or empty."""
     value = os.environ.get(variable)
     return Path(value).expanduser() if value else None

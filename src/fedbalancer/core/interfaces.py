@@ -19,86 +19,117 @@ from fedbalancer.core.types import (
 
 
 class Training(Protocol):
-    """A local training while it goes on, batch by batch."""
+    """A local training in progress, batch by batch."""
 
     def step(self, rows: IndexArray) -> None:
         """Train the batch of these samples."""
 
     def keep(self) -> None:
-        """Remember the model as it is now."""
+        """Remember the current model."""
 
     def kept(self) -> TrainResult:
-        """The result at the last `keep`."""
+        """Return the result at the last `keep`."""
 
     def result(self) -> TrainResult:
-        """The result of all steps; the training is over."""
+        """End the training and return the result of all steps."""
 
 
 class Trainer(Protocol):
-    """Local training and evaluation of one task: pure functions of their arguments."""
+    """Local training and evaluation of one task. All methods are pure functions of their arguments."""
 
     @property
-    def layout(self) -> Layout: ...
-    def initial_weights(self, seed: int) -> Weights: ...
-    def train(self, weights: Weights, work: ClientWork) -> TrainResult: ...
-    def losses(self, weights: Weights, client: str) -> FloatArray:
-        """Loss of every sample of the client, by a forward pass in evaluation mode."""
+    def layout(self) -> Layout:
+        """Names and shapes of the model's tensors."""
 
-    def evaluate(self, weights: Weights) -> Evaluation: ...
+    def initial_weights(self, seed: int) -> Weights:
+        """Return the weights before the first round."""
+
+    def train(self, weights: Weights, work: ClientWork) -> TrainResult:
+        """Train one client."""
+
+    def losses(self, weights: Weights, client: str) -> FloatArray:
+        """Return the loss of every sample of a client, from a forward pass in evaluation mode."""
+
+    def evaluate(self, weights: Weights) -> Evaluation:
+        """Evaluate weights on the test data."""
+
     def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
-        """How well a model does on the client's own samples."""
+        """Evaluate weights on a client's own samples."""
 
 
 class Executor(Protocol):
-    """Spreads a trainer's work; results come back in the order of the work."""
+    """Distributes a trainer's work over processes. Results have the order of the work."""
 
     @property
-    def layout(self) -> Layout: ...
-    def initial_weights(self, seed: int) -> Weights: ...
-    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]: ...
-    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]: ...
-    def evaluate(self, weights: Weights) -> Evaluation: ...
-    def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]: ...
-    def close(self) -> None: ...
+    def layout(self) -> Layout:
+        """Names and shapes of the model's tensors."""
+
+    def initial_weights(self, seed: int) -> Weights:
+        """Return the weights before the first round."""
+
+    def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
+        """Train clients."""
+
+    def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
+        """Return the loss of every sample of these clients."""
+
+    def evaluate(self, weights: Weights) -> Evaluation:
+        """Evaluate weights on the test data."""
+
+    def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]:
+        """Evaluate weights on the clients' own samples."""
+
+    def close(self) -> None:
+        """End the processes."""
 
 
 class Draw(Protocol):
-    """One device in one round."""
+    """Speed of one device in one round."""
 
     @property
-    def batch_s(self) -> float: ...
+    def batch_s(self) -> float:
+        """Seconds per batch."""
+
     @property
-    def download_s(self) -> float: ...
+    def download_s(self) -> float:
+        """Seconds of the download."""
+
     @property
-    def upload_s(self) -> float: ...
+    def upload_s(self) -> float:
+        """Seconds of the upload."""
 
 
 class DeviceModel(Protocol):
-    """How fast every client's device is. Modelled here, measured on real devices."""
+    """Simulated speed of every client's device."""
 
     def expected_network_s(self, client: str, down_bytes: int, up_bytes: int) -> float:
-        """Download plus upload at mean speed."""
+        """Return the seconds of download plus upload at mean speed."""
 
     def sample_batch_s(self, client: str, count: int) -> FloatArray:
-        """`count` batch latencies sampled before training starts."""
+        """Return `count` batch latencies, sampled before training."""
 
     def draw(self, client: str, round: int, down_bytes: int, up_bytes: int) -> Draw:
-        """Batch latency and transfer times of one client in one round."""
+        """Return batch latency and transfer times of one client in one round."""
 
 
 class Availability(Protocol):
-    """When a client's device may work."""
+    """When a client's device is available."""
 
-    def is_available(self, client: str, at_s: float) -> bool: ...
+    def is_available(self, client: str, at_s: float) -> bool:
+        """Whether the device is available at this time."""
+
     def elapsed_s(self, client: str, start_s: float, busy_s: float) -> float:
-        """Seconds on the clock until `busy_s` seconds of work are done that begin at `start_s`; inf if never."""
+        """Return the seconds until `busy_s` seconds of work that starts at `start_s` are done; infinite if never."""
 
 
 class Engine(Protocol):
-    """Runs plans: on a virtual clock, or on real devices."""
+    """Runs planned rounds, on a virtual clock or on real devices."""
 
     def available(self, clock_s: float) -> IndexArray:
-        """Ledger rows of the clients that can be selected for a round that starts now."""
+        """Return the ledger rows of the clients that can be selected now."""
 
-    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult: ...
-    def evaluate(self, weights: Weights) -> Evaluation: ...
+    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
+        """Run a round."""
+
+    def evaluate(self, weights: Weights) -> Evaluation:
+        """Evaluate weights on the test data."""

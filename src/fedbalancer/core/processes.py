@@ -18,16 +18,19 @@ from fedbalancer.core.errors import BadSetting
 
 EXIT_INTERRUPTED = 130
 TRIES = 3
-"""How many workers may die over the same work, or at their start, before it is an error."""
+"""Workers that may die during the same work, or at their start, before it is an error."""
 DIED = "a worker process died; fewer of them need less memory"
 LEAST_MEMORY, LEAST_MEMORY_OF_CORE = 1500 * 2**20, 150 * 2**20
-"""Bytes of address space that a process needs at least, and for the threads of each core. Measured with two cores: one
-run aborts with 1,300 MiB, and two runs side by side with 1,500 MiB; both end well with 1,800 MiB."""
+"""Bytes of address space that a process needs, and more for each core. Measured with two cores: one run aborts with
+1,300 MiB, two parallel runs with 1,500 MiB; both succeed with 1,800 MiB."""
 
 
 def check_memory_limit() -> None:
-    """Refuse a limit on the address space (`ulimit -v`) under which polars and BLAS abort or hang when they start
-    their threads."""
+    """Check that the address space limit (`ulimit -v`) is high enough: below it, polars and BLAS abort or hang.
+
+    Raises:
+        BadSetting: If the limit is too low.
+    """
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -42,10 +45,13 @@ def check_memory_limit() -> None:
 
 
 def process_context(preload: str) -> Any:
-    """How worker processes start: from a clean server process that has imported what they need (the module `preload`,
-    and torch), where there is one.
+    """Return the multiprocessing context in which worker processes start.
 
-    Never by forking this process: libraries with threads of their own (polars, OpenMP) may hang in a forked child.
+    Workers start from a clean server process that has already imported `preload` and torch. They are never forked from
+    this process: libraries with threads (polars, OpenMP) may hang in a forked child.
+
+    Args:
+        preload: Module to import in the server process.
     """
     check_memory_limit()
     if "forkserver" not in multiprocessing.get_all_start_methods():
@@ -57,9 +63,11 @@ def process_context(preload: str) -> Any:
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """A context in which processes start that do not run the user's script again: it may have no `if __name__ ==
-    "__main__":`, and from stdin or a notebook there is no file to run. They need nothing of it: what is defined there
-    travels by value."""
+    """Start processes within this block without running the user's script again.
+
+    The script may lack `if __name__ == "__main__":`, and stdin or a notebook has no file. The workers do not need it:
+    what it defines is sent by value.
+    """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -69,8 +77,10 @@ def without_main() -> Iterator[None]:
 
 
 def become_worker() -> None:
-    """Called first in a worker process: leave Ctrl-C to the parent, and end when the parent is gone, however that
-    went. A killed driver leaves no workers behind."""
+    """Prepare a worker process: leave Ctrl-C to the parent, and exit when the parent ends.
+
+    A killed driver leaves no workers behind.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
@@ -84,7 +94,7 @@ def become_worker() -> None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: those it is bound to, cut to the share that its container was given."""
+    """Return the cores that this process may use: its CPU affinity, limited by the container's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -94,7 +104,7 @@ def usable_cores() -> int:
 
 
 def one_thread_here() -> None:
-    """This process computes on one thread: the same bytes on any machine load, and no quarrel between workers."""
+    """Compute on one thread in this process: same bytes on any machine load, and no contention between workers."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # for what is not loaded yet
         os.environ[name] = "1"
     if "torch" in sys.modules:
@@ -102,8 +112,10 @@ def one_thread_here() -> None:
 
 
 class StopFlag:
-    """A context in which SIGINT and SIGTERM ask to stop after the round instead of ending the process; a second one
-    exits at once."""
+    """A context in which SIGINT and SIGTERM request a stop after the current round.
+
+    A second signal exits immediately.
+    """
 
     def __init__(self) -> None:
         self.requested = False
@@ -131,14 +143,18 @@ class StopFlag:
 
 LOOK_EVERY_S = 1.0
 STOPPED_LOOKS = 10
-"""Looks in a row at which a process is stopped, before it counts as hung."""
+"""Consecutive observations of a stopped process after which it is killed."""
 IDLE_LOOKS = 120
-"""Looks in a row at which a process that has work does nothing at all. One that waits for a slow disk may be hit too:
-its work is done again, with the same result."""
+"""Consecutive observations of an idle process with work after which it is killed. This may hit a process that waits for
+a slow disk; its work is repeated with the same result."""
 
 
 class Watchdog:
-    """Kills processes that hang. Ask it as often as you like: it looks once in `LOOK_EVERY_S`."""
+    """Kills worker processes that hang.
+
+    It counts observations, not seconds. A machine that sleeps, or a driver that is stopped with its workers, makes no
+    observations and kills nobody. It requires /proc; elsewhere it does nothing. Observations are `LOOK_EVERY_S` apart.
+    """
 
     def __init__(self) -> None:
         self._looked_at_s = time.monotonic()
@@ -146,8 +162,13 @@ class Watchdog:
         self._idle: dict[int, tuple[int, int]] = {}
 
     def look(self, processes: Iterable[int], working: Iterable[int] = ()) -> list[int]:
-        """Kill those of the `processes` that were stopped all the time, and of those that are `working` also those
-        that did nothing; returns which."""
+        """Kill hung processes and return their ids.
+
+        Args:
+            processes: Ids of all processes. One that is stopped in `STOPPED_LOOKS` consecutive observations is killed.
+            working: Ids of processes with work. One that uses no CPU in `IDLE_LOOKS` consecutive observations is
+                killed.
+        """
         now_s = time.monotonic()
         if now_s - self._looked_at_s < LOOK_EVERY_S:
             return []
@@ -159,17 +180,17 @@ class Watchdog:
         hung += [pid for pid, (looks, _) in self._idle.items() if looks >= IDLE_LOOKS and pid not in hung]
         for pid in hung:
             with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)  # which a stopped process heeds, too
+                os.kill(pid, signal.SIGKILL)  # also ends a stopped process
         return hung
 
     def _looks_without(self, pid: int, ticks: int) -> tuple[int, int]:
-        """How many looks in a row found the process at the same time of computing, and that time."""
+        """Return the number of consecutive observations with the same CPU time, and that time."""
         looks, before = self._idle.get(pid, (0, ticks))
         return (looks + 1, ticks) if before == ticks else (0, ticks)
 
 
 def _state(pid: int) -> tuple[str, int] | None:
-    """The letter of a process's state, and the ticks that it has computed; None where that cannot be seen."""
+    """Return the state letter and the CPU ticks of a process, or None if they cannot be read."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], int(fields[11]) + int(fields[12])

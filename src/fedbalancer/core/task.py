@@ -1,4 +1,4 @@
-"""A learning problem: who has what data, and what is trained on it."""
+"""A learning problem: the clients' data, the test data and the model."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from numpy.typing import ArrayLike, NDArray
 from fedbalancer.core.errors import BadData
 
 Samples = tuple[NDArray[Any], NDArray[Any]]
-"""Features and labels, row by row."""
+"""Features and labels, one row per sample."""
 
 TEST = "the test data"
 
 
 @runtime_checkable
 class MadeOnDemand(Protocol):
-    """Clients whose samples are made when they are asked for: a mapping that knows all sizes beforehand, in the order
-    of its keys. Such clients are not looked at when a task is made, so that ten thousand of them cost nothing."""
+    """A mapping of clients whose samples are created on access.
+
+    It knows all sizes in advance. A task does not check such clients, so ten thousand of them cost nothing.
+    """
 
     @property
-    def sizes(self) -> Mapping[str, int]: ...
+    def sizes(self) -> Mapping[str, int]:
+        """Number of samples per client, in the order of the keys."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -100,7 +103,7 @@ class BaseTask:
         self._keep_arrays(parts, arrays)
 
     def _keep_arrays(self, parts: Mapping[str, Samples], arrays: dict[str, Samples]) -> None:
-        """Replace lists and tensors by arrays, so that nothing that reads the task meets anything else."""
+        """Replace lists and tensors by arrays."""
         if all(isinstance(part, np.ndarray) for samples in parts.values() for part in samples):
             return
         object.__setattr__(self, "test", arrays.pop(TEST))
@@ -114,13 +117,13 @@ class BaseTask:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Samples per client, in the order of the clients."""
+        """Number of samples per client, in the order of the clients."""
         if isinstance(self.clients, MadeOnDemand):
             return dict(self.clients.sizes)
         return {client: len(labels) for client, (_, labels) in self.clients.items()}
 
     def settings(self) -> dict[str, Any]:
-        """The values of the task that a configuration or `--set` may override."""
+        """Return the values that a configuration or `--set` may override."""
         names = (
             "batch_size", "epochs", "learning_rate", "clients_per_round", "rounds", "eval_every", "clip_norm",
             "prox_mu", "sample_selection_deadline",
@@ -132,7 +135,16 @@ class BaseTask:
 
 
 def check_samples(samples: Samples, where: str, classes: int | None) -> Samples:
-    """The samples as arrays. Raises `BadData` with place and index for anything that cannot be trained on."""
+    """Return samples as arrays.
+
+    Args:
+        samples: Features and labels.
+        where: Whose samples these are, for the message.
+        classes: Number of classes. None if the labels are not classes.
+
+    Raises:
+        BadData: If the samples cannot be trained on; the message names the place and the index.
+    """
     try:
         features, labels = map(as_array, samples)
     except (TypeError, ValueError) as error:
@@ -156,7 +168,7 @@ def check_samples(samples: Samples, where: str, classes: int | None) -> Samples:
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """Values as a NumPy array; a torch tensor may be on any device and need gradients."""
+    """Return values as a NumPy array. Torch tensors may be on any device and require gradients."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(values, torch.Tensor):
         values = values.detach().cpu()
@@ -165,8 +177,14 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 def check_alike(parts: Mapping[str, Samples]) -> None:
-    """Raise `BadData` unless all parts, each named by where it is from, have the shapes and types of the first one: a
-    kernel that was made for one kind of samples must never meet another."""
+    """Check that all parts have the same shapes and types, because a compiled kernel is made for one kind of samples.
+
+    Args:
+        parts: Samples by the place they come from.
+
+    Raises:
+        BadData: If they differ.
+    """
     check_shapes(parts)
     for noun, place, floats in (("features", 0, ("f", "b", "u1")), ("labels", 1, ("f",))):
         types = {where: _trains_as(part[place], where, floats) for where, part in parts.items()}
@@ -174,13 +192,13 @@ def check_alike(parts: Mapping[str, Samples]) -> None:
 
 
 def check_shapes(parts: Mapping[str, Samples]) -> None:
-    """Raise `BadData` unless features and labels have the shapes of the first part's."""
+    """Check that features and labels have the same shapes in all parts."""
     _check_same({where: f"samples of shape {_shape(features)}" for where, (features, _) in parts.items()})
     _check_same({where: f"labels of shape {_shape(labels)}" for where, (_, labels) in parts.items()})
 
 
 def _shape(array: ArrayLike) -> tuple[int, ...]:
-    """The shape of one row; a tensor's would print as torch.Size."""
+    """Return the shape of one row as a plain tuple."""
     return tuple(np.shape(array)[1:])
 
 
@@ -192,8 +210,7 @@ def _check_same(parts: Mapping[str, str]) -> None:
 
 
 def _trains_as(array: ArrayLike, where: str, floats: tuple[str, ...]) -> str:
-    """The type in which values reach a model, as `client.tensors.stored` decides: those whose numpy code begins with
-    one of `floats` as float32, other numbers as int64."""
+    """Return the type in which values reach a model: float32 for numpy codes in `floats`, int64 for other numbers."""
     dtype = as_array(array).dtype
     if dtype.kind not in "fiub":
         raise BadData(f"{where} has values of type {dtype}; features and labels must be numbers")

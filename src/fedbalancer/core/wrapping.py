@@ -1,4 +1,4 @@
-"""What a policy may be asked, and policies that wrap another policy."""
+"""The questions that a policy may be asked, and the base of policies that wrap another policy."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Wrapping(Policy):
 
     @property
     def reacts_to(self) -> frozenset[Private]:
-        """What the wrapper or the wrapped policy reacts to."""
+        """Everything that the wrapper or the wrapped policy reacts to."""
         return self.own_reactions | reactions(self.inner)
 
     def unwrapped(self, state: ServerState) -> ServerState:

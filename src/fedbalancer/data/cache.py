@@ -33,39 +33,50 @@ _META = "meta.json"
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Named arrays and what is to be known about them (JSON values)."""
+    """Data that are ready for a task.
+
+    Args:
+        arrays: Arrays by name.
+        meta: Facts about the arrays, as JSON values.
+    """
 
     arrays: Mapping[str, NDArray[Any]]
     meta: Mapping[str, Any]
 
 
 def load_or_prepare(task: str, key: Mapping[str, Any], make: Callable[[], Prepared]) -> Prepared:
-    """What `make` gives, made once per key; the arrays are memory-mapped, so that processes share them.
+    """Load prepared data from the cache, or make and save them. The arrays are memory-mapped, so processes share them.
 
-    `key` holds all that the result depends on: checksums of the sources, and settings.
+    Args:
+        task: Name of the task.
+        key: Everything that the data depend on: checksums of the sources, and settings.
+        make: Function that prepares the data.
+
+    Raises:
+        BadSetting: If the cache folder cannot be written.
     """
     name = hashlib.sha256(json.dumps([_VERSION, key], sort_keys=True).encode()).hexdigest()[:24]
     folder = cache_folder() / "prepared" / f"{task}-{name}"
-    found = _read(folder)
-    if found is not None:
-        return found
-    with _only_one_maker(folder):
-        found = _read(folder)  # somebody else may have made it while we waited
-        if found is None:
+    entry = _read(folder)
+    if entry is not None:
+        return entry
+    with _lock_entry(folder):
+        entry = _read(folder)  # another process may have made it in the meantime
+        if entry is None:
             prepared = make()
-            with _writable():
+            with _explain_write_errors():
                 _write(folder, prepared)
-            found = _read(folder)
-    if found is None:
-        raise BadSetting(f"{folder} was written but cannot be read; set {CACHE} to a folder on a healthy disk")
-    return found
+            entry = _read(folder)
+    if entry is None:
+        raise BadSetting(f"{folder} was written but cannot be read; set {CACHE} to a folder on another disk")
+    return entry
 
 
 @contextmanager
-def _only_one_maker(folder: Path) -> Iterator[None]:
-    """Hold the lock of a cache entry. The system releases it when its holder ends, in whatever way."""
+def _lock_entry(folder: Path) -> Iterator[None]:
+    """Hold the lock of a cache entry. The operating system releases it when the process ends."""
     lock = FileLock(folder.parent / f".{folder.name}.lock", mode=0o666, thread_local=False)
-    with _writable():
+    with _explain_write_errors():
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     try:
@@ -76,17 +87,17 @@ def _only_one_maker(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _writable() -> Iterator[None]:
+def _explain_write_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise BadSetting(
-            f"the cache folder {cache_folder()} cannot be written: {error}; set {CACHE} to one that can"
+            f"the cache folder {cache_folder()} cannot be written: {error}; set {CACHE} to a writable folder"
         ) from error
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """What killed makers of this entry left; only for who holds its lock."""
+    """Remove the files of killed processes. Requires the lock of the entry."""
     for leftover in folder.parent.glob(f".making-{folder.name}-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
@@ -98,15 +109,15 @@ def _write(folder: Path, prepared: Prepared) -> None:
             _save(temporary / f"{name}.npy", array)
         sizes = {name: (temporary / f"{name}.npy").stat().st_size for name in sorted(prepared.arrays)}
         digests = {name: digest(temporary / f"{name}.npy") for name in sizes}
-        meta = json.loads(json.dumps(prepared.meta))  # as it will be read: its keys are text
+        meta = json.loads(json.dumps(prepared.meta))  # as it will be read, with text keys
         document = {"arrays": sizes, "sha256": digests, "meta": meta, "meta_sha256": _sha256(meta)}
         write_synced(temporary / _META, json.dumps(document).encode())
         sync_directory(temporary)
-        _set_aside(folder, temporary)
+        _move_damaged(folder, temporary)
         temporary.rename(folder)
         sync_directory(folder.parent)
     except OSError:
-        if _read(folder) is None:  # else another process was faster: its result is the same
+        if _read(folder) is None:  # otherwise another process wrote the same entry
             raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -119,8 +130,8 @@ def _save(path: Path, array: NDArray[Any]) -> None:
         os.fsync(file.fileno())
 
 
-def _set_aside(folder: Path, temporary: Path) -> None:
-    """Make room where a damaged entry lies; whoever still has its arrays mapped keeps them."""
+def _move_damaged(folder: Path, temporary: Path) -> None:
+    """Move a damaged entry away. Processes that have its arrays mapped can still use them."""
     if folder.exists() and _read(folder) is None:
         damaged = Path(mkdtemp(prefix=f"{temporary.name}-", dir=folder.parent))
         try:
@@ -130,7 +141,7 @@ def _set_aside(folder: Path, temporary: Path) -> None:
 
 
 def _read(folder: Path) -> Prepared | None:
-    """The entry; None if there is none or it is damaged."""
+    """Return the entry; None if it is missing or damaged."""
     try:
         document = json.loads((folder / _META).read_text(encoding="utf-8"))
         files = {name: (folder / f"{name}.npy", size) for name, size in document["arrays"].items()}
@@ -151,37 +162,43 @@ def _sha256(meta: Mapping[str, Any]) -> str:
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 of a file, or of the names and contents of a folder's files; remembered while size and times stay."""
+    """Return the SHA-256 of a file, or of the names and contents of all files in a folder.
+
+    The result is stored in the cache folder and used again while sizes and times of the files stay the same.
+
+    Args:
+        path: File or folder.
+    """
     is_folder = path.is_dir()
     files = sorted(file for file in path.rglob("*") if file.is_file()) if is_folder else [path]
-    note = _note(files, path)  # of before: a file that changes while it is read is not remembered under its new state
-    known = ""
+    note = _note_path(files, path)  # before reading: a file that changes meanwhile is not stored under its new state
+    stored = ""
     with suppress(OSError):
-        known = note.read_text(encoding="ascii", errors="replace")
-    if re.fullmatch("[0-9a-f]{64}", known):
-        return known
+        stored = note.read_text(encoding="ascii", errors="replace")
+    if re.fullmatch("[0-9a-f]{64}", stored):
+        return stored
     parts = [(file.relative_to(path).as_posix(), digest(file)) for file in files]
-    found = hashlib.sha256(json.dumps(parts).encode()).hexdigest() if is_folder else parts[0][1]
-    with suppress(OSError):  # then it is computed again next time
+    result = hashlib.sha256(json.dumps(parts).encode()).hexdigest() if is_folder else parts[0][1]
+    with suppress(OSError):  # without a note it is computed again next time
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_text(note, found)
-    return found
+        write_text(note, result)
+    return result
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file as it is now."""
+    """Return the SHA-256 of a file, without using the cache."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _note(files: Sequence[Path], path: Path) -> Path:
-    """Where the checksum of these files, as they are now, is remembered: one note for a folder, however many files.
+def _note_path(files: Sequence[Path], path: Path) -> Path:
+    """Return the file that stores the checksum of these files in their current state.
 
-    The time of the last change of the inode is looked at as well: a copy that kept its date is another file.
+    The change time of the inode is part of the state, because a copy may keep the modification time.
     """
-    seen = hashlib.sha256(str(path.resolve()).encode())
+    state_hash = hashlib.sha256(str(path.resolve()).encode())
     for file in files:
         stat = file.stat()
         state = [str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
-        seen.update(json.dumps(state).encode())
-    return cache_folder() / "checksums" / seen.hexdigest()[:32]
+        state_hash.update(json.dumps(state).encode())
+    return cache_folder() / "checksums" / state_hash.hexdigest()[:32]

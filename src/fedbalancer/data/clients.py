@@ -17,10 +17,18 @@ from fedbalancer.data.task import Task
 
 @dataclass(frozen=True, eq=False)
 class SlicedClients(Mapping[str, Samples]):
-    """Client k has the rows after those of the clients before it; nothing is copied: memory-mapped arrays stay shared.
+    """Clients whose samples are consecutive rows of shared arrays. Nothing is copied.
 
-    Such clients are not looked at when a task is made: whoever wrote the arrays has checked them. Only that names and
-    rows fit together is checked here.
+    The samples are not checked when a task is built from them; only the number of rows is.
+
+    Args:
+        names: Client ids.
+        lengths: Number of samples of each client.
+        features: Features of all clients, in the order of the names.
+        labels: Labels of all clients.
+
+    Raises:
+        BadData: If the lengths do not fit, or a name occurs twice.
 
     >>> import numpy as np
     >>> clients = SlicedClients(("ann", "bob"), (1, 2), np.zeros((3, 4)), np.array([0, 1, 1]))
@@ -36,21 +44,22 @@ class SlicedClients(Mapping[str, Samples]):
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.lengths):
-            raise BadData(f"there are {len(self.names)} names of clients but {len(self.lengths)} lengths")
+            raise BadData(f"there are {len(self.names)} client names but {len(self.lengths)} lengths")
         ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
         rows = ends[-1] if ends else 0
         if not rows == len(self.features) == len(self.labels):
             raise BadData(
-                f"clients have {rows} samples in all, but there are {len(self.features)} features "
+                f"clients have {rows} samples in total, but there are {len(self.features)} features "
                 f"and {len(self.labels)} labels"
             )
         spans = {name: (end - length, end) for name, length, end in zip(self.names, self.lengths, ends, strict=True)}
         if len(spans) != len(self.names):
-            raise BadData(f"client {_repeated(self.names)!r} is there twice")
+            raise BadData(f"client {_find_repeated(self.names)!r} occurs twice")
         object.__setattr__(self, "_starts", spans)
 
     @property
     def sizes(self) -> dict[str, int]:
+        """Number of samples by client."""
         return dict(zip(self.names, self.lengths, strict=True))
 
     def __getitem__(self, client: str) -> Samples:
@@ -67,7 +76,17 @@ class SlicedClients(Mapping[str, Samples]):
 def concatenate_users(
     users: Mapping[str, Samples] | Sequence[tuple[str, Samples]],
 ) -> tuple[list[str], list[int], Any, Any]:
-    """Names, lengths, features and labels of users, side by side: what `SlicedClients` takes."""
+    """Concatenate the samples of users for `SlicedClients`.
+
+    Args:
+        users: Samples by user.
+
+    Returns:
+        Names, lengths, features and labels.
+
+    Raises:
+        BadData: If there are no users, or a user has more features than labels or the reverse.
+    """
     pairs = list(users.items()) if isinstance(users, Mapping) else list(users)
     if not pairs:
         raise BadData("there are no users to join; give at least one")
@@ -80,13 +99,22 @@ def concatenate_users(
 
 
 def check_user_count(users: int | None, most: int, task: str) -> int:
-    """How many training clients a task gets: as asked for, or unless told all that it can have."""
+    """Return the number of training clients of a task.
+
+    Args:
+        users: Requested number. None: all.
+        most: Number of available clients.
+        task: Name of the task, for the error.
+
+    Raises:
+        BadSetting: If fewer than 1 or more than `most` clients are requested.
+    """
     if users is not None and not 1 <= users <= most:
         raise BadSetting(f"users is {users}, but {task} can have 1 to {most}")
     return most if users is None else users
 
 
-def _repeated(names: Sequence[str]) -> str:
+def _find_repeated(names: Sequence[str]) -> str:
     seen: set[str] = set()
     return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
 
@@ -96,13 +124,20 @@ AnyTask = TypeVar("AnyTask", bound=Task)
 
 
 def add_label_noise(task: AnyTask, share: float) -> AnyTask:
-    """The task with about this share of its clients' labels exchanged for another one, each as likely; the same ones
-    in every run. The test data stay as they are."""
+    """Return the task with wrong labels on its clients. The test data are not changed.
+
+    Args:
+        task: The task.
+        share: Expected share of labels that are replaced by another class. The choice is the same in every run.
+
+    Raises:
+        BadSetting: If the labels are not one class per sample.
+    """
     if not share or task.notes.get(_NOTE) == share:
         return task
     labels = np.asarray(task.test[1])
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise BadSetting(f"setting label_noise = {share}: task {task.name!r} has no labels that are one class a sample")
+        raise BadSetting(f"setting label_noise = {share}: task {task.name!r} does not have one class per sample")
     classes = task.classes or int(labels.max()) + 1
     clients: Mapping[str, Samples] = _Noisy(task.clients, share, classes)
     if isinstance(task.clients, MadeOnDemand):
@@ -131,9 +166,10 @@ class _Noisy(Mapping[str, Samples]):
 
 
 class _NoisyOnDemand(_Noisy):
-    """Of clients whose samples are made when they are asked for."""
+    """Noisy labels of clients whose samples are made on demand."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
+        """Number of samples by client."""
         assert isinstance(self.clean, MadeOnDemand)
         return self.clean.sizes

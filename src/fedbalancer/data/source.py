@@ -1,4 +1,4 @@
-"""A source of a task's data: the official one as its users have it, or a stand-in that says so."""
+"""Sources of data: official data, or a stand-in that is named as such."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ from fedbalancer.data.archives import is_archive
 class Source:
     """One variant of a task's data.
 
-    `files` are what must be there, relative to the data folder; a folder counts as well. `urls` are where `data get`
-    fetches from: each is an archive that holds some of the files, or else the file of the same number. `sha256` is
-    what is known of the urls' content, url by url ("" for unknown), `by_hand` what to do where nothing can be fetched.
+    Args:
+        task: Name of the task.
+        variant: Name of the variant.
+        title: Description in one line.
+        files: Required files and folders, relative to the data folder.
+        licence: Licence of the data.
+        citation: What to cite.
+        official: Whether these are the data of the paper; otherwise they are a stand-in.
+        urls: Addresses for `data get`. Each is an archive with some of the files, or the file at the same position.
+        sha256: Checksum of each download; "" if unknown.
+        by_hand: Instructions for data that cannot be downloaded.
     """
 
     task: str
@@ -34,16 +42,17 @@ class Source:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Where the files would be."""
+        """Paths of the files in the data folder."""
         return tuple(data_folder() / file for file in self.files)
 
     @property
-    def present(self) -> bool:
+    def is_present(self) -> bool:
+        """Whether all files exist."""
         return all(path.exists() for path in self.paths)
 
     @property
     def downloads(self) -> tuple[str, ...]:
-        """Under which name each url is kept until it is checked: that of the archive, or of the file that it is."""
+        """File names of the downloads: of the archive, or of the file itself."""
         names = [
             PurePosixPath(unquote(urlsplit(url).path)).name or f"{self.task}-{n}" for n, url in enumerate(self.urls)
         ]
@@ -54,37 +63,56 @@ class Source:
 
     @property
     def kind(self) -> str:
+        """ "official" or "stand-in"."""
         return "official" if self.official else "stand-in"
 
 
 def find_source(sources: Sequence[Source], variant: str | None = None) -> Source:
-    """The variant of that name, present or not; without a name the first, which is the official one."""
+    """Return a source, whether its files exist or not.
+
+    Args:
+        sources: Sources of a task, the official one first.
+        variant: Name of the variant. None: the official source.
+
+    Raises:
+        UnknownName: If there is no such variant.
+    """
     if variant is None:
         return sources[0]
-    found = next((source for source in sources if source.variant == variant), None)
-    if found is None:
-        raise UnknownName(f"variant of {sources[0].task}", variant, [source.variant for source in sources])
-    return found
+    for source in sources:
+        if source.variant == variant:
+            return source
+    raise UnknownName(f"variant of {sources[0].task}", variant, [source.variant for source in sources])
 
 
 def choose_source(sources: Sequence[Source], variant: str | None = None) -> Source:
-    """The variant asked for, or else the first that is there; the official one comes first in every list."""
+    """Return the requested source, or the first one whose files exist.
+
+    Args:
+        sources: Sources of a task, the official one first.
+        variant: Name of the variant. None: the first source whose files exist.
+
+    Raises:
+        MissingData: If the files do not exist.
+        UnknownName: If there is no such variant.
+    """
     task = sources[0].task
     if variant is not None:
-        asked = find_source(sources, variant)
-        if not asked.present:
-            raise MissingData(_absent(f"variant {variant!r} of task {task!r}", asked, f" --variant {variant}"))
-        return asked
-    found = next((source for source in sources if source.present), None)
-    if found is None:
-        raise MissingData(_absent(f"task {task!r}", sources[0], ""))
-    return found
+        source = find_source(sources, variant)
+        if not source.is_present:
+            what = f"variant {variant!r} of task {task!r}"
+            raise MissingData(_explain_missing(what, source, f" --variant {variant}"))
+        return source
+    for source in sources:
+        if source.is_present:
+            return source
+    raise MissingData(_explain_missing(f"task {task!r}", sources[0], ""))
 
 
-def _absent(what: str, source: Source, option: str) -> str:
+def _explain_missing(what: str, source: Source, option: str) -> str:
     step = f"data get {source.task}" if source.urls else f"data import {source.task} PATH"
     missing = [file for file, path in zip(source.files, source.paths, strict=True) if not path.exists()]
     return (
-        f"{what} needs {', '.join(missing)} in {data_folder()}; type: fedbalancer {step}{option}, "
-        "or set FEDBALANCER_DATA to the folder that holds it"
+        f"{what} needs {', '.join(missing)} in {data_folder()}; run: fedbalancer {step}{option}, "
+        "or set FEDBALANCER_DATA to the folder with the data"
     )

@@ -1,4 +1,4 @@
-"""The task that users see: as the engines need it, with ways to make one of your own data."""
+"""The task that users build: `BaseTask` with constructors for the user's own data."""
 
 from __future__ import annotations
 
@@ -41,12 +41,24 @@ class Task(BaseTask):
         classes: int | None = None,
         **options: Unpack[OwnOptions],
     ) -> Task:
-        """A task of arrays with one row per sample; labels are 0, 1, 2, ... or text.
+        """Build a task from arrays with one row per sample.
 
-        `users` has the user of every row; without users, `partition` (dirichlet, shards or iid) and `clients` share
-        the samples out. Without a `test`, a `test_share` is held out: of the users, or of the samples where there are
-        no users. `model` is mlp, cnn1d, cnn2d, lstm, "package.module:function", a mapping of such a name and options,
-        or a factory. Other options are those of the split (`tasks/own/options.py`) and any setting of a task.
+        Args:
+            x: Features.
+            y: Labels: 0, 1, 2, ... or text.
+            model: Name of a built-in model (mlp, cnn1d, cnn2d or lstm), an import path "package.module:function", a
+                mapping of such a name and options, or a function that returns a model.
+            users: User of every row. Without users, `partition` (dirichlet, shards or iid) and `clients` distribute
+                the samples over clients.
+            test: Test data (features, labels). Default: `test_share` (0.1) of the users is held out, or of the samples
+                if there are no users.
+            classes: Number of classes. Default: from the labels.
+            **options: Options of the split (`partition`, `clients`, `alpha`, `shards_per_client`, `test_share`,
+                `seed`) and settings of the task.
+
+        Raises:
+            BadData: If the data cannot be used.
+            BadSetting: If an option is invalid.
 
         >>> import numpy as np
         >>> x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
@@ -60,17 +72,28 @@ class Task(BaseTask):
         from fedbalancer.data.own.options import split_options
 
         split, settings = split_options(options)
-        held = as_samples(test, "test") if test is not None else None
+        test_samples = as_samples(test, "test") if test is not None else None
         ids = np.asarray(users) if users is not None else None
-        return from_table(as_samples((x, y), "the data"), ids, held, model, classes, split, settings, "the data")
+        return from_table(
+            as_samples((x, y), "the data"), ids, test_samples, model, classes, split, settings, "the data"
+        )
 
     @classmethod
     def from_folder(
         cls, path: Path | str, *, model: Model, classes: int | None = None, **options: Unpack[OwnOptions]
     ) -> Task:
-        """A task of a folder with one `.npz` file per client: its name is the file's, its arrays are `x` and `y`.
+        """Build a task from a folder with one `.npz` file per client.
 
-        `test.npz` is the test; without it a `test_share` of the clients is held out. The rest is as in `from_arrays`.
+        Args:
+            path: The folder. A file has the arrays `x` and `y`, and its name is the client id. `test.npz` has the test
+                data; without it, `test_share` (0.1) of the clients is held out.
+            model: See `from_arrays`.
+            classes: Number of classes. Default: from the labels.
+            **options: `test_share`, `seed` and settings of the task.
+
+        Raises:
+            BadData: If the data cannot be used.
+            BadSetting: If an option is invalid.
 
         >>> import numpy as np, tempfile
         >>> from pathlib import Path
@@ -99,10 +122,22 @@ class Task(BaseTask):
         classes: int | None = None,
         **options: Unpack[OwnOptions],
     ) -> Task:
-        """A task of a Parquet file: a column of users, one of labels, and columns of features or one of lists.
+        """Build a task from a Parquet file.
 
-        `shape` is that of a sample, where it is not the length of the list; `test` is another file with the same
-        columns. The rest, a file without users included, is as in `from_arrays`.
+        Args:
+            path: The file.
+            model: See `from_arrays`.
+            label: Column of the labels.
+            features: Columns of numbers, or one column of lists.
+            user: Column of the users. Without it, `partition` and `clients` are required, as in `from_arrays`.
+            shape: Shape of a sample. Default: the length of its list.
+            test: File with the test data, with the same columns.
+            classes: Number of classes. Default: from the labels.
+            **options: Options of the split and settings of the task, as in `from_arrays`.
+
+        Raises:
+            BadData: If the data cannot be used.
+            BadSetting: If an option is invalid.
 
         >>> import polars as pl, tempfile
         >>> from pathlib import Path
@@ -122,6 +157,6 @@ class Task(BaseTask):
         split, settings = split_options(options)
         check_options(split, user is not None, test is not None)
         samples, users = read_table(Path(path), features, label, shape, user)
-        held = read_table(Path(test), features, label, shape, None)[0] if test is not None else None
+        test_samples = read_table(Path(test), features, label, shape, None)[0] if test is not None else None
         settings.setdefault("name", Path(path).stem)
-        return from_table(samples, users, held, model, classes, split, settings, str(path))
+        return from_table(samples, users, test_samples, model, classes, split, settings, str(path))

@@ -34,9 +34,8 @@ from fedbalancer.experiments.progress import (
     shows_progress,
 )
 from fedbalancer.experiments.run_warnings import missing_kernels, warnings_for_comparison
-from fedbalancer.experiments.spec import RunOptions, RunSpec, split_options
+from fedbalancer.experiments.spec import RunOptions, RunSpec, move_policies_into_names, split_options
 from fedbalancer.experiments.trust import code_of, remember
-from fedbalancer.experiments.variants import named_in_full
 from fedbalancer.methods.names import split_names
 from fedbalancer.methods.table import Method
 from fedbalancer.reporting import Comparison, RunCurve, score, write_report
@@ -104,7 +103,7 @@ def compare(
     observer = observer if observer is not None else Observer()
     spec_options, execution = split_options(options)
     names = split_names(methods) if isinstance(methods, str) else methods
-    base, named = named_in_full(RunSpec(task=task, **spec_options), names)
+    base, named = move_policies_into_names(RunSpec(task=task, **spec_options), names)
     begun_s = time.perf_counter()
     plan = ComparisonPlan.make(base, named, seeds, extend, rule, targets)
     seconds = time.perf_counter() - begun_s

@@ -18,10 +18,16 @@ from fedbalancer.experiments.result import RunResult
 from fedbalancer.experiments.rounds import Recorder, RunLoop, one_thread
 from fedbalancer.experiments.run_warnings import missing_kernels, warnings_for_run
 from fedbalancer.experiments.simulation import build, check_settings, resolve_spec
-from fedbalancer.experiments.spec import ExecutionOptions, RunOptions, RunSpec, from_manifest, split_options
+from fedbalancer.experiments.spec import (
+    ExecutionOptions,
+    RunOptions,
+    RunSpec,
+    from_manifest,
+    move_policies_into_names,
+    split_options,
+)
 from fedbalancer.experiments.tracking import Callbacks, Hook, Sink, open_sinks
 from fedbalancer.experiments.trust import EVERYTHING, check_trusted, code_of, remember
-from fedbalancer.experiments.variants import named_in_full
 from fedbalancer.methods.table import Method
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.store import MemoryRecorder, RunFolder
@@ -84,7 +90,7 @@ def run(
     observer = observer if observer is not None else Observer()
     spec_options, execution = split_options(options)
     spec = RunSpec(task=task, method=method, seed=seed, budget_s=budget_s, timing_only=timing_only, **spec_options)
-    spec, _ = named_in_full(spec, [spec.method])
+    spec, _ = move_policies_into_names(spec, [spec.method])
     callbacks = () if on_round is None and on_eval is None else (Callbacks(on_round, on_eval),)
     resources = Resources(**{**execution, "track": (*execution.get("track", ()), *callbacks)})
     with ExecutorCache(resources) as executors:

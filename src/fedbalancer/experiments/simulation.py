@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedbalancer.client.policies import of_client
+from fedbalancer.client.policies import bind_labels
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import Availability, Executor
 from fedbalancer.core.settings import Settings, resolve
@@ -113,7 +113,7 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         executor: Trains the clients. Default: this process.
     """
     settings, resolved = resolve_spec(spec, task)
-    of_client(resolved.client, lambda: task.test[1])  # refuses labels that the policies do not support
+    bind_labels(resolved.client, lambda: task.test[1])  # refuses labels that the policies do not support
     trained_by = executor if executor is not None else ExecutorCache().executor(spec, task)
     layout = partial(_layout, spec, task, trained_by)  # only computed if needed: it may need torch
     model_bytes = task.model_bytes if task.model_bytes is not None else layout().wire_bytes

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypedDict
 
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, resolve
+from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, merge, resolve
 from fedbalancer.data import Task, load_task
 from fedbalancer.data.clients import add_label_noise
 from fedbalancer.methods.fields import describe_settings
-from fedbalancer.methods.names import canonical_name, check_name, parse_method_name
-from fedbalancer.methods.table import Method
+from fedbalancer.methods.names import canonical_name, check_name, parse_method_name, with_slots
+from fedbalancer.methods.table import Method, check_method_name
 from fedbalancer.store import new_manifest
 from fedbalancer.training.fast.kernels import describe_environment
 from fedbalancer.training.trainer import BACKENDS
@@ -263,6 +264,59 @@ def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method:
     if not isinstance(spec, Mapping):
         raise RunFolderError("manifest.json has no spec; this run cannot continue, start it again")
     return RunSpec.from_json(spec, task, method)
+
+
+def move_policies_into_names(base: RunSpec, methods: Sequence[str | Method]) -> tuple[RunSpec, list[str | Method]]:
+    """Move policies from the settings into the names of the methods.
+
+    So a baseline with another deadline does not appear under its plain name, and the budget is that of the published
+    method.
+
+    Args:
+        base: What all runs have in common.
+        methods: Method names or objects.
+
+    Returns:
+        The runs without these settings, and the new names.
+
+    Raises:
+        BadSetting: If a method is an object, which has its policies already.
+        UnknownName: If a method is unknown.
+    """
+    slots = _policies(base.overrides)
+    named = [with_slots(method, slots) if slots and isinstance(method, str) else method for method in methods]
+    for method in named:
+        if isinstance(method, str):
+            check_method_name(method)  # before the task is loaded
+    if not slots:
+        return base, named
+    if not all(isinstance(method, str) for method in methods):
+        raise BadSetting(
+            f"settings cannot replace the policies ({', '.join(slots)}) of a Method object; pass them to "
+            "fedbalancer.method(..., deadline=...)"
+        )
+    settings = {key: value for key, value in merge(base.overrides).items() if key not in slots}
+    return replace(base, method=named[0], settings=settings), named
+
+
+def full_method_name(method: str, settings: Mapping[str, Any]) -> str:
+    """Return the canonical name of a method, including policies that the settings put into its slots.
+
+    Args:
+        method: The method's name.
+        settings: The settings of the run.
+    """
+    slots = _policies(settings)
+    return with_slots(method, slots) if slots else canonical_name(method)
+
+
+def _policies(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that replace whole policies, by slot."""
+    resolved = resolve(settings).policies
+    for slot in SLOTS:
+        if slot in resolved and not isinstance(resolved[slot], str):
+            raise BadSetting(f"setting {slot} = {resolved[slot]!r} must be a policy, as in {slot}=package.module:Class")
+    return {slot: resolved[slot] for slot in SLOTS if slot in resolved}
 
 
 def _name_or_none(value: Any) -> str | None:

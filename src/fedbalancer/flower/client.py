@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.live import DeviceClock, LiveRound, WallClock
-from fedbalancer.client.policies import ClientPolicies, of_client
+from fedbalancer.client.policies import ClientPolicies, bind_labels
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights
 from fedbalancer.flower.compat import (
@@ -198,7 +198,7 @@ def balanced(
         policies = instruction.client_policies()
     else:
         policies = method if isinstance(method, ClientPolicies) else method.client
-    policies = of_client(policies, labels)
+    policies = bind_labels(policies, labels)
     return LocalRound(message, context, instruction, policies, size, fingerprint, clock or WallClock())
 
 
@@ -267,11 +267,11 @@ class LocalRound:
             self._size = len(values)
         live = self._live = self._start()
         if values is not None:
-            live.look(self._check_losses(values, "losses"), keep=False)
+            live.add_forward_pass(self._check_losses(values, "losses"), keep=False)
         elif forward is not None:
-            live.look_by(lambda: self._check_losses(np.array(forward(), dtype=np.float64), "forward"))
+            live.run_forward_pass(lambda: self._check_losses(np.array(forward(), dtype=np.float64), "forward"))
         elif live.needs_forward_pass:
-            live.look(np.full(live.size, np.nan), keep=False)
+            live.add_forward_pass(np.full(live.size, np.nan), keep=False)
         return live.indices
 
     @property
@@ -288,7 +288,7 @@ class LocalRound:
 
     @property
     def done(self) -> int:
-        """Batches trained so far in this round."""
+        """Number of batches trained in this round."""
         return self.live.done
 
     def batches(self) -> Iterator[IndexArray]:
@@ -332,7 +332,7 @@ class LocalRound:
         """
         live, custom = self.live, check_metrics(metrics)
         if not self._uses_batches:
-            live.trained_otherwise(epochs)
+            live.note_training(epochs)
         if arrays is None or live.needs_forward_pass or not live.countable_batches(live.done):
             return self.report(None)
         rows = np.unique((live.seen if self._uses_batches else live.indices) if seen is None else np.asarray(seen))
@@ -353,7 +353,7 @@ class LocalRound:
             The reply.
         """
         live = self.live
-        released = live.finished(trained, self.layout.layout)
+        released = live.finish(trained, self.layout.layout)
         measured = ClientMeasurements(
             live.reported_epochs(live.done), *live.reported_seconds(), phase="" if released else "train"
         )

@@ -232,7 +232,7 @@ def _train(work: LocalRound, model: LocalModel, samples: Samples) -> TrainResult
     weights = reorder(work.weights(), sent, model.layout)
     work.select(forward=lambda: model.losses(weights, samples, work.client))
     with model.training(weights, samples, work.client_work()) as training:
-        trained = work.live.train_by(training)
+        trained = work.live.train(training)
     return None if trained is None else replace(trained, update=reorder(trained.update, model.layout, sent))
 
 

@@ -114,7 +114,7 @@ class Federation:
             )  # fmt: skip
 
     def log(self, name: str) -> str:
-        """Return the output of a process so far."""
+        """Return the current output of a process."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def stop(self, name: str, signal: int = 15) -> None:

@@ -36,7 +36,7 @@ EVALUATE_S, SOON_S = 120.0, 10.0
 
 @dataclass(frozen=True)
 class Waiting:
-    """How the server waits for its clients.
+    """Settings for waiting for clients.
 
     Args:
         poll_s: Seconds between two polls for replies.
@@ -221,7 +221,7 @@ class GridEngine:
 
         Args:
             suspensions: The suspensions after the last round.
-            rounds_done: Number of rounds so far.
+            rounds_done: Number of completed rounds.
         """
         restarted, self.nodes.restarted = self.nodes.restarted, set()
         self.pauses.forget(restarted)

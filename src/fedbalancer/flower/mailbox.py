@@ -22,7 +22,7 @@ THREADS = {"list": LANES, "download": 8, "confirm": 2, "call": 4}
 AWAKE_S, HANGS_S = 0.5, 3.0
 """Seconds between two wake-ups of a waiting thread, and until a lane counts as hanging (a busy SuperLink takes one)."""
 REMEMBERED = 10_000
-"""Ids of answered messages that are kept, to tell a second answer from an unknown one."""
+"""Ids of answered messages that are kept, to recognise a second answer."""
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -36,7 +36,7 @@ ConfigureTrain = Callable[[int, ArrayRecord, ConfigRecord, Grid], Iterable[Messa
 
 
 class RoundHost(Protocol):
-    """What a round needs from its engine."""
+    """The engine, as a round uses it."""
 
     grid: Grid
     method: Method
@@ -236,7 +236,7 @@ class OpenRound:
         return True
 
     def _close_late(self, reported: set[str]) -> tuple[str, ...]:
-        """Return the clients that are still at work when the round closes; they are missing in it so far."""
+        """Return the clients that are still at work when the round closes; they are marked as missing."""
         ended, under_way = self._host.late.close_round(self, reported)
         self.missing |= ended
         for client in set(self.plan.cohort) & set(under_way):

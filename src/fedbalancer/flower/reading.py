@@ -1,4 +1,4 @@
-"""How the server reads replies and greetings. Every number is checked before any policy sees it."""
+"""Reading of replies and greetings on the server. Every number is checked before any policy sees it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbalancer.client.round import received
+from fedbalancer.client.round import decode_update
 from fedbalancer.core.contracts import Compressor, Summarizer
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ClientReport, Order, Summary, Timings, Weights
@@ -62,7 +62,7 @@ class UnannouncedSize(InvalidMessage):
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What the reply of one client in one round must fit.
+    """The constraints on the reply of one client in one round.
 
     Args:
         client: Id of the client.
@@ -217,7 +217,7 @@ def _update(content: RecordDict, expected: Expected) -> Weights:
     payload = read_array(PAYLOAD, arrays[PAYLOAD], (length,), np.dtype(np.uint8)).tobytes()
     try:
         with np.errstate(all="ignore"):
-            return received(payload, expected.compress, expected.layout.layout, expected.order, expected.client)
+            return decode_update(payload, expected.compress, expected.layout.layout, expected.order, expected.client)
     except ValueError as error:
         raise InvalidMessage(f"a payload that cannot be decoded: {error}") from error
 

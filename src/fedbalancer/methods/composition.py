@@ -1,4 +1,4 @@
-"""A method: one choice for every slot, of the server's and of the client's."""
+"""A method: one policy for every slot of the server and of the client."""
 
 from __future__ import annotations
 
@@ -28,8 +28,14 @@ from fedbalancer.server.server import SERVER_SLOTS, ServerPolicies
 
 @dataclass(frozen=True)
 class Method:
-    """What the server runs and what its clients run: one choice per slot. The defaults are FedAvg, waiting for all.
-    `settings` are those in the brackets of its name, which go over those of a run."""
+    """A method is a composition of policies. The defaults are FedAvg that waits for all clients.
+
+    Args:
+        name: Name of the method.
+        server: The server's policies.
+        client: The client's policies.
+        settings: Settings in the brackets of its name; they override those of a run.
+    """
 
     name: str
     server: ServerPolicies = field(default_factory=ServerPolicies)
@@ -107,10 +113,17 @@ class Method:
         return self.client.forward_pass
 
     def with_policies(self, **slots: Any) -> Method:
-        """The same method with other choices in some slots, whichever side runs them.
+        """Return the method with other policies in some slots.
 
-        >>> Method("mine").with_policies(forward_pass="every", mu=0.1).client.mu
-        0.1
+        Args:
+            **slots: Policies by slot, and `mu`, `forward_pass` or `epoch_batches`.
+
+        Raises:
+            UnknownName: If there is no such slot.
+
+        Example:
+            >>> Method("mine").with_policies(forward_pass="every", mu=0.1).client.mu
+            0.1
         """
         for slot in slots:
             if slot not in (*SERVER_SLOTS, *CLIENT_SLOTS):
@@ -123,7 +136,14 @@ class Method:
 
 
 def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> Setup:
-    """What the server of a method knows before the first round."""
+    """Return what the server of a method knows before the first round.
+
+    Args:
+        method: The method.
+        ledger: One row per client.
+        settings: Settings of the run.
+        seed: Seed of the run.
+    """
     return Setup(
         ledger=ledger,
         epochs=settings.epochs,

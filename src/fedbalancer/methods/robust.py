@@ -1,4 +1,4 @@
-"""`+robust`: a method whose control loop and model a few liars cannot steer."""
+"""The modifier `+robust`: protects a method's control and model from a few dishonest clients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from fedbalancer.server.pace import MedianControl, RatioControl
 from fedbalancer.server.threshold import InterpolatedThreshold, RecentThreshold
 
 STEERED = (LearnedWork, PeakDeadline, UsefulWork)
-"""Deadlines that follow what clients say of their speed; others are fixed, or wait."""
+"""Deadlines that depend on the speed that clients report."""
 
 
 def robust(method: Method) -> Method:
-    """The method with every choice that believes its clients made safe: medians for the loss threshold and the pace,
-    a floor and a rate limit for the deadline, a cap on participation, clipped updates. What needs nothing stays."""
+    """Return the method with robust policies where its own trust the clients.
+
+    Medians for loss threshold and pace, a floor and a rate limit for the deadline, a cap on participation, and clipped
+    updates. Policies that need no protection stay.
+
+    Args:
+        method: The method to protect.
+    """
     return method.with_policies(
         clients=_clients(method.clients),
         deadline=LimitedDeadline(method.deadline) if isinstance(method.deadline, STEERED) else method.deadline,
@@ -36,6 +42,6 @@ def _pace(policy: Any) -> Any:
 
 
 def _aggregate(policy: Any) -> Any:
-    """A vote counts heads, and central privacy clips by a bound that depends on no client: both stay as they are."""
+    """Return a robust aggregator. Votes, and clipping by a fixed bound (central privacy), stay as they are."""
     safe = policy.counts_votes or policy.model_noise_multiplier is not None
     return policy if safe or isinstance(policy, ClippedAround) else ClippedAround(policy)

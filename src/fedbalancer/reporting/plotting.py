@@ -230,7 +230,7 @@ def plot_holdings(held: LabelCounts) -> Figure:
 
 
 def _draw_clients(axes: Axes, held: LabelCounts) -> None:
-    rows = held.spaced(MOST_BARS)
+    rows = held.space_clients(MOST_BARS)
     heights = held.counts[rows] if held.labels else held.sizes[rows][:, None]
     places, tops = np.arange(len(rows)), np.cumsum(heights, axis=1, dtype=np.float64)
     names, few = held.labels or ("samples",), len(rows) <= MOST_NAMES

@@ -111,7 +111,7 @@ def simulate_attempts(
     clients = tuple(client_round.client for client_round in rounds)
     samples = np.array([len(client_round.indices) for client_round in rounds], dtype=np.int64)
     all_batches = np.array([client_round.all_batches for client_round in rounds], dtype=np.int64)
-    forward_s = np.array([client_round.look_batches for client_round in rounds]) * draws.batch_s
+    forward_s = np.array([client_round.forward_batches for client_round in rounds]) * draws.batch_s
     before_s = draws.download_s + forward_s
     columns = (before_s, draws.batch_s, draws.upload_s)
     in_time, started = np.zeros(len(rounds), dtype=np.int64), np.zeros(len(rounds), dtype=bool)
@@ -125,7 +125,7 @@ def simulate_attempts(
         if not client_round.needs_forward_pass:
             in_time[place] = _choose_batches(client_round, finish_s, clock, seconds, float(draws.download_s[place]))
             if late_counts and not in_time[place]:
-                if_late[place] = client_round.batches_late(finish_s, order.deadline_s)
+                if_late[place] = client_round.batches_if_late(finish_s, order.deadline_s)
     batches = np.where((in_time == 0) & (samples > 0), if_late, in_time)
     trained_s = before_s + batches * draws.batch_s
     elapsed_s = clock.elapsed_s(clients, trained_s + draws.upload_s)

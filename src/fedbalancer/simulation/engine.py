@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedbalancer.client.policies import ClientPolicies, of_client
-from fedbalancer.client.round import ClientRound, decode_summaries, received
+from fedbalancer.client.policies import ClientPolicies, bind_labels
+from fedbalancer.client.round import ClientRound, decode_summaries, decode_update
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.randomness import stream
@@ -157,8 +157,8 @@ class SimulatedEngine:
             seconds = LOST_ROUND_S
         for place, (client_round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
             if attempts.started[place]:
-                client_round.timed(float(draws.batch_s[place]))
-                client_round.uploaded(float(draws.upload_s[place]))
+                client_round.note_batch_s(float(draws.batch_s[place]))
+                client_round.note_upload_s(float(draws.upload_s[place]))
             self.memory.put(row, client_round.memory)
         timings = attempts.timings()
         late = attempts.will_report & ~accepted & late_counts
@@ -236,7 +236,7 @@ class SimulatedEngine:
         return int(self.ledger.size[self.ledger.position[client]])
 
     def _client_round(self, order: Order, client: str, row: int) -> ClientRound:
-        policies = of_client(self.policies, partial(self.labels, client) if self.labels is not None else None)
+        policies = bind_labels(self.policies, partial(self.labels, client) if self.labels is not None else None)
         return ClientRound(policies, order, client, int(self.ledger.size[row]), self.memory.of(row))
 
     def _forward_passes(
@@ -262,7 +262,7 @@ class SimulatedEngine:
         with _errors_name_round(order):
             losses = self.executor.losses(weights, [client_round.client for client_round in chosen])
         for client_round, client_losses in zip(chosen, losses, strict=True):
-            client_round.look(client_losses)
+            client_round.add_forward_pass(client_losses)
 
     def _train(self, order: Order, weights: Weights, works: list[ClientWork]) -> list[TrainResult]:
         with _errors_name_round(order):
@@ -293,14 +293,14 @@ class SimulatedEngine:
         """Return a client's report as the server receives it, encoded and decoded."""
         order, layout = client_round.order, self.executor.layout
         noise = stream(order.seed, "noise", order.round, client_round.client)
-        released = client_round.released(trained, float(attempts.draws.batch_s[place]), layout, noise)
+        released = client_round.prepare_report(trained, float(attempts.draws.batch_s[place]), layout, noise)
         if isinstance(released.sent, bytes) and len(released.sent) != self._encoded_bytes:
             policy = type(self.policies.compress).__name__
             raise ValueError(f"{policy} sent {len(released.sent)} bytes but promised {self._encoded_bytes}")
         self.memory.put(row, released.memory)
         if self.classes is not None:
             self.classes.note(client_round.client, trained.seen)
-        update = received(released.sent, self.policies.compress, layout, order, client_round.client)
+        update = decode_update(released.sent, self.policies.compress, layout, order, client_round.client)
         epochs = client_round.reported_epochs(int(attempts.batches[place]))
         weight = 1.0 if released.summary.withholds_counts else float(len(trained.seen))
         return ClientReport(client_round.client, update, weight, epochs, released.summary, timings)

@@ -1,4 +1,4 @@
-"""Checks for custom policies."""
+"""Checks for custom policies: `check_policy` raises `PolicyError` if a policy breaks its contract."""
 
 from fedbalancer.testing.checked import PolicyError
 from fedbalancer.testing.policies import check_policy

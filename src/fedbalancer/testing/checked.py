@@ -16,35 +16,41 @@ import numpy as np
 
 
 def is_real(value: Any) -> bool:
-    """A number, infinite ones included; neither a truth value nor not-a-number."""
+    """Whether a value is a number, infinity included, but neither a bool nor NaN."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     return number and not np.isnan(value)
 
 
 def is_integer(value: Any) -> bool:
-    """A whole number that is not a truth value."""
+    """Whether a value is an integer, but not a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_indices(value: Any) -> bool:
-    """A 1-d array of integers."""
+    """Whether a value is a 1-d array of integers."""
     return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
 
 
 def kind(value: Any) -> str:
-    """What a value is, for a sentence."""
+    """Return a description of a value's type."""
     return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality that goes into arrays and attributes. A dataclass field with `compare=False` and a `cached_property`
-    are caches and do not count.
+    """Whether two values are equal, including arrays, attributes and NaN.
 
-    >>> same({"a": np.array([1.0, np.nan])}, {"a": np.array([1.0, np.nan])}), same([1, 2], (1, 2))
-    (True, False)
+    Dataclass fields with `compare=False` and cached properties are ignored.
+
+    Args:
+        one: First value.
+        other: Second value.
+
+    Example:
+        >>> same({"a": np.array([1.0, np.nan])}, {"a": np.array([1.0, np.nan])}), same([1, 2], (1, 2))
+        (True, False)
     """
     if _is_number(one) and _is_number(other):
-        return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - only a nan differs from itself
+        return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - only NaN differs from itself
     if one is other or type(one) is not type(other) or isinstance(one, FunctionType | type):
         return one is other
     if isinstance(one, np.ndarray):
@@ -67,7 +73,7 @@ def _same_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool
 
 
 def _parts(value: Any) -> Mapping[Any, Any] | None:
-    """What to compare one by one; None for a value that has an equality of its own."""
+    """Return what to compare piece by piece; None for a value with its own equality."""
     if isinstance(value, Mapping):
         return value
     if isinstance(value, list | tuple):
@@ -77,7 +83,7 @@ def _parts(value: Any) -> Mapping[Any, Any] | None:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """What an object holds, its caches left out."""
+    """Return an object's attributes without caches."""
     kind: Any = type(value)
     slots, caches = _class_names(kind)
     names = {*getattr(value, "__dict__", ()), *slots} - caches
@@ -91,7 +97,7 @@ def _has_equality(kind: type) -> bool:
 
 @cache
 def _class_names(kind: type) -> tuple[set[str], set[str]]:
-    """Names of the slots and of the caches of a class."""
+    """Return the names of a class's slots and caches."""
     slots = {name for base in kind.__mro__ for name in _slots(base)}
     caches = {name for base in kind.__mro__ for name, found in vars(base).items() if isinstance(found, cached_property)}
     if is_dataclass(kind):
@@ -105,61 +111,69 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 class PolicyError(AssertionError):
-    """A promise of a slot that a policy breaks."""
+    """A policy breaks the contract of its slot."""
 
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """A policy, and its deep and pickled copies that must behave as it does."""
+    """A policy under test. Every call is repeated on copies, and arguments and global state are watched.
+
+    Args:
+        policy: The policy.
+        twins: Its deep copy and its pickled copy, which must behave the same.
+    """
 
     policy: Any
     twins: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def of(cls, policy: Any) -> Checked:
-        """Copy the policy, which must survive it."""
+        """Copy the policy. Raises `PolicyError` if it cannot be copied."""
         bare = cls(policy)
         try:
             copied = copy.deepcopy(policy)
         except Exception as error:
             bare.broken("cannot be deep-copied", error)
-        bare.require(same(policy, copied), "is another after a deep copy")
+        bare.require(same(policy, copied), "is not equal to its deep copy")
         try:
             pickled = pickle.loads(pickle.dumps(policy))
         except Exception as error:
-            bare.broken("cannot be pickled, so no other process can use it", error)
+            bare.broken("cannot be pickled, so other processes cannot use it", error)
         return replace(bare, twins=(("deep", copied), ("pickled", pickled)))
 
     @property
     def name(self) -> str:
+        """Name of the policy's class."""
         return type(self.policy).__name__
 
     def broken(self, sentence: str, cause: Exception | None = None) -> NoReturn:
-        """Raise what is wrong with the policy."""
+        """Raise a `PolicyError` about the policy."""
         because = "" if cause is None else f": {type(cause).__name__}: {cause}"
         raise PolicyError(f"{self.name} {sentence}{because}") from cause
 
     def require(self, promise: bool, sentence: str) -> None:
-        """Raise the sentence unless the promise is kept."""
+        """Raise a `PolicyError` unless a condition holds."""
         if not promise:
             self.broken(sentence)
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the policy's method returns, having watched that it is a function of its arguments and of no more."""
+        """Call a method of the policy, and check that it is a pure function of its arguments."""
         given, itself, drawn = copy.deepcopy(arguments), copy.deepcopy(self.policy), _global_draws()
         result = self._run(self.policy, method, arguments)
         names = list(inspect.signature(getattr(self.policy, method)).parameters)
         for row, (now, before) in enumerate(zip(arguments, given, strict=True)):
             if not isinstance(now, np.random.Generator) and not same(now, before):
                 argument = names[row] if row < len(names) else str(row)
-                self.broken(f"changed its argument {argument} in {method}(); a policy changes nothing that it is given")
+                self.broken(f"changed its argument {argument} in {method}(); a policy must not change its arguments")
         if not same(self.policy, itself):
-            self.broken(f"changed itself in {method}(); what it remembers must be in the state that observe() returns")
+            self.broken(f"changed itself in {method}(); store what it remembers in the state that observe() returns")
         if drawn != _global_draws():
             self.broken(f"draws from a global random generator in {method}(); use fedbalancer.core.randomness.stream")
         for kind, twin in (("", self.policy), *self.twins):
             if not same(result, self._run(twin, method, copy.deepcopy(given))):
-                whose = f"its {kind} copy gives another result" if kind else "it gives another result the second time"
+                whose = (
+                    f"its {kind} copy returns another result" if kind else "it returns another result the second time"
+                )
                 self.broken(f"is not deterministic: {whose} for the same arguments of {method}()")
         return result
 
@@ -171,6 +185,6 @@ class Checked:
 
 
 def _global_draws() -> tuple[Any, ...]:
-    """Where the global generators stand, as values that can be compared at once."""
-    name, words, *rest = np.random.get_state()  # noqa: NPY002 - to see whether somebody else uses it
+    """Return the state of the global random generators."""
+    name, words, *rest = np.random.get_state()  # noqa: NPY002 - to see whether the policy uses it
     return random.getstate(), name, np.asarray(words).tobytes(), *rest

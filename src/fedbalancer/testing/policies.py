@@ -11,9 +11,9 @@ from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.wrapping import questions
 from fedbalancer.methods.slots import base_advice
 from fedbalancer.testing.checked import Checked, PolicyError
-from fedbalancer.testing.slot_checks import CLIENT_PROMISES, SERVER_PROMISES
+from fedbalancer.testing.slot_checks import CLIENT_CHECKS, SERVER_CHECKS
 
-PROMISES = {**SERVER_PROMISES, **CLIENT_PROMISES}
+SLOT_CHECKS = {**SERVER_CHECKS, **CLIENT_CHECKS}
 """A check for every slot; it raises `PolicyError` if a policy breaks the contract."""
 SIMILAR = 0.85
 """Similarity of two names (0 to 1) from which on one is taken for a misspelling of the other."""
@@ -49,7 +49,7 @@ def check_policy(policy: Any, slot: str | None = None) -> str:
         raise PolicyError(f"{type(policy).__name__} is not a policy for {slot}: {base_advice(slot, policy)}")
     _check_answers(policy, slot)
     _check_names(policy, slot)
-    PROMISES[slot](Checked.of(policy))
+    SLOT_CHECKS[slot](Checked.of(policy))
     return slot
 
 

@@ -1,4 +1,4 @@
-"""Small made-up runs, to show a policy states that it may meet."""
+"""Small made-up runs with states that a policy may meet."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ SHORT = 6
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A state, and the round that comes next."""
+    """A state, and the next round.
+
+    Args:
+        setup: Constants of the run.
+        state: State before the round.
+        result: Result of the round.
+    """
 
     setup: Setup
     state: ServerState
@@ -47,7 +53,7 @@ class Scene:
 
 
 def scenes(checked: Checked, slot: str, rounds: int = SHORT) -> Iterator[Scene]:
-    """The states of short runs in which the policy under test keeps its own state, which is checked on the way."""
+    """Yield the states of short runs in which the policy keeps its own state, which is checked as well."""
     for setup, length in ((make_setup(7, 3), rounds), (make_setup(2, 5), SHORT), (make_setup(1, 1), SHORT)):
         fresh = checked.call("init", setup)
         server = _server(checked, slot, setup)
@@ -56,7 +62,7 @@ def scenes(checked: Checked, slot: str, rounds: int = SHORT) -> Iterator[Scene]:
         for _ in range(length):
             scene = Scene(setup, state, _round(setup, state))
             yield scene
-            if slot not in ("aggregate", "model_average"):  # their next states come with the weights
+            if slot not in ("aggregate", "model_average"):  # these return their next state with the weights
                 known = replace(state, ledger=state.ledger.record(scene.result))
                 own = checked.call("observe", setup, known, scene.result)
                 checked.require(
@@ -68,7 +74,7 @@ def scenes(checked: Checked, slot: str, rounds: int = SHORT) -> Iterator[Scene]:
 
 
 def first_state(checked: Checked, slot: str, setup: Setup) -> ServerState:
-    """The state before the first round, with the policy under test in its slot."""
+    """Return the state before the first round, with the policy in its slot."""
     return _first_state(_server(checked, slot, setup))
 
 
@@ -82,7 +88,7 @@ def _first_state(server: Server) -> ServerState:
 
 
 def check_saving(checked: Checked, slot: str, state: ServerState, start: ServerState) -> None:
-    """The policy's state must be nothing or a frozen dataclass that a checkpoint gives back as it was."""
+    """Check that the policy's state is None or a frozen dataclass that a checkpoint restores."""
     own = getattr(state, slot)
     frozen = is_dataclass(own) and bool(getattr(type(own), "__dataclass_params__").frozen)  # noqa: B009 - not in the stubs
     checked.require(own is None or frozen, f"keeps a state that is neither None nor a frozen dataclass: {own!r}")
@@ -91,22 +97,22 @@ def check_saving(checked: Checked, slot: str, state: ServerState, start: ServerS
         back = getattr(decode_state(json.loads(json.dumps(blob)), arrays, start), slot)
     except (TypeError, ValueError, FedBalancerError) as error:
         checked.broken("keeps a state that cannot be saved in a checkpoint", error)
-    checked.require(same(own, back), f"keeps a state that a checkpoint does not give back as it was: {own!r}")
+    checked.require(same(own, back), f"keeps a state that a checkpoint does not restore: {own!r}")
 
 
 def order(round: int = 1, **changes: Any) -> Order:
-    """A plain order with some values changed."""
+    """Return an order with some values changed."""
     plain = Order(round=round, loss_threshold=0.5, deadline_s=60.0, epochs=2, batch_size=10, seed=0)
     return replace(plain, **changes)
 
 
 def reports(setup: Setup, clients: tuple[str, ...], round: int) -> tuple[ClientReport, ...]:
-    """A plausible report of every one of the clients."""
+    """Return a plausible report of each client."""
     return tuple(_report(setup, client, round) for client in clients)
 
 
 def make_setup(clients: int, clients_per_round: int, seed: int | None = None, reverse: bool = False) -> Setup:
-    """Clients of different sizes and speeds; with `reverse` the last client has the data and the phone of the first."""
+    """Return clients of different sizes and speeds; `reverse` reverses who has which data and device."""
     rng = stream(clients, "setup")
     names = tuple(f"client-{row}" for row in range(clients))
     sizes, network_s = rng.integers(1, 90, size=clients), rng.uniform(1, 9, clients)
@@ -117,7 +123,7 @@ def make_setup(clients: int, clients_per_round: int, seed: int | None = None, re
 
 
 def _round(setup: Setup, state: ServerState) -> RoundResult:
-    """All report; some do; none does; nobody was selected; and so on."""
+    """Return a round in which all clients report, some, none, or none were selected."""
     number, kind = state.round + 1, state.round % 4
     rng = stream(setup.seed, "round", number)
     count = 0 if kind == 3 else min(setup.clients_per_round, len(setup.ledger.clients))

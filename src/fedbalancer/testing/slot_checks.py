@@ -17,15 +17,15 @@ from fedbalancer.testing.checked import Checked, is_indices, is_integer, is_real
 from fedbalancer.testing.scenes import LAYOUT, first_state, make_setup, order, reports, scenes
 
 PACE_ROUNDS = 60
-"""Long enough for the control of the paper (w = 20) to move twice."""
+"""Enough rounds for the paper's control (w = 20) to move twice."""
 SEEDS = 8
-"""Seeds with which a selector is tried: two honest draws of 5 of 20 clients agree once in 15,504 times."""
+"""Seeds to try a selector with: two independent draws of 5 of 20 clients agree once in 15,504 times."""
 GENERATORS = {"default_rng", "Generator", "RandomState", "Random", "stream", "integer_seed", "uniforms", "tickets"}
-"""Names by which code gets random numbers."""
+"""Names of sources of random numbers."""
 
 
 def check_clients(checked: Checked) -> None:
-    """At least min(K, available) different rows of `available`: a method may invite more than it waits for."""
+    """Check a client selector: at least min(K, available) different rows of `available`."""
     for scene in scenes(checked, "clients"):
         everybody = np.arange(len(scene.setup.ledger.clients))
         for available in (everybody, everybody[::2], everybody[-1:], everybody[:0]):
@@ -42,8 +42,7 @@ def check_clients(checked: Checked) -> None:
 
 
 def _check_seeds(checked: Checked) -> None:
-    """A selector that draws must draw by the run's seed. One that decides by what is known of the clients, or that
-    takes them in turn, may choose the same ones for every seed."""
+    """Check that a selector that draws random numbers uses the seed of the run."""
     if not _draws(type(checked.policy)):
         return
 
@@ -62,7 +61,7 @@ def _check_seeds(checked: Checked) -> None:
 
 
 def _draws(kind: type) -> bool:
-    """Whether the code of a class names something that makes random numbers."""
+    """Whether the code of a class names a source of random numbers."""
     codes = [found.__code__ for base in kind.__mro__ for found in vars(base).values() if inspect.isfunction(found)]
     while codes:
         code = codes.pop()
@@ -73,14 +72,14 @@ def _draws(kind: type) -> bool:
 
 
 def check_threshold(checked: Checked) -> None:
-    """A finite loss, zero or more."""
+    """Check a threshold policy: a finite loss of at least 0."""
     for scene in scenes(checked, "threshold"):
         loss = checked.call("threshold", scene.setup, scene.state)
         checked.require(is_real(loss) and math.isfinite(loss) and loss >= 0, f"gives a threshold of {loss!r}")
 
 
 def check_pace(checked: Checked) -> None:
-    """Two ratios from 0 to 1, and the utility or None."""
+    """Check a pace policy: two ratios from 0 to 1, and a utility or None."""
     for scene in scenes(checked, "pace", PACE_ROUNDS):
         pace = scene.state.pace
         for name in ("loss_threshold_ratio", "deadline_ratio"):
@@ -92,7 +91,7 @@ def check_pace(checked: Checked) -> None:
 
 
 def check_deadline(checked: Checked) -> None:
-    """Seconds over zero, infinite ones allowed, and a quorum from 1 to n; 0 where nobody was selected."""
+    """Check a deadline policy: seconds over 0 (may be infinite), and a quorum from 1 to n; 0 for no clients."""
     for scene in scenes(checked, "deadline"):
         everybody = np.arange(len(scene.setup.ledger.clients))
         for cohort in (everybody, everybody[-1:], everybody[:0]):
@@ -106,7 +105,7 @@ def check_deadline(checked: Checked) -> None:
 
 
 def check_aggregate(checked: Checked) -> None:
-    """Finite float32 weights of the same shape, the same bytes whatever the order of the reports."""
+    """Check an aggregator: finite float32 weights of the same shape, independent of the order of reports."""
     for scene in scenes(checked, "aggregate"):
         clients = scene.setup.ledger.clients
         for heard in (clients, clients[:1]):
@@ -129,8 +128,8 @@ def check_aggregate(checked: Checked) -> None:
                 checked.require(same(found, again), "aggregates to other weights if the reports come in another order")
 
 
-def check_deliver(checked: Checked) -> None:
-    """Finite float32 weights of the same shape, before the first round and after any."""
+def check_model_average(checked: Checked) -> None:
+    """Check a model average: finite float32 weights of the same shape, before the first round and after any."""
     for scene in scenes(checked, "model_average"):
         own = checked.call("after", scene.setup, scene.state, scene.state.weights + np.float32(1))
         same_kind = type(own) is type(scene.state.model_average)
@@ -139,12 +138,12 @@ def check_deliver(checked: Checked) -> None:
         )
         model, shape = checked.call("model", scene.state), scene.state.weights.shape
         array = isinstance(model, np.ndarray) and model.dtype == np.float32 and model.shape == shape
-        checked.require(array, f"hands out {kind(model)}; it must be an array of float32 of shape {shape}")
-        checked.require(bool(np.isfinite(model).all()), "hands out weights that are not finite")
+        checked.require(array, f"returns {kind(model)}; it must be an array of float32 of shape {shape}")
+        checked.require(bool(np.isfinite(model).all()), "returns a model that is not finite")
 
 
 def check_late(checked: Checked) -> None:
-    """A rule, whole numbers of clients and reports, and the reports of the same clients with weights over zero."""
+    """Check a late policy: a rule, integers for clients and reports, and the same clients with weights over 0."""
     rule = checked.call("rule")
     checked.require(rule in get_args(LateRule), f"has the rule {rule!r}; it must be one of {get_args(LateRule)}")
     for scene in scenes(checked, "late"):
@@ -162,19 +161,19 @@ def check_late(checked: Checked) -> None:
             checked.require(all(np.isfinite(each.update).all() for each in found), "makes an update that is not finite")
 
 
-SERVER_PROMISES: dict[str, Callable[[Checked], None]] = {
+SERVER_CHECKS: dict[str, Callable[[Checked], None]] = {
     "clients": check_clients,
     "threshold": check_threshold,
     "pace": check_pace,
     "deadline": check_deadline,
     "aggregate": check_aggregate,
-    "model_average": check_deliver,
+    "model_average": check_model_average,
     "late": check_late,
 }
 
 
 def check_samples(checked: Checked) -> None:
-    """Sorted, different sample numbers of the client, at least one; None only while there is no loss list."""
+    """Check a sample selector: sorted, different sample numbers, at least one; None only without a loss list."""
     cap = checked.call("cap", np.array([1, 7, 40, 95]))
     checked.require(cap is None or (is_integer(cap) and cap >= 1), f"gives a cap of {cap!r}; it must be 1 or more")
     for size in (1, 7, 95):
@@ -189,7 +188,7 @@ def check_samples(checked: Checked) -> None:
 
 
 def check_work(checked: Checked) -> None:
-    """From 0 to all batches, finished in time; and some where all are in time."""
+    """Check a work policy: 0 to all batches, in time; at least one if all are in time."""
     for per_epoch, epochs in ((1, 1), (4, 5)):
         everything = per_epoch * epochs
         for before_s, batch_s in ((0.0, 1.0), (3.5, 0.4), (math.inf, 1.0)):
@@ -205,7 +204,7 @@ def check_work(checked: Checked) -> None:
 
 
 def check_summary(checked: Checked) -> None:
-    """A `Summary` of finite numbers."""
+    """Check a summarizer: a `Summary` of finite numbers."""
     for size in (1, 40):
         for losses in _loss_lists(size):
             for asked in _orders():
@@ -223,8 +222,7 @@ def check_summary(checked: Checked) -> None:
 
 
 def check_compress(checked: Checked) -> None:
-    """As many bytes as promised, and of them a finite float32 update of the same shape; also with a residual, for a
-    model of one number and for none, as in a run for timing only."""
+    """Check a compressor: the promised number of bytes, and a finite float32 update of the same shape."""
     for layout in (LAYOUT, Layout([("scale", ())]), Layout()):
         size = checked.call("encoded_bytes", layout)
         checked.require(is_integer(size) and size >= 0, f"gives {size!r} bytes; it must be a whole number from 0 on")
@@ -235,7 +233,7 @@ def check_compress(checked: Checked) -> None:
 
 
 def _check_sent(checked: Checked, update: Weights, layout: Layout, seed: int, residual: Any, size: int) -> Any:
-    """One update on its way; returns what is kept back."""
+    """Send one update and return the residual."""
     sent = checked.call("encode", update, layout, seed, residual)
     pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], bytes)
     checked.require(pair, f"encodes to {kind(sent)}; it must be (bytes, residual or None)")
@@ -254,7 +252,7 @@ def _check_vector(checked: Checked, vector: Any, update: Weights, does: str) -> 
     checked.require(bool(np.isfinite(vector).all()), f"{does} values that are not finite")
 
 
-CLIENT_PROMISES: dict[str, Callable[[Checked], None]] = {
+CLIENT_CHECKS: dict[str, Callable[[Checked], None]] = {
     "samples": check_samples,
     "work": check_work,
     "summary": check_summary,
@@ -267,7 +265,7 @@ def _elapsed_s(before_s: float, batch_s: float, batches: int) -> float:
 
 
 def _loss_lists(size: int) -> Iterator[FloatArray]:
-    """Different losses; equal ones; and some that are not known yet."""
+    """Yield different losses, equal losses, and losses that are partly unknown."""
     losses = stream(size, "losses").exponential(size=size)
     yield losses
     yield np.ones(size)
@@ -276,7 +274,7 @@ def _loss_lists(size: int) -> Iterator[FloatArray]:
 
 
 def _orders() -> Iterator[Order]:
-    """Thresholds below, among and above all losses; deadlines for nothing, for some and for all samples."""
+    """Yield orders with low, medium and high thresholds and deadlines."""
     for loss_threshold in (0.0, 0.5, 1000.0):
         for deadline_s in (0.5, 6.0, math.inf):
             yield order(loss_threshold=loss_threshold, deadline_s=deadline_s)

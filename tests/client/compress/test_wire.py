@@ -16,11 +16,11 @@ from fedbalancer.client.compress.wire import (
     decode_positions,
     encode_positions,
     from_wire,
-    packed,
+    pack,
     packed_bytes,
     positions_bytes,
     require_bytes,
-    unpacked,
+    unpack,
     wire,
 )
 from fedbalancer.core.types import Layout
@@ -39,7 +39,7 @@ def test_the_wire_is_little_endian_float32() -> None:
 
 def test_a_length_that_was_not_promised_is_refused() -> None:
     require_bytes(b"1234", 4)
-    with pytest.raises(ValueError, match="an update of 3 bytes, where 4 were promised"):
+    with pytest.raises(ValueError, match="an update of 3 bytes instead of 4"):
         require_bytes(b"123", 4)
 
 
@@ -47,15 +47,15 @@ def test_a_length_that_was_not_promised_is_refused() -> None:
 def test_numbers_come_back_and_take_no_more_than_their_bits(data: st.DataObject, dtype: type) -> None:
     width = data.draw(st.integers(0, 8 * np.dtype(dtype).itemsize))
     numbers = np.array(data.draw(st.lists(st.integers(0, 2**width - 1), max_size=40)), dtype=dtype)
-    payload = packed(numbers, width)
+    payload = pack(numbers, width)
     assert len(payload) == packed_bytes(len(numbers), width) == -(-len(numbers) * width // 8)
-    found = unpacked(payload, len(numbers), width, dtype)
+    found = unpack(payload, len(numbers), width, dtype)
     assert found.dtype == dtype
     assert found.tolist() == numbers.tolist()
 
 
 def test_higher_bits_are_left_out() -> None:
-    assert unpacked(packed(np.array([255, 6], dtype=np.uint8), 3), 2, 3, np.uint8).tolist() == [7, 6]
+    assert unpack(pack(np.array([255, 6], dtype=np.uint8), 3), 2, 3, np.uint8).tolist() == [7, 6]
 
 
 @pytest.mark.parametrize(("count", "width", "size"), [(8, 1, 1), (9, 1, 2), (3, 5, 2), (0, 8, 0), (5, 0, 0)])
@@ -90,7 +90,7 @@ def test_extremes_come_back() -> None:
 @pytest.mark.parametrize("payload", [b"\x00" * 3, b"\xff" * 3])
 def test_bytes_that_are_no_positions_are_refused(payload: bytes) -> None:
     assert positions_bytes(3, 100) == len(payload)
-    with pytest.raises(ValueError, match="positions, where 3 were promised"):
+    with pytest.raises(ValueError, match="positions instead of 3"):
         decode_positions(payload, 3, 100)
 
 

@@ -10,7 +10,7 @@ from builders import Unchanged, make_order
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.policies import ClientPolicies, of_client
+from fedbalancer.client.policies import ClientPolicies, bind_labels
 from fedbalancer.client.samples import ClassFloor, OverThreshold
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import FloatArray, IndexArray
@@ -69,7 +69,7 @@ def test_every_sample_of_a_class_may_be_the_one_that_stays() -> None:
 
 def test_labels_that_are_no_classes_are_refused() -> None:
     for labels in (np.zeros((4, 2), dtype=np.int64), np.zeros(4)):
-        with pytest.raises(BadSetting, match="labels that are one class a sample"):
+        with pytest.raises(BadSetting, match="requires one class label per sample"):
             ClassFloor().of_labels(labels)
     with pytest.raises(BadSetting, match=r"floor = .* must be a number >= 0 and <= 1"):
         ClassFloor(floor=1.5)
@@ -80,10 +80,10 @@ def test_only_a_policy_that_asks_for_labels_is_given_them() -> None:
         raise AssertionError("nobody asked")
 
     plain = ClientPolicies(samples=OverThreshold())
-    assert of_client(plain, never) is plain
-    assert of_client(plain, None) is plain
+    assert bind_labels(plain, never) is plain
+    assert bind_labels(plain, None) is plain
     with pytest.raises(BadSetting, match="ClassFloor selects by the client's labels"):
-        of_client(ClientPolicies(samples=ClassFloor()), None)
+        bind_labels(ClientPolicies(samples=ClassFloor()), None)
 
 
 def test_a_simulated_client_selects_by_its_own_labels() -> None:

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from scipy import stats
 
 from fedbalancer.client.samples import OverThreshold, Trimmed
-from fedbalancer.client.samples.trimmed import UNIFORM, split
+from fedbalancer.client.samples.trimmed import UNIFORM, split_losses
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import FloatArray, IndexArray
 from fedbalancer.methods.table import method
@@ -67,7 +67,7 @@ def test_one_group_of_losses_is_selected_from_as_without_the_rule(shape: Any, de
     order = make_order(deadline_s=deadline_s, loss_threshold=0.6)
     usual = OverThreshold(0.75).select(len(losses), losses, 1.0, order, np.random.default_rng(0))
     assert usual is not None
-    assert split(losses)[1] < UNIFORM
+    assert split_losses(losses)[1] < UNIFORM
     assert select(losses, deadline_s, 0.6).tolist() == usual.tolist()
 
 
@@ -94,7 +94,7 @@ def test_a_loss_that_nobody_knows_is_no_suspect() -> None:
 
 @given(arrays.arrays(np.float64, st.integers(2, 40), elements=st.floats(0, 50)))
 def test_the_split_explains_most_of_all_splits(losses: FloatArray) -> None:
-    lowest, explained = split(losses)
+    lowest, explained = split_losses(losses)
     total = np.square(losses - losses.mean()).sum()
     if losses.min() == losses.max() or total == 0:
         return

@@ -40,7 +40,7 @@ def finished(seed: int) -> tuple[float, ...]:
     policies = ClientPolicies(summary=Histogram(7.11))
     one = LiveRound(policies, replace(make_order(), seed=seed), "c", 3, ClientMemory(), 1.0, budget_s=9.0,
                     clock=WallClock(), began_s=0.0)  # fmt: skip
-    found = one.finished(TrainResult("c", np.zeros(0, dtype=np.float32), np.arange(3), np.ones(3)), Layout())
+    found = one.finish(TrainResult("c", np.zeros(0, dtype=np.float32), np.arange(3), np.ones(3)), Layout())
     assert found is not None
     return found.summary.released
 

@@ -10,7 +10,7 @@ import pytest
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
 from fedbalancer.data import TASKS, TaskEntry
 from fedbalancer.data.catalogue import catalog as module
-from fedbalancer.data.catalogue.catalog import catalog, get_source, get_sources
+from fedbalancer.data.catalogue.catalog import get_source, get_sources, iterate_sources
 
 
 def test_every_task_of_the_registry_has_sound_sources() -> None:
@@ -55,4 +55,4 @@ def test_unknown_tasks_suggest_one() -> None:
 def test_the_catalog_has_a_row_per_source(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {"fake": TaskEntry("fake", "a fake", "faketask:load"), "watch": TASKS["watch"]}
     monkeypatch.setattr(module, "TASKS", MappingProxyType(entries))
-    assert list(catalog()) == [*(("fake", source) for source in faketask.SOURCES), ("watch", None)]
+    assert list(iterate_sources()) == [*(("fake", source) for source in faketask.SOURCES), ("watch", None)]

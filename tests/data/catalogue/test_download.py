@@ -59,7 +59,7 @@ def test_a_cut_connection_is_tried_again_from_the_beginning(site: Site, target: 
 
 def test_a_connection_that_is_always_cut_leaves_nothing_behind(site: Site, target: Path) -> None:
     site.cuts = [300_000] * TRIES
-    with pytest.raises(Unreachable, match=r"cannot be fetched: .*300000 bytes read"):
+    with pytest.raises(Unreachable, match=r"cannot be downloaded: .*300000 bytes read"):
         fetch(f"{site.url}/a.bin", target, SHA256)
     assert len(site.asked) == TRIES
     assert list(target.parent.iterdir()) == []
@@ -100,7 +100,7 @@ def test_what_the_server_refuses_is_told(site: Site, target: Path, status: int) 
 def test_no_network_is_told_in_one_line(target: Path) -> None:
     with socket.socket() as taken:  # a port on which nobody listens
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(Unreachable, match=r"a.bin cannot be fetched: .*refused$"):
+        with pytest.raises(Unreachable, match=r"a.bin cannot be downloaded: .*refused$"):
             fetch(f"http://127.0.0.1:{taken.getsockname()[1]}/a.bin", target)
     assert list(target.parent.iterdir()) == []
 

@@ -12,7 +12,7 @@ from faketask import FOLDER, ONE, TWO, write
 from fedbalancer.core.errors import BadData, MissingData
 from fedbalancer.data import TASKS, Task, TaskEntry
 from fedbalancer.data.catalogue import catalog
-from fedbalancer.data.catalogue.catalog import Disk, check_all, count, disk, inspect, load_facts
+from fedbalancer.data.catalogue.catalog import DiskUsage, check_all, count_facts, inspect, load_facts, measure_files
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def fake_only(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Pa
 def test_facts_are_counted_over_all_clients() -> None:
     clients = {name: (np.zeros((size, 2)), np.full(size, size)) for name, size in (("a", 1), ("b", 4))}
     task = Task(clients=clients, test=(np.zeros((3, 2)), np.array([9, 9, 9])), model=lambda: None)
-    facts = count(task, "mine", "paper")
+    facts = count_facts(task, "mine", "paper")
     assert (facts.users, facts.samples, facts.test_samples, facts.labels) == (2, 5, 3, 3)
 
 
@@ -43,10 +43,10 @@ def test_the_disk(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "c").write_bytes(b"123")
     (tmp_path / "d").write_bytes(b"4567")
-    found = disk([tmp_path / "a", tmp_path / "d", tmp_path / "absent"])
+    found = measure_files([tmp_path / "a", tmp_path / "d", tmp_path / "absent"])
     assert (found.files, found.size_bytes) == (2, 7)
     assert found.changed_ns == (tmp_path / "d").stat().st_mtime_ns
-    assert disk([]) == Disk(0, 0, 0)
+    assert measure_files([]) == DiskUsage(0, 0, 0)
 
 
 def rows() -> dict[str, catalog.Row]:
@@ -93,7 +93,7 @@ def test_checks_go_on_after_an_error(fake_only: Path) -> None:
 
 
 def test_a_task_of_which_nothing_is_here_is_told(fake_only: Path) -> None:
-    with pytest.raises(MissingData, match=r"fake-set or .*a\.npz.*; type: fedbalancer data get fake"):
+    with pytest.raises(MissingData, match=r"fake-set or .*a\.npz.*; run: fedbalancer data get fake"):
         check_all("fake")
     assert [check.task for check in check_all()] == ["watch"]
 
@@ -103,4 +103,4 @@ def test_a_spoilt_note_is_no_fact(fake_only: Path, folders: tuple[Path, Path]) -
     check_all("fake")
     for note in (folders[1] / "facts").iterdir():
         note.write_text('{"task": 3}')
-    assert load_facts(ONE, disk(ONE.paths)) is None
+    assert load_facts(ONE, measure_files(ONE.paths)) is None

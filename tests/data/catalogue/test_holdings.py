@@ -64,7 +64,7 @@ def test_labels_that_are_no_classes_are_not_counted() -> None:
 
 @given(st.integers(1, 50), st.integers(2, 20))
 def test_some_clients_are_spread_from_the_largest_to_the_smallest(count: int, most: int) -> None:
-    rows = count_labels(task({f"c{number:02}": [0] for number in range(count)})).spaced(most)
+    rows = count_labels(task({f"c{number:02}": [0] for number in range(count)})).space_clients(most)
     assert len(rows) == min(count, most)
     assert rows[0] == 0
     assert rows[-1] == count - 1 or most == 1

@@ -13,7 +13,7 @@ from faketask import FOLDER, ONE, TWO, write
 from fedbalancer.core.errors import BadData, BadSetting, RunFolderError
 from fedbalancer.core.files import FolderLock
 from fedbalancer.data.catalogue import importing
-from fedbalancer.data.catalogue.catalog import Facts, disk, load_facts
+from fedbalancer.data.catalogue.catalog import Facts, load_facts, measure_files
 from fedbalancer.data.catalogue.importing import copy_path, hard_link_path, import_data, link_path
 
 TASK = "faketask:load"
@@ -31,7 +31,7 @@ def test_a_file_of_any_name_is_copied_to_the_name_that_is_expected(folders: tupl
     assert (folders[0] / "one.npz").read_bytes() == mine.read_bytes()
     assert not (folders[0] / "one.npz").is_symlink()
     assert len(faketask.load(variant="one").clients) == 3
-    assert load_facts(ONE, disk(ONE.paths)) == facts
+    assert load_facts(ONE, measure_files(ONE.paths)) == facts
 
 
 def test_a_folder_is_copied_whole(folders: tuple[Path, Path], tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_several_files_from_a_folder_and_one_by_one(folders: tuple[Path, Path], 
     assert import_data(TASK, TWO, a, copy_path).users == 3, "the other file was there"
     assert everything(folders[0]) == ["fake", "fake/a.npz", "fake/b.npz"]
     (folders[0] / "fake" / "a.npz").unlink()
-    with pytest.raises(BadData, match=r"b\.npz has no a\.npz; give a folder that holds a\.npz and b\.npz"):
+    with pytest.raises(BadData, match=r"b\.npz has no a\.npz; give a folder with a\.npz and b\.npz"):
         import_data(TASK, TWO, b, copy_path)
 
 
@@ -59,7 +59,7 @@ def test_an_archive_is_unpacked(folders: tuple[Path, Path], tmp_path: Path) -> N
         archive.write(file, "some folder/x.npz")
     assert import_data(TASK, FOLDER, tmp_path / "mine.zip", copy_path).users == 3
     assert everything(folders[0]) == ["fake-set", "fake-set/x.npz"]
-    with pytest.raises(BadSetting, match="leave out --link"):
+    with pytest.raises(BadSetting, match="omit --link"):
         import_data(TASK, FOLDER, tmp_path / "mine.zip", link_path, overwrite=True)
     assert everything(folders[0]) == ["fake-set", "fake-set/x.npz"]
 
@@ -140,7 +140,7 @@ def test_bad_data_does_not_replace_good(folders: tuple[Path, Path], tmp_path: Pa
 def test_what_is_there_is_replaced_only_when_told(folders: tuple[Path, Path], tmp_path: Path) -> None:
     import_data(TASK, ONE, write(tmp_path / "first.npz", 2), copy_path)
     second = write(tmp_path / "second.npz", 4)
-    with pytest.raises(BadSetting, match=r"there already, at .*one\.npz; add --overwrite"):
+    with pytest.raises(BadSetting, match=r"already exists at .*one\.npz; add --overwrite"):
         import_data(TASK, ONE, second, copy_path)
     assert import_data(TASK, ONE, second, copy_path, overwrite=True).users == 4
     write(tmp_path / "x" / "x.npz", 2)
@@ -193,10 +193,10 @@ def test_one_import_at_a_time(folders: tuple[Path, Path], tmp_path: Path) -> Non
 def test_mistakes_with_the_path_are_told(folders: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="nowhere does not exist"):
         import_data(TASK, ONE, tmp_path / "nowhere", copy_path)
-    with pytest.raises(BadSetting, match="holds the data folder"):
+    with pytest.raises(BadSetting, match="contains the data folder"):
         import_data(TASK, FOLDER, tmp_path, copy_path)
     write(folders[0] / "one.npz")
-    with pytest.raises(BadSetting, match="already; type: fedbalancer data check"):
+    with pytest.raises(BadSetting, match="already in the data folder; run: fedbalancer data check"):
         import_data(TASK, ONE, folders[0] / "one.npz", copy_path, overwrite=True)
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadData, match=r"has no a\.npz, b\.npz"):
@@ -205,7 +205,7 @@ def test_mistakes_with_the_path_are_told(folders: tuple[Path, Path], tmp_path: P
 
 def test_a_data_folder_that_cannot_be_written_is_told(folders: tuple[Path, Path], tmp_path: Path) -> None:
     folders[0].write_text("a file")
-    with pytest.raises(BadSetting, match="must be a folder that can be written"):
+    with pytest.raises(BadSetting, match="must be a writable folder"):
         import_data(TASK, ONE, write(tmp_path / "mine.npz"), copy_path)
 
 

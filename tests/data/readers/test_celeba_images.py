@@ -60,7 +60,7 @@ def test_a_missing_image_is_named_with_its_user_and_index(tmp_path: Path) -> Non
     images = people(tmp_path)
     (images / "000002.jpg").unlink()
     for read in (read_celeba, celeba_key):
-        with pytest.raises(BadData, match=r"train_9\.json: user '10', sample 1: there is no image .*000002\.jpg"):
+        with pytest.raises(BadData, match=r"train_9\.json: user '10', sample 1: the image .*000002\.jpg does not"):
             read(tmp_path)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.data.readers.femnist import ink_on_paper, read_digits
+from fedbalancer.data.readers.femnist import invert_ink, read_digits
 
 
 def file(folder: Path, **changes: Any) -> Path:
@@ -34,7 +34,7 @@ def test_every_writer_has_its_images_in_order(tmp_path: Path) -> None:
 
 
 def test_paper_is_one_and_ink_is_zero() -> None:
-    made = ink_on_paper(np.array([[[0, 255]]], dtype=np.uint8))
+    made = invert_ink(np.array([[[0, 255]]], dtype=np.uint8))
     assert made.tolist() == [[[[1.0, 0.0]]]]
 
 

@@ -49,8 +49,8 @@ def test_only_whole_windows_of_the_six_activities_are_cut(tmp_path: Path) -> Non
 def test_windows_are_cut_out_of_the_filtered_recording_at_their_labels(tmp_path: Path) -> None:
     data = recordings()
     made = har_hapt.read_hapt(saved(tmp_path, data))
-    first = har_hapt.nine_channels(data["acc"][:400] / 720.0, data["gyro"][:400] / 3274.0)
-    second = har_hapt.nine_channels(data["acc"][400:800] / 720.0, data["gyro"][400:800] / 3274.0)
+    first = har_hapt.filter_recording(data["acc"][:400] / 720.0, data["gyro"][:400] / 3274.0)
+    second = har_hapt.filter_recording(data["acc"][400:800] / 720.0, data["gyro"][400:800] / 3274.0)
     np.testing.assert_array_equal(made.arrays["x"][0], first[9:137].T)
     np.testing.assert_array_equal(made.arrays["x"][1], first[73:201].T)
     np.testing.assert_array_equal(made.arrays["x"][2], second[0:128].T)
@@ -59,7 +59,7 @@ def test_windows_are_cut_out_of_the_filtered_recording_at_their_labels(tmp_path:
 def test_a_phone_at_rest_has_gravity_and_no_body_acceleration() -> None:
     acc, gyro = np.tile([0.8, -0.5, 0.3], (300, 1)), np.tile([0.1, 0.0, -0.1], (300, 1))
     np.testing.assert_allclose(
-        har_hapt.nine_channels(acc, gyro), np.tile([0.8, -0.5, 0.3, 0, 0, 0, 0.1, 0, -0.1], (300, 1)), atol=1e-6
+        har_hapt.filter_recording(acc, gyro), np.tile([0.8, -0.5, 0.3, 0, 0, 0, 0.1, 0, -0.1], (300, 1)), atol=1e-6
     )
 
 
@@ -68,7 +68,7 @@ def test_steps_are_body_acceleration_and_slow_turns_are_gravity() -> None:
     steps, turn = np.sin(2 * np.pi * 2.0 * time_s), np.sin(2 * np.pi * 0.02 * time_s)
     still = np.zeros((3000, 3))
     for signal, share in ((steps, 1.0), (turn, 0.0)):
-        channels = har_hapt.nine_channels(signal * np.ones(3), still)[1000:]
+        channels = har_hapt.filter_recording(signal * np.ones(3), still)[1000:]
         assert np.ptp(channels[:, 0]) == pytest.approx(2, rel=0.05)
         assert np.ptp(channels[:, 3]) == pytest.approx(2 * share, abs=0.3)
 
@@ -76,13 +76,13 @@ def test_steps_are_body_acceleration_and_slow_turns_are_gravity() -> None:
 def test_a_single_wild_reading_is_taken_out() -> None:
     acc = np.ones((200, 3))
     acc[100] = 50
-    np.testing.assert_allclose(har_hapt.nine_channels(acc, np.zeros((200, 3)))[:, :3], 1, atol=1e-6)
+    np.testing.assert_allclose(har_hapt.filter_recording(acc, np.zeros((200, 3)))[:, :3], 1, atol=1e-6)
 
 
 def test_filters_are_causal() -> None:
     rng = np.random.default_rng(1)
     acc, gyro = rng.normal(size=(300, 3)), rng.normal(size=(300, 3))
-    whole, start = har_hapt.nine_channels(acc, gyro), har_hapt.nine_channels(acc[:200], gyro[:200])
+    whole, start = har_hapt.filter_recording(acc, gyro), har_hapt.filter_recording(acc[:200], gyro[:200])
     np.testing.assert_allclose(whole[:199], start[:199], atol=1e-6)  # the median looks one reading ahead
 
 
@@ -102,14 +102,14 @@ def swap(**arrays: Any) -> Callable[[Arrays], None]:
     [
         (put("labels", 2, [2, 1, 13, 1, 128]), r"labels, row 2 \(subject 1\): activity is 13; it must be 1 to 12"),
         (put("labels", 2, [2, 1, 0, 1, 128]), r"labels, row 2 \(subject 1\): activity is 0"),
-        (put("labels", 0, [9, 1, 5, 1, 128]), r"labels, row 0 \(subject 1\): there is no experiment 9"),
-        (put("labels", 4, [3, 1, 5, 1, 128]), r"labels, row 4 \(subject 1\): there is no experiment 3 of this subject"),
+        (put("labels", 0, [9, 1, 5, 1, 128]), r"labels, row 0 \(subject 1\): this subject has no experiment 9"),
+        (put("labels", 4, [3, 1, 5, 1, 128]), r"labels, row 4 \(subject 1\): this subject has no experiment 3"),
         (put("labels", 4, [3, 2, 3, 1, 401]), "readings 1 to 401, but the recording has 1 to 400"),
         (put("labels", 4, [3, 2, 3, 0, 300]), "readings 0 to 300, but the recording has 1 to 400"),
         (put("labels", 4, [3, 2, 3, 300, 200]), "readings 300 to 200, but"),
         (put("labels", 4, [3, 2, 3, 1, 127]), "subject 2 has no activity of at least 128 readings"),
         (put("labels", 4, [3, 2, 8, 1, 400]), "no test subjects"),
-        (put("lengths", 1, [1, 1, 400]), r"lengths, row 1: experiment 1 \(subject 1\) is there twice"),
+        (put("lengths", 1, [1, 1, 400]), r"lengths, row 1: experiment 1 \(subject 1\) occurs twice"),
         (put("lengths", 2, [3, 31, 400]), "lengths, row 2: subject 31 of 1 to 30"),
         (put("lengths", 2, [3, 2, 0]), "lengths, row 2: subject 2 of 1 to 30 with 0 readings"),
         (put("lengths", 2, [3, 2, 399]), "acc has 1200 readings, but lengths add up to 1199"),

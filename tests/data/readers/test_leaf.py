@@ -121,7 +121,7 @@ def test_what_is_wrong_is_said_with_file_user_and_index(tmp_path: Path, content:
 def test_a_user_in_two_files_is_named_with_both(tmp_path: Path) -> None:
     first = write(tmp_path / "train" / "a.json", document(ANN_AND_BOB))
     second = write(tmp_path / "train" / "b.json", document({"bob": ([1], [1])}))
-    with pytest.raises(BadData, match="'bob' is there twice") as error:
+    with pytest.raises(BadData, match="'bob' occurs twice") as error:
         read_leaf(tmp_path)
     assert str(first) in str(error.value)
     assert str(second) in str(error.value)

@@ -118,7 +118,7 @@ def test_bad_speeches_are_named_by_file_and_line(tmp_path: Path) -> None:
         ({**good, "speaker": "ANN"}, "line 2: a speech needs"),
         ({**good, "lines": [1]}, "line 2: a speech needs"),
         ({"speaker": ["ANN"], "lines": ["one"]}, "line 2: a speech needs"),
-        ([good], "line 2: not whole JSON .a list"),
+        ([good], "line 2: not complete JSON .a list"),
     ):
         with pytest.raises(BadData, match=rf"plays\.xz, {reason}"):
             read_moby(write(tmp_path / "plays.xz", good, bad))
@@ -127,8 +127,8 @@ def test_bad_speeches_are_named_by_file_and_line(tmp_path: Path) -> None:
 def test_a_file_cut_off_is_told(tmp_path: Path) -> None:
     whole = write(tmp_path / "plays.xz", *[{"play": "P", "speaker": ["ANN"], "lines": [str(n)]} for n in range(999)])
     whole.write_bytes(whole.read_bytes()[:-40])
-    with pytest.raises(BadData, match="not whole JSON"):
+    with pytest.raises(BadData, match="not complete JSON"):
         read_moby(whole)
     whole.write_bytes(b"not compressed")
-    with pytest.raises(BadData, match="line 1: not whole JSON"):
+    with pytest.raises(BadData, match="line 1: not complete JSON"):
         read_moby(whole)

@@ -59,7 +59,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no samples": (broken(lambda ann: (ann["x"].clear(), ann["y"].clear())), "has no samples"),
     "no y": (broken(lambda ann: ann.pop("y")), "the lists x and y"),
     "no data": (lambda data: data["user_data"].pop("ann"), "the lists x and y"),
-    "twice": (lambda data: (data["users"].append("ann"), data["num_samples"].append(10)), "is there twice"),
+    "twice": (lambda data: (data["users"].append("ann"), data["num_samples"].append(10)), "occurs twice"),
     "a short sequence": (broken(lambda ann: ann["x"][1][0].pop()), "comment 1: x must be a list of sequences of 10"),
     "a number": (broken(lambda ann: ann["x"][1][0].__setitem__(3, 17)), "comment 1: x must be a list of sequences"),
     "no targets": (broken(lambda ann: ann["y"][0].pop("target_tokens")), "comment 0: target_tokens of y must be"),
@@ -83,7 +83,7 @@ def test_bad_users_are_named(tmp_path: Path, name: str) -> None:
 def test_the_same_user_in_two_files_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path, document(ann=["hi"]), document(ann=["bye"]))
     (folder / "train" / "reddit_1_train.json").write_text(json.dumps(document(ann=["hi"])))
-    with pytest.raises(BadData, match=r"reddit_1_train\.json: user 'ann' is there twice"):
+    with pytest.raises(BadData, match=r"reddit_1_train\.json: user 'ann' occurs twice"):
         read_reddit(folder)
 
 
@@ -91,7 +91,7 @@ def test_files_that_are_no_leaf_json_are_told(tmp_path: Path) -> None:
     folder = write(tmp_path, document(ann=["hi"]), document(ann=["bye"]))
     file = folder / "train" / "reddit_0_train.json"
     file.write_text(file.read_text()[:-20])
-    with pytest.raises(BadData, match=r"reddit_0_train\.json is damaged or no JSON"):
+    with pytest.raises(BadData, match=r"reddit_0_train\.json is damaged or not JSON"):
         read_reddit(folder)
     file.write_text("[]")
     with pytest.raises(BadData, match=r"reddit_0_train\.json has no list 'users'"):

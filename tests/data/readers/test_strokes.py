@@ -69,10 +69,10 @@ def test_any_drawing_leaves_ink_in_the_middle_and_none_at_the_edge(points: Any, 
         ({"?": [LINE] * 4}, "each of the 62 characters"),
         ({"B": [LINE] * 3}, "'B' was drawn by 3 writers, '0' by 4"),
         ({"B": [LINE, [], LINE, LINE]}, "'B' of writer 1 has no strokes"),
-        ({"B": [LINE, LINE, [[[1, 2], [3]]], LINE]}, "'B' of writer 2 is no list of strokes"),
+        ({"B": [LINE, LINE, [[[1, 2], [3]]], LINE]}, "'B' of writer 2 is not a list of strokes"),
         ({"B": [LINE, LINE, LINE, [[[1, 2]], []]]}, "'B' of writer 3: stroke 1 must be"),
         ({"B": [LINE, LINE, LINE, [[[1, float("nan")]]]]}, "'B' of writer 3: stroke 0 must be"),
-        ({"B": [LINE, LINE, LINE, 5]}, "'B' of writer 3 is no list"),
+        ({"B": [LINE, LINE, LINE, 5]}, "'B' of writer 3 is not a list"),
     ],
 )
 def test_what_is_wrong_is_said_with_character_and_writer(tmp_path: Path, changes: Any, named: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.task import Samples
-from fedbalancer.data.readers.user_split import UserSplit, held_out, pack, split_by_user, unpack
+from fedbalancer.data.readers.user_split import UserSplit, hold_out, pack, split_by_user, unpack
 
 
 def users(sizes: list[int], first: int = 0) -> dict[str, Samples]:
@@ -46,7 +46,7 @@ def test_one_user_cannot_be_split() -> None:
 
 @given(sizes=st.lists(st.integers(1, 5), min_size=2, max_size=12))
 def test_every_sample_comes_back_with_its_user(sizes: list[int]) -> None:
-    split = held_out(users(sizes))
+    split = hold_out(users(sizes))
     clients, test = unpack(pack(split), None)
     assert set(clients) == set(split.train)
     for name, (features, labels) in clients.items():

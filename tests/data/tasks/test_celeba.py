@@ -109,12 +109,12 @@ def test_the_second_start_reads_no_image_and_a_missing_one_is_noticed(tmp_path: 
     assert list(celeba.load().clients) == list(first.clients)
     assert made.stat().st_mtime_ns == before
     (images / "80001.jpg").unlink()
-    with pytest.raises(BadData, match=r"user '8', sample 1: there is no image .*80001\.jpg"):
+    with pytest.raises(BadData, match=r"user '8', sample 1: the image .*80001\.jpg does not exist"):
         celeba.load()
 
 
 def test_without_data_it_says_what_to_do() -> None:
-    with pytest.raises(MissingData, match=r"task 'celeba' needs celeba in .*; type: fedbalancer data"):
+    with pytest.raises(MissingData, match=r"task 'celeba' needs celeba in .*; run: fedbalancer data"):
         celeba.load()
 
 

@@ -126,7 +126,7 @@ def test_changed_files_are_read_again(tmp_path: Path) -> None:
 
 
 def test_without_data_it_says_what_to_do() -> None:
-    with pytest.raises(MissingData, match=r"task 'femnist' needs femnist in .*; type: fedbalancer data"):
+    with pytest.raises(MissingData, match=r"task 'femnist' needs femnist in .*; run: fedbalancer data"):
         femnist.load()
     with pytest.raises(UnknownName, match="did you mean digits"):
         femnist.load(variant="digit")

@@ -221,7 +221,7 @@ def test_a_folder_without_its_files_is_named(folder: Path) -> None:
 
 def test_without_data_the_user_is_told_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDBALANCER_DATA", str(tmp_path))
-    with pytest.raises(MissingData, match=r"needs UCI HAR Dataset in .*; type: fedbalancer data get har"):
+    with pytest.raises(MissingData, match=r"needs UCI HAR Dataset in .*; run: fedbalancer data get har"):
         har.load()
     with pytest.raises(MissingData, match="variant 'hapt' of task 'har'"):
         har.load(variant="hapt")

@@ -76,7 +76,7 @@ def test_a_loss_of_ones_own_keeps_floats() -> None:
 
     task = make(y=X[:, 0] / 2, loss=squares, classes=1)
     assert all(labels.dtype.kind == "f" for _, labels in task.clients.values())
-    with pytest.raises(BadSetting, match="needs the number of its outputs"):
+    with pytest.raises(BadSetting, match="needs the number of outputs"):
         make(y=X[:, 0] / 2, loss=squares)
 
 
@@ -89,15 +89,15 @@ def nan_at(row: int) -> Any:
 @pytest.mark.parametrize(
     ("changes", "kind", "words"),
     [
-        ({"users": None}, BadSetting, "say who has what"),
+        ({"users": None}, BadSetting, "specify the users"),
         ({"partition": "iid", "clients": 2}, BadSetting, "for data without users"),
         ({"users": None, "partition": "dirichlett", "clients": 2}, UnknownName, "did you mean dirichlet"),
         ({"users": None, "partition": "iid"}, BadSetting, "needs clients"),
         ({"users": None, "partition": "iid", "clients": 99}, BadSetting, "clients = 99 .* from 1 to 54"),
-        ({"users": None, "partition": "iid", "clients": 2, "alpha": 1}, BadSetting, "alpha = 1 goes with .* dirichlet"),
-        ({"clients": 3}, BadSetting, "clients = 3 goes with partition"),
+        ({"users": None, "partition": "iid", "clients": 2, "alpha": 1}, BadSetting, "alpha = 1 requires .* dirichlet"),
+        ({"clients": 3}, BadSetting, "clients = 3 requires partition"),
         ({"test_share": 1.5}, BadSetting, "test_share = 1.5 must be"),
-        ({"test_share": 0.5, "test": (X, Y)}, BadSetting, "there is test data here"),
+        ({"test_share": 0.5, "test": (X, Y)}, BadSetting, "cannot be combined with test data"),
         ({"seed": -1}, BadSetting, "seed = -1"),
         ({"users": USERS[:7]}, BadData, "60 labels but 7 users"),
         ({"users": ["ann"] * 60}, BadData, "one user, 'ann'"),
@@ -105,11 +105,11 @@ def nan_at(row: int) -> Any:
         ({"x": nan_at(7)}, BadData, r"NaN or infinite feature in row 7 \(user 'cy'\)"),
         ({"x": X[:5]}, BadData, "5 rows of features but 60 labels"),
         ({"x": X.astype(str)}, BadData, "must be numbers"),
-        ({"x": [[1, 2], [3]]}, BadData, "all of one shape"),
+        ({"x": [[1, 2], [3]]}, BadData, "the same shape"),
         ({"x": X[:0], "y": Y[:0]}, BadData, "no samples"),
         ({"y": Y - 1}, BadData, "label -1 in sample"),
         ({"y": Y + 0.5}, BadData, "label [012].5 in sample"),
-        ({"y": Y * 10**6}, BadData, "say so with classes"),
+        ({"y": Y * 10**6}, BadData, "set classes"),
         ({"classes": 2}, BadData, "label 2 in sample .* 0 to 1"),
         ({"classes": 0}, BadSetting, "classes = 0"),
         ({"test": (X[:, :2], Y)}, BadData, r"the test data has samples of shape \(2,\)"),

@@ -83,7 +83,7 @@ def test_a_label_out_of_range_names_file_and_sample(folder: Path) -> None:
 
 
 def test_folders_without_clients_and_options_of_tables_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadData, match="no folder"):
+    with pytest.raises(BadData, match="does not exist"):
         fb.Task.from_folder(tmp_path / "absent", model="mlp")
     with pytest.raises(BadData, match="has no clients"):
         fb.Task.from_folder(tmp_path, model="mlp")
@@ -93,7 +93,7 @@ def test_folders_without_clients_and_options_of_tables_are_refused(tmp_path: Pat
     with pytest.raises(UnknownName, match="unknown option 'partition'"):
         fb.Task.from_folder(tmp_path, model="mlp", partition="iid")
     save(tmp_path, "test")
-    with pytest.raises(BadSetting, match="there is test data here"):
+    with pytest.raises(BadSetting, match="cannot be combined with test data"):
         fb.Task.from_folder(tmp_path, model="mlp", test_share=0.2)
 
 

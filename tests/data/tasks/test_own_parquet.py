@@ -86,17 +86,17 @@ def broken(name: str, row: int, value: Any) -> dict[str, Any]:
         ({}, {"features": ["a", "c"]}, "unknown column of .*d.parquet 'c'"),
         ({}, {"features": "kind"}, "feature column 'kind' holds String"),
         ({}, {"features": []}, "at least one column"),
-        ({}, {"features": ["a", "signal"]}, "'a' and 'signal' are of unlike length"),
-        ({}, {"features": "signal", "shape": [3, 3]}, "is of 9 numbers, but a sample of .*d.parquet has 4"),
+        ({}, {"features": ["a", "signal"]}, "'a' and 'signal' differ in length"),
+        ({}, {"features": "signal", "shape": [3, 3]}, "has 9 numbers, but a sample of .*d.parquet has 4"),
         ({}, {"features": "signal", "shape": [-2, -2]}, "at least 1"),
-        ({}, {"label": "signal"}, "label column 'signal' is of type List"),
+        ({}, {"label": "signal"}, "label column 'signal' has type List"),
         (broken("person", 4, None), {}, "column 'person' is empty in row 4"),
         (broken("kind", 4, None), {}, r"column 'kind' is empty in row 4 \(user 'bob'\)"),
         (broken("a", 3, None), {}, r"column 'a' is empty in row 3 \(user 'ann'\)"),
         (broken("a", 3, float("nan")), {}, r"column 'a' is NaN or infinite in row 3 \(user 'ann'\)"),
         (broken("signal", 2, [1.0, 2.0]), {"features": "signal"}, r"2 values in row 2 \(user 'cy'\), but 4 before"),
         (broken("signal", 2, [1.0, None, 3.0, 4.0]), {"features": "signal"}, r"empty value in row 2 \(user 'cy'\)"),
-        (broken("signal", 0, []), {"features": "signal"}, "all lists must be of one length"),
+        (broken("signal", 0, []), {"features": "signal"}, "all lists must have the same length"),
         (broken("image", 7, [[1, 2, 3], [4, 5]]), {"features": "image"}, r"2 values in row 7 \(user 'bob'\)"),
         (broken("image", 7, [[1, 2, 3]]), {"features": "image"}, r"1 values in row 7 \(user 'bob'\)"),
     ],
@@ -108,7 +108,7 @@ def test_mistakes_are_named(tmp_path: Path, columns: dict[str, Any], changes: di
 
 def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     options: Any = {"user": "person", "label": "kind", "features": "a", "model": "mlp"}
-    with pytest.raises(BadData, match=r"no file .*absent\.parquet"):
+    with pytest.raises(BadData, match=r"absent\.parquet does not exist"):
         fb.Task.from_parquet(tmp_path / "absent.parquet", **options)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 but not really")
     with pytest.raises(BadData, match=r"broken\.parquet cannot be read as Parquet"):

@@ -77,7 +77,7 @@ def test_folder_and_parquet_and_test_are_found_beside_the_file(place: Path) -> N
     )
     task = fb.load_task(str(home / "p.toml"))
     assert task.sizes == {"client-0": 4, "client-1": 4}
-    assert "shared out by iid" in describe_task(task)
+    assert "partitioned by iid" in describe_task(task)
 
 
 def test_the_summary_fits_a_screen(place: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_summary_fits_a_screen(place: Path) -> None:
     lines = text.splitlines()
     assert len(lines) <= 20
     assert max(len(line) for line in lines) <= 110
-    for words in ("tiny", "4 with 10 / 10 / 10", "2 classes", "3 a sample", "20 samples of 2 held-out users",
+    for words in ("tiny", "4 with 10 / 10 / 10", "2 classes", "3 per sample", "20 samples of 2 held-out users",
                   "26 parameters", "rounds 9", "w 3"):  # fmt: skip
         assert words in text
 
@@ -128,7 +128,7 @@ def test_compare_loads_a_model_beside_the_file_in_every_worker(place: Path) -> N
         ("[settings]", "[setings]", "unknown key in my_task.toml 'setings'; did you mean settings"),
         ("rounds = 2", "round = 2", "unknown key in [settings] of my_task.toml 'round'; did you mean rounds"),
         ("rounds = 2", "rounds = 0", "setting rounds = 0"),
-        ("rounds = 2", "w = 5", "w is no setting of a task; give it with --set w=..."),
+        ("rounds = 2", "w = 5", "w is not a setting of a task; use --set w=..."),
         ("test_share", "testshare", "unknown key in [data] of my_task.toml 'testshare'; did you mean test_share"),
         ("test_share = 0.3", 'test_share = "much"', "test_share = 'much' in [data]: input should be a valid number"),
         ("test_share = 0.3", "test_share = 3", "test_share = 3.0 must be"),

@@ -119,7 +119,7 @@ def test_a_damaged_file_is_told_also_when_a_good_one_is_cached(official: Path) -
     reddit.load()
     file = official / "reddit" / "train" / "reddit_0_train.json"
     file.write_text(file.read_text()[:-30])
-    with pytest.raises(BadData, match=r"reddit_0_train\.json is damaged or no JSON"):
+    with pytest.raises(BadData, match=r"reddit_0_train\.json is damaged or not JSON"):
         reddit.load()
 
 

@@ -68,9 +68,9 @@ def test_unknown_names_suggest_the_nearest(own: str) -> None:
 def test_what_is_no_task_is_told(own: str) -> None:
     with pytest.raises(BadData, match="no module 'absent_module'"):
         load_task("absent_module.tasks:load")
-    with pytest.raises(BadData, match="own_tasks:number gives int"):
+    with pytest.raises(BadData, match="own_tasks:number has type int"):
         load_task(f"{own}:number")
-    with pytest.raises(BadData, match="own_tasks:wrong gives str"):
+    with pytest.raises(BadData, match="own_tasks:wrong has type str"):
         load_task(f"{own}:wrong")
     with pytest.raises(BadData, match="not of the form"):
         load_task(":load")

@@ -144,5 +144,5 @@ def test_a_damaged_file_is_named(content: bytes, tmp_path: Path) -> None:
 def test_a_file_of_other_arrays_is_named(tmp_path: Path) -> None:
     path = tmp_path / "other.npy"
     path.write_bytes(npy(np.array({"X": [1.0]}, dtype=object)).getvalue())
-    with pytest.raises(BadData, match=r"other\.npy is not the recordings"):
+    with pytest.raises(BadData, match=r"other\.npy is not the file of recordings"):
         watch_data.read_recordings(path)

@@ -1,4 +1,4 @@
-"""What an update loses and saves on its way to the server."""
+"""Compressors: how updates are encoded for the network."""
 
 from fedbalancer.client.compress.low_rank import LowRank
 from fedbalancer.client.compress.quantised import Quantised, SignSGD

@@ -1,4 +1,4 @@
-"""Structured updates of low rank: one factor is random and known to both sides, the other travels."""
+"""Structured updates of low rank: one random factor is known to both sides, the other is sent."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from fedbalancer.core.types import IndexArray, Layout, Weights
 
 @dataclass(frozen=True)
 class LowRank(Compressor):
-    """H = A B with A, of `rank` columns, random from the seed, fresh for every client and round; only B travels.
-    (J. Konecny et al., "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 2.)
+    """Sends B of H = A B, where A has `rank` columns and is drawn from the seed, for every client and round.
 
-    H has a row for every input of a unit and a column for every unit: the paper's reshaping of a kernel to
-    (inputs x width x height) x outputs. The tensors here have the units first, so H is the transpose of (first axis,
-    all others). A tensor of d1 x d2 sends 32 rank d2 bits, the share rank / d1 of its own. Vectors, and tensors with no
-    more than `rank` rows, travel as they are: nothing grows.
+    From J. Konecny et al., "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 2.
 
-    Departures. The paper trains B; here the finished update is projected, B = A'H with the columns of A orthonormal, so
-    that A B is the matrix nearest to H that A allows. For small steps that is the same: gradient descent on B moves the
-    weights by A A' times the gradient. Of the squared length of H a share of rank / d1 is left on average, and the mean
-    of A B is rank / d1 times H: the update is cut down, not estimated. The default rank is that of the FedBalancer
-    authors' code, which counted the bytes of all tensors in this way (biases included, which grew a hundredfold) and
-    then aggregated the uncompressed weights.
+    H has a row for every input of a unit and a column for every unit: the transpose of a tensor's (first axis, all
+    others). A tensor of d1 x d2 takes 32 rank d2 bits. Vectors, and tensors with at most `rank` rows, are sent
+    unchanged.
 
-    A is sparse: the rows of H are dealt at random into `rank` groups as equal as can be, each row with a random sign,
-    and B holds the signed sums of the groups. Such columns are orthonormal as they are drawn, where dense ones would
-    have to be made so; and sums are the same to the last bit on any number of threads, which matrix products are not.
+    A is sparse: the rows of H are assigned at random to `rank` groups of nearly equal size, each row with a random
+    sign, and B holds the signed sums of the groups. These columns are orthonormal, and sums have the same bits on any
+    number of threads, unlike matrix products.
+
+    Differences from the paper: the paper trains B; here the finished update is projected, B = A'H, so A B is the
+    nearest matrix to H that A allows. For small steps both are the same. On average a share rank / d1 of the squared
+    length of H remains, and the mean of A B is rank / d1 times H. The default rank is that of the FedBalancer authors'
+    code, which counted the bytes of all tensors in this way and then aggregated the uncompressed weights.
+
+    Args:
+        rank: Number of columns of A.
+
+    Example:
+        >>> LowRank(rank=2).encoded_bytes(Layout([("w", (10, 8))]))
+        80
     """
 
     rank: Count = 100
@@ -43,15 +48,15 @@ class LowRank(Compressor):
 
     def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
         tensors = enumerate(layout.split(bounded(update)).values())
-        return b"".join(wire(self._projected(tensor, seed, n)) for n, tensor in tensors), None
+        return b"".join(wire(self._project(tensor, seed, n)) for n, tensor in tensors), None
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         require_bytes(payload, self.encoded_bytes(layout))
         sent = self._sent(layout).split(from_wire(payload))
-        return layout.join({name: self._regained(sent[name], shape, seed, n) for n, (name, shape) in enumerate(layout)})
+        return layout.join({name: self._restore(sent[name], shape, seed, n) for n, (name, shape) in enumerate(layout)})
 
-    def _projected(self, tensor: Weights, seed: int, number: int) -> Weights:
-        """B, transposed."""
+    def _project(self, tensor: Weights, seed: int, number: int) -> Weights:
+        """Return B, transposed."""
         if not self._shrinks(tensor.shape):
             return tensor
         group, entry = self._factor(tensor.shape, seed, number)
@@ -59,22 +64,22 @@ class LowRank(Compressor):
         by_group = np.take(tensor.reshape(len(tensor), -1) * entry, np.argsort(group, kind="stable"), axis=1)
         return np.add.reduceat(by_group, np.cumsum(sizes) - sizes, axis=1)
 
-    def _regained(self, sent: Weights, shape: tuple[int, ...], seed: int, number: int) -> Weights:
-        """A B, from B transposed."""
+    def _restore(self, sent: Weights, shape: tuple[int, ...], seed: int, number: int) -> Weights:
+        """Return A B from B transposed."""
         if not self._shrinks(shape):
             return sent
         group, entry = self._factor(shape, seed, number)
         return np.take(sent, group, axis=1) * entry
 
     def _factor(self, shape: tuple[int, ...], seed: int, number: int) -> tuple[IndexArray, Weights]:
-        """A: of every row the column that is not 0 in it, and the value there."""
+        """Return A: the non-zero column of every row, and its value."""
         rng, rows = stream(seed, "low rank", number), math.prod(shape[1:])
         group = rng.permutation(np.arange(rows) * self.rank // rows)
         signs = 2 * rng.integers(0, 2, size=rows) - 1
         return group, (signs / np.sqrt(np.bincount(group)[group])).astype(np.float32)
 
     def _sent(self, layout: Layout) -> Layout:
-        """What travels: of a tensor that shrinks the transpose of B."""
+        """Return the layout of what is sent."""
         return Layout((name, (shape[0], self.rank) if self._shrinks(shape) else shape) for name, shape in layout)
 
     def _shrinks(self, shape: tuple[int, ...]) -> bool:

@@ -1,4 +1,8 @@
-"""Compressors that send a few bits per value."""
+"""Compressors that send a few bits per value.
+
+The random rotation takes n log n additions: signs, then a Hadamard transform (N. Ailon and B. Chazelle, 2009; for
+updates A. T. Suresh et al., "Distributed Mean Estimation with Limited Communication", ICML 2017).
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,27 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.client.compress.sparse import drawn_share, kept
-from fedbalancer.client.compress.wire import bounded, from_wire, packed, packed_bytes, require_bytes, unpacked, wire
+from fedbalancer.client.compress.sparse import draw_share, kept
+from fedbalancer.client.compress.wire import bounded, from_wire, pack, packed_bytes, require_bytes, unpack, wire
 from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.fields import Bounds, NonzeroShare
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Layout, Weights
 
 BLOCK = 4096
-"""Largest Hadamard matrix. A spike spreads over so many values, which leaves 1/64 of it."""
+"""Size of the largest Hadamard matrix. A spike spreads over this many values, each 1/64 of it."""
 
 
 def rotate(values: Weights, rng: np.random.Generator) -> Weights:
-    """The rotated values, as many as before.
+    """Return rotated values of the same length.
 
-    A vector of any length is covered by blocks of n values, n the largest power of two within it and `BLOCK`; where
-    it is no multiple of n, its last n values are rotated once more, the rest with them. That is a product of rotations
-    and so is one, and unlike a vector padded to a power of two it is no longer on the wire.
+    The vector is covered by blocks of n values, n the largest power of two within it and `BLOCK`. If its length is no
+    multiple of n, the last n values are rotated once more. A product of rotations is a rotation, and unlike padding to
+    a power of two, this does not make the vector longer.
+
+    Args:
+        values: The vector.
+        rng: Source of the signs.
     """
     result = values.astype(np.float32)
     for part, signs in _steps(result, rng):
@@ -35,7 +43,7 @@ def rotate(values: Weights, rng: np.random.Generator) -> Weights:
 
 
 def rotate_back(values: Weights, rng: np.random.Generator) -> Weights:
-    """What `rotate` was given, with a generator in the same state."""
+    """Invert `rotate`, with a generator in the same state."""
     result = values.astype(np.float32)
     for part, signs in reversed(_steps(result, rng)):
         _hadamard(part)
@@ -44,7 +52,7 @@ def rotate_back(values: Weights, rng: np.random.Generator) -> Weights:
 
 
 def _steps(values: Weights, rng: np.random.Generator) -> list[tuple[Weights, Weights]]:
-    """What is rotated, one block a column, and the random signs."""
+    """Return the parts to rotate, one block per column, and their random signs."""
     if not len(values):
         return []
     rows = min(BLOCK, 1 << (len(values).bit_length() - 1))
@@ -62,7 +70,7 @@ def _signs(shape: tuple[int, ...], rng: np.random.Generator) -> Weights:
 
 
 def _hadamard(columns: Weights) -> None:
-    """The orthonormal Walsh-Hadamard transform of every column, in place. Its inverse is itself."""
+    """Apply the orthonormal Walsh-Hadamard transform to every column, in place. It is its own inverse."""
     rows = len(columns)
     scratch = np.empty(columns.size // 2, dtype=np.float32)
     for half in (1 << step for step in range(rows.bit_length() - 1)):
@@ -79,16 +87,24 @@ _ENDS_BYTES = 8
 
 @dataclass(frozen=True)
 class Quantised(Compressor):
-    """Every value of a tensor becomes one of 2^bits levels, equally spaced from the tensor's least value to its
-    greatest: one of its two neighbours, the nearer the likelier, so that the mean is the value itself. (J. Konecny et
-    al., "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 3.)
+    """Rounds every value of a tensor to one of 2^bits levels between its minimum and maximum.
 
-    A tensor of d values takes `bits` d + 64 bits, the last ones for its two ends, and a squared error of at most
-    d step^2 / 4. With `rotate` it is first rotated at random (`rotation`), which brings the ends together where a few
-    values are large. With a `share` below 1 a random subset of every tensor goes through this, times d / k on arrival.
+    From J. Konecny et al., "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 3.
 
-    Departures. 2^bits levels leave 2^bits - 1 steps (the paper's text has 2^bits intervals, which `bits` bits cannot
-    name). The rotation goes by blocks and needs no padding. Tensors of a few values that would grow travel as they are.
+    The levels are equally spaced. A value becomes one of its two neighbours at random, so that the mean is the value. A
+    tensor of d values takes `bits` d + 64 bits, with a squared error of at most d step^2 / 4.
+
+    Differences from the paper: 2^bits levels have 2^bits - 1 steps (the paper's 2^bits intervals do not fit `bits`
+    bits). The rotation uses blocks and needs no padding. Small tensors that would grow are sent unchanged.
+
+    Args:
+        bits: Bits per value, 1 to 8.
+        rotate: Rotate the tensor at random first, which narrows the range if a few values are large.
+        share: Share of values to send, scaled by d / k on arrival.
+
+    Example:
+        >>> Quantised(bits=2).encoded_bytes(Layout([("w", (100,))]))
+        33
     """
 
     bits: Annotated[int, Bounds(ge=1, le=8)] = 8
@@ -121,31 +137,31 @@ class Quantised(Compressor):
         if self._plain(len(values)):
             return wire(values)
         if self.share < 1:
-            values = values[drawn_share(len(values), self.share, stream(seed, "subset", number))]
+            values = values[draw_share(len(values), self.share, stream(seed, "subset", number))]
         if self.rotate:
             values = rotate(values, stream(seed, "rotation", number))
         low, high = values.min(), values.max()
         levels = self._levels(values, low, high, stream(seed, "quantisation", number))
-        return wire(np.array([low, high])) + packed(levels, self.bits)
+        return wire(np.array([low, high])) + pack(levels, self.bits)
 
     def _decoded(self, payload: bytes, size: int, seed: int, number: int) -> Weights:
         if self._plain(size):
             return from_wire(payload)
         low, high = from_wire(payload[:_ENDS_BYTES])
-        levels = unpacked(payload[_ENDS_BYTES:], kept(size, self.share), self.bits, np.uint8)
+        levels = unpack(payload[_ENDS_BYTES:], kept(size, self.share), self.bits, np.uint8)
         values = np.take(np.linspace(low, high, 2**self.bits).astype(np.float32), levels)
         if self.rotate:
             values = rotate_back(values, stream(seed, "rotation", number))
         if self.share == 1:
             return values
         update = np.zeros(size, dtype=np.float32)
-        update[drawn_share(size, self.share, stream(seed, "subset", number))] = values * np.float32(size / len(values))
+        update[draw_share(size, self.share, stream(seed, "subset", number))] = values * np.float32(size / len(values))
         return update
 
     def _levels(
         self, values: Weights, low: np.float32, high: np.float32, rng: np.random.Generator
     ) -> NDArray[np.uint8]:
-        """The number of the level that each value is rounded to: down, or up with the probability of the remainder."""
+        """Return the level of each value: rounded down, or up with the probability of the remainder."""
         top = np.float32(2**self.bits - 1)
         if not high > low:
             return np.zeros(len(values), dtype=np.uint8)
@@ -156,19 +172,22 @@ class Quantised(Compressor):
 
 @dataclass(frozen=True)
 class SignSGD(Compressor):
-    """One bit per parameter: whether it went up or down. (J. Bernstein et al., "signSGD: Compressed Optimisation for
-    Non-Convex Problems", ICML 2018, with majority vote.)
+    """Sends one bit per parameter: the sign of the update.
 
-    `decode` gives -1 and +1 and nothing else. These are votes, not an update: the aggregator has to be one that takes
-    the sign of their sum times a step of its own, as `MajorityVote` does, and says so with `counts_votes = True`. A
-    value of 0 has no sign; it votes at random, by the seed, so that a parameter that nobody moves is not pushed the
-    same way every round.
+    From J. Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018, with majority vote.
 
-    Departure. The paper takes the sign of the gradient of one mini-batch; here it is that of the whole local update.
+    `decode` returns -1 and +1. These are votes, which need an aggregator with `counts_votes`, such as `MajorityVote`. A
+    value of 0 votes at random, by the seed.
+
+    Difference from the paper: the paper uses the gradient of one mini-batch, here it is the whole local update.
+
+    Example:
+        >>> SignSGD().encoded_bytes(Layout([("w", (100,))]))
+        13
     """
 
     def refuses(self, method: Any) -> str | None:
-        """Votes need an aggregator that counts them."""
+        """Refuse aggregators that do not count votes."""
         if method.aggregate.counts_votes:
             return None
         return f"SignSGD sends votes, which need the MajorityVote aggregator, not {type(method.aggregate).__name__}"
@@ -180,9 +199,9 @@ class SignSGD(Compressor):
         votes = (update > 0).astype(np.uint8)
         undecided = np.flatnonzero(update == 0)
         votes[undecided] = stream(seed, "sign").integers(0, 2, size=len(undecided), dtype=np.uint8)
-        return packed(votes, 1), None
+        return pack(votes, 1), None
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         require_bytes(payload, self.encoded_bytes(layout))
-        votes = unpacked(payload, layout.parameters, 1, np.uint8)
+        votes = unpack(payload, layout.parameters, 1, np.uint8)
         return 2 * votes.astype(np.float32) - 1

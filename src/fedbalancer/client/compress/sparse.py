@@ -23,20 +23,25 @@ from fedbalancer.core.types import Layout, Weights
 
 
 def kept(size: int, share: float) -> int:
-    """How many of `size` values a share of them is: the nearest whole number, at least one.
+    """Return how many of `size` values a share is: the nearest integer, at least one.
 
-    >>> kept(10, 0.25), kept(10, 0.001), kept(0, 0.5)
-    (2, 1, 0)
+    Example:
+        >>> kept(10, 0.25), kept(10, 0.001), kept(0, 0.5)
+        (2, 1, 0)
     """
     return min(max(round(size * share), 1), size)
 
 
 def random_subset(size: int, count: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A mask of exactly `count` of `size` places, every such subset as likely.
+    """Return a mask of exactly `count` of `size` places; every such subset is equally likely.
 
-    Every place draws a key and the smallest keys win. A mask, not positions: the order in which a partition leaves its
-    elements differs between processors, and client and server need not have the same kind. Equal keys at the limit
-    (one draw in hundreds, for millions of places) are settled in favour of the first places.
+    Every place draws a key and the smallest keys are selected. The result is a mask, because the order of a partition
+    differs between processors. Equal keys at the limit (rare, even for millions of places) favour the first places.
+
+    Args:
+        size: Number of places.
+        count: Number of selected places.
+        rng: Source of random numbers.
     """
     if count == size:
         return np.ones(size, dtype=bool)
@@ -49,21 +54,29 @@ def random_subset(size: int, count: int, rng: np.random.Generator) -> NDArray[np
     return chosen
 
 
-def drawn_share(size: int, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A mask of a random share of the places."""
+def draw_share(size: int, share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return a mask of a random share of the places."""
     return random_subset(size, kept(size, share), rng)
 
 
 @dataclass(frozen=True)
 class RandomMask(Compressor):
-    """A random `share` of the update's values, fresh for every client and round; the others are 0. (J. Konecny et al.,
-    "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 2.)
+    """Sends a random `share` of the update's values and sets the others to 0.
 
-    Both sides draw the pattern from the seed, so only values travel, 32 bits each. They are not scaled: the update is
-    restricted, not estimated (`Subsample` does that), and its mean is `share` times what it was.
+    From J. Konecny et al., "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 2.
 
-    Departures. The paper trains under the mask; here the mask comes after training. The pattern is one over the whole
-    vector, with exactly the share of it that is nearest to `share`.
+    Both sides draw the mask from the seed, so only values are sent, 32 bits each. The values are not scaled: the mean
+    of the decoded update is `share` times the update (compare `Subsample`).
+
+    Differences from the paper: the paper trains under the mask; here the mask is applied after training. One mask
+    covers the whole vector, with exactly the number of values nearest to `share`.
+
+    Args:
+        share: Share of the values to send.
+
+    Example:
+        >>> RandomMask(share=0.5).encoded_bytes(Layout([("w", (10,))]))
+        20
     """
 
     share: NonzeroShare = 0.1
@@ -72,23 +85,30 @@ class RandomMask(Compressor):
         return 4 * kept(layout.parameters, self.share)
 
     def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
-        return wire(update[drawn_share(layout.parameters, self.share, stream(seed, "random mask"))]), None
+        return wire(update[draw_share(layout.parameters, self.share, stream(seed, "random mask"))]), None
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         require_bytes(payload, self.encoded_bytes(layout))
         update = np.zeros(layout.parameters, dtype=np.float32)
-        update[drawn_share(layout.parameters, self.share, stream(seed, "random mask"))] = from_wire(payload)
+        update[draw_share(layout.parameters, self.share, stream(seed, "random mask"))] = from_wire(payload)
         return update
 
 
 @dataclass(frozen=True)
 class Subsample(Compressor):
-    """k random values of d, times d / k; the others are 0. The mean over seeds is the update itself, the mean squared
-    error (d / k - 1) times its squared length. (J. Konecny et al., "Federated Learning: Strategies for Improving
-    Communication Efficiency", 2016, section 3.)
+    """Sends k random values of d, scaled by d / k, and sets the others to 0.
 
-    Both sides draw the subset from the seed, so only values travel, 32 bits each. The subset is one over the whole
-    vector; k is the whole number nearest to `share` times d, and the factor is that of k, not of `share`.
+    From J. Konecny et al., "Federated Learning: Strategies for Improving Communication Efficiency", 2016, section 3.
+
+    The mean over seeds is the update itself; the mean squared error is (d / k - 1) times its squared length. Both sides
+    draw the subset from the seed, so only values are sent, 32 bits each. k is the integer nearest to `share` times d.
+
+    Args:
+        share: Share of the values to send.
+
+    Example:
+        >>> Subsample(share=0.1).encoded_bytes(Layout([("w", (100,))]))
+        40
     """
 
     share: NonzeroShare = 0.1
@@ -97,29 +117,36 @@ class Subsample(Compressor):
         return 4 * kept(layout.parameters, self.share)
 
     def encode(self, update: Weights, layout: Layout, seed: int, residual: Weights | None) -> tuple[bytes, None]:
-        return wire(bounded(update[drawn_share(layout.parameters, self.share, stream(seed, "subsample"))])), None
+        return wire(bounded(update[draw_share(layout.parameters, self.share, stream(seed, "subsample"))])), None
 
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
         require_bytes(payload, self.encoded_bytes(layout))
         values = from_wire(payload)
         update = np.zeros(layout.parameters, dtype=np.float32)
         factor = np.float32(len(update) / max(len(values), 1))
-        update[drawn_share(len(update), self.share, stream(seed, "subsample"))] = values * factor
+        update[draw_share(len(update), self.share, stream(seed, "subsample"))] = values * factor
         return update
 
 
 @dataclass(frozen=True)
 class GradientDropping(Compressor):
-    """Of the update plus what was kept back before, the `share` of greatest magnitude travels and the rest is kept
-    back: sent + kept = update + kept before, exactly. (A. F. Aji and K. Heafield, "Sparse Communication for Distributed
-    Gradient Descent", EMNLP 2017; dropping 99 % is theirs.)
+    """Sends the `share` of values with the largest magnitude, and keeps the rest for later rounds.
 
-    The largest are those of the whole vector (their global threshold). A value takes 32 bits, its position about
-    2 + log2(d / k) more (`elias_fano`).
+    From A. F. Aji and K. Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017, who drop 99 %.
 
-    Departures. They drop below a threshold that they estimate from a sample of the values; here exactly k values
-    travel, so that the bytes are known before training, which the clock needs. They drop gradients every step; here it
-    is the local update, in every round that the client takes part in and finishes in time.
+    The values are the largest of the whole vector (their global threshold), after adding what was kept back. A value
+    takes 32 bits, its position about 2 + log2(d / k) bits.
+
+    Differences from the paper: they drop values below a threshold that they estimate from a sample; here exactly k
+    values are sent, so the bytes are known before training. They drop gradients in every step; here it is the local
+    update, in every round that the client finishes in time.
+
+    Args:
+        share: Share of the values to send.
+
+    Example:
+        >>> GradientDropping(share=0.1).encoded_bytes(Layout([("w", (100,))]))
+        47
     """
 
     share: NonzeroShare = 0.01

@@ -1,4 +1,10 @@
-"""The wire format of numbers, and updates that travel unchanged."""
+"""The wire format of numbers, and updates that travel unchanged.
+
+Sorted positions use Elias-Fano coding (P. Elias, "Efficient Storage and Retrieval by Content and Address of Static
+Files", J. ACM 1974; R. Fano, 1971). The low b = floor(log2(size / count)) bits of each position are stored as they are.
+The rest never decreases and is stored as a row of bits in which the i-th one is at place rest + i. This takes at most
+2 + log2(size / count) bits per position; plain numbers take log2(size).
+"""
 
 from __future__ import annotations
 
@@ -12,43 +18,54 @@ from fedbalancer.core.contracts import Compressor
 from fedbalancer.core.types import IndexArray, Layout, Weights
 
 LARGEST = 1e24
-"""Far beyond any update that means something, and far enough from the end of float32 that neither a rotation nor a
-scaling of a compressor gets there: values are cut off here, so that what is decoded is always finite."""
+"""Values are clipped to this, far below the largest float32, so that decoded values are finite after any rotation or
+scaling."""
 
 
 def bounded(values: Weights) -> Weights:
-    """A copy with every value within `LARGEST`."""
+    """Return a copy with every value within `LARGEST`."""
     return np.clip(values, np.float32(-LARGEST), np.float32(LARGEST))
 
 
 def wire(values: Weights) -> bytes:
-    """Values as they travel: float32, little-endian."""
+    """Return values as little-endian float32 bytes."""
     return values.astype("<f4", copy=False).tobytes()
 
 
 def from_wire(payload: bytes) -> Weights:
-    """The other way round."""
+    """Return the values in little-endian float32 bytes."""
     return np.frombuffer(payload, dtype="<f4").astype(np.float32)
 
 
 def require_bytes(payload: bytes, promised: int) -> None:
-    """What comes from a network may be cut off; it must not be taken for an update."""
+    """Check the length of a payload: it may have been truncated on the network.
+
+    Raises:
+        ValueError: If the length is not `promised`.
+    """
     if len(payload) != promised:
-        raise ValueError(f"an update of {len(payload)} bytes, where {promised} were promised")
+        raise ValueError(f"an update of {len(payload)} bytes instead of {promised}")
 
 
 def packed_bytes(count: int, width: int) -> int:
-    """Bytes of `count` numbers of `width` bits.
+    """Return the bytes of `count` numbers of `width` bits.
 
-    >>> packed_bytes(3, 5)
-    2
+    Example:
+        >>> packed_bytes(3, 5)
+        2
     """
     return -(-count * width // 8)
 
 
-def packed(numbers: NDArray[Any], width: int) -> bytes:
-    """The low `width` bits of unsigned numbers: first all lowest bits, then all second lowest, and so on. Rows of
-    equal bits are many times faster to make than numbers side by side, and as long."""
+def pack(numbers: NDArray[Any], width: int) -> bytes:
+    """Return the low `width` bits of unsigned numbers: first all lowest bits, then all second lowest, and so on.
+
+    Rows of equal bits are many times faster to produce than numbers side by side, and equally long.
+
+    Args:
+        numbers: Unsigned numbers.
+        width: Bits per number.
+    """
     if width == 8 * numbers.itemsize:
         return numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).tobytes()
     planes = np.empty((width, len(numbers)), dtype=np.uint8)
@@ -57,8 +74,8 @@ def packed(numbers: NDArray[Any], width: int) -> bytes:
     return np.packbits(planes).tobytes()
 
 
-def unpacked(payload: bytes, count: int, width: int, dtype: Any) -> NDArray[Any]:
-    """The numbers that `packed` was given."""
+def unpack(payload: bytes, count: int, width: int, dtype: Any) -> NDArray[Any]:
+    """Return the numbers that `pack` encoded."""
     if width == 8 * np.dtype(dtype).itemsize:
         return np.frombuffer(payload, dtype=np.dtype(dtype).newbyteorder("<")).astype(dtype)
     planes = np.unpackbits(np.frombuffer(payload, dtype=np.uint8), count=count * width).reshape(width, count)
@@ -69,10 +86,11 @@ def unpacked(payload: bytes, count: int, width: int, dtype: Any) -> NDArray[Any]
 
 
 def positions_bytes(count: int, size: int) -> int:
-    """Bytes of `count` different positions below `size`.
+    """Return the bytes of `count` different positions below `size`.
 
-    >>> positions_bytes(66_037, 6_603_710)  # 8.6 bits each, where plain numbers have 23
-    70681
+    Example:
+        >>> positions_bytes(66_037, 6_603_710)  # 8.6 bits each; plain numbers take 23
+        70681
     """
     if not count:
         return 0
@@ -81,18 +99,22 @@ def positions_bytes(count: int, size: int) -> int:
 
 
 def encode_positions(positions: IndexArray, size: int) -> bytes:
-    """Different positions below `size`, in rising order."""
+    """Encode different positions below `size`, in ascending order."""
     count = len(positions)
     if not count:
         return b""
     low = _low_bits(count, size)
     row = np.zeros(_places(count, size, low), dtype=np.uint8)
     row[(positions >> low) + np.arange(count)] = 1
-    return packed(positions.astype(np.uint32), low) + np.packbits(row).tobytes()
+    return pack(positions.astype(np.uint32), low) + np.packbits(row).tobytes()
 
 
 def decode_positions(payload: bytes, count: int, size: int) -> IndexArray:
-    """The positions again; a ValueError where the bytes are none."""
+    """Decode positions.
+
+    Raises:
+        ValueError: If the bytes are invalid.
+    """
     if not count:
         return np.zeros(0, dtype=np.int64)
     low = _low_bits(count, size)
@@ -100,8 +122,8 @@ def decode_positions(payload: bytes, count: int, size: int) -> IndexArray:
     row = np.unpackbits(np.frombuffer(payload[border:], dtype=np.uint8), count=_places(count, size, low))
     ones = np.flatnonzero(row)
     if len(ones) != count:
-        raise ValueError(f"{len(ones)} positions, where {count} were promised")
-    positions = (ones - np.arange(count) << low) + unpacked(payload[:border], count, low, np.uint32)
+        raise ValueError(f"{len(ones)} positions instead of {count}")
+    positions = (ones - np.arange(count) << low) + unpack(payload[:border], count, low, np.uint32)
     if positions.max() >= size:
         raise ValueError(f"a position {positions.max()} in a vector of {size}")
     return np.asarray(positions, dtype=np.int64)
@@ -112,13 +134,18 @@ def _low_bits(count: int, size: int) -> int:
 
 
 def _places(count: int, size: int, low: int) -> int:
-    """The last one can stand at the largest rest plus count - 1."""
+    """Return the length of the row of bits: the last one is at most at the largest rest plus count - 1."""
     return ((size - 1) >> low) + count
 
 
 @dataclass(frozen=True)
 class NoCompression(Compressor):
-    """Four bytes per parameter, nothing lost."""
+    """Sends four bytes per parameter, without loss.
+
+    Example:
+        >>> NoCompression().encoded_bytes(Layout([("w", (2, 3))]))
+        24
+    """
 
     is_identity: ClassVar[bool] = True
 

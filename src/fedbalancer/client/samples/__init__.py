@@ -1,4 +1,4 @@
-"""Which samples a client trains on."""
+"""Sample selectors: which samples a client trains on."""
 
 from fedbalancer.client.samples.baselines import EverySample, HighestLoss
 from fedbalancer.client.samples.class_floor import ClassFloor

@@ -13,7 +13,12 @@ from fedbalancer.core.types import FloatArray, IndexArray, Order
 
 @dataclass(frozen=True)
 class EverySample(SampleSelector):
-    """FedAvg's and Prox's choice: the whole data set."""
+    """Selects all samples. Used by FedAvg and Prox.
+
+    Example:
+        >>> EverySample().cap(np.array([3, 9])) is None
+        True
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
@@ -25,8 +30,18 @@ class EverySample(SampleSelector):
 
 @dataclass(frozen=True)
 class HighestLoss(SampleSelector):
-    """Clients with more samples than the `percentile` of all client sizes train that many, those with the highest
-    stored loss; the others train all. Big clients need one forward pass when first selected."""
+    """The SampleSelection baseline: FedSS's size rule with ranking by loss.
+
+    Clients with more samples than the `percentile` of all client sizes train that many samples, those with the highest
+    loss. They need a forward pass when first selected. Other clients train all samples.
+
+    Args:
+        percentile: Percentile of client sizes above which a client is cut.
+
+    Example:
+        >>> HighestLoss(80).cap(np.array([10, 20, 30, 40, 100]))
+        52
+    """
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
@@ -42,6 +57,6 @@ class HighestLoss(SampleSelector):
             return np.arange(size)
         if losses is None:
             return None
-        # A sample whose loss is unknown ranks first: it has to be looked at.
+        # Samples with unknown losses come first.
         ranking = np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable")
         return np.sort(ranking[: order.sample_cap])

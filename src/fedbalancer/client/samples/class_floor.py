@@ -1,4 +1,4 @@
-"""Algorithm 1 with a floor under every class of the client."""
+"""Algorithm 1 with a minimum number of samples per class."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from fedbalancer.core.wrapping import Wrapping
 
 @dataclass(frozen=True)
 class ClassFloor(OverThreshold):
-    """Ours: of the samples that Algorithm 1 would take, every class has at least the share `floor` of what it would
-    have if they were drawn from all samples alike, rounded up; the others are chosen by the threshold, as there.
+    """Algorithm 1 with a minimum share of every class. This policy is ours.
 
-    Selection by loss leaves out whole classes once the model knows them, and nobody looks at their losses again. The
-    floor keeps them in; by the loss alone with a floor of 0, like a draw from all samples with 1. Labels stay
-    where they are: whoever carries a client gives them to `of_labels`. Without, there is one class.
+    Of the samples that Algorithm 1 would select, every class has at least the share `floor` of what a uniform draw
+    would give it, rounded up. The others are selected by the threshold. Selection by loss alone drops classes that the
+    model has learned, and their losses are never computed again. Labels stay on the client (`of_labels`). Without
+    labels, there is one class.
+
+    Args:
+        p: Share of samples from OT.
+        floor: 0 selects by loss alone, 1 like a uniform draw.
     """
 
     needs_labels: ClassVar[bool] = True
@@ -32,10 +36,14 @@ class ClassFloor(OverThreshold):
     floor: Share = 0.5
 
     def of_labels(self, labels: ArrayLike) -> OfLabels:
-        """The choice of a client whose samples have these labels."""
+        """Return the selector of a client with these labels.
+
+        Raises:
+            BadSetting: If the labels are not one class per sample.
+        """
         classes = np.asarray(labels)
         if classes.ndim != 1 or classes.dtype.kind not in "iub":
-            raise BadSetting("ClassFloor needs labels that are one class a sample")
+            raise BadSetting("ClassFloor requires one class label per sample")
         return OfLabels(self, classes)
 
     def select(
@@ -46,7 +54,7 @@ class ClassFloor(OverThreshold):
 
 @dataclass(frozen=True, eq=False)
 class OfLabels(Wrapping, SampleSelector):
-    """A `ClassFloor` on a client that knows its labels."""
+    """A `ClassFloor` on a client whose labels are known."""
 
     inner: ClassFloor
     labels: np.ndarray[Any, np.dtype[Any]]
@@ -59,13 +67,13 @@ class OfLabels(Wrapping, SampleSelector):
             return None
         if losses is None or wanted == size:
             return np.arange(size)
-        kept = self._floors(wanted, size, rng)
+        kept = self._draw_minimum(wanted, size, rng)
         rest = np.setdiff1d(np.arange(size), kept)
         chosen = draw_groups(losses[rest], order, max(wanted - len(kept), 0), self.inner.p, rng)
         return np.sort(np.concatenate([kept, rest[chosen]]))
 
-    def _floors(self, wanted: int, size: int, rng: np.random.Generator) -> IndexArray:
-        """Of every class as many as its floor, uniformly."""
+    def _draw_minimum(self, wanted: int, size: int, rng: np.random.Generator) -> IndexArray:
+        """Draw the minimum number of samples of every class, uniformly."""
         share = self.inner.floor * wanted / size
         groups = [np.flatnonzero(self.labels == label) for label in np.unique(self.labels)]
         return np.concatenate([rng.choice(group, math.ceil(share * len(group)), replace=False) for group in groups])

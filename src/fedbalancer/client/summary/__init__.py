@@ -1,4 +1,4 @@
-"""What a client tells about its losses and its speed."""
+"""Summaries: what a client releases about its losses and its speed."""
 
 from fedbalancer.client.summary.histogram import Histogram, SecAggHistogram
 from fedbalancer.client.summary.minimal import FractionTracker, Silent

@@ -15,28 +15,38 @@ from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summa
 
 
 def bin_edges(bins: int, clip: float) -> FloatArray:
-    """Bounds of the bins over [0, clip], narrow at the low losses where most samples of a trained model are.
+    """Return the bounds of the bins over [0, clip], narrow at low losses.
 
-    >>> bin_edges(4, 1.6).round(3).tolist()
-    [0.0, 0.1, 0.4, 0.9, 1.6]
+    Args:
+        bins: Number of bins.
+        clip: Largest loss.
+
+    Example:
+        >>> bin_edges(4, 1.6).round(3).tolist()
+        [0.0, 0.1, 0.4, 0.9, 1.6]
     """
     return np.asarray(clip * np.linspace(0.0, 1.0, bins + 1) ** 2)
 
 
 def count_losses(losses: FloatArray, bounds: FloatArray) -> FloatArray:
-    """How many losses are in each bin; those beyond the bounds count in the last bin, unknown ones (NaN) nowhere."""
+    """Return the number of losses per bin. Losses beyond the bounds count in the last bin, NaN nowhere."""
     known = np.clip(losses[~np.isnan(losses)], bounds[0], bounds[-1])
     return np.histogram(known, bounds)[0].astype(np.float64)
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def clean_counts(noisy: FloatArray) -> FloatArray:
-    """The noisy counts without negative ones and with the same total (at least 1): from every bin the same is taken,
-    and what would fall below zero is zero ("norm-sub"). It uses the noisy counts only, so it costs no privacy. Any
-    finite counts are accepted; where they are too large for their total to be seen, the largest bin has all of it.
+    """Return noisy counts without negative values and with the same total, at least 1 ("norm-sub").
 
-    >>> clean_counts(np.array([6.0, 3.0, -1.0])).tolist()
-    [5.5, 2.5, 0.0]
+    The same amount is subtracted from every bin, and negative results become 0. It uses noisy counts only, so it costs
+    no privacy. If counts are too large for their total to be visible, the largest bin gets all of it.
+
+    Args:
+        noisy: Any finite counts.
+
+    Example:
+        >>> clean_counts(np.array([6.0, 3.0, -1.0])).tolist()
+        [5.5, 2.5, 0.0]
     """
     total = max(float(noisy.sum()), 1.0)
     descending = np.sort(noisy)[::-1]
@@ -49,54 +59,73 @@ def clean_counts(noisy: FloatArray) -> FloatArray:
 
 
 def quantile(held: FloatArray, bounds: FloatArray, share: float) -> float:
-    """The loss below which a share of the samples is, losses spread evenly inside a bin.
+    """Return the loss below which a share of the samples lies, with losses spread evenly within a bin.
 
-    >>> quantile(np.array([2.0, 2.0]), np.array([0.0, 1.0, 4.0]), 0.75)
-    2.5
+    Args:
+        held: Counts per bin.
+        bounds: Bounds of the bins.
+        share: The share.
+
+    Example:
+        >>> quantile(np.array([2.0, 2.0]), np.array([0.0, 1.0, 4.0]), 0.75)
+        2.5
     """
     below = np.concatenate([[0.0], np.cumsum(held)])
     return float(np.interp(share * below[-1], below, bounds))
 
 
 def shares_over(bounds: FloatArray, threshold: float) -> FloatArray:
-    """Of each bin the share of its width at or above a threshold. What is beyond the last bound is in the last bin, so
-    a threshold up there has all of that bin over it: someone is always selected.
+    """Return the share of each bin's width at or above a threshold.
 
-    >>> shares_over(np.array([0.0, 1.0, 4.0]), 2.5).tolist()
-    [0.0, 0.5]
+    A threshold beyond the last bound has all of the last bin over it, because that bin holds all higher losses.
+
+    Args:
+        bounds: Bounds of the bins.
+        threshold: The threshold.
+
+    Example:
+        >>> shares_over(np.array([0.0, 1.0, 4.0]), 2.5).tolist()
+        [0.0, 0.5]
     """
     inside = float(bounds[-2]) if threshold >= bounds[-1] else threshold
     return np.clip((bounds[1:] - inside) / np.diff(bounds), 0.0, 1.0)
 
 
 def bin_middles(bounds: FloatArray) -> FloatArray:
-    """The loss that stands for a bin."""
+    """Return the middle of each bin."""
     return np.asarray((bounds[1:] + bounds[:-1]) / 2)
 
 
 EPSILON_8_OVER_140 = 7.11
-"""The noise multiplier with which 140 releases stay within epsilon 8 at delta 1e-5."""
+"""Noise multiplier with which 140 releases stay within epsilon 8 at delta 1e-5."""
 
 
 @dataclass(frozen=True)
 class Histogram(Summarizer):
-    """Losses clipped to [0, `clip`] and counted in `bins` bins, each plus N(0, `noise_multiplier`) rounded to a whole
-    number.
+    """A noisy histogram of losses: clipped to [0, `clip`], counted in `bins` bins, with rounded noise on each count.
 
-    Sensitivity: every sample is counted in exactly one bin, whose number depends on its own loss only. So a sample
-    added or removed changes one count by one, and the L2 sensitivity is 1, whatever the losses; a sample replaced
-    changes two counts, and it is sqrt(2). Counts are whole numbers, so rounded noise has the privacy of Gaussian noise
-    (`with_noise`).
+    Sensitivity: every sample counts in exactly one bin, which depends only on its own loss. Adding or removing a sample
+    changes one count by one, so the L2 sensitivity is 1, whatever the losses. Replacing a sample changes two counts, so
+    it is sqrt(2). Counts are integers, so rounded noise is as private as Gaussian noise (`with_noise`).
 
-    The server reads LLow (the 5th percentile: a minimum of noisy values means nothing) and LHigh (the 80th) from the
-    sum of a round's histograms, where the noise averages out, and gives both to every report; so Algorithm 2 needs not
-    know. The loss sums of Algorithm 3 are scaled to the mean of that sum, too. Count and squares over the threshold are
-    each client's own, as far as its noise lets them be seen. All are over the whole list (the paper: the loss sum is
-    over the selected samples, which would be a second release).
+    The server computes LLow (the 5th percentile, because a minimum of noisy values means nothing) and LHigh (the 80th)
+    from the sum of a round's histograms, where the noise averages out, and assigns both to every report. The loss sums
+    of Algorithm 3 are scaled to the mean of that sum. Count and squares over the threshold are each client's own. All
+    cover the whole list; in the paper, the loss sum covers the selected samples, which would be a second release.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise on each count.
+        clip: Losses are clipped to this value.
+        bins: Number of bins.
+        low_quantile: Quantile of LLow.
+        high_quantile: Quantile of LHigh.
+
+    Example:
+        >>> Histogram(noise_multiplier=7.11).release(fresh=True)
+        Release(mechanism='histogram', noise_multiplier=7.11, unit='sample')
     """
 
     of_received_model: ClassVar[bool] = True
-    """With a forward pass in every round the losses are those of the model received, not of the training."""
     releases_numbers: ClassVar[bool] = True
 
     noise_multiplier: float = EPSILON_8_OVER_140
@@ -110,7 +139,7 @@ class Histogram(Summarizer):
         if not 0 <= self.noise_multiplier <= MOST_NOISE:
             raise ValueError(f"noise_multiplier = {self.noise_multiplier} must be a number from 0 to {MOST_NOISE:g}")
         if not (0 < self.clip < math.inf and isinstance(self.bins, int) and 2 <= self.bins <= 4096):
-            raise ValueError(f"clip = {self.clip} and bins = {self.bins}: over 0, and from 2 to 4096")
+            raise ValueError(f"clip = {self.clip} must be over 0, and bins = {self.bins} from 2 to 4096")
         if not 0 <= self.low_quantile < self.high_quantile <= 1:
             raise ValueError(f"low_quantile = {self.low_quantile} must be under high_quantile = {self.high_quantile}")
 
@@ -130,8 +159,11 @@ class Histogram(Summarizer):
         return Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, len(seen), batch_s, tuple(noisy.tolist()))
 
     def fault(self, released: Sequence[float], size: int) -> str | None:
-        """Return why this mechanism cannot have produced a histogram of `size` samples, or None. Noise of more than ten
-        deviations, in a count or in the sum of the lowest or of the highest bins, counts as impossible."""
+        """Return why this mechanism cannot have produced a histogram of `size` samples, or None.
+
+        Noise of more than ten standard deviations, in a count or in the sum of the lowest or highest bins, counts as
+        impossible.
+        """
         counts = np.asarray(released, dtype=np.float64)
         if len(counts) != self.bins or not np.isfinite(counts).all() or (counts != np.rint(counts)).any():
             return f"a histogram of {len(counts)} values, which must be {self.bins} whole numbers"
@@ -143,13 +175,13 @@ class Histogram(Summarizer):
         ):
             slack = DEVIATIONS * self.deviation * np.sqrt(bins)
             if len(off := np.flatnonzero((sums < -slack) | (sums > size + slack))):
-                most, found = slack[off[0]], sums[off[0]]
+                most, count = slack[off[0]], sums[off[0]]
                 bounds = f"from {-most:g} to {size + most:g} with {size} samples"
-                return f"a histogram with a count of {found:g} in {what}, which is {bounds}"
+                return f"a histogram with a count of {count:g} in {what}, which is {bounds}"
         return None
 
     def read(self, summaries: Sequence[Summary], order: Order) -> list[Summary]:
-        """The statistics in the histograms of a round."""
+        """Return the statistics of the histograms of a round."""
         noisy = np.array([each.released for each in summaries])
         pooled, own = clean_counts(noisy.sum(axis=0)), [clean_counts(row) for row in noisy]
         middle = bin_middles(self._edges)
@@ -182,21 +214,30 @@ class Histogram(Summarizer):
 
 
 LEAST_DEVIATION = 0.5
-"""The smallest deviation of one client's share of the noise."""
+"""Smallest standard deviation of one client's share of the noise."""
 
 
 @dataclass(frozen=True)
 class SecAggHistogram(Histogram):
-    """A `Histogram` whose noise is shared: each client adds N(0, `noise_multiplier` / sqrt(`least`)), rounded to whole
-    numbers, so that the sum of at least `least` clients has all of it, and a sum of fewer is not revealed (nobody tells
-    anything then). A client's own deviation must be `LEAST_DEVIATION` or more: a sum of rounded shares is not the
-    rounded sum, but from there on it hides at least as much (computed in the tests).
+    """A `Histogram` whose noise is shared between clients, for secure aggregation.
 
-    Every report gets the cohort's mean statistics: which client has high losses stays unknown, and a choice of clients
-    by utility becomes one by speed. The guarantee holds only where the sum is all that the server sees. The simulator
-    keeps to that. There is no cryptography here, and `fedbalancer.flower` refuses this summary: Flower's SecAgg+ sums
-    the model updates of its own workflow, not the records of a message. Clients that collude with the server, or leave
-    their noise out, weaken it for the others.
+    Each client adds N(0, `noise_multiplier` / sqrt(`least`)), rounded to integers. The sum of at least `least` clients
+    has all of the noise; a sum of fewer clients is not revealed. Every report gets the cohort's mean statistics, so
+    selection of clients by utility becomes selection by speed.
+
+    The guarantee holds only if the server sees nothing but the sum. The simulator ensures this. There is no
+    cryptography here, and `fedbalancer.flower` refuses this summary: Flower's SecAgg+ sums model updates, not the
+    records of a message. Clients that collude with the server or omit their noise weaken it for the others. A client's
+    own deviation must be at least `LEAST_DEVIATION`: from there on, a sum of rounded shares hides at least as much as
+    the rounded sum (see the tests).
+
+    Args:
+        noise_multiplier: Standard deviation of the noise on each summed count.
+        clip: Losses are clipped to this value.
+        bins: Number of bins.
+        low_quantile: Quantile of LLow.
+        high_quantile: Quantile of LHigh.
+        least: Fewest clients whose sum is revealed.
     """
 
     needs_secure_aggregation: ClassVar[bool] = True
@@ -206,11 +247,11 @@ class SecAggHistogram(Histogram):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.least, int) or self.least < 2:
-            raise ValueError(f"least = {self.least} must be 2 clients or more: the sum of one is that client's own")
+            raise ValueError(f"least = {self.least} must be at least 2 clients: one client has no sum to hide in")
         if 0 < self.deviation < LEAST_DEVIATION:
             raise ValueError(
                 f"noise_multiplier = {self.noise_multiplier} shared by least = {self.least} clients is "
-                f"{self.deviation:.3g} for each, which must be {LEAST_DEVIATION} or more: take a smaller least"
+                f"{self.deviation:.3g} for each, which must be at least {LEAST_DEVIATION}: choose a smaller least"
             )
 
     def release(self, fresh: bool) -> Release:
@@ -229,7 +270,7 @@ class SecAggHistogram(Histogram):
         return [self._statistics(each, pooled, mean, loss_sum, order) for each in summaries]
 
     def refuses(self, method: Any) -> str | None:
-        """Whether the method steers by what is told of single clients."""
+        """Refuse aggregators that need the losses of single clients."""
         if method.aggregate.needs_losses:
-            return f"{type(method.aggregate).__name__} weighs clients by their losses, of which only the sum is known"
+            return f"{type(method.aggregate).__name__} weights clients by their losses, but only their sum is known"
         return None

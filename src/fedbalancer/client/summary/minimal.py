@@ -18,8 +18,14 @@ from fedbalancer.core.types import FloatArray, IndexArray, Order, Release, Summa
 
 @dataclass(frozen=True)
 class Silent(Summarizer):
-    """How many samples were trained and how long a batch took; of the losses nothing, not even with noise. Methods
-    that steer by losses are refused beside it."""
+    """Releases nothing about losses, only the number of trained samples and the seconds per batch.
+
+    Methods that need losses are refused with it.
+
+    Example:
+        >>> Silent().releases_losses
+        False
+    """
 
     releases_losses: ClassVar[bool] = False
 
@@ -33,21 +39,22 @@ class Silent(Summarizer):
 
 
 STEP = 2.0**-10
-"""Shares are told in multiples of this."""
+"""Shares are multiples of this."""
 
 
 @dataclass(frozen=True)
 class FractionTracker(Summarizer):
-    """The share of a client's losses at or above the threshold, in multiples of 1/1024, plus N(0, `noise_multiplier`)
-    rounded to the same.
+    """Releases the share of a client's losses at or above the threshold, with noise: one number per round.
 
-    Sensitivity: the share is a number from 0 to 1, before and after it is rounded down, so that all of a client's data
-    can move it by 1 at most. It hides the client, not only one of its samples.
+    The share is rounded down to multiples of 1/1024; N(0, `noise_multiplier`) is rounded to the same grid. The share
+    lies in [0, 1], so all of a client's data can move it by at most 1: the unit of privacy is the client.
 
-    After Andrew et al., "Differentially Private Learning with Adaptive Clipping" (2021), whose clients send one bit:
-    the server moves a value until the wished share of what it is compared to lies under it. Its half is the threshold
-    policy `TrackedThreshold`. (Theirs adds the noise to the sum, on a server that is trusted; ours on the client.)
-    Nothing else is told of the losses, so all that steers by them is refused beside it.
+    After Andrew et al., "Differentially Private Learning with Adaptive Clipping" (2021), whose clients send one bit and
+    whose trusted server adds the noise to the sum; here the client adds it. The server's half is the threshold policy
+    `TrackedThreshold`. Nothing else about losses is released, so policies that need losses are refused.
+
+    Args:
+        noise_multiplier: Standard deviation of the noise.
     """
 
     releases_losses: ClassVar[bool] = False
@@ -76,7 +83,7 @@ class FractionTracker(Summarizer):
         return Summary(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, len(seen), batch_s, (share,))
 
     def fault(self, released: Sequence[float], size: int) -> str | None:
-        """What is wrong with what a client released, if anything is."""
+        """Return what is wrong with what a client released, or None."""
         if len(released) != 1 or not math.isfinite(released[0]):
             return f"{len(released)} numbers, where one finite share is expected"
         slack = DEVIATIONS * self.noise_multiplier
@@ -85,11 +92,11 @@ class FractionTracker(Summarizer):
         return None
 
     def over_share(self, summaries: Sequence[Summary]) -> float:
-        """The share over the threshold in all reports of a round."""
+        """Return the mean share over the threshold in all reports of a round."""
         return math.fsum(each.released[0] for each in summaries) / len(summaries)
 
     def refuses(self, method: Any) -> str | None:
-        """Whether nobody would listen."""
+        """Refuse threshold policies that do not use the share."""
         if not method.threshold.needs_fractions:
-            return "FractionTracker releases a share that only the threshold policy TrackedThreshold reads"
+            return "FractionTracker releases a share that only the threshold policy TrackedThreshold uses"
         return None

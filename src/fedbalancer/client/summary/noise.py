@@ -1,4 +1,4 @@
-"""Gaussian noise that hides a number in all of its bits."""
+"""Gaussian noise on a grid, and random numbers from the operating system."""
 
 from __future__ import annotations
 
@@ -11,28 +11,40 @@ import numpy as np
 from fedbalancer.core.types import FloatArray
 
 MOST_NOISE = 1e8
-"""The largest deviation: up to here every noisy number is a whole multiple of its step, exactly."""
+"""Largest standard deviation for which every noisy number is an exact multiple of its step."""
 DEVIATIONS = 10.0
-"""How many standard deviations of the noise a released number may be off; one in 10^22 is."""
+"""Largest accepted noise, in standard deviations; exceeded once in 10^22 numbers."""
 
 
 def with_noise(exact: FloatArray, deviation: float, rng: np.random.Generator, step: float = 1.0) -> FloatArray:
-    """Add N(0, `deviation`), rounded to whole multiples of `step`, to numbers that are such multiples already.
+    """Add N(0, `deviation`), rounded to multiples of `step`.
 
-    The sum of a double and Gaussian noise in doubles can be recognised by its lowest bits (Mironov, "On significance of
-    the least significant bits for differential privacy", 2012): some sums are possible for one number and not for its
-    neighbour. Here every result is a whole multiple of `step`, whatever the number was.
+    The lowest bits of a double plus Gaussian noise can reveal the double (Mironov, "On significance of the least
+    significant bits for differential privacy", 2012). Here every result is a multiple of `step`, whatever the number
+    was.
 
-    The accounting stays that of the Gaussian mechanism. Because `exact` is on the grid, `exact + round(noise)` equals
-    `round(exact + noise)`: a function of what the Gaussian mechanism releases, which costs no privacy. The normal
-    numbers themselves are doubles; their distance from an ideal normal distribution, rounded, is of the order of 2^-50.
+    The privacy accounting is that of the Gaussian mechanism: `exact` is on the grid, so `exact + round(noise)` equals
+    `round(exact + noise)`, a function of what the Gaussian mechanism releases. The normal numbers are doubles; their
+    distance from an ideal normal distribution, rounded, is about 2^-50.
+
+    Args:
+        exact: Numbers that are multiples of `step`.
+        deviation: Standard deviation of the noise.
+        rng: Source of the noise.
+        step: Step of the grid.
+
+    Example:
+        >>> with_noise(np.array([3.0, 4.0]), 0.0, np.random.default_rng(0)).tolist()
+        [3.0, 4.0]
     """
     return np.asarray(exact + step * np.rint(rng.normal(0.0, deviation / step, size=exact.shape)))
 
 
 def system_generator() -> np.random.Generator:
-    """A generator whose every bit comes from the operating system (`os.urandom`). It has no state that could be
-    guessed, seeded or copied by a fork."""
+    """Return a generator whose every bit comes from the operating system (`os.urandom`).
+
+    It has no state that could be guessed, seeded or copied by a fork.
+    """
     return np.random.Generator(_SystemBits())  # type: ignore[arg-type]
 
 
@@ -43,7 +55,7 @@ _NAME = b"BitGenerator"
 
 
 class _Functions(ctypes.Structure):
-    """NumPy's `bitgen_t`: the functions that a `Generator` draws by."""
+    """NumPy's `bitgen_t`: the functions that a `Generator` calls."""
 
     _fields_ = (
         ("state", ctypes.c_void_p),
@@ -55,10 +67,10 @@ class _Functions(ctypes.Structure):
 
 
 class _SystemBits:
-    """A bit generator as NumPy wants it ("Extending numpy.random"): a lock, and a capsule with its functions."""
+    """A bit generator for NumPy ("Extending numpy.random"): a lock, and a capsule with its functions."""
 
     def __init__(self) -> None:
-        os.urandom(8)  # raise here if there is none: an error inside the functions would be lost
+        os.urandom(8)  # raise here: an error inside the functions would be lost
         self.lock = threading.Lock()
         self._functions = _Functions(None, _WORD(_word), _HALF(_half), _REAL(_real), _WORD(_word))
         capsule = ctypes.pythonapi.PyCapsule_New

@@ -1,4 +1,9 @@
-"""What a summary releases, and the counts that a private summary withholds."""
+"""Releases of a summary, and the counts that a private summary withholds.
+
+The number of trained samples depends on the losses if samples are selected by loss, and so do the epochs that fit the
+deadline. Exact counts beside a noisy summary would reveal what the noise hides. So the client withholds them, every
+update has weight 1, and the server estimates the counts from the noisy numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +16,41 @@ from fedbalancer.core.types import ClientReport, Release, Summary
 
 
 def release_of(client: Any) -> Release:
-    """What the summary of a method's client half releases. A summary of somebody's own that says nothing about itself
-    is taken to hide nothing."""
+    """Return what the summary of a method's client policies releases.
+
+    Args:
+        client: The `ClientPolicies`.
+    """
     release: Release = client.summary.release(forward_pass_every_round(client))
     return release
 
 
 def forward_pass_every_round(client: Any) -> bool:
-    """Whether the summary is of the losses of the model that was received, taken by a forward pass of its own in every
-    round: then each loss hangs on its own sample and on what the server knows already, and on nothing else."""
+    """Whether the summary describes the received model, from a forward pass in every round.
+
+    Each loss then depends only on its own sample and on what the server knows already.
+
+    Args:
+        client: The `ClientPolicies`.
+    """
     return client.forward_pass == "every" and bool(client.summary.of_received_model)
 
 
 NOTHING_TOLD = math.inf
-"""The noise multiplier of a summary without losses."""
+"""Noise multiplier of a summary without losses."""
 
 
 def without_counts(summary: Summary) -> Summary:
-    """The summary without the number of samples trained, and with the seconds of a batch in two digits."""
+    """Return the summary without the number of trained samples, with batch seconds in two digits."""
     return replace(summary, trained=0, batch_s=coarse(summary.batch_s))
 
 
 def coarse(seconds: float) -> float:
-    """Seconds in two significant digits, rounded down.
+    """Round seconds down to two significant digits.
 
-    >>> coarse(0.12987), coarse(1499.0), coarse(0.0)
-    (0.12, 1400.0, 0.0)
+    Example:
+        >>> coarse(0.12987), coarse(1499.0), coarse(0.0)
+        (0.12, 1400.0, 0.0)
     """
     if not 0 < seconds < math.inf:
         return seconds
@@ -47,16 +61,25 @@ def coarse(seconds: float) -> float:
 def with_estimates(
     reports: Sequence[ClientReport], size_of: Callable[[str], int], policies: Any
 ) -> tuple[ClientReport, ...]:
-    """The reports of a round with the server's estimate of how many samples each client trained: those that it has, as
-    far as it enrolled with them, times the share over the threshold in all noisy summaries of the round together if
-    samples are selected by it. It uses what was released only, so it costs no privacy."""
+    """Return reports with the server's estimate of how many samples each client trained.
+
+    The estimate uses released numbers only, so it costs no privacy: the enrolled samples, times the share over the
+    threshold in all noisy summaries of the round if samples are selected by threshold.
+
+    Args:
+        reports: Reports of a round.
+        size_of: Returns the enrolled number of samples of a client.
+        policies: The `ClientPolicies`.
+    """
     summary = policies.summary
     over_share = summary.over_share([report.summary for report in reports]) if policies.samples.by_threshold else 1.0
     share = min(max(over_share, 0.0), 1.0)
 
-    def estimated(report: ClientReport) -> ClientReport:
+    def estimate(report: ClientReport) -> ClientReport:
         size = size_of(report.client)
-        told = replace(report.summary, trained=max(round(share * size), 1), estimated=True)
-        return replace(report, summary=replace(told, loss_count=float(size)) if summary.sums_all_losses else told)
+        summary_with_count = replace(report.summary, trained=max(round(share * size), 1), estimated=True)
+        if summary.sums_all_losses:
+            summary_with_count = replace(summary_with_count, loss_count=float(size))
+        return replace(report, summary=summary_with_count)
 
-    return tuple(map(estimated, reports))
+    return tuple(map(estimate, reports))

@@ -15,36 +15,45 @@ from fedbalancer.core.fields import Bounds
 from fedbalancer.core.types import STEP_BINS, FloatArray, IndexArray, Order, Release, Summary, TrainResult, step_bin
 
 LOSS_STEP = 2.0**-10
-"""Private losses are multiples of this,"""
+"""Private losses are multiples of this."""
 STEP = LOSS_STEP**2
-"""and so their squares and all statistics are multiples of this."""
+"""Squares of private losses and all private statistics are multiples of this."""
 MOST_CLIP = 100.0
-"""Up to here the sum of the squares of 800,000 losses is such a multiple, exactly."""
+"""Largest clip: the sum of squares of 800,000 losses is still an exact multiple of `STEP`."""
 
 
 @dataclass(frozen=True)
 class LossStatistics(Summarizer):
-    """LLow (minimum) and LHigh (80th percentile) of the whole list, the loss sum of the selected samples, and count and
-    sum of squares over OT; each plus N(0, `noise_factor`), so that no exact statistic of losses leaves the client.
+    """Statistics of the loss list, each with noise from N(0, `noise_factor`).
 
-    Departures: the authors' code added noise on the server and to LLow and LHigh only; the paper says that all of it is
-    private. We read the list after this round's training, whose fresh entries are first-epoch losses (the code read it
-    before; only the entries trained now differ). `utility_samples="all"` sums over the whole list as their code did.
-    `over_samples="selected"` takes count and squares over the samples trained now only, as Oort does; "known" over the
-    whole list, where samples never looked at are taken to be like the others (after a training that ended within its
-    first epoch).
+    LLow (the minimum) and LHigh (the 80th percentile) of the whole list, the loss sum of the selected samples, and the
+    count and sum of squares of the losses over the threshold.
 
-    The paper's losses have no bound, so whatever the noise, no epsilon follows from it. A finite one (`release`) takes
-    noise, a `loss_clip` at which losses are cut first, and `utility_samples="all"` with `over_samples="known"`.
+    Differences from the paper and the authors' code: their code added noise on the server, to LLow and LHigh only; the
+    paper says that all statistics are private. We read the list after this round's training; their code read it before.
 
-    Sensitivity: let C be the clip. A sample added to a list or removed from it moves the minimum and the percentile by
-    at most C, because both stay within [0, C]; the sum of all losses by at most C; the number of losses over the
-    threshold by at most 1, and the sum of their squares by at most C^2. Together this is an L2 distance of at most
-    sqrt(3 C^2 + 1 + C^4). Losses are rounded down to multiples of 2^-10 first, so all five are exact multiples of
-    2^-20, and so is the noise (`with_noise`). Samples never looked at stand for none but themselves.
+    Privacy: the paper's losses are unbounded, so no epsilon follows from its noise. A finite epsilon requires noise, a
+    `loss_clip`, `utility_samples="all"` and `over_samples="known"`. Let C be the clip. Adding or removing a sample
+    moves the minimum and the percentile by at most C each, the loss sum by at most C, the count over the threshold by
+    at most 1 and the sum of squares by at most C^2. The L2 sensitivity is therefore at most sqrt(3 C^2 + 1 + C^4).
+    Losses are rounded down to multiples of 2^-10 first, so all statistics, and the noise (`with_noise`), are exact
+    multiples of 2^-20. With "selected" there is no bound: the server knows the seed of the selection, and one more
+    sample changes the whole draw.
 
-    With "selected" there is no such bound: the samples selected are a draw by a seed that the server knows, and one
-    sample more changes all of the draw, and with it the sum by as much as the losses of all selected samples.
+    Args:
+        noise_factor: Standard deviation of the noise on every statistic.
+        utility_samples: Samples of the loss sum: "selected", or "all" as in the authors' code.
+        over_samples: Samples of count and squares: "known" (the whole list; unknown losses are assumed to be like the
+            others) or "selected" (those trained now, as in Oort).
+        high_percentile: Percentile of LHigh.
+        loss_clip: Losses are clipped to this value. None: no clipping.
+
+    Example:
+        >>> order = Order(round=1, loss_threshold=1.0, deadline_s=60.0, epochs=1, batch_size=10, seed=0)
+        >>> losses = np.array([0.5, 1.5, 2.5])
+        >>> summary = LossStatistics().summarize(losses, np.arange(3), 0.1, order, np.random.default_rng(0))
+        >>> summary.loss_low, summary.loss_sum, summary.over_count
+        (0.5, 4.5, 2.0)
     """
 
     noise_factor: Annotated[float, Bounds(ge=0, le=MOST_NOISE)] = 0.0
@@ -55,22 +64,22 @@ class LossStatistics(Summarizer):
 
     @property
     def sums_all_losses(self) -> bool:
-        """Whether the statistics are over the whole list of losses, so that one sample moves them by little."""
+        """Whether the statistics cover the whole list, so that one sample moves them by a bounded amount."""
         return self.utility_samples == "all" and self.over_samples == "known"
 
     @property
     def of_received_model(self) -> bool:
-        """Whether the statistics are of the model received, if there is a forward pass in every round."""
+        """Whether the statistics describe the received model if there is a forward pass in every round."""
         return self.loss_clip is not None
 
     @property
     def loss_noise(self) -> float:
-        """Deviation of the noise on every statistic, which the server has to allow for."""
+        """Standard deviation of the noise on every statistic."""
         return self.noise_factor
 
     @property
     def sensitivity(self) -> float:
-        """L2 sensitivity of the five numbers to one sample more or less; infinite if it has no bound."""
+        """L2 sensitivity of the statistics to one sample; infinite without a bound."""
         clip = math.inf if self.loss_clip is None or not self.sums_all_losses else self.loss_clip
         return math.sqrt(3 * clip**2 + 1 + clip**4)
 
@@ -84,19 +93,19 @@ class LossStatistics(Summarizer):
         if self.loss_clip is not None:
             losses = np.clip(losses, 0.0, self.loss_clip)
         if self.is_private:
-            losses = _rounded_down(losses, LOSS_STEP)
+            losses = _round_down(losses, LOSS_STEP)
         known = np.sort(losses[~np.isnan(losses)])
         counted = known if self.utility_samples == "all" else losses[seen]
-        looked_at = np.sort(losses[seen]) if self.over_samples == "selected" else known
-        over = looked_at[np.searchsorted(looked_at, order.loss_threshold) :]
-        # Of a list that is not whole yet, those known stand for the others: else utility would grow with every look.
+        considered = np.sort(losses[seen]) if self.over_samples == "selected" else known
+        over = considered[np.searchsorted(considered, order.loss_threshold) :]
+        # Known losses stand for unknown ones; otherwise utility would grow with every loss that becomes known.
         alone = self.over_samples == "selected" or self.loss_clip is not None
         scale = 1.0 if alone else len(losses) / len(known)
-        # np.percentile gives the same, but its overhead dominates on lists as short as a phone's.
+        # Same as np.percentile, without its overhead on short lists.
         high = np.interp(self.high_percentile / 100 * (len(known) - 1), np.arange(len(known)), known)
         exact = np.array([known[0], high, counted.sum(), scale * len(over), scale * (over**2).sum()])
         if self.is_private:
-            exact = with_noise(_rounded_down(exact, STEP), self.noise_factor, rng, STEP)
+            exact = with_noise(_round_down(exact, STEP), self.noise_factor, rng, STEP)
         elif self.noise_factor > 0:
             exact = exact + rng.normal(0.0, self.noise_factor, size=len(exact))
         low, high, loss_sum, over_count, over_sumsq = exact.tolist()
@@ -111,9 +120,11 @@ class LossStatistics(Summarizer):
             batch_s=batch_s,
         )
 
-    def statistics_fault(self, told: Summary, size: int) -> str | None:
-        """Return what is wrong with the statistics of a client of `size` samples, or None. A loss may exceed the clip
-        by ten standard deviations of the noise."""
+    def statistics_fault(self, summary: Summary, size: int) -> str | None:
+        """Return what is wrong with the statistics of a client with `size` samples, or None.
+
+        A value may exceed its bound by ten standard deviations of the noise.
+        """
         if self.loss_clip is None:
             return None
         clip, slack = self.loss_clip, DEVIATIONS * self.noise_factor
@@ -122,29 +133,34 @@ class LossStatistics(Summarizer):
             "over_sumsq": size * clip**2,
         }  # fmt: skip
         for name, bound in most.items():
-            if not -slack <= getattr(told, name) <= bound * (1 + 1e-9) + slack:
-                return (
-                    f"{name} {getattr(told, name):g}, which is from {-slack:g} to {bound + slack:g} with {size} samples"
-                )
+            value = getattr(summary, name)
+            if not -slack <= value <= bound * (1 + 1e-9) + slack:
+                return f"{name} {value:g}, which is from {-slack:g} to {bound + slack:g} with {size} samples"
         return None
 
 
-def _rounded_down(values: FloatArray, step: float) -> FloatArray:
+def _round_down(values: FloatArray, step: float) -> FloatArray:
     return np.asarray(np.floor(values / step) * step)
 
 
 BIGGEST_LOSS = 1e7
-"""Of a sample: sums of squares over clients must stay finite."""
+"""Largest loss of a sample, so that sums of squares over clients stay finite."""
 
 
 @dataclass(frozen=True)
 class LossesBySteps(LossStatistics):
-    """`LossStatistics`, and beside them how many samples were met for the first time after 0, 1 to 2, 3 to 6, 7 to 14,
-    ... local steps, the sum of their losses then and that of the squares: 36 numbers more, of losses that training
-    makes anyway. `noise_factor` is on each of them, too.
+    """`LossStatistics`, plus losses by number of local steps.
 
-    No epsilon follows from it, since what a sample does to the losses of those trained after it has no bound; so a
-    `loss_clip`, which is there for one, is refused.
+    For samples first seen after 0, 1 to 2, 3 to 6, 7 to 14, ... local steps: their number, the sum of their losses and
+    the sum of the squares. These are 36 numbers more, each with noise of `noise_factor`, from losses that training
+    computes anyway. No epsilon follows from them, because a sample's effect on later losses is unbounded.
+
+    Args:
+        noise_factor: Standard deviation of the noise on every statistic.
+        utility_samples: See `LossStatistics`.
+        over_samples: See `LossStatistics`.
+        high_percentile: See `LossStatistics`.
+        loss_clip: Must be None.
     """
 
     releases_steps: ClassVar[bool] = True
@@ -153,10 +169,10 @@ class LossesBySteps(LossStatistics):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.loss_clip is not None:
-            raise ValueError(f"loss_clip = {self.loss_clip}: no epsilon follows from losses by steps")
+            raise ValueError(f"loss_clip = {self.loss_clip} must be None: no epsilon follows from losses by steps")
 
     def by_steps(self, trained: TrainResult, rng: np.random.Generator) -> tuple[float, ...]:
-        """Counts, sums and sums of squares; zeros of a training whose steps nobody counted."""
+        """Return counts, sums and sums of squares; zeros if the trainer does not count steps."""
         told = np.zeros((3, STEP_BINS))
         if trained.steps is not None:
             place = step_bin(trained.steps)
@@ -167,7 +183,7 @@ class LossesBySteps(LossStatistics):
         return tuple(told.ravel().tolist())
 
     def fault(self, released: Sequence[float], size: int) -> str | None:
-        """What is wrong with what a client of `size` samples released, if anything is."""
+        """Return what is wrong with what a client of `size` samples released, or None."""
         if len(released) != 3 * STEP_BINS or not np.isfinite(released).all():
             return f"losses by steps in {len(released)} values, which must be {3 * STEP_BINS} finite numbers"
         told, slack = np.abs(np.reshape(released, (3, STEP_BINS))), DEVIATIONS * self.noise_factor

@@ -1,7 +1,7 @@
-"""Every noun of the system, a file for each kind. All values are frozen; seconds are floats; client ids are strings.
+"""All values of the system. They are frozen; durations are in seconds; client ids are strings.
 
-A round flows one way: the server plans (`RoundPlan`), an engine runs it (`RoundResult`), the server observes the
-result into its next `ServerState`.
+The server plans a round (`RoundPlan`), an engine runs it (`RoundResult`), and the server turns the result into its next
+`ServerState`.
 """
 
 from __future__ import annotations

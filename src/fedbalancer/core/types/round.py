@@ -12,15 +12,26 @@ from numpy.typing import NDArray
 from fedbalancer.core.types.arrays import FloatArray, IndexArray, Weights
 
 LateRule = Literal["lost", "joins", "counts"]
-"""What becomes of a report that comes after its round has closed: it is lost; it joins the round in which it comes,
-which closes as if it did not; or it counts for that round's quorum as any other."""
+"""What happens to a report that arrives after its round has closed: it is lost; it joins the round in which it arrives
+without counting for its quorum; or it also counts for that quorum."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """All that a client is told beside the weights. `epoch_batches` cuts every local epoch short after so many batches
-    (Oort trains one); None trains as many as the selected samples fill. Gradients are clipped at the global norm
-    `clip_norm`, if there is one."""
+    """Everything that a client receives besides the weights.
+
+    Args:
+        round: Number of the round, from 1.
+        loss_threshold: Loss threshold of sample selection.
+        deadline_s: Deadline in seconds.
+        epochs: Local epochs.
+        batch_size: Samples per batch.
+        seed: Seed of the run.
+        sample_cap: Most samples that a client trains on. None: no limit.
+        epoch_batches: Batches after which a local epoch ends (Oort trains one). None: all batches.
+        learning_rate: Learning rate of SGD.
+        clip_norm: Largest norm of a batch's gradient. None: no clipping.
+    """
 
     round: int
     loss_threshold: float
@@ -36,9 +47,15 @@ class Order:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """One round to run: it closes at the `quorum`-th report or at the deadline, whichever is first.
-    `deadline_bounds_s` are dl and dh, between which the deadline was chosen, if it was: only for the record. `late`
-    says what becomes of reports that come after the close."""
+    """A round to run. It closes at the `quorum`-th report or at the deadline, whichever is first.
+
+    Args:
+        order: The order to every client.
+        cohort: Ids of the selected clients, sorted.
+        quorum: Number of reports that closes the round.
+        deadline_bounds_s: dl and dh of Algorithm 4, for the record. None if the method does not use them.
+        late: What happens to reports that arrive after the round closed.
+    """
 
     order: Order
     cohort: tuple[str, ...]
@@ -54,11 +71,19 @@ FORWARD_PASS_EPOCHS = 0.5
 
 
 def batches_per_epoch(samples: Count, batch_size: int, most: int | None = None) -> Count:
-    """floor((m - 1) / B) + 1 batches of m samples, the short last one included; never fewer than one, and at most
-    `most` where every epoch is cut short. Takes one count, or an array of counts that may be means.
+    """Return floor((m - 1) / B) + 1, the number of batches of m samples including the short last one.
 
-    >>> batches_per_epoch(11, 10), batches_per_epoch(95, 10, most=1), batches_per_epoch(np.array([1, 10, 11]), 10)
-    (2, 1, array([1, 1, 2]))
+    Args:
+        samples: Number of samples, or an array of numbers, which may be means.
+        batch_size: Samples per batch.
+        most: Upper bound. None: no bound.
+
+    Returns:
+        The number of batches, at least 1.
+
+    Example:
+        >>> batches_per_epoch(11, 10), batches_per_epoch(95, 10, most=1), batches_per_epoch(np.array([1, 10, 11]), 10)
+        (2, 1, array([1, 1, 2]))
     """
     whole = (samples - 1) // batch_size + 1
     if isinstance(whole, int):
@@ -67,22 +92,37 @@ def batches_per_epoch(samples: Count, batch_size: int, most: int | None = None) 
 
 
 STEP_BINS = 12
-"""Kinds of local steps that are told apart: the first, the next two, the next four and so on; the last has the rest."""
+"""Number of bins of local steps: the first step, the next two, the next four, and so on; the last bin has the rest."""
 
 
 def step_bin(steps: IndexArray) -> IndexArray:
-    """Of which kind a step is that came after so many others.
+    """Return the bin of each step.
 
-    >>> step_bin(np.array([0, 1, 2, 3, 6, 7, 10**9])).tolist()
-    [0, 1, 1, 2, 2, 3, 11]
+    Args:
+        steps: For each sample, the number of local steps before it was first seen.
+
+    Example:
+        >>> step_bin(np.array([0, 1, 2, 3, 6, 7, 10**9])).tolist()
+        [0, 1, 1, 2, 2, 3, 11]
     """
     return np.asarray(np.minimum(np.frexp(steps + 1.0)[1] - 1, STEP_BINS - 1), dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class ClientWork:
-    """One local training, as pure work: `batches` steps over `indices`, reshuffled every epoch, of which every epoch
-    trains the first `epoch_batches` batches (None: all)."""
+    """One local training, as a pure function of its fields.
+
+    Args:
+        client: Client id.
+        indices: Sample numbers to train on.
+        batches: Number of batches to train. Every epoch shuffles the samples again.
+        batch_size: Samples per batch.
+        learning_rate: Learning rate of SGD.
+        mu: Weight of the proximal term.
+        clip_norm: Largest norm of a batch's gradient. None: no clipping.
+        seed: Seed of the shuffles.
+        epoch_batches: Batches after which an epoch ends. None: all batches.
+    """
 
     client: str
     indices: IndexArray
@@ -96,15 +136,21 @@ class ClientWork:
 
     @property
     def per_epoch(self) -> int:
-        """Batches of one epoch."""
+        """Batches per epoch."""
         return batches_per_epoch(len(self.indices), self.batch_size, self.epoch_batches)
 
 
 @dataclass(frozen=True, eq=False)
 class TrainResult:
-    """The result of a `ClientWork`: the update, and of the samples really seen, in ascending order, the loss when each
-    was first seen, taken in its mini-batch just before that step, and how many steps came before it (None where whoever
-    trained did not count)."""
+    """The result of a `ClientWork`.
+
+    Args:
+        client: Client id.
+        update: New weights minus old weights.
+        seen: Sample numbers that were trained, in ascending order.
+        losses: Loss of each of these samples when it was first seen, just before that step.
+        steps: Number of steps before that. None if the trainer does not count them.
+    """
 
     client: str
     update: Weights
@@ -114,18 +160,25 @@ class TrainResult:
 
 
 UNDER_WAY = "under way"
-"""Why a client is missing that is still at work when its round closes, and whose report will count when it comes."""
+"""`FailedClient.why` of a client that is still working when its round closes and whose report will count later."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a client releases about its losses and its speed; never anything per sample.
+    """Statistics of losses and speed that a client releases. It never contains values of single samples.
 
-    `loss_sum` and `loss_count` are over the samples that Algorithm 3 looks at (the selected ones, or all of them as
-    an option); `over_count` and `over_sumsq` are over the samples at or above the loss threshold. `released` is what a
-    summary of another form sends in their place, for its half on the server to read (`read_by_server`: it has).
-    `trained` is 0 under a private summary, which withholds it, until the server has put its estimate there
-    (`estimated`).
+    Args:
+        loss_low: LLow, the lowest loss.
+        loss_high: LHigh, the 80th percentile of the losses.
+        loss_sum: Sum of the losses that Algorithm 3 uses: of the selected samples or, as an option, of all.
+        loss_count: Number of these losses.
+        over_count: Number of samples at or above the loss threshold.
+        over_sumsq: Sum of their squared losses.
+        trained: Number of samples trained. 0 if a private summary withholds it.
+        batch_s: Seconds per batch.
+        released: Numbers that a summary of another form sends instead; the server computes the statistics from them.
+        read_by_server: Whether the server computed the statistics from `released`.
+        estimated: Whether `trained` is the server's estimate.
     """
 
     loss_low: float
@@ -142,17 +195,18 @@ class Summary:
 
     @property
     def withholds_counts(self) -> bool:
-        """Whether the client said neither how many samples it trained nor for how many epochs."""
+        """Whether the client reported neither its number of trained samples nor its epochs."""
         return self.estimated or self.trained == 0
 
     @property
     def loss_mean(self) -> float:
+        """Mean loss; NaN without losses."""
         return self.loss_sum / self.loss_count if self.loss_count else math.nan
 
 
 @dataclass(frozen=True)
 class Release:
-    """What one report reveals about losses, in the terms of a privacy accountant.
+    """One release of statistics of losses, as a privacy accountant needs it.
 
     Args:
         mechanism: Name of the mechanism.
@@ -170,7 +224,15 @@ class Release:
 
 @dataclass(frozen=True)
 class Timings:
-    """Where a client's seconds went. `paused_s` is time in which the device was not available."""
+    """Seconds that a client spent in each phase.
+
+    Args:
+        download_s: Download of the model.
+        forward_s: Forward pass over all samples.
+        train_s: Training.
+        upload_s: Upload of the update.
+        paused_s: Time in which the device was not available.
+    """
 
     download_s: float = 0.0
     forward_s: float = 0.0
@@ -180,14 +242,24 @@ class Timings:
 
     @property
     def total_s(self) -> float:
+        """Sum of all phases."""
         return self.download_s + self.forward_s + self.train_s + self.upload_s + self.paused_s
 
 
 @dataclass(frozen=True, eq=False)
 class ClientReport:
-    """A client that made it: its update (new weights minus the weights it was sent) and its metadata. `staleness` is
-    how many rounds after the one that it was sent for the report came, 0 where it came in time. `size` is the client's
-    current number of samples, None where it is the enrolled one."""
+    """The report of a client that finished.
+
+    Args:
+        client: Client id.
+        update: New weights minus the weights that the client received.
+        weight: Weight in the aggregation.
+        epochs: Local epochs trained.
+        summary: What the client releases about its losses and speed.
+        timings: Seconds in each phase.
+        staleness: Rounds between the order and the report; 0 for a report in time.
+        size: The client's current number of samples. None: the enrolled number.
+    """
 
     client: str
     update: Weights
@@ -201,10 +273,17 @@ class ClientReport:
 
 @dataclass(frozen=True)
 class FailedClient:
-    """A client that did not make it, and why: download, forward, train, upload (the phase in which the deadline
-    passed), late (the quorum was full), unavailable, under way (its report will count in a later round), or invalid
-    (what it sent was not believed); of a real client also silent (no reply when the round closed) or error. `problem`
-    says of a rejected report which field has which value, and what the rule is; of an error, what it was."""
+    """A selected client without a report in this round.
+
+    Args:
+        client: Client id.
+        why: The phase in which the deadline passed ("download", "forward", "train", "upload"), "late" (the quorum was
+            complete), "unavailable", "under way" (the report counts in a later round) or "invalid" (the report was
+            rejected). For real clients also "silent" (no reply) or "error".
+        timings: Seconds in each phase.
+        samples: Number of selected samples.
+        problem: Why the report was rejected (field, value and rule), or the client's error.
+    """
 
     client: str
     why: str
@@ -214,16 +293,25 @@ class FailedClient:
 
 
 NOT_FOR_TIME = ("invalid", "error")
-"""Why clients are missing that a longer deadline would not help."""
+"""`FailedClient.why` of failures that a longer deadline would not prevent."""
 
 
 @dataclass(frozen=True, eq=False)
 class RoundResult:
-    """All that an engine may tell the server. Reports and missing are in order of client id; `seconds` is the
-    duration from the send to the close, `window_s` what the selection of clients took before it, `down_bytes` and
-    `up_bytes` what was sent to the clients and what they sent, late updates included. `under_way` are the clients,
-    in order of id, whose reports of this round or earlier ones are still to come, and will count. `validated` is
-    whether every report has been checked (`server.report_check`): an engine for real clients checks on arrival."""
+    """Everything that an engine reports to the server.
+
+    Args:
+        plan: The plan of the round.
+        reports: Reports, sorted by client id.
+        missing: Clients without a report, sorted by client id.
+        seconds: Duration from sending the orders to closing the round.
+        window_s: Seconds that the selection of clients took before.
+        down_bytes: Bytes sent to clients.
+        up_bytes: Bytes sent by clients, including late updates.
+        under_way: Sorted ids of clients whose reports are expected later and will count.
+        validated: Whether every report has been checked (`server.report_check`). An engine for real clients checks
+            reports on arrival.
+    """
 
     plan: RoundPlan
     reports: tuple[ClientReport, ...]
@@ -237,12 +325,12 @@ class RoundResult:
 
     @property
     def ran_out_of_time(self) -> bool:
-        """Whether nobody reported, and more time might have helped at least one client of the cohort."""
+        """Whether nobody reported, and more time could have helped at least one client."""
         return not self.reports and any(missing.why not in NOT_FOR_TIME for missing in self.missing)
 
     @property
     def in_time(self) -> RoundResult:
-        """The round without the reports that were sent for an earlier one."""
+        """The result without reports that answer the order of an earlier round."""
         if all(report.staleness == 0 for report in self.reports):
             return self
         return replace(self, reports=tuple(report for report in self.reports if report.staleness == 0))
@@ -250,7 +338,13 @@ class RoundResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The global model on the test data."""
+    """Quality of a model on test data.
+
+    Args:
+        accuracy: Share of correct answers.
+        loss: Mean loss.
+        samples: Number of test samples.
+    """
 
     accuracy: float
     loss: float

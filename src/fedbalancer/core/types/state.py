@@ -18,11 +18,17 @@ from fedbalancer.core.types.round import RoundResult
 
 
 class Positions(Mapping[str, int]):
-    """Like `{name: row for row, name in enumerate(names)}` of different names, but found by bisection. A dictionary is
-    quicker, and takes seventy bytes more per name: too many for a million clients.
+    """A read-only mapping from name to position, found by bisection.
 
-    >>> Positions(("ann", "cid", "bob"))["bob"]
-    2
+    It equals `{name: row for row, name in enumerate(names)}`. A dictionary is faster, but takes 70 bytes more per name,
+    which is too much for a million clients.
+
+    Args:
+        names: Distinct names.
+
+    Example:
+        >>> Positions(("ann", "cid", "bob"))["bob"]
+        2
     """
 
     __slots__ = ("_order", "_sorted", "names")
@@ -51,27 +57,35 @@ class Positions(Mapping[str, int]):
         return len(self.names)
 
     def of(self, names: Iterable[str]) -> NDArray[np.int64]:
-        """The positions of the given names."""
+        """Return the positions of the given names."""
         return np.fromiter(map(self.__getitem__, names), dtype=np.int64)
 
 
 RECENT_COUNTS = 5
-"""How many trained-sample counts the ledger remembers per client."""
+"""Number of trained-sample counts that the ledger remembers per client."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """A row per client, stored as columns so that a million clients stay cheap.
+    """The server's knowledge about its clients: one row per client, stored as columns.
 
-    `network_s` is the expected download plus upload (size over mean speed), `batch_s_*` all batch latencies that the
-    server has seen (the ten before training included), `recent_trained` the last five counts of trained samples
-    (at first the full size), `over_*` and `loss_mean` the client's last released summary (NaN before the first),
-    `loss_first` what the mean loss was in the first of them that had one (in four bytes),
-    `participations` its successful rounds, `last_round` the last of them (0 = never).
+    A ledger is a value: `record` returns the next one. Counts take four bytes, and a column with one value for all
+    clients takes none, so the three ledgers alive at once (first, last and next) take less than 160 bytes per client.
 
-    A ledger is a value: `record` gives the next one and leaves this one as it is, by copying what changes. Counts take
-    four bytes, and a column that holds the same for everybody at the start takes none, so that the three ledgers alive
-    at once (the first, the last and the next) stay under 160 bytes per client.
+    Args:
+        clients: Client ids.
+        position: Row of each client.
+        size: Number of samples.
+        network_s: Expected seconds of download plus upload, at mean speed.
+        batch_s_sum: Sum of all known batch latencies, including those sampled before training.
+        batch_s_count: Number of these latencies.
+        recent_trained: Last five numbers of trained samples; at first the full size.
+        over_count: `Summary.over_count` of the last report; NaN before the first.
+        over_sumsq: `Summary.over_sumsq` of the last report.
+        loss_mean: Mean loss of the last report.
+        loss_first: Mean loss of the first report that has one.
+        participations: Number of successful rounds.
+        last_round: Last successful round; 0 for none.
     """
 
     clients: tuple[str, ...]
@@ -90,7 +104,14 @@ class Ledger:
 
     @classmethod
     def start(cls, clients: tuple[str, ...], size: IndexArray, network_s: FloatArray, batch_s: FloatArray) -> Ledger:
-        """A ledger before the first round; `batch_s` holds a row of sampled batch latencies per client."""
+        """Return the ledger before the first round.
+
+        Args:
+            clients: Client ids.
+            size: Number of samples of each client.
+            network_s: Expected seconds of download plus upload.
+            batch_s: Sampled batch latencies, one row per client.
+        """
         count = len(clients)
         size = np.asarray(size, dtype=np.int64)
         unheard = np.broadcast_to(math.nan, count)
@@ -118,15 +139,15 @@ class Ledger:
 
     @property
     def explored(self) -> NDArray[np.bool_]:
-        """Who has succeeded at least once."""
+        """Which clients have succeeded at least once."""
         return self.participations > 0
 
     def rows(self, clients: tuple[str, ...]) -> IndexArray:
-        """Row numbers of the given clients."""
+        """Return the row numbers of the given clients."""
         return np.fromiter((self.position[client] for client in clients), dtype=np.int64, count=len(clients))
 
     def record(self, result: RoundResult) -> Ledger:
-        """The ledger after a round. A client without a report leaves no trace: the server heard nothing from it."""
+        """Return the ledger after a round. Clients without a report do not change."""
         if not result.reports:
             return self
         rows = self.rows(tuple(report.client for report in result.reports))
@@ -157,18 +178,18 @@ class Ledger:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What the server knows before the first round; constant during a run.
+    """Constants of a run that the server knows before the first round.
 
     Args:
         ledger: One row per client, before any round.
         epochs: Local epochs of a round.
         batch_size: Samples per local batch.
-        clients_per_round: Clients selected per round.
+        clients_per_round: Clients selected per round (K).
         seed: Seed of the run.
-        sample_cap: Largest number of samples a client trains on per epoch. None: no limit.
-        epoch_batches: Batches per epoch where a method fixes them. None: as many as the samples fill.
+        sample_cap: Most samples that a client trains on. None: no limit.
+        epoch_batches: Batches after which a local epoch ends. None: all batches.
         learning_rate: Clients' learning rate.
-        clip_norm: Largest norm of an update. None: not clipped.
+        clip_norm: Largest norm of a batch's gradient. None: no clipping.
         forward_pass_every_round: Whether each client starts each round with a forward pass over all its data.
         loss_noise: Standard deviation of the noise on loss statistics. None: unknown.
         stops_in_epoch: Whether a client may report a partial epoch when its deadline passes.
@@ -192,9 +213,25 @@ class Setup:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """All that the server remembers: saving it is the checkpoint. The seven fields before `suspensions` belong to the
-    policies of those slots: each is a frozen dataclass of plain values and arrays, or None for a policy that remembers
-    nothing. `suspensions` is who sits out (`server/suspensions.py`)."""
+    """Everything that the server remembers between rounds. Saving it is the checkpoint.
+
+    The fields `clients` to `late` belong to the policies of these slots. Each is a frozen dataclass of plain values and
+    arrays, or None for a policy without state.
+
+    Args:
+        round: Number of completed rounds.
+        clock_s: Seconds since the start of the run.
+        weights: Global weights.
+        ledger: What the server knows about its clients.
+        clients: State of the client selector.
+        threshold: State of the threshold policy.
+        pace: State of the pace policy.
+        deadline: State of the deadline policy.
+        aggregate: State of the aggregator.
+        model_average: State of the model average.
+        late: State of the late policy.
+        suspensions: Suspended clients (`server.suspensions`).
+    """
 
     round: int
     clock_s: float

@@ -1,1 +1,1 @@
-"""The data sets of the tasks on this disk: listing, fetching, importing, checking and showing them."""
+"""The data on this computer: list, download, import, check and summarize them."""

@@ -23,7 +23,17 @@ from fedbalancer.data.task import Task
 
 @dataclass(frozen=True)
 class Facts:
-    """Users and samples to train on, samples to test on, and different labels, at one scale."""
+    """Counts of a loaded task at one scale.
+
+    Args:
+        task: Name of the task.
+        variant: Name of the data set.
+        scale: Scale at which the task was loaded.
+        users: Number of training clients.
+        samples: Number of training samples.
+        test_samples: Number of test samples.
+        labels: Number of distinct labels.
+    """
 
     task: str
     variant: str
@@ -34,8 +44,8 @@ class Facts:
     labels: int
 
 
-class Disk(NamedTuple):
-    """What the files of a source are on disk."""
+class DiskUsage(NamedTuple):
+    """Number, total size and last change of the files of a source."""
 
     files: int
     size_bytes: int
@@ -43,18 +53,36 @@ class Disk(NamedTuple):
 
 
 def inspect(task: str, source: Source | None, scale: str = "small") -> Facts:
-    """Load a task and look at every sample of it. Whatever its loader stumbles over is an error of ours."""
+    """Load a task and check all its samples.
+
+    Args:
+        task: Name of the task.
+        source: Source of its data. None for a task without files.
+        scale: Scale of the task.
+
+    Raises:
+        FedBalancerError: If the data cannot be loaded or used.
+    """
     variant = None if source is None else source.variant
     try:
-        return count(load_task(task, scale=scale, variant=variant), task, scale)
+        return count_facts(load_task(task, scale=scale, variant=variant), task, scale)
     except FedBalancerError:
         raise
     except Exception as error:
-        raise BadData(f"{_called(task, variant)} cannot be read: {type(error).__name__}: {error}") from error
+        raise BadData(f"{_data_name(task, variant)} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def count(loaded: Task, name: str, scale: str) -> Facts:
-    """The facts of a loaded task; raises `BadData` for a sample that cannot be trained on."""
+def count_facts(loaded: Task, name: str, scale: str) -> Facts:
+    """Check and count the samples of a loaded task.
+
+    Args:
+        loaded: The task.
+        name: Name of the task.
+        scale: Scale at which it was loaded.
+
+    Raises:
+        BadData: If a sample cannot be used for training.
+    """
     labels: set[float] = set()
     for client, samples in loaded.clients.items():
         check_samples(samples, f"client {client!r}", loaded.classes)
@@ -65,37 +93,39 @@ def count(loaded: Task, name: str, scale: str) -> Facts:
     return Facts(name, loaded.variant, scale, len(sizes), sum(sizes.values()), len(loaded.test[1]), len(labels))
 
 
-def disk(paths: Sequence[Path]) -> Disk:
-    """How many files there are below the paths, how large they are, and when the last one changed."""
+def measure_files(paths: Sequence[Path]) -> DiskUsage:
+    """Return number, total size and last change of the files at and below the paths."""
     files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else (path,)) if file.is_file()]
     stats = [file.stat() for file in files]
-    return Disk(len(files), sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0))
+    return DiskUsage(
+        len(files), sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
+    )
 
 
 def save_facts(facts: Facts, source: Source) -> None:
-    """Keep the facts for `load_facts`; that this is not possible does not matter."""
-    note = _note(source, facts.scale, disk(source.paths))
+    """Save the facts for `load_facts`. Errors of the disk are ignored."""
+    note = _note_path(source, facts.scale, measure_files(source.paths))
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
         write_json(note, asdict(facts))
 
 
-def load_facts(source: Source, at: Disk) -> Facts | None:
-    """What was last remembered of these files, at the largest scale that was looked at."""
+def load_facts(source: Source, usage: DiskUsage) -> Facts | None:
+    """Return the saved facts of these files, at the largest scale that was checked; None if there are none."""
     for scale in reversed(SCALES):
         try:
-            return Facts(**json.loads(_note(source, scale, at).read_text(encoding="utf-8")))
+            return Facts(**json.loads(_note_path(source, scale, usage).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             continue
     return None
 
 
-def _note(source: Source, scale: str, at: Disk) -> Path:
-    state = [source.task, source.variant, scale, [str(path) for path in source.paths], at]
+def _note_path(source: Source, scale: str, usage: DiskUsage) -> Path:
+    state = [source.task, source.variant, scale, [str(path) for path in source.paths], usage]
     return cache_folder() / "facts" / f"{hashlib.sha256(json.dumps(state).encode()).hexdigest()[:32]}.json"
 
 
-def _called(task: str, variant: str | None) -> str:
+def _data_name(task: str, variant: str | None) -> str:
     return f"task {task!r}" if variant is None else f"variant {variant!r} of task {task!r}"
 
 
@@ -105,8 +135,22 @@ BUILT_IN = "built in"
 
 @dataclass(frozen=True)
 class Row:
-    """What `fedbalancer data list` says of one data set. None is not known, and `scale` is the one at which users and
-    samples were counted."""
+    """One row of `fedbalancer data list`. None means unknown.
+
+    Args:
+        task: Name of the task.
+        variant: Name of the data set.
+        kind: "official", "stand-in" or "built in".
+        present: Whether the files exist: "yes", "in part" or "no".
+        users: Number of training clients.
+        samples: Number of training samples.
+        scale: Scale at which users and samples were counted.
+        size_bytes: Size of the files.
+        licence: Licence of the data.
+        citation: What to cite.
+        title: Description in one line.
+        files: Required files.
+    """
 
     task: str
     variant: str
@@ -123,29 +167,40 @@ class Row:
 
 
 def get_sources(task: str) -> tuple[Source, ...]:
-    """The sources of a task, the official one first; none for a task that needs no files, or for one of your own that
-    does not say."""
-    module = _module(task)
+    """Return the sources of a task, the official one first.
+
+    These are the `SOURCES` of the module with the task's loader. A task without files has none.
+    """
+    module = _import_module(task)
     return tuple(getattr(module, "SOURCES", ()))
 
 
 def get_source(task: str, variant: str | None = None) -> Source:
-    """The variant of that name, or the official one; it need not be there."""
+    """Return a source of a task, whether its files exist or not.
+
+    Args:
+        task: Name of the task.
+        variant: Name of the variant. None: the official one.
+
+    Raises:
+        BadSetting: If the task has no data files.
+        UnknownName: If there is no such variant.
+    """
     sources = get_sources(task)
     if not sources:
-        raise BadSetting(f"task {task!r} has no data files of its own; there is nothing to fetch, import or check")
+        raise BadSetting(f"task {task!r} has no data files; there is nothing to download, import or check")
     return find_source(sources, variant)
 
 
-def catalog() -> Iterator[tuple[str, Source | None]]:
-    """Every task of the registry with each of its sources, or with None if it has no files."""
+def iterate_sources() -> Iterator[tuple[str, Source | None]]:
+    """Yield every built-in task with each of its sources, or with None if it has no files."""
     for task in TASKS:
         for source in get_sources(task) or (None,):
             yield task, source
 
 
-def _module(task: str) -> Any:
-    """The module that the task's loader is in, imported only now; None for a task that is given by a file."""
+def _import_module(task: str) -> Any:
+    """Return the module with the task's loader; None for a task file."""
     if task.endswith(".toml"):
         return None
     if task not in TASKS and ":" not in task:
@@ -156,15 +211,15 @@ def _module(task: str) -> Any:
 
 
 def list_data() -> list[Row]:
-    """The rows of all tasks. Nothing is loaded but the tasks that need no files."""
-    return [_built_in(task) if source is None else _row(task, source) for task, source in catalog()]
+    """Return the rows of all tasks. Only tasks without files are loaded."""
+    return [_built_in_row(task) if source is None else _source_row(task, source) for task, source in iterate_sources()]
 
 
-def _row(task: str, source: Source) -> Row:
-    here = [path for path in source.paths if path.exists()]
-    present = ABSENT if not here else PRESENT if len(here) == len(source.paths) else PARTLY
-    at = disk(here)
-    facts = load_facts(source, at) if present == PRESENT else None
+def _source_row(task: str, source: Source) -> Row:
+    existing = [path for path in source.paths if path.exists()]
+    present = ABSENT if not existing else PRESENT if len(existing) == len(source.paths) else PARTLY
+    usage = measure_files(existing)
+    facts = load_facts(source, usage) if present == PRESENT else None
     return Row(
         task=task,
         variant=source.variant,
@@ -173,7 +228,7 @@ def _row(task: str, source: Source) -> Row:
         users=facts.users if facts else None,
         samples=facts.samples if facts else None,
         scale=facts.scale if facts else None,
-        size_bytes=at.size_bytes if here else None,
+        size_bytes=usage.size_bytes if existing else None,
         licence=source.licence,
         citation=source.citation,
         title=source.title,
@@ -181,18 +236,25 @@ def _row(task: str, source: Source) -> Row:
     )
 
 
-def _built_in(task: str) -> Row:
+def _built_in_row(task: str) -> Row:
     title = TASKS[task].title
     try:
         facts = inspect(task, None)
-    except FedBalancerError:  # an optional package that is not installed
+    except FedBalancerError:  # an optional package is not installed
         return Row(task, "", BUILT_IN, ABSENT, None, None, None, None, "", "", title, ())
     return Row(task, "", BUILT_IN, PRESENT, facts.users, facts.samples, facts.scale, None, "", "", title, ())
 
 
 @dataclass(frozen=True)
 class Check:
-    """What came of loading one data set: facts or an error in one line."""
+    """Result of loading one data set.
+
+    Args:
+        task: Name of the task.
+        variant: Name of the data set.
+        facts: Its counts. None if it could not be loaded.
+        error: The error, in one line.
+    """
 
     task: str
     variant: str
@@ -201,17 +263,25 @@ class Check:
 
 
 def check_all(task: str | None = None, scale: str = "small") -> list[Check]:
-    """Load what is here of one task or of all. A named task of which nothing is here is `MissingData`."""
+    """Load and check all data on this computer.
+
+    Args:
+        task: Name of the task. None: all tasks.
+        scale: Scale of the tasks.
+
+    Raises:
+        MissingData: If a named task has no data on this computer.
+    """
     tasks = TASKS if task is None else (task,)
-    checks = [_check(name, source, scale) for name in tasks for source in _present(name)]
+    checks = [_check(name, source, scale) for name in tasks for source in _existing_sources(name)]
     if task is not None and not checks:
         files = " or ".join(", ".join(map(str, source.paths)) for source in get_sources(task))
-        raise MissingData(f"no data of task {task!r} is here: neither {files}; type: fedbalancer data get {task}")
+        raise MissingData(f"there is no data of task {task!r}: neither {files}; run: fedbalancer data get {task}")
     return checks
 
 
-def _present(task: str) -> list[Source | None]:
-    """Sources that are here, if only in part; None for a task that needs no files."""
+def _existing_sources(task: str) -> list[Source | None]:
+    """Return the sources with existing files; None for a task without files."""
     sources = get_sources(task)
     if not sources:
         return [None]

@@ -19,7 +19,7 @@ from fedbalancer.data.catalogue.importing import hard_link_path, import_data
 from fedbalancer.data.source import Source
 
 Progress = Callable[[int, int | None], None]
-"""Told how many bytes are there, and of how many if the server says so."""
+"""Called with the number of downloaded bytes, and the total if the server reports it."""
 
 TIMEOUT_S = 30.0
 TRIES = 3
@@ -27,18 +27,29 @@ CHUNK_BYTES = 1 << 18
 
 
 class Unreachable(MissingData):
-    """A file that the network does not give; the message says why."""
+    """A file that cannot be downloaded."""
 
 
 def fetch(url: str, target: Path, sha256: str = "", progress: Progress = lambda done, total: None) -> None:
-    """Fetch `url` to `target`. A file that is there already and has the right checksum is not fetched again; what fails
-    is tried `TRIES` times, from the beginning."""
+    """Download a file. A file that exists and has the right checksum is not downloaded again.
+
+    Args:
+        url: Address of the file.
+        target: Where to save it.
+        sha256: Expected checksum; "" if unknown.
+        progress: Called after every chunk.
+
+    Raises:
+        Unreachable: If the download fails `TRIES` times.
+        BadData: If the checksum is wrong.
+        BadSetting: If the address is invalid or the file cannot be written.
+    """
     if urlsplit(url).scheme not in ("http", "https"):
-        raise BadSetting(f"{url} cannot be fetched; an address starts with https:// or http://")
-    pooch.get_logger().setLevel("ERROR")  # errors of ours say the same in one line
-    name, wanted = target.name, f"sha256:{sha256}" if sha256 else None
-    source = pooch.create(target.parent, "", registry={name: wanted}, urls={name: url}, retry_if_failed=TRIES - 1)
-    # Unless told, servers may pack the body, and neither its length nor its checksum would be that of the file.
+        raise BadSetting(f"{url} cannot be downloaded; an address starts with https:// or http://")
+    pooch.get_logger().setLevel("ERROR")  # the errors below say the same in one line
+    name, known_hash = target.name, f"sha256:{sha256}" if sha256 else None
+    source = pooch.create(target.parent, "", registry={name: known_hash}, urls={name: url}, retry_if_failed=TRIES - 1)
+    # By default servers may compress the body, which changes its length and its checksum.
     headers = {"User-Agent": "fedbalancer", "Accept-Encoding": "identity"}
     get = pooch.HTTPDownloader(_Bar(progress), CHUNK_BYTES, headers=headers, timeout=TIMEOUT_S)
     try:
@@ -46,13 +57,13 @@ def fetch(url: str, target: Path, sha256: str = "", progress: Progress = lambda 
     except RequestException as error:
         raise Unreachable(f"{url} {_reason(error)}") from error
     except ValueError as error:
-        raise BadData(f"{url} is not the file that is expected: {error}") from error
+        raise BadData(f"{url} is not the expected file: {error}") from error
     except OSError as error:
-        raise BadSetting(f"{target} cannot be written: {error}; set FEDBALANCER_DATA to a folder that can") from error
+        raise BadSetting(f"{target} cannot be written: {error}; set FEDBALANCER_DATA to a writable folder") from error
 
 
 class _Bar:
-    """What pooch takes for a progress bar. Every try starts with setting its total, 0 where the server does not say."""
+    """A progress bar for pooch, which sets `total` at the start of every try (0 if it is unknown)."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -67,48 +78,62 @@ class _Bar:
         self.update(0)
 
     def update(self, more_bytes: int) -> None:
-        """Chunks are counted as if all were full, so that the last one goes beyond the end."""
+        """Add bytes. Pooch counts every chunk as full, so the last one may exceed the total."""
         self._done_bytes += more_bytes
         total = self._total_bytes or None
         self._progress(min(self._done_bytes, total or self._done_bytes), total)
 
     def reset(self) -> None:
-        """At the end pooch counts everything once more; we are there already."""
+        """Do nothing: at the end, pooch counts everything once more."""
 
     close = reset
 
 
 def _reason(error: RequestException) -> str:
-    """What the server answered, or where the error began: what the libraries between add is long, and about them."""
+    """Return the server's answer, or the root cause of the error without the messages of the libraries."""
     if error.response is not None:
         return f"answers {error.response.status_code} {error.response.reason}"
     root: BaseException = error
     while root.__context__ is not None:
         root = root.__context__
-    return f"cannot be fetched: {str(root) or type(root).__name__}"
+    return f"cannot be downloaded: {str(root) or type(root).__name__}"
 
 
 DOWNLOADS = "downloads"
 
 
-def get(
+def download_data(
     task: str, source: Source, progress: Callable[[str], Progress], *, scale: str = "small", overwrite: bool = False
 ) -> Facts:
-    """Fetch the files of a source, check them by loading them, and put them in place. `progress` is told the name of
-    each file, and gives what is told of its bytes. Files that have arrived whole are kept for the next try."""
+    """Download the files of a source, check them by loading the task, and import them.
+
+    Complete downloads are kept for the next try if another download fails.
+
+    Args:
+        task: Name of the task.
+        source: The source.
+        progress: Called with the name of every file; returns the function that follows its download.
+        scale: Scale at which the task is loaded.
+        overwrite: Whether to replace existing files.
+
+    Raises:
+        MissingData: If the source has no address, or a download fails.
+        BadData: If the task cannot be loaded from the files.
+        BadSetting: If the data folder cannot be written.
+    """
     if not source.urls:
-        raise MissingData(_by_hand(task, source))
+        raise MissingData(_explain_by_hand(task, source))
     folder = data_folder() / DOWNLOADS / f"{source.task}-{source.variant}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(folder)
     except OSError as error:
-        raise BadSetting(f"{folder} cannot be written: {error}; set {DATA} to a folder that can") from error
+        raise BadSetting(f"{folder} cannot be written: {error}; set {DATA} to a writable folder") from error
     try:
         _fetch_all(task, source, folder, progress)
         facts = import_data(task, source, folder, hard_link_path, scale=scale, overwrite=overwrite)
     except BadData:
-        _clear(folder)  # going on from it would end in the same error
+        _clear(folder)  # the same files would give the same error again
         raise
     finally:
         lock.release()
@@ -124,22 +149,22 @@ def _fetch_all(task: str, source: Source, folder: Path, progress: Callable[[str]
         try:
             fetch(url, target, sha256, progress(target.name))
         except Unreachable as error:
-            given = folder if len(source.urls) > 1 else target
+            path = folder if len(source.urls) > 1 else target
             raise Unreachable(
-                f"{error}; type the same command again, or fetch it by hand, save it as {target} and type: "
-                f"fedbalancer data import {task} {shlex.quote(str(given))} --variant {source.variant}"
+                f"{error}; run the same command again, or download it yourself, save it as {target} and run: "
+                f"fedbalancer data import {task} {shlex.quote(str(path))} --variant {source.variant}"
             ) from error
 
 
-def _by_hand(task: str, source: Source) -> str:
-    how = f"{source.by_hand.rstrip(' .;')}; " if source.by_hand else f"get {', '.join(source.files)} by hand; "
+def _explain_by_hand(task: str, source: Source) -> str:
+    how = f"{source.by_hand.rstrip(' .;')}; " if source.by_hand else f"get {', '.join(source.files)} yourself; "
     return (
-        f"variant {source.variant!r} of task {task!r} cannot be fetched: {how}"
-        f"then type: fedbalancer data import {task} PATH --variant {source.variant}"
+        f"variant {source.variant!r} of task {task!r} cannot be downloaded: {how}"
+        f"then run: fedbalancer data import {task} PATH --variant {source.variant}"
     )
 
 
 def _clear(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # others are being fetched
+    with suppress(OSError):  # other downloads are in progress
         folder.parent.rmdir()

@@ -23,34 +23,46 @@ from fedbalancer.data.source import Source
 _STAGING = ".importing-"
 
 Take = Callable[[Path, Path], None]
-"""How something comes from where it is to where it shall be."""
+"""How a file gets from its path to its target."""
 
 
 def import_data(
     task: str, source: Source, given: Path, take: Take, *, scale: str = "small", overwrite: bool = False
 ) -> Facts:
-    """Check what was given by loading it, and put it where the source expects it. Files of the source that are not
-    among what was given may be in the data folder already. An error leaves everything as it was."""
+    """Check data by loading the task, and put them into the data folder. An error changes nothing.
+
+    Args:
+        task: Name of the task.
+        source: Source that the data are for.
+        given: File, folder or archive with the data. Files that it lacks may already be in the data folder.
+        take: How files get into the data folder: `copy_path`, `link_path` or `hard_link_path`.
+        scale: Scale at which the task is loaded.
+        overwrite: Whether to replace existing files.
+
+    Raises:
+        BadData: If files are missing, or the task cannot be loaded from them.
+        BadSetting: If the path is wrong, the data already exist, or the data folder cannot be written.
+    """
     _check(task, source, given, overwrite)
-    with _staging() as staging:
-        found = locate(source.files, given, staging / "unpacked", source.downloads)
-        _check_complete(source, found, given)
-        _link_all(source, found, staging / "check")
-        with looking_in(staging / "check"), _named_as_given({staging / "check" / file: found[file] for file in found}):
+    with _make_staging() as staging:
+        paths = locate(source.files, given, staging / "unpacked", source.downloads)
+        _check_complete(source, paths, given)
+        _link_all(source, paths, staging / "check")
+        with looking_in(staging / "check"), _name_given({staging / "check" / file: paths[file] for file in paths}):
             facts = inspect(task, source, scale)
-        new = {file: staging / "new" / file for file in found}
-        for file, path in found.items():
+        new = {file: staging / "new" / file for file in paths}
+        for file, path in paths.items():
             new[file].parent.mkdir(parents=True, exist_ok=True)
-            _taker(path, staging, take)(path, new[file])
-        if hasattr(os, "sync"):  # all at once: file by file, a hundred thousand images would take hours
+            _choose_take(path, staging, take)(path, new[file])
+        if hasattr(os, "sync"):  # once: one call per file would take hours for 100,000 images
             os.sync()
-        _exchange(new, staging / "old")
+        _replace_all(new, staging / "old")
     save_facts(facts, source)
     return facts
 
 
 def copy_path(path: Path, target: Path) -> None:
-    """Copy a file or a folder; links in it become what they point to."""
+    """Copy a file or a folder, following links."""
     if path.is_dir():
         shutil.copytree(path, target)
     else:
@@ -58,12 +70,12 @@ def copy_path(path: Path, target: Path) -> None:
 
 
 def link_path(path: Path, target: Path) -> None:
-    """Leave the thing where it is, and point to it."""
+    """Make a symbolic link."""
     target.symlink_to(path.absolute(), target_is_directory=path.is_dir())
 
 
 def hard_link_path(path: Path, target: Path) -> None:
-    """A second name for a file, or where the disk has none, a copy; what is left under the first is not needed."""
+    """Make a hard link, or a copy if the file system has no hard links."""
     try:
         os.link(path, target)
     except OSError:
@@ -74,63 +86,63 @@ def _move(path: Path, target: Path) -> None:
     os.replace(path, target)
 
 
-def _taker(path: Path, staging: Path, take: Take) -> Take:
+def _choose_take(path: Path, staging: Path, take: Take) -> Take:
     if not path.is_relative_to(staging):
         return take
     if take is link_path:
-        raise BadSetting(f"{path.name} comes from an archive, which cannot be linked to; leave out --link")
+        raise BadSetting(f"{path.name} is in an archive, which cannot be linked; omit --link")
     return _move
 
 
 def _check(task: str, source: Source, given: Path, overwrite: bool) -> None:
     if not given.exists():
-        raise BadSetting(f"{given} does not exist; give the file or folder that holds the data")
-    if source.present and not overwrite:
+        raise BadSetting(f"{given} does not exist; give the file or folder with the data")
+    if source.is_present and not overwrite:
         where = ", ".join(map(str, source.paths))
         raise BadSetting(
-            f"variant {source.variant!r} of task {task!r} is there already, at {where}; add --overwrite to replace it"
+            f"variant {source.variant!r} of task {task!r} already exists at {where}; add --overwrite to replace it"
         )
     if any(given.resolve() == path.resolve() for path in source.paths):
-        raise BadSetting(f"{given} is where it shall be already; type: fedbalancer data check {task}")
+        raise BadSetting(f"{given} is already in the data folder; run: fedbalancer data check {task}")
     if data_folder().resolve().is_relative_to(given.resolve()):
-        raise BadSetting(f"{given} holds the data folder {data_folder()}; give the folder of this data alone")
+        raise BadSetting(f"{given} contains the data folder {data_folder()}; give a folder with only these data")
 
 
-def _check_complete(source: Source, found: Mapping[str, Path], given: Path) -> None:
-    missing = [file for file in source.files if file not in found]
-    if not found or any(not (data_folder() / file).exists() for file in missing):
+def _check_complete(source: Source, paths: Mapping[str, Path], given: Path) -> None:
+    missing = [file for file in source.files if file not in paths]
+    if not paths or any(not (data_folder() / file).exists() for file in missing):
         names = ", ".join(PurePosixPath(file).name for file in missing)
-        together = " and ".join(PurePosixPath(file).name for file in source.files)
-        raise BadData(f"{given} has no {names}; give a folder that holds {together}")
+        required = " and ".join(PurePosixPath(file).name for file in source.files)
+        raise BadData(f"{given} has no {names}; give a folder with {required}")
 
 
-def _link_all(source: Source, found: Mapping[str, Path], folder: Path) -> None:
-    """The files as the loader will see them, without copying them before they are known to be good."""
+def _link_all(source: Source, paths: Mapping[str, Path], folder: Path) -> None:
+    """Link the files into a folder for the loader, so that nothing is copied before it is checked."""
     for file in source.files:
         target = folder / file
         target.parent.mkdir(parents=True, exist_ok=True)
-        path = found.get(file, data_folder() / file)
+        path = paths.get(file, data_folder() / file)
         try:
             link_path(path, target)
-        except OSError:  # a system that does not let us
+        except OSError:  # the system does not allow links
             copy_path(path, target)
 
 
 @contextmanager
-def _named_as_given(places: Mapping[Path, Path]) -> Iterator[None]:
-    """What is wrong with data is said of the file that the user gave, not of the link to it that the loader saw."""
+def _name_given(given: Mapping[Path, Path]) -> Iterator[None]:
+    """Replace the staged paths in errors by the paths that the user gave."""
     try:
         yield
     except BadData as error:
         text = str(error)
-        for staged, path in places.items():
+        for staged, path in given.items():
             text = text.replace(str(staged), str(path))
         raise BadData(text) from error
 
 
 @contextmanager
-def _staging() -> Iterator[Path]:
-    """A folder in the data folder, for one process at a time; whatever is left in it goes, now or the next time."""
+def _make_staging() -> Iterator[Path]:
+    """Make a temporary folder in the data folder, for one process at a time, and remove it in the end."""
     folder = data_folder().absolute()
     is_new = not folder.exists()
     try:
@@ -147,32 +159,30 @@ def _staging() -> Iterator[Path]:
         finally:
             lock.release()
             if is_new:
-                with suppress(OSError):  # there is something in it now
+                with suppress(OSError):  # it is not empty
                     folder.rmdir()
     except OSError as error:
-        raise BadSetting(
-            f"nothing was brought to {folder}: {error}; it must be a folder that can be written"
-        ) from error
+        raise BadSetting(f"nothing was imported into {folder}: {error}; it must be a writable folder") from error
 
 
 def _lock(folder: Path) -> FolderLock:
-    """One writer for a data folder; the lock lies in the cache, so that the data folder holds data alone."""
-    place = cache_folder() / "locks" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    place.mkdir(parents=True, exist_ok=True)
-    return FolderLock(place)
+    """Lock a data folder. The lock is in the cache folder, so the data folder contains only data."""
+    path = cache_folder() / "locks" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    path.mkdir(parents=True, exist_ok=True)
+    return FolderLock(path)
 
 
-def _exchange(new: Mapping[str, Path], old: Path) -> None:
-    """Put everything new in place; if that fails in the middle, everything old is put back."""
+def _replace_all(new: Mapping[str, Path], old: Path) -> None:
+    """Move all new files into the data folder. If a move fails, undo all of them."""
     undo: list[tuple[Path, Path]] = []
     try:
         for number, (file, path) in enumerate(new.items()):
-            target, before = data_folder() / file, old / str(number)
+            target, backup = data_folder() / file, old / str(number)
             target.parent.mkdir(parents=True, exist_ok=True)
-            before.parent.mkdir(exist_ok=True)
+            backup.parent.mkdir(exist_ok=True)
             if os.path.lexists(target):
-                os.replace(target, before)
-                undo.append((before, target))
+                os.replace(target, backup)
+                undo.append((backup, target))
             os.replace(path, target)
             undo.append((target, path))
             sync_directory(target.parent)
@@ -183,35 +193,43 @@ def _exchange(new: Mapping[str, Path], old: Path) -> None:
 
 
 _DEPTH = 2
-"""How often archives inside of archives are unpacked."""
+"""Levels of nested archives that are unpacked."""
 
 
 def locate(wanted: Sequence[str], given: Path, unpacked: Path, archive_names: Collection[str] = ()) -> dict[str, Path]:
-    """Where the wanted files are: in the given file or folder, or in an archive, unpacked on the way into `unpacked`:
-    the given one, or in the given folder one of `archive_names`. What cannot be found is left out. A single wanted
-    file may have any name."""
+    """Find the files of a source in a file, folder or archive. A single file may have any name.
+
+    Args:
+        wanted: Paths of the files, relative to the data folder.
+        given: File, folder or archive to search.
+        unpacked: Folder into which archives are unpacked.
+        archive_names: Names of the archives that are unpacked if `given` is a folder.
+
+    Returns:
+        The paths of the files that exist.
+    """
     roots = level = [given]
-    archives = _archives_given(given, archive_names, wanted)
-    found = _matches(wanted, roots)
+    archives = _find_archives(given, archive_names, wanted)
+    matches = _find_files(wanted, roots)
     for depth in range(_DEPTH):
-        if len(found) == len(wanted) or not archives:
+        if len(matches) == len(wanted) or not archives:
             break
         level = _unpack_all(archives, unpacked / str(depth))
-        archives = [file for folder in level for file in sorted(folder.iterdir()) if _to_unpack(file, wanted)]
+        archives = [file for folder in level for file in sorted(folder.iterdir()) if _is_unpackable(file, wanted)]
         roots = roots + level
-        found = _matches(wanted, roots)
-    if not found and len(wanted) == len(level) == 1:
-        return {wanted[0]: level[0] if level[0] == given else _heart(level[0])}
-    return found
+        matches = _find_files(wanted, roots)
+    if not matches and len(wanted) == len(level) == 1:
+        return {wanted[0]: level[0] if level[0] == given else _strip_root(level[0])}
+    return matches
 
 
-def _matches(wanted: Sequence[str], roots: Sequence[Path]) -> dict[str, Path]:
-    matches = {file: _match(PurePosixPath(file), roots) for file in wanted}
+def _find_files(wanted: Sequence[str], roots: Sequence[Path]) -> dict[str, Path]:
+    matches = {file: _find_file(PurePosixPath(file), roots) for file in wanted}
     return {file: path for file, path in matches.items() if path is not None}
 
 
-def _match(wanted: PurePosixPath, roots: Sequence[Path]) -> Path | None:
-    """The wanted file by the longest end of its path that is there: in a folder, one below it, or the folder itself."""
+def _find_file(wanted: PurePosixPath, roots: Sequence[Path]) -> Path | None:
+    """Find a file by the longest part of its path, in the roots and in the folders directly below them."""
     tails = [PurePosixPath(*wanted.parts[start:]) for start in range(len(wanted.parts))]
     folders = [root for root in roots if root.is_dir()]
     deeper = [below for folder in folders for below in sorted(folder.iterdir()) if below.is_dir()]
@@ -222,13 +240,13 @@ def _match(wanted: PurePosixPath, roots: Sequence[Path]) -> Path | None:
     return next((root for root in roots if root.name == wanted.name), None)
 
 
-def _archives_given(given: Path, names: Collection[str], wanted: Sequence[str]) -> list[Path]:
-    if given.is_dir():  # a folder of downloads may hold any number of other archives
-        return [given / name for name in names if _to_unpack(given / name, wanted)]
-    return [given] if _to_unpack(given, wanted) else []
+def _find_archives(given: Path, names: Collection[str], wanted: Sequence[str]) -> list[Path]:
+    if given.is_dir():  # it may contain other archives, for example a folder of downloads
+        return [given / name for name in names if _is_unpackable(given / name, wanted)]
+    return [given] if _is_unpackable(given, wanted) else []
 
 
-def _to_unpack(file: Path, wanted: Sequence[str]) -> bool:
+def _is_unpackable(file: Path, wanted: Sequence[str]) -> bool:
     return file.is_file() and is_archive(file.name) and all(PurePosixPath(name).name != file.name for name in wanted)
 
 
@@ -239,7 +257,7 @@ def _unpack_all(archives: Sequence[Path], into: Path) -> list[Path]:
     return folders
 
 
-def _heart(folder: Path) -> Path:
-    """What an archive holds: the one thing in it, or all of it."""
-    inside = sorted(folder.iterdir())
-    return inside[0] if len(inside) == 1 else folder
+def _strip_root(folder: Path) -> Path:
+    """Return the only entry of an unpacked archive, or the whole folder."""
+    entries = sorted(folder.iterdir())
+    return entries[0] if len(entries) == 1 else folder

@@ -21,23 +21,28 @@ _NAMES_SHOWN = 8
 
 
 def describe_task(task: Task, overrides: Mapping[str, Any] | None = None) -> str:
-    """Clients, labels, features, test, model and settings (with what the command line changes about them)."""
+    """Describe clients, labels, features, test data, model and settings of a task, on one screen.
+
+    Args:
+        task: The task.
+        overrides: Settings that replace those of the task.
+    """
     sizes = list(task.sizes.values())
     settings = {**task.settings(), **(overrides or {})}
     settings["clients_per_round"] = min(settings["clients_per_round"], len(sizes))
     rows = {
-        "task": _joined(task.name, task.variant, f"from {task.notes['source']}" if "source" in task.notes else ""),
-        "clients": f"{len(sizes):,} with {_spread(sizes)} samples, {sum(sizes):,} in all{_note(task, 'clients')}",
+        "task": _join(task.name, task.variant, f"from {task.notes['source']}" if "source" in task.notes else ""),
+        "clients": f"{len(sizes):,} with {_spread(sizes)} samples, {sum(sizes):,} in total{_note(task, 'clients')}",
         "labels": _labels(task),
         "features": _features(task),
         "test": _test(task),
         "model": _model(task),
         "settings": ", ".join(f"{key} {value}" for key, value in settings.items() if value is not None),
     }
-    return "\n".join(_wrapped(title, text) for title, text in rows.items())
+    return "\n".join(_wrap(title, text) for title, text in rows.items())
 
 
-def _wrapped(title: str, text: str) -> str:
+def _wrap(title: str, text: str) -> str:
     return textwrap.fill(text, WIDTH, initial_indent=f"{title:10}", subsequent_indent=" " * 10)
 
 
@@ -51,15 +56,17 @@ def _note(task: Task, about: str) -> str:
 
 def _labels(task: Task) -> str:
     if task.classes is None:
-        return f"{np.asarray(task.test[1]).dtype} of shape {np.asarray(task.test[1]).shape[1:]} a sample"
+        return f"{np.asarray(task.test[1]).dtype} of shape {np.asarray(task.test[1]).shape[1:]} per sample"
     kinds = [np.unique(labels) for _, labels in task.clients.values()]
     seen = np.unique(np.concatenate(kinds))
     names = task.notes.get("labels")
-    shown = _some([names[label] for label in seen]) if names else f"{seen.min()} to {seen.max()}"
+    shown = _list_some([names[label] for label in seen]) if names else f"{seen.min()} to {seen.max()}"
     unseen = np.setdiff1d(task.test[1], seen)
-    warning = f"; only in the test: {_some(names[u] if names else str(u) for u in unseen)}" if len(unseen) else ""
-    have = _spread([len(kind) for kind in kinds])
-    return f"{task.classes} classes, {len(seen)} of them seen in training ({shown}); a client has {have}{warning}"
+    warning = (
+        f"; only in the test data: {_list_some(names[u] if names else str(u) for u in unseen)}" if len(unseen) else ""
+    )
+    spread = _spread([len(kind) for kind in kinds])
+    return f"{task.classes} classes, {len(seen)} of them in the training data ({shown}); {spread} per client{warning}"
 
 
 def _features(task: Task) -> str:
@@ -67,35 +74,35 @@ def _features(task: Task) -> str:
     low, high = min(array.min() for array in arrays), max(array.max() for array in arrays)
     shape = arrays[0].shape[1:]
     sides = " x ".join(str(side) for side in shape) if shape else "1"
-    return f"{sides} a sample, {arrays[0].dtype}, from {low:.4g} to {high:.4g}"
+    return f"{sides} per sample, {arrays[0].dtype}, from {low:.4g} to {high:.4g}"
 
 
 def _test(task: Task) -> str:
     held_out = task.notes.get("held_out")
-    users = f" of {len(held_out)} held-out users: {_some(held_out)}" if held_out else _note(task, "test")
+    users = f" of {len(held_out)} held-out users: {_list_some(held_out)}" if held_out else _note(task, "test")
     return f"{len(task.test[1]):,} samples{users}"
 
 
 def _model(task: Task) -> str:
     from fedbalancer.data.own.models import BuiltIn
 
-    made = task.model.func if isinstance(task.model, partial) else task.model
-    name = str(made) if isinstance(made, BuiltIn) else f"{made.__module__}:{getattr(made, '__qualname__', '')}"
+    model = task.model.func if isinstance(task.model, partial) else task.model
+    name = str(model) if isinstance(model, BuiltIn) else f"{model.__module__}:{getattr(model, '__qualname__', '')}"
     if find_spec("torch") is None:
-        return f"{name}: how many parameters is known with PyTorch only"
+        return f"{name}: install PyTorch to see the number of parameters"
     from fedbalancer.training.tensors import build_module
 
     count = sum(parameter.numel() for parameter in build_module(task.model).parameters())
     return f"{name}: {count:,} parameters"
 
 
-def _some(names: Any) -> str:
+def _list_some(names: Any) -> str:
     everything = [str(name) for name in names]
     more = len(everything) - _NAMES_SHOWN
     return ", ".join(everything[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _joined(*parts: str) -> str:
+def _join(*parts: str) -> str:
     return ", ".join(part for part in parts if part)
 
 
@@ -104,9 +111,21 @@ OTHER = "other"
 
 @dataclass(frozen=True, eq=False)
 class LabelCounts:
-    """A row per client, the largest first. `counts` has a column per label of `labels`, the last of which may stand for
-    all the others; `distinct` is how many different labels a client has. Labels of several parts (the tokens of a
-    sequence) are counted one by one. Labels that are no classes (floats) are not counted: then there are none."""
+    """Number of samples per client and label. The largest clients come first.
+
+    Labels with several parts (the tokens of a sequence) are counted one by one. Labels that are not classes (floats)
+    are not counted.
+
+    Args:
+        title: Name of the task.
+        clients: Client ids.
+        sizes: Number of samples of each client.
+        test_samples: Number of test samples.
+        labels: Names of the columns of `counts`. The last one may be "other".
+        all_labels: Number of distinct labels.
+        counts: Samples by client (row) and label (column).
+        distinct: Number of distinct labels of each client.
+    """
 
     title: str
     clients: tuple[str, ...]
@@ -117,21 +136,28 @@ class LabelCounts:
     counts: IndexArray
     distinct: IndexArray
 
-    def spaced(self, most: int) -> IndexArray:
-        """Rows of at most so many clients, evenly from the largest to the smallest. Single ones, as means over several
-        would look like clients that have every label."""
+    def space_clients(self, most: int) -> IndexArray:
+        """Return the rows of at most `most` clients, evenly spaced from the largest to the smallest.
+
+        These are single clients, because a mean over clients would look like a client with every label.
+        """
         return np.unique(np.linspace(0, len(self.clients) - 1, most).astype(np.int64))
 
 
 def count_labels(task: Task, most_labels: int = 20) -> LabelCounts:
-    """Count the labels of all clients; beyond `most_labels` the rarest are put together."""
+    """Count the labels of all clients.
+
+    Args:
+        task: The task.
+        most_labels: Largest number of columns; the rarest labels are combined into "other".
+    """
     tallies = {client: _tally(samples[1]) for client, samples in task.clients.items()}
     sizes = task.sizes
     order = sorted(sizes, key=lambda client: (-sizes[client], client))
     total: Counter[int] = Counter()
     for tally in tallies.values():
         total.update(tally)
-    shown, rest = _shown(total, most_labels)
+    shown, rest = _choose_labels(total, most_labels)
     columns = [[tallies[client].get(label, 0) for label in shown] for client in order]
     counts = np.array(columns, dtype=np.int64).reshape(len(order), len(shown))
     if rest:
@@ -149,8 +175,8 @@ def count_labels(task: Task, most_labels: int = 20) -> LabelCounts:
     )
 
 
-def _shown(total: Counter[int], most: int) -> tuple[list[int], bool]:
-    """The labels that get a column of their own, in order, and whether others are left."""
+def _choose_labels(total: Counter[int], most: int) -> tuple[list[int], bool]:
+    """Return the labels with their own column, in order, and whether there are others."""
     if len(total) <= most:
         return sorted(total), False
     return sorted(label for label, _ in total.most_common(most - 1)), True

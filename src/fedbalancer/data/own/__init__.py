@@ -1,1 +1,1 @@
-"""Tasks of your own data: from arrays, a folder, a Parquet file, or a TOML file that names one of these."""
+"""Tasks from a user's own data: arrays, `.npz` files, folders, Parquet files and task files."""

@@ -35,7 +35,18 @@ def from_table(
     settings: Mapping[str, Any],
     where: str,
 ) -> Task:
-    """The task of a table that was read; `where` is what errors call it."""
+    """Build a task from a table of samples.
+
+    Args:
+        samples: Features and labels, one row per sample.
+        users: User of every row. None: the samples are partitioned.
+        test: Test data. None: a share of the table is held out.
+        model: Name, options or factory of the model.
+        classes: Number of classes. None: from the labels.
+        split: Options of the split.
+        settings: Settings of the task.
+        where: Name of the table, for errors.
+    """
     features, labels = samples
     check_table(features, labels, users, where)
     if test is not None:
@@ -50,11 +61,21 @@ def from_table(
 
 
 def as_samples(samples: Any, where: str) -> Samples:
-    """Two arrays, the first one of numbers."""
+    """Return features and labels as arrays.
+
+    Args:
+        samples: Pair (features, labels).
+        where: Name of the data, for errors.
+
+    Raises:
+        BadData: If it is not a pair of arrays, or the features are not numbers.
+    """
     try:
         features, labels = (np.asarray(part) for part in samples)
     except (TypeError, ValueError) as error:
-        raise BadData(f"{where} must be (features, labels), two arrays of as many rows, all of one shape") from error
+        raise BadData(
+            f"{where} must be (features, labels), two arrays of the same length; all samples must have the same shape"
+        ) from error
     if features.ndim == 0 or labels.ndim == 0:
         raise BadData(f"{where} must be (features, labels), two arrays with one row per sample, not single values")
     if features.dtype.kind not in "iubf":
@@ -63,7 +84,11 @@ def as_samples(samples: Any, where: str) -> Samples:
 
 
 def check_table(features: NDArray[Any], labels: NDArray[Any], users: NDArray[Any] | None, where: str) -> None:
-    """What can be told of the whole table, with the numbers of its rows; later all is known by client."""
+    """Check the whole table, so that errors name its rows.
+
+    Raises:
+        BadData: If lengths differ, there are no samples, or a feature is NaN or infinite.
+    """
     if len(features) != len(labels):
         raise BadData(f"{where} has {len(features)} rows of features but {len(labels)} labels")
     if len(labels) == 0:
@@ -80,17 +105,17 @@ OPTIONS = ("test_share", "seed")
 
 
 def from_folder(path: Path | str, *, model: Model, classes: int | None = None, **options: Unpack[OwnOptions]) -> Task:
-    """See `Task.from_folder`."""
+    """Build a task from a folder. See `Task.from_folder`."""
     split, settings = split_options(options, OPTIONS)
     folder = Path(path)
     files = sorted(folder.glob("*.npz"))
     if not folder.is_dir():
-        raise BadData(f"there is no folder {folder}")
+        raise BadData(f"the folder {folder} does not exist")
     has_test = (folder / TEST_FILE).is_file()
     check_options(split, has_users=True, has_test=has_test)
     users = {file.stem: read_client(file) for file in files if file.name != TEST_FILE}
     if not users:
-        raise BadData(f"{folder} has no clients: it must hold one .npz file per client, with arrays x and y")
+        raise BadData(f"{folder} has no clients: it must contain one .npz file per client, with arrays x and y")
     places = {user: f" ({user}.npz)" for user in users}
     check_shapes({f"client {user!r}{places[user]}": samples for user, samples in users.items()})
     held_out = () if has_test else draw_test_users(list(users), split, str(folder))
@@ -106,7 +131,7 @@ def from_folder(path: Path | str, *, model: Model, classes: int | None = None, *
 
 
 def read_client(file: Path) -> Samples:
-    """The arrays x and y of one file, checked."""
+    """Read and check the arrays x and y of one file."""
     arrays = NpzFile(file)
     samples = as_samples((arrays["x"], arrays["y"]), str(file))
     check_samples(samples, str(file), None)
@@ -114,7 +139,7 @@ def read_client(file: Path) -> Samples:
 
 
 class NpzFile(dict[str, NDArray[Any]]):
-    """The arrays of one file by name; a missing name is an error that suggests the nearest."""
+    """The arrays of one file by name. The error for a missing name suggests the nearest one."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(load_npz(path))
@@ -134,8 +159,17 @@ def from_npz(
     classes: int | None = None,
     **options: Unpack[OwnOptions],
 ) -> Task:
-    """One file with all samples: arrays x and y (or as named), `users` where there are any, and x_test and y_test
-    where there is a test."""
+    """Build a task from one `.npz` file with all samples.
+
+    Args:
+        path: The file. Test data are in the arrays `x_test` and `y_test`, if there are any.
+        model: See `Task.from_arrays`.
+        features: Name of the array of features.
+        label: Name of the array of labels.
+        user: Name of the array of users. Default: `users`, if it exists.
+        classes: Number of classes. Default: from the labels.
+        **options: Options of the split and settings of the task.
+    """
     split, settings = split_options(options)
     arrays = NpzFile(Path(path))
     if user is None and "partition" not in split and "users" in arrays:
@@ -144,7 +178,9 @@ def from_npz(
     return from_table(
         as_samples((arrays[features], arrays[label]), str(path)),
         arrays[user] if user is not None else None,
-        as_samples((arrays[f"{features}_test"], arrays[f"{label}_test"]), f"the test of {path}") if has_test else None,
+        as_samples((arrays[f"{features}_test"], arrays[f"{label}_test"]), f"the test data of {path}")
+        if has_test
+        else None,
         model,
         classes,
         split,
@@ -162,37 +198,55 @@ def assemble(
     notes: Mapping[str, Any],
     places: Mapping[str, str] | None = None,
 ) -> Task:
-    """The task; `places` says where a client's data are from, for the errors."""
+    """Build a task from the samples of every client: the steps that all kinds of data share.
+
+    Args:
+        clients: Samples by client.
+        test: Test data.
+        model: Name, options or factory of the model.
+        classes: Number of classes. None: from the labels.
+        settings: Settings of the task.
+        notes: Facts about the data.
+        places: Origin of a client's data, for errors.
+    """
     places = places if places is not None else {}
     parts = {f"client {client!r}{places.get(client, '')}": samples for client, samples in clients.items()}
     parts[TEST] = test
     check_shapes(parts)
-    labels, names = numbered([(where, y) for where, (_, y) in parts.items()], callable(settings.get("loss")))
-    placed = list(zip(parts, labels, strict=True))
-    count = count_classes(placed, classes)
+    labels, names = number_labels([(where, y) for where, (_, y) in parts.items()], callable(settings.get("loss")))
+    count = count_classes(list(zip(parts, labels, strict=True)), classes)
     features = [np.asarray(x) for x, _ in parts.values()]
     for where, x, y in zip(parts, features, labels, strict=True):
         check_samples((x, y), where, count)
     factory = make_factory(model, features, count)
-    done = [(convert_features(factory, x), y) for x, y in zip(features, labels, strict=True)]
+    samples = [(convert_features(factory, x), y) for x, y in zip(features, labels, strict=True)]
     settings = {"clients_per_round": min(10, len(clients)), **settings}
     notes = {**notes, **({"labels": names} if names else {})}
-    return Task(dict(zip(clients, done[:-1], strict=True)), done[-1], factory, classes=count, notes=notes, **settings)
+    by_client = dict(zip(clients, samples[:-1], strict=True))
+    return Task(by_client, samples[-1], factory, classes=count, notes=notes, **settings)
 
 
 MOST_CLASSES = 65_536
-"""More are not taken from the labels: a column of ids, named by mistake, must not become a model that fills memory."""
+"""Largest number of classes that is read from labels: a column of ids, used by mistake, would give a huge model."""
 
-Placed = tuple[str, NDArray[Any]]
-"""Labels, and where they are from."""
+LabelPart = tuple[str, NDArray[Any]]
+"""The origin of labels, and the labels."""
 
 
-def numbered(parts: Sequence[Placed], keep_floats: bool) -> tuple[list[NDArray[Any]], list[str]]:
-    """Class numbers for every part, and the names of the classes where labels are text, in the order of the alphabet.
+def number_labels(parts: Sequence[LabelPart], keep_floats: bool) -> tuple[list[NDArray[Any]], list[str]]:
+    """Convert labels to class numbers.
 
-    Floats that are whole numbers become integers, unless `keep_floats` says that the loss is one for floats.
+    Args:
+        parts: Origin and labels of every part.
+        keep_floats: Whether floats stay floats, for a custom loss. Otherwise whole floats become integers.
+
+    Returns:
+        The class numbers of every part, and the class names in alphabetical order if the labels are text.
+
+    Raises:
+        BadData: If the labels are not whole numbers or text, or parts differ.
     """
-    arrays = [(where, _plain(where, labels)) for where, labels in parts]
+    arrays = [(where, _check_type(where, labels)) for where, labels in parts]
     text = [array.dtype.kind == "U" for _, array in arrays]
     if all(text):
         names = np.unique(np.concatenate([array.reshape(-1) for _, array in arrays]))
@@ -202,11 +256,19 @@ def numbered(parts: Sequence[Placed], keep_floats: bool) -> tuple[list[NDArray[A
         kinds = ("text", "numbers") if text[odd] else ("numbers", "text")
         raise BadData(f"labels of {arrays[odd][0]} are {kinds[0]}, but those of {arrays[0][0]} are {kinds[1]}")
     floats = keep_floats and any(array.dtype.kind == "f" for _, array in arrays)
-    return [array if floats else _whole(where, array) for where, array in arrays], []
+    return [array if floats else _as_integers(where, array) for where, array in arrays], []
 
 
-def count_classes(parts: Sequence[Placed], given: int | None) -> int | None:
-    """The number of classes: as given, or one more than the highest label; None for labels that are no classes."""
+def count_classes(parts: Sequence[LabelPart], given: int | None) -> int | None:
+    """Return the number of classes.
+
+    Args:
+        parts: Origin and labels of every part.
+        given: Number that the user gave. None: one more than the highest label.
+
+    Returns:
+        The number, or None if the labels are not classes.
+    """
     if given is not None:
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise BadSetting(f"classes = {given!r} must be a whole number of at least 1")
@@ -218,12 +280,12 @@ def count_classes(parts: Sequence[Placed], given: int | None) -> int | None:
         where, labels = next((where, labels) for where, labels in parts if labels.max() == top)
         raise BadData(
             f"{where} has label {top} in sample {int(labels.argmax())}; labels must be 0, 1, 2, ... or text; if there "
-            "are that many classes, say so with classes"
+            "are that many classes, set classes"
         )
     return top + 1
 
 
-def _plain(where: str, labels: NDArray[Any]) -> NDArray[Any]:
+def _check_type(where: str, labels: NDArray[Any]) -> NDArray[Any]:
     array = np.asarray(labels)
     if array.dtype.kind == "S":
         return np.char.decode(array, "utf-8")
@@ -237,12 +299,12 @@ def _plain(where: str, labels: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-def _whole(where: str, labels: NDArray[Any]) -> NDArray[np.int64]:
+def _as_integers(where: str, labels: NDArray[Any]) -> NDArray[np.int64]:
     if labels.dtype.kind == "f":
         odd = np.flatnonzero(~(np.isfinite(labels) & (labels == np.floor(labels))))
         if len(odd):
             raise BadData(
                 f"{where} has label {labels.flat[odd[0]]} in sample {odd[0]}; labels must be whole numbers or text, "
-                "unless the task has a loss of its own"
+                "unless the task has a custom loss"
             )
     return labels.astype(np.int64)

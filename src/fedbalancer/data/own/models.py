@@ -1,4 +1,4 @@
-"""Models by name: a few built-in ones, whose shape comes from the data, or any function of yours by where it is."""
+"""Models by name: built-in models, whose shape is derived from the data, and functions by import path."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "cnn2d": {"filters": (32, 64), "width": 3, "channels": "auto"},
     "lstm": {"hidden": 64, "layers": 1, "embedding": 16, "vocabulary": None, "channels": "auto"},
 }
-"""The built-in models and their options. Whole numbers but `channels`: first, last, or auto (the shorter side)."""
+"""The built-in models and their options: whole numbers, and `channels` (first, last, or auto: the shorter side)."""
 
 Model = str | Mapping[str, Any] | Callable[[], Any]
-"""A built-in's name or "package.module:function", a mapping of `name` and options to these, or a factory."""
+"""Name of a built-in model, import path "package.module:function", mapping of `name` and options, or a factory."""
 
 CHANNELS = ("auto", "first", "last")
 LARGEST = 100_000_000
@@ -32,7 +32,15 @@ LARGEST = 100_000_000
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A factory of a built-in model; it travels to other processes, for it is data only."""
+    """A factory of a built-in model. It contains only data, so it can be sent to other processes.
+
+    Args:
+        name: Name of the model.
+        reading: How the model interprets a sample.
+        classes: Number of outputs.
+        options: Options of the model.
+        pixels: Whether features are divided by 255.
+    """
 
     name: str
     reading: Reading
@@ -47,12 +55,22 @@ class BuiltIn:
         return make(self.reading, self.classes, 1 / 255 if self.pixels else 1.0, **dict(self.options))
 
     def __str__(self) -> str:
-        said = ", ".join(f"{key} {_words(value)}" for key, value in self.options)
-        return f"{self.name} ({said}) of {self.reading}{' / 255' if self.pixels else ''}"
+        options = ", ".join(f"{key} {_format_value(value)}" for key, value in self.options)
+        return f"{self.name} ({options}) of {self.reading}{' / 255' if self.pixels else ''}"
 
 
 def make_factory(model: Model, features: Sequence[NDArray[Any]], classes: int | None) -> Callable[[], Any]:
-    """The factory that `model` names, fitted to the features of all clients and the test."""
+    """Return the factory of a model that fits the data.
+
+    Args:
+        model: Name, mapping or factory.
+        features: Features of all clients and of the test data.
+        classes: Number of classes. None if the labels are not classes.
+
+    Raises:
+        BadData: If the features do not fit the model.
+        BadSetting: If an option is invalid.
+    """
     if not isinstance(model, str | Mapping):
         if not callable(model):
             raise BadData(f"model is {model!r}; it must be a name, a mapping with a name, or a function")
@@ -62,23 +80,28 @@ def make_factory(model: Model, features: Sequence[NDArray[Any]], classes: int | 
     if not isinstance(name, str):
         raise BadSetting(f"model needs a name: one of {', '.join(MODELS)}, or package.module:function")
     if ":" in name:
-        return _imported_factory(name, options, features[0].shape[1:], classes)
+        return _import_factory(name, options, features[0].shape[1:], classes)
     check_names([name], MODELS, "model")
-    return _built_in(name, options, features, classes)
+    return _make_built_in(name, options, features, classes)
 
 
 def convert_features(factory: Callable[[], Any], features: NDArray[Any]) -> NDArray[Any]:
-    """Features as the factory's model wants them: a built-in one wants whole numbers that are no tokens as floats."""
+    """Convert features for a model: built-in models need floats, except for tokens and bytes.
+
+    Args:
+        factory: Factory of the model.
+        features: The features.
+    """
     if isinstance(factory, BuiltIn) and not factory.reading.tokens and features.dtype.kind in "iu":
         return features if features.dtype == np.uint8 else features.astype(np.float32)
     return features
 
 
-def _built_in(name: str, given: dict[str, Any], features: Sequence[NDArray[Any]], classes: int | None) -> BuiltIn:
+def _make_built_in(name: str, given: dict[str, Any], features: Sequence[NDArray[Any]], classes: int | None) -> BuiltIn:
     check_names(given, MODELS[name], f"option of model {name}")
     if classes is None:
-        raise BadSetting(f"model {name} needs the number of its outputs, which these labels do not tell: give classes")
-    options = {key: _checked(name, key, given.get(key, default)) for key, default in MODELS[name].items()}
+        raise BadSetting(f"model {name} needs the number of outputs, which is unknown for these labels: set classes")
+    options = {key: _check_option(name, key, given.get(key, default)) for key, default in MODELS[name].items()}
     reading = read_shape(name, features[0].shape[1:], features[0].dtype, options.pop("channels", "auto"))
     if reading.tokens:
         options["vocabulary"] = _vocabulary(features, options["vocabulary"])
@@ -90,7 +113,7 @@ def _built_in(name: str, given: dict[str, Any], features: Sequence[NDArray[Any]]
     return BuiltIn(name, reading, classes, tuple(options.items()), pixels)
 
 
-def _checked(name: str, key: str, value: Any) -> Any:
+def _check_option(name: str, key: str, value: Any) -> Any:
     default = MODELS[name][key]
     if key == "channels":
         if value not in CHANNELS:
@@ -98,11 +121,11 @@ def _checked(name: str, key: str, value: Any) -> Any:
         return value
     if isinstance(default, tuple):
         sizes = value if isinstance(value, list | tuple) else [value]
-        return tuple(_whole(name, key, size) for size in sizes)
-    return None if value is None and default is None else _whole(name, key, value)
+        return tuple(_check_size(name, key, size) for size in sizes)
+    return None if value is None and default is None else _check_size(name, key, value)
 
 
-def _whole(name: str, key: str, value: Any) -> int:
+def _check_size(name: str, key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
         raise BadSetting(f"{key} = {value!r} of model {name} must be a whole number from 1 to {LARGEST}")
     return value
@@ -112,30 +135,30 @@ def _vocabulary(features: Sequence[NDArray[Any]], given: int | None) -> int:
     low, top = min(int(part.min()) for part in features), max(int(part.max()) for part in features)
     if low < 0 or (given is not None and top >= given) or top >= LARGEST:
         most = (given or LARGEST) - 1
-        raise BadData(f"tokens run from {low} to {top}; they must be 0 to {most}, or give the vocabulary's size")
+        raise BadData(f"tokens run from {low} to {top}; they must be 0 to {most}, or set vocabulary")
     return given if given is not None else top + 1
 
 
-def _imported_factory(
+def _import_factory(
     place: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: int | None
 ) -> Callable[[], Any]:
     from fedbalancer.data.registry import import_attribute
 
     function = import_attribute(place, "model")
     if not callable(function):
-        raise BadData(f"model {place} is {type(function).__name__}; it must be a function that makes a torch module")
+        raise BadData(f"model {place} is {type(function).__name__}; it must be a function that returns a torch module")
     parameters = signature(function).parameters
-    anything = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    if not anything:
+    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+    if not takes_any:
         check_names(options, parameters, f"parameter of model {place}")
     known = {"shape": shape, "classes": classes}
     given = {**{key: value for key, value in known.items() if key in parameters}, **options}
     for key, parameter in parameters.items():
         needed = parameter.default is Parameter.empty and parameter.kind is not Parameter.VAR_KEYWORD
         if needed and parameter.kind is not Parameter.VAR_POSITIONAL and key not in given:
-            raise BadSetting(f"model {place} needs a value for {key}; give it beside the model's name")
+            raise BadSetting(f"model {place} needs a value for {key}; add it next to the model's name")
     return partial(function, **given)
 
 
-def _words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "-".join(str(part) for part in value) or "none" if isinstance(value, tuple) else str(value)

@@ -25,7 +25,15 @@ EXTENTS = {"cnn1d": 1, "cnn2d": 2, "lstm": 1}
 
 @dataclass(frozen=True)
 class Reading:
-    """A sample of `shape` as `channels` of an `extent`. With `last`, the channels are the last side of the shape."""
+    """How a model interprets a sample.
+
+    Args:
+        shape: Shape of the sample.
+        channels: Number of channels.
+        extent: Shape of one channel: steps or pixels. Empty for plain numbers.
+        last: Whether the channels are the last axis of the shape.
+        tokens: Whether the values are tokens.
+    """
 
     shape: tuple[int, ...]
     channels: int
@@ -44,7 +52,16 @@ class Reading:
 
 
 def read_shape(model: str, shape: tuple[int, ...], dtype: np.dtype[Any], channels: str = "auto") -> Reading:
-    """The reading of a sample by a model.
+    """Return how a model interprets a sample.
+
+    Args:
+        model: Name of a built-in model.
+        shape: Shape of a sample.
+        dtype: Type of its values.
+        channels: Axis of the channels: "first", "last" or "auto" (the shorter one).
+
+    Raises:
+        BadData: If the model cannot read samples of this shape.
 
     >>> str(read_shape("cnn1d", (128, 9), np.dtype("float32")))
     '9 channels of 128 steps'
@@ -63,10 +80,10 @@ def read_shape(model: str, shape: tuple[int, ...], dtype: np.dtype[Any], channel
 
 
 def mlp(reading: Reading, classes: int, scale: float, hidden: tuple[int, ...]) -> nn.Module:
-    """Dense layers with ReLU between them; without hidden ones, logistic regression."""
+    """Make a multilayer perceptron with ReLU; without hidden layers, a logistic regression."""
     from torch import nn
 
-    layers: list[nn.Module] = [_prepared(reading, scale), nn.Flatten()]
+    layers: list[nn.Module] = [_make_input_layer(reading, scale), nn.Flatten()]
     width = reading.channels
     for size in hidden:
         layers += [nn.Linear(width, size), nn.ReLU()]
@@ -75,29 +92,29 @@ def mlp(reading: Reading, classes: int, scale: float, hidden: tuple[int, ...]) -
 
 
 def cnn1d(reading: Reading, classes: int, scale: float, filters: tuple[int, ...], width: int) -> nn.Module:
-    """Convolutions over time, each with ReLU and a pooling by two, then one dense layer."""
+    """Make a 1-D CNN: convolutions with ReLU and max pooling by two, then one dense layer."""
     from torch import nn
 
-    return _convolutions(nn.Conv1d, nn.MaxPool1d, reading, classes, scale, filters, width)
+    return _make_cnn(nn.Conv1d, nn.MaxPool1d, reading, classes, scale, filters, width)
 
 
 def cnn2d(reading: Reading, classes: int, scale: float, filters: tuple[int, ...], width: int) -> nn.Module:
-    """Convolutions over pixels, each with ReLU and a pooling by two, then one dense layer."""
+    """Make a 2-D CNN: convolutions with ReLU and max pooling by two, then one dense layer."""
     from torch import nn
 
-    return _convolutions(nn.Conv2d, nn.MaxPool2d, reading, classes, scale, filters, width)
+    return _make_cnn(nn.Conv2d, nn.MaxPool2d, reading, classes, scale, filters, width)
 
 
 def lstm(
     reading: Reading, classes: int, scale: float, hidden: int, layers: int, embedding: int = 0, vocabulary: int = 0
 ) -> nn.Module:
-    """An LSTM over time, or over the embedding of tokens; a dense layer reads its last output."""
+    """Make an LSTM over time steps, or over embedded tokens, and a dense layer on its last output."""
     from torch import nn
 
     class LstmNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first = nn.Embedding(vocabulary, embedding) if reading.tokens else _prepared(reading, scale)
+            self.first = nn.Embedding(vocabulary, embedding) if reading.tokens else _make_input_layer(reading, scale)
             self.lstm = nn.LSTM(embedding if reading.tokens else reading.channels, hidden, layers, batch_first=True)
             self.head = nn.Linear(hidden, classes)
 
@@ -110,7 +127,7 @@ def lstm(
     return LstmNet()
 
 
-def _convolutions(
+def _make_cnn(
     convolution: type[nn.Conv1d] | type[nn.Conv2d],
     pooling: type[nn.MaxPool1d] | type[nn.MaxPool2d],
     reading: Reading,
@@ -121,12 +138,12 @@ def _convolutions(
 ) -> nn.Module:
     from torch import nn
 
-    layers: list[nn.Module] = [_prepared(reading, scale)]
+    layers: list[nn.Module] = [_make_input_layer(reading, scale)]
     channels, extent = reading.channels, reading.extent
     for count in filters:
         layers += [convolution(channels, count, width, padding="same"), nn.ReLU()]
         channels = count
-        if min(extent) >= 2:  # what is one step long already cannot be halved
+        if min(extent) >= 2:  # a single step cannot be halved
             layers.append(pooling(2))
             extent = tuple(side // 2 for side in extent)
     for side in extent:
@@ -134,8 +151,8 @@ def _convolutions(
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels, classes))
 
 
-def _prepared(reading: Reading, scale: float) -> nn.Module:
-    """Samples as (channels, extent), scaled."""
+def _make_input_layer(reading: Reading, scale: float) -> nn.Module:
+    """Make a layer that scales samples and moves their channels to the first axis."""
     from torch import nn
 
     class Prepare(nn.Module):

@@ -1,4 +1,4 @@
-"""From a Parquet file to samples: a user column, a label column, and feature columns or one column of lists."""
+"""Samples from a Parquet file with a column of labels, columns of features (or one of lists) and a column of users."""
 
 from __future__ import annotations
 
@@ -18,19 +18,40 @@ from fedbalancer.core.task import Samples
 def read_table(
     path: Path, features: str | Sequence[str], label: str, shape: Sequence[int] | None, user: str | None
 ) -> tuple[Samples, NDArray[Any] | None]:
-    """The samples of a file, and the user of each where there is a column of users."""
+    """Read the samples of a file.
+
+    Args:
+        path: The file.
+        features: Columns of features, or one column of lists.
+        label: Column of labels.
+        shape: Shape of a sample. None: the length of its list.
+        user: Column of users. None: there are none.
+
+    Returns:
+        The samples, and the user of each if there is a column of users.
+
+    Raises:
+        BadData: If the file cannot be read or has invalid values.
+        BadSetting: If `features` or `shape` is invalid.
+    """
     names = [features] if isinstance(features, str) else list(features)
     if not names:
         raise BadSetting("features = [] must name at least one column")
     frame = read_columns(path, [*names, label, *([user] if user is not None else [])], user)
-    samples = _samples(frame, names, label, shape, path, user)
+    samples = _convert_samples(frame, names, label, shape, path, user)
     return samples, frame[user].to_numpy() if user is not None else None
 
 
 def read_columns(path: Path, columns: Sequence[str], user: str | None) -> pl.DataFrame:
-    """Those columns, without missing values."""
+    """Read columns of a file, which must have no missing values.
+
+    Args:
+        path: The file.
+        columns: The columns.
+        user: Column of users, which errors name.
+    """
     if not path.is_file():
-        raise BadData(f"there is no file {path}")
+        raise BadData(f"the file {path} does not exist")
     try:
         known = pl.read_parquet_schema(path)
         for column in columns:
@@ -42,37 +63,39 @@ def read_columns(path: Path, columns: Sequence[str], user: str | None) -> pl.Dat
     for column in frame.columns:
         if frame[column].null_count():
             row = int(frame[column].is_null().arg_true()[0])
-            raise BadData(f"{path}: column {column!r} is empty in row {row}{_whose(frame, user, row)}")
+            raise BadData(f"{path}: column {column!r} is empty in row {row}{_name_user(frame, user, row)}")
         if isinstance(frame[column].dtype, pl.Categorical | pl.Enum):
             frame = frame.with_columns(pl.col(column).cast(pl.String))
     return frame
 
 
-def _samples(
+def _convert_samples(
     frame: pl.DataFrame, names: Sequence[str], label: str, shape: Sequence[int] | None, path: Path, user: str | None
 ) -> Samples:
     if len(frame) == 0:
         raise BadData(f"{path} has no rows")
-    columns = [_numbers(frame, name, path, user) for name in names]
+    columns = [_convert_column(frame, name, path, user) for name in names]
     odd = next((name for name, column in zip(names, columns, strict=True) if column.shape != columns[0].shape), None)
     if odd is not None:
-        raise BadData(f"{path}: features {names[0]!r} and {odd!r} are of unlike length; give one list, or columns")
+        raise BadData(
+            f"{path}: features {names[0]!r} and {odd!r} differ in length; use one column of lists or columns of numbers"
+        )
     features = columns[0] if len(columns) == 1 and columns[0].ndim > 1 else np.stack(columns, axis=1)
     if shape is not None:
         if any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in shape):
             raise BadSetting(f"shape = {list(shape)} must be whole numbers of at least 1")
-        found, wanted = math.prod(features.shape[1:]), math.prod(shape)
-        if found != wanted:
-            raise BadSetting(f"shape = {list(shape)} is of {wanted} numbers, but a sample of {path} has {found}")
+        actual, expected = math.prod(features.shape[1:]), math.prod(shape)
+        if actual != expected:
+            raise BadSetting(f"shape = {list(shape)} has {expected} numbers, but a sample of {path} has {actual}")
         features = features.reshape(len(features), *shape)
     labels = frame[label]
     if not (labels.dtype.is_numeric() or labels.dtype in (pl.Boolean, pl.String)):
-        raise BadData(f"{path}: label column {label!r} is of type {labels.dtype}; it must hold numbers or text")
+        raise BadData(f"{path}: label column {label!r} has type {labels.dtype}; it must contain numbers or text")
     return features, labels.to_numpy()
 
 
-def _numbers(frame: pl.DataFrame, name: str, path: Path, user: str | None) -> NDArray[Any]:
-    """A column as an array: one number per row, or lists (of lists) that are all of one length."""
+def _convert_column(frame: pl.DataFrame, name: str, path: Path, user: str | None) -> NDArray[Any]:
+    """Convert a column to an array: one number per row, or (nested) lists of the same length."""
     values, shape = frame[name], [len(frame)]
     while isinstance(values.dtype, pl.List | pl.Array):
         lists = values.arr.to_list() if isinstance(values.dtype, pl.Array) else values
@@ -82,8 +105,8 @@ def _numbers(frame: pl.DataFrame, name: str, path: Path, user: str | None) -> ND
             at = int(odd[0]) if len(odd) else 0
             row = at * shape[0] // len(lists)
             raise BadData(
-                f"{path}: column {name!r} has {lengths[at]} values in row {row}{_whose(frame, user, row)}, "
-                f"but {lengths[0]} before; all lists must be of one length, at least 1"
+                f"{path}: column {name!r} has {lengths[at]} values in row {row}{_name_user(frame, user, row)}, "
+                f"but {lengths[0]} before; all lists must have the same length, at least 1"
             )
         values, shape = lists.explode(), [*shape, int(lengths[0])]
     if not (values.dtype.is_numeric() or values.dtype == pl.Boolean):
@@ -92,15 +115,15 @@ def _numbers(frame: pl.DataFrame, name: str, path: Path, user: str | None) -> ND
         )
     if values.null_count():
         row = int(values.is_null().arg_true()[0]) * shape[0] // len(values)
-        raise BadData(f"{path}: column {name!r} has an empty value in row {row}{_whose(frame, user, row)}")
-    if values.dtype != pl.UInt8:  # bytes stay what they are: pixels
+        raise BadData(f"{path}: column {name!r} has an empty value in row {row}{_name_user(frame, user, row)}")
+    if values.dtype != pl.UInt8:  # bytes are pixels
         values = values.cast(pl.Int64 if values.dtype.is_integer() else pl.Float32)
     array = values.to_numpy().reshape(shape)
     if not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))[0])
-        raise BadData(f"{path}: column {name!r} is NaN or infinite in row {row}{_whose(frame, user, row)}")
+        raise BadData(f"{path}: column {name!r} is NaN or infinite in row {row}{_name_user(frame, user, row)}")
     return array
 
 
-def _whose(frame: pl.DataFrame, user: str | None, row: int) -> str:
+def _name_user(frame: pl.DataFrame, user: str | None, row: int) -> str:
     return f" (user {str(frame[user][row])!r})" if user is not None and frame[user][row] is not None else ""

@@ -1,9 +1,9 @@
-"""A task in a TOML file: what `fedbalancer compare my_task.toml` reads.
+"""Tasks in TOML files, as for `fedbalancer compare my_task.toml`.
 
-name = "rooms"              # unless told, the name of the file
+name = "rooms"              # default: the name of the file
 [data]
 kind = "parquet"            # or "folder", or "npz"
-path = "rooms.parquet"      # beside this file, or absolute
+path = "rooms.parquet"      # relative to this file, or absolute
 user = "person"             # or: partition = "dirichlet", clients = 20, alpha = 0.5
 label = "activity"
 features = ["ax", "ay"]     # or one column of lists: "window"
@@ -39,7 +39,7 @@ TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_b
 
 
 class _Folder(BaseModel):
-    """Types of what [data] may say; ranges are checked where the values are used."""
+    """Types of the keys of [data]. Ranges are checked where the values are used."""
 
     model_config = ConfigDict(strict=True)
 
@@ -75,30 +75,40 @@ KINDS: Mapping[str, tuple[type[_Folder], Callable[..., Task]]] = {
 
 
 def load_toml(path: Path, users: int | None = None, variant: str | None = None) -> Task:
-    """The task of a TOML file, with its first `users` training clients (all unless told)."""
+    """Load the task of a TOML file.
+
+    Args:
+        path: The file.
+        users: Number of training clients. None: all.
+        variant: Must be None, because task files have no variants.
+
+    Raises:
+        BadSetting: If the file has unknown or invalid keys.
+        BadData: If the file or the data cannot be read.
+    """
     if variant is not None:
-        raise BadSetting(f"{path} has no variants; leave out --variant {variant}")
-    document = _document(path)
-    data = _checked_data(document["data"], path)
+        raise BadSetting(f"{path} has no variants; omit --variant {variant}")
+    document = _read_document(path)
+    data = _check_data(document["data"], path)
     load = KINDS[data.pop("kind")][1]
     for key in ("path", "test"):
         if key in data:
             data[key] = path.parent / data[key]
     folder = str(path.parent.resolve())
     if ":" in str(document["model"].get("name")) and folder not in sys.path:
-        sys.path.append(folder)  # the model's module may lie beside the file, for this process and its workers
+        sys.path.append(folder)  # the model's module may be next to the file, also for worker processes
     task = load(data.pop("path"), model=document["model"], name=document["name"], **data, **document["settings"])
     users = check_user_count(users, len(task.clients), str(path))
     return replace(task, clients=dict(islice(task.clients.items(), users)))
 
 
 def model_name(path: Path) -> str:
-    """The model that a task file names: one of ours, or "package.module:function". Nothing of it is imported."""
-    return str(_document(path)["model"].get("name"))
+    """Return the name of the model in a task file, without importing it."""
+    return str(_read_document(path)["model"].get("name"))
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """The file, with nothing in it that is not known."""
+def _read_document(path: Path) -> dict[str, Any]:
+    """Read the file and check its keys."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -116,13 +126,13 @@ def _document(path: Path) -> dict[str, Any]:
         raise BadSetting(f"{path}: name = {name!r} must be text")
     for key in document["settings"]:
         if (key in RUN_KEYS or is_policy_key(key)) and key not in TASK_SETTINGS:
-            raise BadSetting(f"{path}: {key} is no setting of a task; give it with --set {key}=... or --config")
+            raise BadSetting(f"{path}: {key} is not a setting of a task; use --set {key}=... or --config")
     check_names(document["settings"], TASK_SETTINGS, f"key in [settings] of {path.name}")
     return document
 
 
-def _checked_data(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """What [data] says, of the right types."""
+def _check_data(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Check names and types of the keys of [data]."""
     kind = data.get("kind")
     if kind is None:
         raise BadSetting(f"{path}: [data] has no kind; it must be {', '.join(KINDS)}")

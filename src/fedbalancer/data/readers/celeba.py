@@ -31,21 +31,27 @@ _IMAGES = ("raw/img_align_celeba", "data/raw/img_align_celeba")
 
 
 def read_celeba(folder: Path) -> UserSplit:
-    """Images (n, 3, 84, 84) of 0 to 255 and 1 for a smile, by person."""
+    """Read images (n, 3, 84, 84) from 0 to 255 and labels (1: smiling) by person, from LEAF's folder."""
     return from_leaf(leaf_files(folder), partial(celeba_samples, images=images_folder(folder)))
 
 
 def images_folder(folder: Path) -> Path:
-    """Where the aligned images are."""
-    for place in _IMAGES:
-        if (folder / place).is_dir():
-            return folder / place
+    """Return the folder of the aligned images.
+
+    Raises:
+        MissingData: If it does not exist.
+    """
+    for name in _IMAGES:
+        if (folder / name).is_dir():
+            return folder / name
     raise MissingData(f"{folder} lacks the folder raw/img_align_celeba with the aligned images of CelebA")
 
 
 def celeba_key(folder: Path) -> dict[str, Any]:
-    """What a cache entry depends on: the JSON files, and of every image named there its size and time. The contents of
-    20,000 images would take longer to read than everything else that a second start does."""
+    """Return the key of a cache entry: checksums of the JSON files, and size and time of every image.
+
+    Reading the content of 20,000 images would dominate the time of a second start.
+    """
     files, images = leaf_files(folder), images_folder(folder)
     return {"json": leaf_checksums(files), "images": _fingerprint(files, images)}
 
@@ -61,9 +67,17 @@ def _fingerprint(files: Mapping[str, Iterable[Path]], images: Path) -> str:
 
 
 def celeba_samples(user: LeafUser, images: Path) -> Samples:
-    """Checked images and labels of one person."""
+    """Return images and labels of one person.
+
+    Args:
+        user: The person.
+        images: Folder of the images.
+
+    Raises:
+        BadData: If an image or a label is invalid.
+    """
     labels = class_labels(user, 2)
-    return np.stack([_image(user, index, images) for index in range(len(user.x))]), labels
+    return np.stack([_read_image(user, index, images) for index in range(len(user.x))]), labels
 
 
 def _image_path(user: LeafUser, index: int, images: Path) -> Path:
@@ -71,11 +85,11 @@ def _image_path(user: LeafUser, index: int, images: Path) -> Path:
     if not isinstance(name, str) or not name or Path(name).name != name:
         raise BadData(f"{user.where}, sample {index}: {name!r} is not the name of an image file")
     if not (images / name).is_file():
-        raise BadData(f"{user.where}, sample {index}: there is no image {images / name}")
+        raise BadData(f"{user.where}, sample {index}: the image {images / name} does not exist")
     return images / name
 
 
-def _image(user: LeafUser, index: int, images: Path) -> NDArray[np.uint8]:
+def _read_image(user: LeafUser, index: int, images: Path) -> NDArray[np.uint8]:
     from PIL import Image, UnidentifiedImageError
 
     path = _image_path(user, index, images)
@@ -86,18 +100,26 @@ def _image(user: LeafUser, index: int, images: Path) -> NDArray[np.uint8]:
                 raise BadData(f"{user.where}, sample {index}: {path} is {size}; aligned images are 178 x 218")
             small = np.asarray(image.resize((PIXELS, PIXELS)).convert("RGB"))
     except (UnidentifiedImageError, OSError) as error:
-        raise BadData(f"{user.where}, sample {index}: {path} is damaged or no image ({error})") from error
+        raise BadData(f"{user.where}, sample {index}: {path} is damaged or not an image ({error})") from error
     return np.ascontiguousarray(small.transpose(2, 0, 1))
 
 
 TRAIN_SHARE = 0.5
-"""Of everybody's images, drawn once; the others are the test. By person, as in CelebA, too few would be on either side:
-models that learned ten of these people do not know the other ten, and five people are 157 images."""
+"""Share of each person's images for training; the others are test images.
+
+A split by person, as in CelebA, would leave too few on either side: a model trained on ten of these people does not
+generalize to the other ten, and five people have 157 images.
+"""
 
 
 def read_faces(path: Path) -> UserSplit:
-    """Images (n, 3, 84, 84) of 0 to 255, all three colours the same, and 1 for sunglasses, by person; everybody trains
-    and is tested, on other images."""
+    """Read grey images (n, 3, 84, 84) from 0 to 255 and labels (1: sunglasses), by person.
+
+    Every person has training images and test images.
+
+    Raises:
+        BadData: If the file is invalid.
+    """
     arrays = read_npz(path, {"x": (60, 64), "person": (), "eyes": ()})
     odd = np.flatnonzero(~np.isin(arrays["eyes"], ("open", "sunglasses")))
     if len(odd):
@@ -111,11 +133,11 @@ def read_faces(path: Path) -> UserSplit:
         first = max(1, int(TRAIN_SHARE * len(mine)))
         for users, rows in ((train, mine[:first]), (test, mine[first:])):
             labels = (arrays["eyes"][rows] == "sunglasses").astype(np.int64)
-            users[name] = (np.stack([_enlarged(image) for image in arrays["x"][rows]]), labels)
+            users[name] = (np.stack([_enlarge(image) for image in arrays["x"][rows]]), labels)
     return UserSplit(train, test)
 
 
-def _enlarged(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _enlarge(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     from PIL import Image
 
     large = np.asarray(Image.fromarray(image).resize((PIXELS, PIXELS)))

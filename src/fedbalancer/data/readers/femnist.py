@@ -24,28 +24,32 @@ from fedbalancer.core.errors import BadData
 from fedbalancer.core.task import Samples
 from fedbalancer.data.readers.files import read_npz
 from fedbalancer.data.readers.leaf import LeafUser, class_labels
-from fedbalancer.data.readers.user_split import UserSplit, held_out
+from fedbalancer.data.readers.user_split import UserSplit, hold_out
 
 PIXELS = 28
 CLASSES = 62
 
 
 def femnist_samples(user: LeafUser) -> Samples:
-    """Checked images (n, 1, 28, 28) and labels of one user."""
+    """Return images (n, 1, 28, 28) and labels of a user of LEAF's FEMNIST.
+
+    Raises:
+        BadData: If an image or a label is invalid.
+    """
     for index, image in enumerate(user.x):
         if not isinstance(image, list) or len(image) != PIXELS**2:
             size = len(image) if isinstance(image, list) else type(image).__name__
             raise BadData(f"{user.where}, sample {index}: an image must be a list of 28 x 28 = 784 values, not {size}")
-    features = _numbers(user)
-    fair = ((features >= 0) & (features <= 1)).all(axis=1)  # False for NaN as well
-    if not fair.all():
-        index = int(np.argmin(fair))
+    features = _convert_images(user)
+    valid = ((features >= 0) & (features <= 1)).all(axis=1)  # False for NaN
+    if not valid.all():
+        index = int(np.argmin(valid))
         worst = features[index][~((features[index] >= 0) & (features[index] <= 1))][0]
         raise BadData(f"{user.where}, sample {index}: value {worst:g}; grey values must be from 0 to 1")
     return features.reshape(-1, 1, PIXELS, PIXELS), class_labels(user, CLASSES)
 
 
-def _numbers(user: LeafUser) -> NDArray[np.float32]:
+def _convert_images(user: LeafUser) -> NDArray[np.float32]:
     try:
         return np.array(user.x, dtype=np.float32)
     except (TypeError, ValueError):
@@ -56,11 +60,19 @@ def _numbers(user: LeafUser) -> NDArray[np.float32]:
 
 
 TRAIN = 60_000
-"""The first so many images are MNIST's training set."""
+"""Number of MNIST's training images, which come first."""
 
 
 def read_digits(path: Path, train: int = TRAIN) -> UserSplit:
-    """Images (n, 1, 28, 28) from 0 (ink) to 1 (paper), as in FEMNIST, and digits of every writer, in MNIST's split."""
+    """Read MNIST by writer: images (n, 1, 28, 28) from 0 (ink) to 1 (paper) and digits, in MNIST's split.
+
+    Args:
+        path: The file.
+        train: Number of training images.
+
+    Raises:
+        BadData: If the file is invalid, or a writer is in both parts.
+    """
     arrays = read_npz(path, {"x": (28, 28), "y": (), "writer": ()})
     x, y, writer = arrays["x"], arrays["y"], arrays["writer"].astype(np.int64)
     if y.min() < 0 or y.max() > 9:
@@ -68,8 +80,8 @@ def read_digits(path: Path, train: int = TRAIN) -> UserSplit:
         raise BadData(f"{path}: sample {bad} of writer {writer[bad]} has label {y[bad]}; labels must be 0 to 9")
     both = np.intersect1d(writer[:train], writer[train:])
     if len(both) or len(y) <= train:
-        what = f"writer {both[0]} is in both" if len(both) else f"there are only {len(y)} images"
-        raise BadData(f"{path}: the first {train} images are to train and the rest to test, but {what}")
+        reason = f"writer {both[0]} is in both" if len(both) else f"there are only {len(y)} images"
+        raise BadData(f"{path}: the first {train} images are training data and the others test data, but {reason}")
 
     return UserSplit(*(_by_writer(x[rows], y[rows], writer[rows]) for rows in (slice(train), slice(train, None))))
 
@@ -78,45 +90,54 @@ def _by_writer(x: NDArray[Any], y: NDArray[Any], writer: NDArray[np.int64]) -> d
     users: dict[str, Samples] = {}
     for name in np.unique(writer):
         mine = np.flatnonzero(writer == name)
-        users[f"w{name:04d}"] = (ink_on_paper(x[mine]), y[mine].astype(np.int64))
+        users[f"w{name:04d}"] = (invert_ink(x[mine]), y[mine].astype(np.int64))
     return users
 
 
-def ink_on_paper(ink: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Images (n, 1, 28, 28) from 0 (ink) to 1 (paper) as in FEMNIST, of images with ink 255 on paper 0."""
+def invert_ink(ink: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Convert images with ink 255 on paper 0 to FEMNIST's (n, 1, 28, 28) with ink 0 on paper 1."""
     return np.subtract(1, ink / np.float32(255), dtype=np.float32)[:, None]
 
 
 CHARACTERS = digits + ascii_uppercase + ascii_lowercase
-"""In FEMNIST's order of classes."""
+"""The characters in the order of FEMNIST's classes."""
 
 FINE = 4
-"""Drawn so many times larger, then averaged down: soft edges."""
+"""Factor by which drawings are larger before they are averaged, for soft edges."""
 BODY = 20
-"""Pixels that a writer's large characters take; 9 of 10 are smaller."""
+"""Size of a writer's large characters in pixels: the 90th percentile."""
 LARGEST = 22
-"""Pixels that a character may take at most, so that no ink comes to the edge."""
+"""Largest size of a character in pixels, so that no ink reaches the edge."""
 PEN = 2
-"""Pixels that a line is wide."""
+"""Width of a line in pixels."""
 
 Drawing = list[NDArray[np.float64]]
 
 
 def read_strokes(path: Path) -> UserSplit:
-    """Images (n, 1, 28, 28) from 0 (ink) to 1 (paper) and classes of every writer; 9 of 10 writers are to train."""
-    drawings = _drawings(path)
+    """Read drawings as images (n, 1, 28, 28) from 0 (ink) to 1 (paper) and classes; 90% of the writers train.
+
+    Raises:
+        BadData: If the file is damaged or a drawing is invalid.
+    """
+    drawings = _read_drawings(path)
     labels = np.arange(len(CHARACTERS))
     users: dict[str, Samples] = {}
     for writer in range(len(drawings[CHARACTERS[0]])):
         mine = [drawings[character][writer] for character in CHARACTERS]
-        # One scale for all drawings of a writer: it keeps o smaller than O, which is all that tells them apart.
+        # One scale for all drawings of a writer, because o and O differ only in size.
         scale = BODY / np.percentile([_extent(drawing) for drawing in mine], 90)
-        users[f"writer{writer:02d}"] = (ink_on_paper(np.stack([draw(drawing, scale) for drawing in mine])), labels)
-    return held_out(users)
+        users[f"writer{writer:02d}"] = (invert_ink(np.stack([draw(drawing, scale) for drawing in mine])), labels)
+    return hold_out(users)
 
 
 def draw(drawing: Drawing, scale: float) -> NDArray[np.uint8]:
-    """The strokes as ink (255) on an image of 28 x 28, centred, `scale` pixels a unit, or less if it would not fit."""
+    """Draw strokes with ink (255) at the centre of an image of 28 x 28 pixels.
+
+    Args:
+        drawing: The strokes.
+        scale: Pixels per unit; less if the drawing would not fit.
+    """
     from PIL import Image, ImageDraw
 
     points = np.concatenate(drawing)
@@ -127,7 +148,7 @@ def draw(drawing: Drawing, scale: float) -> NDArray[np.uint8]:
     for stroke in drawing:
         line = [(float(x), float(y)) for x, y in (stroke - middle) * scale + PIXELS * FINE / 2]
         pen.line(line, fill=255, width=PEN * FINE)
-        for x, y in (line[0], line[-1]):  # round ends; and a dot for a stroke of one point
+        for x, y in (line[0], line[-1]):  # round ends, and a dot for a stroke of one point
             half = PEN * FINE / 2
             pen.ellipse((x - half, y - half, x + half, y + half), fill=255)
     return np.asarray(canvas.resize((PIXELS, PIXELS), Image.Resampling.BOX))
@@ -137,12 +158,12 @@ def _extent(drawing: Drawing) -> float:
     return float(np.ptp(np.concatenate(drawing), axis=0).max())
 
 
-def _drawings(path: Path) -> dict[str, list[Drawing]]:
+def _read_drawings(path: Path) -> dict[str, list[Drawing]]:
     try:
         with lzma.open(path) as file:
             document: Any = json.load(file)
     except (ValueError, EOFError, lzma.LZMAError) as error:
-        raise BadData(f"{path} is damaged or no packed JSON ({' '.join(str(error).split())})") from error
+        raise BadData(f"{path} is damaged or not compressed JSON ({' '.join(str(error).split())})") from error
     if not isinstance(document, dict) or set(document) != set(CHARACTERS):
         raise BadData(f"{path} must have an entry for each of the 62 characters {CHARACTERS}")
     counts = {character: len(document[character]) for character in CHARACTERS}
@@ -150,16 +171,18 @@ def _drawings(path: Path) -> dict[str, list[Drawing]]:
     if odd is not None:
         raise BadData(f"{path}: {odd!r} was drawn by {counts[odd]} writers, '0' by {counts[CHARACTERS[0]]}")
     return {
-        character: [_drawing(strokes, f"{path}: {character!r} of writer {k}") for k, strokes in enumerate(all_of_it)]
-        for character, all_of_it in document.items()
+        character: [
+            _check_drawing(strokes, f"{path}: {character!r} of writer {k}") for k, strokes in enumerate(by_writer)
+        ]
+        for character, by_writer in document.items()
     }
 
 
-def _drawing(strokes: Any, where: str) -> Drawing:
+def _check_drawing(strokes: Any, where: str) -> Drawing:
     try:
         arrays = [np.array(stroke, dtype=np.float64) for stroke in strokes]
     except (TypeError, ValueError) as error:
-        raise BadData(f"{where} is no list of strokes of points [x, y]") from error
+        raise BadData(f"{where} is not a list of strokes of points [x, y]") from error
     if not arrays:
         raise BadData(f"{where} has no strokes")
     for index, stroke in enumerate(arrays):

@@ -1,4 +1,4 @@
-"""Arrays from an .npz file that is not trusted."""
+"""Untrusted `.npz` files, and files of JSON lines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,20 @@ from fedbalancer.core.errors import BadData
 
 
 def load_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:
-    """The named arrays of a file, or all of them; nothing in it is executed."""
+    """Read arrays of an `.npz` file, without unpickling.
+
+    Args:
+        path: The file.
+        names: Names of the arrays. None: all.
+
+    Raises:
+        BadData: If the file is missing or damaged, or lacks an array.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in (file.files if names is None else names)}
     except FileNotFoundError as error:
-        raise BadData(f"there is no file {path}") from error
+        raise BadData(f"the file {path} does not exist") from error
     except KeyError as error:
         raise BadData(f"{path} lacks an array: {error.args[0]}") from error
     except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
@@ -31,7 +39,15 @@ def load_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, NDArra
 
 
 def read_npz(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[Any]]:
-    """The named arrays, with one row per sample, each row of the given shape."""
+    """Read arrays with one row per sample.
+
+    Args:
+        path: The file.
+        shapes: Required shape of a row, by the name of the array.
+
+    Raises:
+        BadData: If the file cannot be read, a shape is wrong, or there are no samples.
+    """
     arrays = load_npz(path, shapes)
     rows = len(next(iter(arrays.values())))
     for name, shape in shapes.items():
@@ -43,7 +59,11 @@ def read_npz(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDA
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of an xz-compressed file with one JSON object per line."""
+    """Yield the objects of an xz-compressed file with one JSON object per line.
+
+    Raises:
+        BadData: If the file is damaged.
+    """
     number = 1
     try:
         with lzma.open(path, "rt", encoding="utf-8") as file:
@@ -55,4 +75,4 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
                 number += 1
     except (ValueError, EOFError, lzma.LZMAError) as error:
         reason = " ".join(str(error).split())
-        raise BadData(f"{path}, line {number}: not whole JSON ({reason}); fetch the file again") from error
+        raise BadData(f"{path}, line {number}: not complete JSON ({reason}); get the file again") from error

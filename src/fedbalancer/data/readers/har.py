@@ -32,19 +32,28 @@ from fedbalancer.data.cache import Prepared
 from fedbalancer.data.clients import concatenate_users
 
 WINDOW = 128
-"""Readings of a window: 2.56 s at 50 Hz. Windows overlap by half."""
+"""Readings per window: 2.56 s at 50 Hz. Windows overlap by half."""
 
 SIGNALS = tuple(f"{kind}_{axis}" for kind in ("total_acc", "body_acc", "body_gyro") for axis in "xyz")
-"""The channels in order: acceleration with and without gravity in g, angular velocity in rad/s."""
+"""The channels: acceleration with and without gravity in g, and angular velocity in rad/s."""
 
 ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
-"""The classes; the files count them from 1."""
+"""The classes. The files number them from 1."""
 
 SUBJECTS = 30
 
 
 def pack_subjects(train: Mapping[int, Samples], test: Mapping[int, Samples], where: Path) -> Prepared:
-    """Arrays for the cache: training subjects side by side, and test subjects."""
+    """Concatenate the samples of the subjects for the cache.
+
+    Args:
+        train: Samples of the training subjects.
+        test: Samples of the test subjects.
+        where: Path of the data, for errors.
+
+    Raises:
+        BadData: If a part is empty, or a subject is in both.
+    """
     for kind, subjects in (("train", train), ("test", test)):
         if not subjects:
             raise BadData(f"{where} has no {kind} subjects; there must be at least one")
@@ -62,7 +71,7 @@ def pack_subjects(train: Mapping[int, Samples], test: Mapping[int, Samples], whe
 
 
 def client_name(subject: int) -> str:
-    """A subject's client id.
+    """Return the client id of a subject.
 
     >>> client_name(3)
     's03'
@@ -71,7 +80,9 @@ def client_name(subject: int) -> str:
 
 
 def cut_windows(signal: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Windows of (reading, channel) as (window, channel, reading), half overlapping; a rest at the end is left out.
+    """Cut a signal (reading, channel) into windows (window, channel, reading) that overlap by half.
+
+    Readings after the last full window are dropped.
 
     >>> cut_windows(np.zeros((200, 9), dtype=np.float32)).shape
     (2, 9, 128)
@@ -85,38 +96,43 @@ UCI_PARTS = ("train", "test")
 
 
 def uci_files(folder: Path) -> list[Path]:
-    """The files that are read; the others of the folder are features made of them."""
-    return [path for part in UCI_PARTS for path in (*_numbers_of(folder, part), *_signals_of(folder, part))]
+    """Return the files that are read. The other files of the folder contain features derived from them."""
+    return [path for part in UCI_PARTS for path in (*_number_files(folder, part), *_signal_files(folder, part))]
 
 
 def read_uci(folder: Path) -> Prepared:
-    """Windows of all subjects, by the official split."""
+    """Read the windows of all subjects of the official folder, in the official split.
+
+    Raises:
+        MissingData: If a file is missing.
+        BadData: If a file is invalid.
+    """
     for path in uci_files(folder):
         if not path.is_file():
-            raise MissingData(f"{path} is missing; unpack the whole archive of UCI-HAR again")
+            raise MissingData(f"{path} is missing; unpack the archive of UCI-HAR again")
     train, test = (_read_part(folder, part) for part in UCI_PARTS)
     return pack_subjects(train, test, folder)
 
 
-def _numbers_of(folder: Path, part: str) -> tuple[Path, Path]:
+def _number_files(folder: Path, part: str) -> tuple[Path, Path]:
     return folder / part / f"subject_{part}.txt", folder / part / f"y_{part}.txt"
 
 
-def _signals_of(folder: Path, part: str) -> list[Path]:
+def _signal_files(folder: Path, part: str) -> list[Path]:
     return [folder / part / "Inertial Signals" / f"{signal}_{part}.txt" for signal in SIGNALS]
 
 
 def _read_part(folder: Path, part: str) -> dict[int, Samples]:
-    subject_file, label_file = _numbers_of(folder, part)
+    subject_file, label_file = _number_files(folder, part)
     subjects = _read_numbers(subject_file, "subject", SUBJECTS)
     labels = _read_numbers(label_file, "activity", len(ACTIVITIES))
     if len(labels) != len(subjects):
         raise BadData(f"{label_file} has {len(labels)} lines, but {subject_file.name} has {len(subjects)}")
-    features = np.stack([_read_signal(path, subjects) for path in _signals_of(folder, part)], axis=1)
+    features = np.stack([_read_signal(path, subjects) for path in _signal_files(folder, part)], axis=1)
     return {int(who): (features[subjects == who], labels[subjects == who] - 1) for who in np.unique(subjects)}
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="ascii").splitlines()
     except UnicodeDecodeError as error:
@@ -124,7 +140,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _read_numbers(path: Path, what: str, most: int) -> IndexArray:
-    lines = _lines(path)
+    lines = _read_lines(path)
     if not lines:
         raise BadData(f"{path} is empty; it must have a line for every window")
     for row, line in enumerate(lines, start=1):
@@ -134,28 +150,28 @@ def _read_numbers(path: Path, what: str, most: int) -> IndexArray:
 
 
 def _read_signal(path: Path, subjects: IndexArray) -> NDArray[np.float32]:
-    lines = _lines(path)
+    lines = _read_lines(path)
     if len(lines) != len(subjects):
         raise BadData(f"{path} has {len(lines)} lines, but there are {len(subjects)} windows in the file of subjects")
     try:
         values = np.loadtxt(lines, dtype=np.float32, ndmin=2, comments=None)
     except ValueError as error:
-        raise BadData(_first_fault(path, lines, subjects) or f"{path}: {error}") from error
+        raise BadData(_find_error(path, lines, subjects) or f"{path}: {error}") from error
     if values.shape != (len(lines), WINDOW) or not np.isfinite(values).all():
-        raise BadData(_first_fault(path, lines, subjects) or f"{path} has shape {values.shape}")
+        raise BadData(_find_error(path, lines, subjects) or f"{path} has shape {values.shape}")
     return values
 
 
-def _first_fault(path: Path, lines: list[str], subjects: IndexArray) -> str | None:
-    """What is wrong with the first line that cannot be used."""
+def _find_error(path: Path, lines: list[str], subjects: IndexArray) -> str | None:
+    """Describe the first invalid line."""
     for row, (line, subject) in enumerate(zip(lines, subjects, strict=True), start=1):
-        fault = _fault(line)
-        if fault:
-            return f"{path}, line {row} (subject {subject}): {fault}"
+        error = _check_line(line)
+        if error:
+            return f"{path}, line {row} (subject {subject}): {error}"
     return None
 
 
-def _fault(line: str) -> str | None:
+def _check_line(line: str) -> str | None:
     words = line.split()
     if len(words) != WINDOW:
         return f"{len(words)} readings; there must be {WINDOW}"
@@ -170,29 +186,41 @@ def _fault(line: str) -> str | None:
 
 
 TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
-"""The official split: these nine test, the other 21 train."""
+"""The test subjects of the official split; the other 21 train."""
 
 FILTERS: Mapping[str, Any] = {"rate_hz": 50.0, "median": 3, "order": 3, "noise_hz": 20.0, "gravity_hz": 0.3}
-"""What the windows depend on beside the file: a part of the cache's key."""
+"""Parameters of the filters, which are part of the cache's key."""
 
 _SHAPES = {"acc": 3, "gyro": 3, "lengths": 3, "labels": 5}
 
 
 def read_hapt(path: Path) -> Prepared:
-    """Windows of all subjects whose activity is one of the six, by the official split."""
+    """Read the raw recordings: windows of the six activities of all subjects, in the official split.
+
+    Raises:
+        BadData: If the file is invalid.
+    """
     data = _load_hapt(path)
     _check_labels(path, data)
     parts: dict[int, list[Samples]] = {}
-    for subject, samples in _cut(data):
+    for subject, samples in _cut_recordings(data):
         parts.setdefault(subject, []).append(samples)
-    subjects = {subject: _together(path, subject, found) for subject, found in parts.items()}
+    subjects = {subject: _concatenate_parts(path, subject, samples) for subject, samples in parts.items()}
     train = {subject: samples for subject, samples in subjects.items() if subject not in TEST_SUBJECTS}
     test = {subject: samples for subject, samples in subjects.items() if subject in TEST_SUBJECTS}
     return pack_subjects(train, test, path)
 
 
-def nine_channels(acc_g: NDArray[np.float64], gyro_rad_s: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Total acceleration, body acceleration and angular velocity of one recording, as (reading, channel)."""
+def filter_recording(acc_g: NDArray[np.float64], gyro_rad_s: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Filter one recording.
+
+    Args:
+        acc_g: Acceleration as (reading, axis).
+        gyro_rad_s: Angular velocity as (reading, axis).
+
+    Returns:
+        Total acceleration, body acceleration and angular velocity as (reading, channel).
+    """
     total, gyro = (_low_pass(_median(signal), FILTERS["noise_hz"]) for signal in (acc_g, gyro_rad_s))
     body = total - _low_pass(total, FILTERS["gravity_hz"])
     return np.concatenate([total, body, gyro], axis=1).astype(np.float32)
@@ -209,18 +237,18 @@ def _low_pass(signal: NDArray[np.float64], corner_hz: float) -> NDArray[np.float
     from scipy.signal import butter, sosfilt, sosfilt_zi
 
     sections = butter(FILTERS["order"], corner_hz, fs=FILTERS["rate_hz"], output="sos")
-    settled = sosfilt_zi(sections)[:, :, None] * signal[0]  # as if the first reading had always been there
-    filtered: NDArray[np.float64] = sosfilt(sections, signal, axis=0, zi=settled)[0]
+    initial = sosfilt_zi(sections)[:, :, None] * signal[0]  # the steady state of the first reading
+    filtered: NDArray[np.float64] = sosfilt(sections, signal, axis=0, zi=initial)[0]
     return filtered
 
 
-def _cut(data: Mapping[str, NDArray[Any]]) -> Iterator[tuple[int, Samples]]:
-    """Windows and activities of every stretch of one activity, with its subject."""
+def _cut_recordings(data: Mapping[str, NDArray[Any]]) -> Iterator[tuple[int, Samples]]:
+    """Yield subject, windows and activities of every labelled interval."""
     labels = data["labels"]
     start = 0
     for experiment, subject, length in data["lengths"].tolist():
         span = slice(start, start + length)
-        signal = nine_channels(data["acc"][span] / data["acc_scale"], data["gyro"][span] / data["gyro_scale"])
+        signal = filter_recording(data["acc"][span] / data["acc_scale"], data["gyro"][span] / data["gyro_scale"])
         for _, _, activity, first, last in labels[labels[:, 0] == experiment].tolist():
             if activity <= len(ACTIVITIES):
                 cut = cut_windows(signal[first - 1 : last])
@@ -228,7 +256,7 @@ def _cut(data: Mapping[str, NDArray[Any]]) -> Iterator[tuple[int, Samples]]:
         start += length
 
 
-def _together(path: Path, subject: int, parts: list[Samples]) -> Samples:
+def _concatenate_parts(path: Path, subject: int, parts: list[Samples]) -> Samples:
     features, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
     if not len(labels):
         raise BadData(f"{path}: subject {subject} has no activity of at least {WINDOW} readings")
@@ -236,7 +264,7 @@ def _together(path: Path, subject: int, parts: list[Samples]) -> Samples:
 
 
 def _load_hapt(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of the file, of the right kinds and shapes."""
+    """Read the arrays of the file and check their types and shapes."""
     try:
         with np.load(path, allow_pickle=False) as file:
             data = {name: file[name] for name in (*_SHAPES, "acc_scale", "gyro_scale")}
@@ -264,11 +292,11 @@ def _load_hapt(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _check_labels(path: Path, data: Mapping[str, NDArray[Any]]) -> None:
-    """Every recording has a subject and a length, and every label lies inside a recording of the same subject."""
+    """Check that every label is inside a recording of the same subject."""
     recordings: dict[int, tuple[int, int]] = {}
     for row, (experiment, subject, length) in enumerate(data["lengths"].tolist()):
         if experiment in recordings:
-            raise BadData(f"{path}: lengths, row {row}: experiment {experiment} (subject {subject}) is there twice")
+            raise BadData(f"{path}: lengths, row {row}: experiment {experiment} (subject {subject}) occurs twice")
         if not 1 <= subject <= SUBJECTS or length < 1:
             raise BadData(f"{path}: lengths, row {row}: subject {subject} of 1 to {SUBJECTS} with {length} readings")
         recordings[experiment] = subject, length
@@ -279,7 +307,7 @@ def _check_labels(path: Path, data: Mapping[str, NDArray[Any]]) -> None:
     for row, (experiment, subject, activity, first, last) in enumerate(data["labels"].tolist()):
         where = f"{path}: labels, row {row} (subject {subject})"
         if recordings.get(experiment, (None,))[0] != subject:
-            raise BadData(f"{where}: there is no experiment {experiment} of this subject")
+            raise BadData(f"{where}: this subject has no experiment {experiment}")
         if not 1 <= activity <= 12:
             raise BadData(f"{where}: activity is {activity}; it must be 1 to 12")
         if not 1 <= first <= last <= recordings[experiment][1]:

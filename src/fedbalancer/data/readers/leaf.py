@@ -1,10 +1,10 @@
-"""Data as LEAF's scripts write it: JSON files with users, the number of samples of each, and their x and y.
+"""JSON files of LEAF: users, the number of samples of each, and their x and y.
 
     {"users": ["ann"], "num_samples": [2], "user_data": {"ann": {"x": [..., ...], "y": [0, 1]}}}
 
-LEAF (S. Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018) puts them into the folders `train`, `test` and
-for Reddit `val`. What x and y hold is up to the task. Users that stand in `user_data` but not in `users` are left out:
-LEAF's split by sample leaves such empty shells behind.
+LEAF (S. Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018) writes them to the folders `train`, `test`
+and, for Reddit, `val`. The content of x and y depends on the task. Users in `user_data` that are not in `users` are
+ignored: LEAF's split by sample leaves such empty entries.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ PARTS = ("train", "val", "test")
 
 
 class LeafUser(NamedTuple):
-    """One user of one file, as the JSON has it."""
+    """One user of one file.
+
+    Args:
+        name: Id of the user.
+        x: Features, as in the JSON.
+        y: Labels, as in the JSON.
+        file: The file.
+    """
 
     name: str
     x: list[Any]
@@ -33,13 +40,19 @@ class LeafUser(NamedTuple):
 
     @property
     def where(self) -> str:
-        """How an error names this user."""
+        """Name of the user in errors."""
         return f"{self.file}: user {self.name!r}"
 
 
 def leaf_files(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """The JSON files of each part: those in `train`, `val` and `test` of the folder or of its subfolder `data`; if
-    there is no `train`, those of the folder itself, all as `train`."""
+    """Return the JSON files of each part.
+
+    They are in `train`, `val` and `test` of the folder or of its subfolder `data`. Without a folder `train`, all files
+    of the folder itself are training data.
+
+    Raises:
+        MissingData: If there are no training data.
+    """
     for base in (folder, folder / "data"):
         if (base / "train").is_dir():
             files = {part: tuple(sorted((base / part).glob("*.json"))) for part in PARTS}
@@ -54,26 +67,39 @@ def leaf_files(folder: Path) -> dict[str, tuple[Path, ...]]:
 
 
 def leaf_checksums(files: Mapping[str, Iterable[Path]]) -> dict[str, list[str]]:
-    """What a cache entry made from these files depends on."""
+    """Return the checksums of all files, for the key of a cache entry."""
     return {part: [checksum(path) for path in paths] for part, paths in files.items()}
 
 
 def leaf_users(files: Iterable[Path], exact_counts: bool = True) -> Iterator[LeafUser]:
-    """The users of one part, one file in memory at a time; what is wrong is a `BadData` that names file and user.
+    """Yield the users of one part, with one file in memory at a time.
 
-    `exact_counts` wants num_samples to be the number of samples; in LEAF's Reddit it is another number.
+    Args:
+        files: The files.
+        exact_counts: Whether num_samples must be the number of samples. In LEAF's Reddit data it is another number.
+
+    Raises:
+        BadData: If a file is damaged or a user is invalid.
     """
     seen: dict[str, Path] = {}
     for file in files:
-        for user in _users_of(file, exact_counts):
+        for user in _read_users(file, exact_counts):
             if user.name in seen:
-                raise BadData(f"{user.where} is there twice, also in {seen[user.name]}; a user must be in one place")
+                raise BadData(f"{user.where} occurs twice, also in {seen[user.name]}; a user must be in one place")
             seen[user.name] = file
             yield user
 
 
 def class_labels(user: LeafUser, classes: int) -> NDArray[np.int64]:
-    """The user's labels; whole numbers may be written as floats, as LEAF does for CelebA."""
+    """Return the labels of a user. Whole numbers may be written as floats, as LEAF does for CelebA.
+
+    Args:
+        user: The user.
+        classes: Number of classes.
+
+    Raises:
+        BadData: If a label is not a class.
+    """
     for index, label in enumerate(user.y):
         if not _is_class(label, classes):
             raise BadData(f"{user.where}, sample {index}: label {label!r}; labels must be 0 to {classes - 1}")
@@ -84,8 +110,8 @@ def _is_class(label: Any, classes: int) -> bool:
     return isinstance(label, int | float) and label in range(classes)
 
 
-def _users_of(file: Path, exact_counts: bool) -> Iterator[LeafUser]:
-    document = _document(file)
+def _read_users(file: Path, exact_counts: bool) -> Iterator[LeafUser]:
+    document = _read_document(file)
     names, counts, data = document["users"], document["num_samples"], document["user_data"]
     if len(names) != len(counts):
         raise BadData(
@@ -101,26 +127,26 @@ def _users_of(file: Path, exact_counts: bool) -> Iterator[LeafUser]:
         yield user
 
 
-def _document(file: Path) -> dict[str, Any]:
+def _read_document(file: Path) -> dict[str, Any]:
     try:
-        document = json.loads(file.read_bytes(), object_pairs_hook=_no_key_twice)
-    except (ValueError, RecursionError) as error:  # bytes that are no text are a ValueError too
+        document = json.loads(file.read_bytes(), object_pairs_hook=_refuse_repeated_keys)
+    except (ValueError, RecursionError) as error:  # includes bytes that are not text
         reason = " ".join(str(error).split())
-        raise BadData(f"{file} is damaged or no JSON ({reason}); fetch or make it again") from error
+        raise BadData(f"{file} is damaged or not JSON ({reason}); download or create it again") from error
     kinds = {"users": list, "num_samples": list, "user_data": dict}
     for key, kind in kinds.items():
         if not isinstance(document, dict) or not isinstance(document.get(key), kind):
-            named = "list" if kind is list else "object"
-            raise BadData(f"{file} has no {named} {key!r}; LEAF's JSON has users, num_samples and user_data")
+            json_type = "list" if kind is list else "object"
+            raise BadData(f"{file} has no {json_type} {key!r}; LEAF's JSON has users, num_samples and user_data")
     return dict(document)
 
 
-def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a user that stands twice in one file, the JSON reader would quietly drop the first."""
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a repeated key, of which the JSON reader would silently drop the first."""
     entries = dict(pairs)
     if len(entries) != len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
     return entries
 
 
@@ -130,6 +156,6 @@ def _check_lengths(where: str, user: LeafUser, count: Any) -> None:
         lacks = "label" if len(user.y) == first else "features"
         raise BadData(f"{where} has {len(user.x)} x but {len(user.y)} y: sample {first} has no {lacks}")
     if not user.y:
-        raise BadData(f"{where} has no samples; leave the user out or give it at least one")
+        raise BadData(f"{where} has no samples; remove the user or add a sample")
     if count != len(user.y):
         raise BadData(f"{where} has {len(user.y)} samples, but num_samples says {count!r}")

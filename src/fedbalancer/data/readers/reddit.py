@@ -35,14 +35,19 @@ PAD_WORD = "<PAD>"
 
 
 class Tokens(NamedTuple):
-    """One sequence: ten tokens, and the token after each."""
+    """One sequence.
+
+    Args:
+        inputs: Ten tokens.
+        targets: The token after each of them.
+    """
 
     inputs: Sequence[str]
     targets: Sequence[str]
 
 
 def cut_sequences(words: Sequence[str]) -> list[Tokens]:
-    """The sequences of one comment. A last one may hold only `<EOS>`: LEAF has those as well.
+    """Cut the words of one comment into sequences. As in LEAF, the last one may contain only `<EOS>`.
 
     >>> [first] = cut_sequences(["hi", "there"])
     >>> first.inputs[:4], first.targets[:4]
@@ -58,8 +63,12 @@ def cut_sequences(words: Sequence[str]) -> list[Tokens]:
 
 
 def build_vocabulary(training: Iterable[Tokens], size: int) -> dict[str, int]:
-    """Numbers of the most frequent input tokens, the more frequent the smaller; equals by the alphabet. 0 is padding
-    and 1 is every word that is not among the `size`."""
+    """Number the most frequent input tokens by decreasing frequency, and alphabetically for equal frequency.
+
+    Args:
+        training: Training sequences.
+        size: Size of the vocabulary. 0 is padding and 1 is any other word.
+    """
     counts = Counter(token for tokens in training for token in tokens.inputs)
     counts.pop(PAD_WORD, None)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
@@ -67,28 +76,39 @@ def build_vocabulary(training: Iterable[Tokens], size: int) -> dict[str, int]:
 
 
 def drop_unknown_words(samples: Iterable[Tokens], words: Collection[str]) -> list[Tokens]:
-    """The sequences without the words that are not among `words`: what follows a word is the next known one. Filled up
-    at the end; a sequence of which nothing is left is left out.
+    """Remove unknown words from sequences and fill them up with padding. Empty sequences are dropped.
+
+    Args:
+        samples: The sequences.
+        words: Known words.
 
     >>> tokens = Tokens(["<BOS>", "hi", "zyx", "<EOS>"], ["hi", "zyx", "<EOS>", "<PAD>"])
     >>> drop_unknown_words([tokens], ["<BOS>", "hi", "<EOS>"])
     [Tokens(inputs=['<BOS>', 'hi', '<EOS>', '<PAD>'], targets=['hi', '<EOS>', '<PAD>', '<PAD>'])]
     """
     known = {*words, PAD_WORD}
-    found = []
+    remaining = []
     for tokens in samples:
         kept = [token for token in (*tokens.inputs, tokens.targets[-1]) if token in known]
         inputs, targets = (part + [PAD_WORD] * (len(tokens.inputs) - len(part)) for part in (kept[:-1], kept[1:]))
         if set(inputs) != {PAD_WORD}:
-            found.append(Tokens(inputs, targets))
-    return found
+            remaining.append(Tokens(inputs, targets))
+    return remaining
 
 
 def number_words(samples: Sequence[Tokens], words: Mapping[str, int], size: int) -> Samples:
-    """Inputs and targets as numbers, one row per sequence.
+    """Convert sequences to numbers, one row per sequence.
 
-    Targets of padding do not count, and are marked by the number `size`, which no word has. What follows `<EOS>` does
-    count, with `<PAD>` as its target, as in LEAF.
+    Targets of padding do not count and become `size`, which is no word. As in LEAF, the target of `<EOS>` counts and is
+    `<PAD>`.
+
+    Args:
+        samples: The sequences.
+        words: Numbers of the words.
+        size: Size of the vocabulary.
+
+    Returns:
+        Inputs and targets.
     """
     inputs, targets = (_table([part[which] for part in samples], words) for which in (0, 1))
     padding = np.array([[token == PAD_WORD for token in tokens.inputs] for tokens in samples])
@@ -103,12 +123,17 @@ ByUser = dict[str, list[Tokens]]
 
 
 def read_reddit(folder: Path) -> tuple[ByUser, ByUser]:
-    """The sequences of every user for the training, and for the test."""
+    """Read LEAF's JSON.
+
+    Returns:
+        The training sequences and the test sequences of every user.
+
+    Raises:
+        BadData: If a file or a comment is invalid, or there are no test files.
+    """
     files = leaf_files(folder)
     if not files["test"]:
-        raise BadData(
-            f"{folder} has no test/*.json; LEAF's Reddit comes with train, val and test, by time in each user"
-        )
+        raise BadData(f"{folder} has no test/*.json; LEAF's Reddit data have train, val and test")
     return _read_part(files["train"]), _read_part(files["test"])
 
 
@@ -117,7 +142,7 @@ def _read_part(files: Iterable[Path]) -> ByUser:
 
 
 def _read_sequences(user: LeafUser) -> list[Tokens]:
-    found: list[Tokens] = []
+    sequences: list[Tokens] = []
     for index, (comment, label) in enumerate(zip(user.x, user.y, strict=True)):
         where = f"{user.where}, comment {index}"
         targets = label.get("target_tokens") if isinstance(label, dict) else None
@@ -126,10 +151,10 @@ def _read_sequences(user: LeafUser) -> list[Tokens]:
                 raise BadData(f"{where}: {what} must be a list of sequences of {LENGTH} words, not {part!r:.60}")
         if targets is None or len(comment) != len(targets):
             raise BadData(f"{where} has {len(comment)} sequences in x but {len(targets or ())} in target_tokens")
-        found += map(Tokens, comment, targets)
-    if not found:
-        raise BadData(f"{user.where} has no sequences; leave the user out or give it at least one")
-    return found
+        sequences += map(Tokens, comment, targets)
+    if not sequences:
+        raise BadData(f"{user.where} has no sequences; remove the user or add a sequence")
+    return sequences
 
 
 def _is_table(rows: Any) -> bool:
@@ -144,21 +169,26 @@ _LINK = re.compile(r"(?:https?://|www\.)\S+")
 
 
 def read_irc(path: Path) -> dict[str, list[list[str]]]:
-    """The messages of every user as words, in order of time; messages without any are left out."""
+    """Read chat messages as words, by user and in order of time. Messages without words are dropped.
+
+    Raises:
+        BadData: If a line is invalid.
+    """
     stamped: dict[str, list[tuple[str, str, int, list[str]]]] = {}
     for number, record in enumerate(json_lines(path), start=1):
         user, day, time, text = (record.get(key) for key in ("user", "day", "t", "text"))
         if not (isinstance(user, int) and all(isinstance(part, str) for part in (day, time, text))):
             raise BadData(f"{path}, line {number}: a message needs user (number), day, t and text, not {record!r:.80}")
-        found = split_words(str(text))
-        if found:
-            stamped.setdefault(f"user{user:05d}", []).append((str(day), str(time), number, found))
+        message = split_words(str(text))
+        if message:
+            stamped.setdefault(f"user{user:05d}", []).append((str(day), str(time), number, message))
     return {user: [entry[3] for entry in sorted(entries)] for user, entries in stamped.items()}
 
 
 def split_words(text: str) -> list[str]:
-    """Lower-case words, and runs of other signs, without what is not ASCII. Links, and the name of whom a message is
-    for, become one word each, as LEAF has it for links and user names.
+    """Split a message into lower-case words and runs of other ASCII characters.
+
+    As in LEAF, a link becomes `<url>`, and the name of the addressee becomes `<user>`.
 
     >>> split_words("ann: You don't need https://example.org !")
     ['<user>', 'you', "don't", 'need', '<url>', '!']

@@ -37,8 +37,7 @@ from fedbalancer.data.readers.files import json_lines
 
 WINDOW = 80
 ALPHABET = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
-"""The 80 characters of LEAF, in its order. The last is rare enough in plays to stand for every other character, as it
-does there among the labels."""
+"""The 80 characters of LEAF, in LEAF's order. The last one stands for every other character, as in LEAF's labels."""
 
 _UNKNOWN = ALPHABET[-1]
 _OTHERS = re.compile(f"[^{re.escape(ALPHABET)}]")
@@ -50,7 +49,13 @@ _TYPOGRAPHY = str.maketrans(
 
 
 class Speech(NamedTuple):
-    """What a role says before another one speaks."""
+    """The consecutive lines of one role.
+
+    Args:
+        play: Title of the play.
+        role: Name of the role.
+        lines: The lines.
+    """
 
     play: str
     role: str
@@ -58,8 +63,10 @@ class Speech(NamedTuple):
 
 
 def encode(text: str) -> NDArray[np.uint8]:
-    """The numbers of the characters. Quotes, dashes and accents of typographers become plain ASCII, underscores (the
-    italics of Project Gutenberg) go; what is not in the alphabet then becomes its last character.
+    """Convert text to numbers of characters.
+
+    Typographic quotes, dashes and accents become ASCII, and underscores (Project Gutenberg's italics) are removed.
+    Other characters outside the alphabet become its last character.
 
     >>> encode("é}\u2019&").tolist()
     [57, 79, 5, 4]
@@ -70,23 +77,30 @@ def encode(text: str) -> NDArray[np.uint8]:
 
 
 def role_texts(speeches: Iterable[Speech], where: str) -> dict[str, NDArray[np.uint8]]:
-    """The text of every role of every play, all its lines joined by blanks, in order of first appearance.
+    """Return the encoded text of every role, in order of first appearance.
 
-    As in LEAF, roles of the same name in different plays are different people, and roles of at most two lines, or of
-    too little text for one window and the character after it, are left out.
+    As in LEAF, roles of the same name in different plays are different clients. Roles with at most two lines, or with
+    too little text for one window and the next character, are dropped.
+
+    Args:
+        speeches: The speeches.
+        where: Path of the data, for errors.
+
+    Raises:
+        BadData: If no role is left.
     """
     lines: dict[str, list[str]] = {}
     for speech in speeches:
         lines.setdefault(role_name(speech.play, speech.role), []).extend(speech.lines)
-    spoken = {name: encode(" ".join(" ".join(said).split())) for name, said in lines.items() if len(said) > 2}
-    texts = {name: text for name, text in spoken.items() if len(text) > WINDOW}
+    encoded = {name: encode(" ".join(" ".join(of_role).split())) for name, of_role in lines.items() if len(of_role) > 2}
+    texts = {name: text for name, text in encoded.items() if len(text) > WINDOW}
     if not texts:
         raise BadData(f"{where} has no role with more than two lines and {WINDOW} characters; is it the right file?")
     return texts
 
 
 def role_name(play: str, role: str) -> str:
-    """How LEAF names a client.
+    """Return LEAF's client id of a role.
 
     >>> role_name("All's Well That Ends Well", "First Lord")
     'ALL_S_WELL_THAT_ENDS_WELL_FIRST_LORD'
@@ -95,7 +109,14 @@ def role_name(play: str, role: str) -> str:
 
 
 class Span(NamedTuple):
-    """A client's part of the text: `samples` windows, the first of which starts at `start`, the others `step` apart."""
+    """A client's windows in the text.
+
+    Args:
+        name: Client id.
+        start: Start of the first window.
+        samples: Number of windows.
+        step: Distance between the starts of windows.
+    """
 
     name: str
     start: int
@@ -103,7 +124,7 @@ class Span(NamedTuple):
     step: int = 1
 
     def thin(self, most: int | None) -> Span:
-        """At most `most` of the windows, spread evenly: neighbours have nearly all their characters in common.
+        """Return at most `most` windows, evenly spaced, because neighbouring windows are nearly the same.
 
         >>> Span("a", 0, 100).thin(40)
         Span(name='a', start=0, samples=40, step=2)
@@ -115,10 +136,14 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Windows(Mapping[str, Samples]):
-    """Clients whose samples are windows of 80 characters of their text, each with the character after it; of a window
-    only the last `characters` are given.
+    """Clients whose samples are windows of their text, with the next character as the label.
 
-    Only the text is kept, one byte a character; windows are made when they are asked for, as views.
+    Only the text is stored, with one byte per character. Windows are made on demand, as views.
+
+    Args:
+        text: Text of all clients.
+        spans: Windows of every client.
+        characters: Number of characters per sample: the last ones of a window of 80.
     """
 
     text: NDArray[np.uint8]
@@ -131,6 +156,7 @@ class Windows(Mapping[str, Samples]):
 
     @property
     def sizes(self) -> dict[str, int]:
+        """Number of samples by client."""
         return {span.name: span.samples for span in self.spans}
 
     def __getitem__(self, client: str) -> Samples:
@@ -143,21 +169,21 @@ class Windows(Mapping[str, Samples]):
         return len(self.spans)
 
     def windows(self, span: Span) -> Samples:
-        """Features and labels of a part."""
+        """Return the features and labels of a span."""
         end = span.start + (span.samples - 1) * span.step + WINDOW + 1
         part = np.asarray(self.text[span.start : end], dtype=np.int64)
         rows = sliding_window_view(part, WINDOW + 1)[:: span.step]
         return rows[:, WINDOW - self.characters : WINDOW], rows[:, WINDOW]
 
     def concatenate(self) -> Samples:
-        """The samples of all clients, one after the other. Two bytes a character: this is a copy."""
+        """Return a copy of the samples of all clients, with two bytes per character."""
         features, labels = zip(*(self.windows(span) for span in self.spans), strict=True)
         return np.concatenate(features, dtype=np.int16), np.concatenate(labels, dtype=np.int16)
 
 
 _AUTHOR = "by William Shakespeare"
 _TITLE_LINES = 8
-"""A title is at most this many lines above the author's name."""
+"""Largest number of lines between a title and the author's name."""
 _INDENTED = (re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"    (.*)"))
 _FLAT = (re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)"), re.compile(r"([^<\s].*)"))
 _FLAT_PLAY = "THE COMEDY OF ERRORS"
@@ -167,53 +193,57 @@ _NO_ROLE = re.compile(r"(ACT|SCENE|EPILOGUE|PROLOGUE|THE END|FINIS)\b")
 
 
 def read_gutenberg(path: Path) -> list[Speech]:
-    """The speeches of all plays of either edition, in the order of the file."""
+    """Read the speeches of all plays of either edition, in the order of the file.
+
+    Raises:
+        BadData: If the file is not a text of Project Gutenberg's complete works.
+    """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise BadData(f"{path} is not UTF-8 text: byte {error.start} is {error.object[error.start]:#x}") from error
-    speeches = _of_plays(_speeches_1994(lines)) or _of_plays(_speeches_today(lines))
+    speeches = _drop_poems(_speeches_1994(lines)) or _drop_poems(_speeches_today(lines))
     if not speeches:
         raise BadData(
-            f"{path} has no speech as Gutenberg's complete works have them: '  ROLE. words' below {_AUTHOR!r}, or "
-            "'ROLE.' on a line of its own below a title of the contents"
+            f"{path} has no speech in the form of Gutenberg's complete works: '  ROLE. words' below {_AUTHOR!r}, or "
+            "'ROLE.' on its own line below a title of the contents"
         )
     return speeches
 
 
-def _of_plays(speeches: Iterable[Speech]) -> list[Speech]:
-    """Without the poems, where a line may look like one of a role, but hardly two like those of two roles."""
-    found = list(speeches)
+def _drop_poems(speeches: Iterable[Speech]) -> list[Speech]:
+    """Drop works with only one role: in a poem, some line may look like a role."""
+    every = list(speeches)
     roles: dict[str, set[str]] = {}
-    for speech in found:
+    for speech in every:
         roles.setdefault(speech.play, set()).add(speech.role)
-    return [speech for speech in found if len(roles[speech.play]) > 1]
+    return [speech for speech in every if len(roles[speech.play]) > 1]
 
 
 def _speeches_1994(lines: Sequence[str]) -> Iterator[Speech]:
     play, role = "", ""
-    said: list[str] = []
+    spoken: list[str] = []
     for number, line in enumerate(lines):
         if _AUTHOR in line:
             if role:
-                yield Speech(play, role, tuple(said))
+                yield Speech(play, role, tuple(spoken))
             play, role = _title_above(lines, number), ""
             continue
-        opening, going_on = _FLAT if play == _FLAT_PLAY else _INDENTED
-        found = opening.match(line) if play else None
-        if found and role:
-            yield Speech(play, role, tuple(said))
-        if found:
+        opening, continuation = _FLAT if play == _FLAT_PLAY else _INDENTED
+        match = opening.match(line) if play else None
+        if match and role:
+            yield Speech(play, role, tuple(spoken))
+        if match:
             # Some roles are spelled in two ways ("SIR Toby"); acts of the flat play look like roles.
-            role = "" if found[1].startswith("ACT ") else found[1].upper()
-            said = [found[2]]
-        elif role and (more := going_on.match(line)):
-            said.append(more[1])
+            role = "" if match[1].startswith("ACT ") else match[1].upper()
+            spoken = [match[2]]
+        elif role and (more := continuation.match(line)):
+            spoken.append(more[1])
         elif role and play == _FLAT_PLAY and line.startswith("<"):
-            yield Speech(play, role, tuple(said))
+            yield Speech(play, role, tuple(spoken))
             role = ""
     if role:
-        yield Speech(play, role, tuple(said))
+        yield Speech(play, role, tuple(spoken))
 
 
 def _title_above(lines: Sequence[str], number: int) -> str:
@@ -222,25 +252,29 @@ def _title_above(lines: Sequence[str], number: int) -> str:
 
 
 def _speeches_today(lines: Sequence[str]) -> Iterator[Speech]:
-    titles = {found[1].strip() for line in lines if (found := _LISTED_TITLE.fullmatch(line.rstrip()))}
+    titles = {match[1].strip() for line in lines if (match := _LISTED_TITLE.fullmatch(line.rstrip()))}
     play, role = "", ""
-    said: list[str] = []
+    spoken: list[str] = []
     for line in [*lines, ""]:
         text = line.strip()
         if line.rstrip() in titles:
             play, role = text, ""
-        elif found := _ROLE_LINE.fullmatch(text):
-            role, said = ("" if _NO_ROLE.match(found[1]) or not play else found[1]), []
+        elif match := _ROLE_LINE.fullmatch(text):
+            role, spoken = ("" if _NO_ROLE.match(match[1]) or not play else match[1]), []
         elif role and not text:
-            if said:
-                yield Speech(play, role, tuple(said))
+            if spoken:
+                yield Speech(play, role, tuple(spoken))
             role = ""
         elif role and not text.startswith(("[", "_")):
-            said.append(text)
+            spoken.append(text)
 
 
 def read_moby(path: Path) -> list[Speech]:
-    """All speeches; what several say together is said by each."""
+    """Read all speeches of the Moby edition. A speech of several roles counts for each of them.
+
+    Raises:
+        BadData: If a line is invalid.
+    """
     return [
         Speech(record["play"], role, tuple(record["lines"]))
         for number, record in enumerate(json_lines(path), start=1)

@@ -1,4 +1,4 @@
-"""Users of the training and users of the test: chosen, kept side by side in a cache entry, and taken out of it."""
+"""Splits of users into training and test users, and their form in the cache."""
 
 from __future__ import annotations
 
@@ -17,14 +17,27 @@ from fedbalancer.data.readers.leaf import LeafUser, leaf_users
 
 
 class UserSplit(NamedTuple):
-    """Samples by user: those to train on and those to test on."""
+    """Samples by user.
+
+    Args:
+        train: Training samples.
+        test: Test samples.
+    """
 
     train: Mapping[str, Samples]
     test: Mapping[str, Samples]
 
 
 def split_by_user(names: Sequence[str], train_share: float = 0.9, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Users of the training and of the test, by LEAF's rule: a random `train_share` of all, rounded down.
+    """Split users into training and test users by LEAF's rule.
+
+    Args:
+        names: All users.
+        train_share: Share of training users, rounded down.
+        seed: Seed of the draw.
+
+    Returns:
+        Training users and test users.
 
     >>> train, test = split_by_user([f"user{k}" for k in range(55)])
     >>> len(train), len(test)
@@ -38,21 +51,30 @@ def split_by_user(names: Sequence[str], train_share: float = 0.9, seed: int = 0)
     return train, [name for row, name in enumerate(names) if row not in chosen]
 
 
-def held_out(users: Mapping[str, Samples], train_share: float = 0.9) -> UserSplit:
-    """The same users in two groups."""
+def hold_out(users: Mapping[str, Samples], train_share: float = 0.9) -> UserSplit:
+    """Split users and their samples into training and test users.
+
+    Args:
+        users: Samples by user.
+        train_share: Share of training users.
+    """
     train, test = split_by_user(list(users), train_share)
     return UserSplit({name: users[name] for name in train}, {name: users[name] for name in test})
 
 
 def from_leaf(files: Mapping[str, Iterable[Path]], samples_of: Callable[[LeafUser], Samples]) -> UserSplit:
-    """The users of LEAF's files in LEAF's own split, or 90 and 10 % of them if there is no test; `samples_of` makes
-    checked arrays of one user at a time."""
+    """Read the users of LEAF's files, in LEAF's split. Without test files, 10% of the users become test users.
+
+    Args:
+        files: Files of each part.
+        samples_of: Function that converts one user to arrays.
+    """
     train, test = ({user.name: samples_of(user) for user in leaf_users(files[part])} for part in ("train", "test"))
-    return UserSplit(train, test) if test else held_out(train)
+    return UserSplit(train, test) if test else hold_out(train)
 
 
 def pack(split: UserSplit) -> Prepared:
-    """What the cache keeps. The users are put into a random order, so that the first few are a fair choice of all."""
+    """Convert a split for the cache, with the users in random order, so that the first ones are a random choice."""
     arrays, meta = {}, {}
     for part, users in split._asdict().items():
         order = stream(0, "order of users").permutation(len(users))
@@ -65,14 +87,22 @@ def pack(split: UserSplit) -> Prepared:
 def unpack(
     prepared: Prepared, users: int | None, most: int | None = None, test_users: int | None = None
 ) -> tuple[SlicedClients, Samples]:
-    """The first `users` training clients, or unless told `most` of them, and the samples of the first `test_users`
-    others; None for all there are."""
+    """Return training clients and test samples from the cache.
+
+    Args:
+        prepared: Data of the cache.
+        users: Number of training clients. None: at most `most`.
+        most: Largest default number of training clients. None: all.
+        test_users: Largest number of test users. None: all.
+    """
     names, lengths = prepared.meta["train"]["names"], prepared.meta["train"]["lengths"]
     users = len(names[:most]) if users is None else check_user_count(users, len(names), "the data")
-    train = _first(prepared, "train", users)
-    return SlicedClients(tuple(names[:users]), tuple(lengths[:users]), *train), _first(prepared, "test", test_users)
+    train = _take_users(prepared, "train", users)
+    return SlicedClients(tuple(names[:users]), tuple(lengths[:users]), *train), _take_users(
+        prepared, "test", test_users
+    )
 
 
-def _first(prepared: Prepared, part: str, users: int | None) -> Samples:
+def _take_users(prepared: Prepared, part: str, users: int | None) -> Samples:
     end = int(np.sum(prepared.meta[part]["lengths"][:users]))
     return prepared.arrays[f"{part}_x"][:end], prepared.arrays[f"{part}_y"][:end]

@@ -1,7 +1,7 @@
-"""Reading the smartwatch recordings that the package `seglearn` ships, without importing or trusting it.
+"""Reader of the smartwatch recordings in the package `seglearn`, without importing it.
 
-The file is a pickled dictionary. Unpickling may run any code, so only what a dictionary of NumPy arrays needs
-is let in.
+The file is a pickled dictionary. Unpickling can run any code, so only the names that a dictionary of NumPy arrays needs
+are allowed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from fedbalancer.core.errors import BadData, MissingData
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """One exercise of one arm of one person: a row of channels every 20 ms."""
+    """One exercise of one arm of one person.
+
+    Args:
+        person: Number of the person.
+        side: "left" or "right".
+        exercise: Number of the exercise.
+        signal: Readings as (time, channel), one every 20 ms.
+    """
 
     person: int
     side: str
@@ -30,17 +37,25 @@ class Recording:
 
 
 def recordings_path() -> Path:
-    """Where the recordings are. `seglearn` itself is not imported: it needs packages that it does not declare."""
+    """Return the path of the recordings. `seglearn` is not imported, because it needs undeclared packages.
+
+    Raises:
+        MissingData: If `seglearn` is not installed.
+    """
     spec = find_spec("seglearn")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / "data" / "watch_dataset.npy"
         if path.is_file():
             return path
-    raise MissingData("the smartwatch recordings are not installed; type: pip install 'fedbalancer[demo]'")
+    raise MissingData("the smartwatch recordings are not installed; run: pip install 'fedbalancer[demo]'")
 
 
 def read_recordings(path: Path) -> list[Recording]:
-    """All recordings of the file, in its order."""
+    """Read all recordings of the file.
+
+    Raises:
+        BadData: If the file is invalid.
+    """
     with path.open("rb") as file:
         data = read_pickled_npy(file, str(path))
     try:
@@ -50,11 +65,19 @@ def read_recordings(path: Path) -> list[Recording]:
             for person, side, exercise, signal in columns
         ]
     except (KeyError, TypeError, ValueError) as error:
-        raise BadData(f"{path} is not the recordings of seglearn 1.2.5: {error!r}") from error
+        raise BadData(f"{path} is not the file of recordings of seglearn 1.2.5: {error!r}") from error
 
 
 def read_pickled_npy(file: BinaryIO, where: str) -> Mapping[str, Any]:
-    """The dictionary in a .npy file of one pickled object."""
+    """Read a dictionary of arrays from a `.npy` file.
+
+    Args:
+        file: The open file.
+        where: Its name, for errors.
+
+    Raises:
+        BadData: If the file contains anything else.
+    """
     try:
         if np.lib.format.read_magic(file) != (1, 0):
             raise ValueError("not of version 1.0")
@@ -69,24 +92,24 @@ def read_pickled_npy(file: BinaryIO, where: str) -> Mapping[str, Any]:
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """How protocol 2 spells bytes; no other codec is admitted."""
+    """Decode bytes of pickle protocol 2. No other encoding is allowed."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"encoding {encoding!r} is not allowed")
     return text.encode("latin1")
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Admits NumPy arrays and plain types; refuses every other name before it is looked up."""
+    """An unpickler that allows NumPy arrays and plain types, and refuses every other name."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        rebuild: Any = np.empty(0).__reduce__()[0]  # wherever this NumPy keeps it
-        admitted: dict[tuple[str, str], Callable[..., Any]] = {
+        rebuild: Any = np.empty(0).__reduce__()[0]  # its module differs between versions of NumPy
+        allowed: dict[tuple[str, str], Callable[..., Any]] = {
             ("numpy", "ndarray"): np.ndarray,
             ("numpy", "dtype"): np.dtype,
             ("numpy.core.multiarray", "_reconstruct"): rebuild,
             ("numpy._core.multiarray", "_reconstruct"): rebuild,
             ("_codecs", "encode"): _latin1,
         }
-        if (module, name) not in admitted:
+        if (module, name) not in allowed:
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
-        return admitted[module, name]
+        return allowed[module, name]

@@ -14,8 +14,7 @@ import fedbalancer as fb
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.simulation import resolve_spec
-from fedbalancer.experiments.spec import RunSpec, from_manifest
-from fedbalancer.experiments.variants import named_in_full
+from fedbalancer.experiments.spec import RunSpec, from_manifest, move_policies_into_names
 from fedbalancer.reporting.results import load
 from fedbalancer.reporting.scores import score_comparison
 from fedbalancer.server.deadline import FixedDeadline
@@ -102,7 +101,7 @@ def test_a_run_goes_on_with_its_own_settings(tmp_path: Path) -> None:
 
 def test_a_policy_for_every_method_stands_in_every_name_and_the_budget_is_the_published_methods() -> None:
     slots = {"deadline": "fedbalancer.server.deadline:FixedDeadline(multiple=3)", "w": 4}
-    base, methods = named_in_full(
+    base, methods = move_policies_into_names(
         RunSpec(task=tinytask.load(), settings=slots), ["fedavg+1t", "fedbalancer[deadline=.5T]", "fedbalancer[p=.75]"]
     )
     own = "deadline=fedbalancer.server.deadline:FixedDeadline(multiple=3)"
@@ -142,9 +141,9 @@ def test_a_method_object_whose_name_would_leave_the_folder_is_refused() -> None:
 @pytest.mark.parametrize("name", ["nonsense", "fedbalancer+nonsense", "nonsense[w=5]"])
 def test_an_unknown_method_is_told_before_the_task_is_looked_for(name: str) -> None:
     with pytest.raises(UnknownName, match="nonsense"):
-        named_in_full(RunSpec(task="a task that is nowhere"), ["fedavg+1t", name])
+        move_policies_into_names(RunSpec(task="a task that is nowhere"), ["fedavg+1t", name])
 
 
 def test_a_policy_that_the_folder_of_a_task_has_is_looked_for_with_the_task() -> None:
     named = ["fedbalancer[deadline=beside_the_task:Mine]"]
-    assert named_in_full(RunSpec(task="a task that is nowhere"), named)[1] == named
+    assert move_policies_into_names(RunSpec(task="a task that is nowhere"), named)[1] == named
