@@ -1,4 +1,4 @@
-"""How many modules a simulated round passes through: a newcomer has to read them all to follow one."""
+"""The number of modules that a simulated round passes through, which a newcomer has to read to follow it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.server.loop import rounds
 
-MOST_MODULES = 60
+MAX_MODULES = 38
+"""The number reached so far; lower it when modules are merged. The goal is 35."""
 
 
-def modules_of_a_round() -> set[str]:
-    """The modules of which functions run in the second round of FedBalancer on `synthetic`, in this process."""
+def trace_round() -> set[str]:
+    """Return the modules whose functions run in the second round of FedBalancer on `synthetic`, executed inline."""
     spec = RunSpec(task="synthetic", method="fedbalancer", seed=0, rounds=2)
     modules: set[str] = set()
 
@@ -37,9 +38,9 @@ def modules_of_a_round() -> set[str]:
 
 
 def test_a_simulated_round_passes_through_few_modules() -> None:
-    modules = modules_of_a_round()
-    assert len(modules) <= MOST_MODULES, "\n".join(sorted(modules))
+    modules = trace_round()
+    assert len(modules) <= MAX_MODULES, "\n".join(sorted(modules))
 
 
 if __name__ == "__main__":
-    print(*sorted(modules_of_a_round()), sep="\n")
+    print(*sorted(trace_round()), sep="\n")

@@ -1,4 +1,4 @@
-"""Which variant of a task's data is taken, and what is said of one that is not there."""
+"""The right variant of a task's data is chosen, and errors name missing files."""
 
 from __future__ import annotations
 

@@ -130,10 +130,10 @@ NOT_TYPED = {
         _HOURS + "tests/cli/test_variants.py"
     ),
     "fedbalancer compare watch --track mlflow:http://localhost:5000 --track wandb:my-project": (
-        "needs a server and an account: tests/experiments/tracking/test_tracking.py"
+        "needs a server and an account: tests/experiments/test_tracking.py"
     ),
     "fedbalancer run watch --track my_package.sinks:Slack": (
-        "the reader's own class: tests/experiments/tracking/test_tracking.py"
+        "the reader's own class: tests/experiments/test_tracking.py"
     ),
     "fedbalancer run synthetic --method fedbalancer --config fedbalancer.toml": "typed by tests/test_examples.py",
     'python -c "from fedbalancer.testing import check_policy; from mypolicies.expected_share import ExpectedShare; '
@@ -181,6 +181,9 @@ PYTHON = {
         'task = fb.Task.from_arrays(x, y, model="mlp", partition="dirichlet", clients=50, alpha=0.3)',
     ): ("with arrays: tests/test_examples.py"),
     ("docs/how-to/track-runs.md", "def show(row):"): "with a function of its own: tests/experiments/test_notebook.py",
-    ("docs/how-to/track-runs.md", "class Slack:"): "a pattern with `...`: tests/experiments/tracking/test_tracking.py",
+    (
+        "docs/how-to/track-runs.md",
+        "from fedbalancer.experiments.tracking import Sink",
+    ): "a pattern with `...`: tests/experiments/test_tracking.py",
 }
 """Blocks of Python that are not run as they stand, by page and first line without its comment."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,23 @@ def test_a_process_may_die_as_often_as_it_likes_while_its_run_comes_further(tmp_
     fb.run(tinytask.load(loss=tinytask.plain_loss), "fedavg+1t", rounds=12, settings=settings, backend="plain",
            out=tmp_path / "alone")  # fmt: skip
     assert contents(tmp_path / "run") == contents(tmp_path / "alone")
+
+
+def test_one_job_of_several_is_stopped_and_can_continue(tmp_path: Path) -> None:
+    specs = [RunSpec(task=tinytask.load(), method="fedavg+1t", seed=seed, rounds=2000) for seed in range(2)]
+    jobs = [Job(specs[0], tmp_path / "long"), Job(replace(specs[1], rounds=3), tmp_path / "short")]
+    last: dict[int, JobEvent] = {}
+    with JobPool(tinytask.load(), 2, Resources()) as pool:
+        for job in jobs:
+            pool.submit(job)
+        assert not pool.has_room
+        while pool.is_busy:
+            for event in pool.wait():
+                last[event.key[1]] = event
+                if event.kind == "running":
+                    pool.stop(jobs[0].key)
+    assert (last[0].kind, last[1].kind) == ("stopped", "done")
+    assert fb.resume(tmp_path / "short", task=tinytask.load()).status == "done"
 
 
 def test_a_comparison_has_one_writer_and_the_other_is_told(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_stale_report_never_counts_for_more_than_a_fresh_one(stale: list[tuple
 
 @pytest.mark.parametrize("beta", [-0.1, 1.0])
 def test_a_beta_that_makes_no_sense_is_refused(beta: float) -> None:
-    with pytest.raises(BadSetting, match=r"cannot run: Boosted\(beta=.* at least 0, below 1"):
+    with pytest.raises(BadSetting, match=r"cannot run: Boosted\(beta=.* at least 0 and below 1"):
         method("fedavg+1t", late=Boosted(beta))
 
 

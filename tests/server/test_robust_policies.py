@@ -294,7 +294,7 @@ class TestClippedAround:
         state = make_state(aggregate=ClippedState(None, np.zeros(2), (1.0, 1.0)))
         reports = [make_report("c0", [1.0, 0.0]), make_report("c1", [0.0, -100.0])]
         assert list(policy.cohort_faults(state, reports)) == ["c1"]
-        assert "norm 100, which is at most 10" in policy.cohort_faults(state, reports)["c1"]
+        assert "norm 100, which must be at most 10" in policy.cohort_faults(state, reports)["c1"]
         new = make_state(aggregate=ClippedState(None))
         assert policy.cohort_faults(new, reports) == {}, "of two, nobody knows who is unusual"
         more = [*reports, make_report("c2", [1.0, 0.0]), make_report("c3", [1.0, 0.0])]

@@ -1,4 +1,4 @@
-"""What the tests of the run folder share."""
+"""Fixtures of the tests of the run folder."""
 
 from __future__ import annotations
 

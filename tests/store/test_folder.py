@@ -1,4 +1,4 @@
-"""A run folder never harms what it finds, says what is in the way, and goes on exactly where it stopped."""
+"""A run folder never overwrites other files, explains errors, and resumes exactly where it stopped."""
 
 from __future__ import annotations
 

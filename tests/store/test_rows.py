@@ -45,7 +45,7 @@ def test_less_than_an_epoch_counts_what_was_seen() -> None:
     [("train", 90.0, 75.0), ("upload", 40.0, 150.0), ("late", 90.0, 150.0), ("download", 0.0, 0.0)],
 )
 def test_work_in_vain_counts_as_far_as_there_was_time_for_it(why: str, train_s: float, passes: float) -> None:
-    """Of 60 s until the deadline, 45 are left after download and forward pass."""
+    """After download and forward pass, 45 of the 60 s until the deadline are left."""
     missing = FailedClient("bob", why, replace(SPENT, train_s=train_s), 30)
     assert count_sample_passes(round_of(missing)) == pytest.approx(150.0 + passes)
 

@@ -72,7 +72,11 @@ class Policy(ABC):
         return EVERYTHING
 
     def refuses(self, method: Any) -> str | None:
-        """Return why the policy cannot work with the other policies of a method, or None if it can."""
+        """Return why the policy cannot work with the other policies of a method, or None if it can.
+
+        Args:
+            method: The method that the policy is a part of.
+        """
         return None
 
 
@@ -80,7 +84,11 @@ class ServerPolicy(Policy):
     """Base of all server policies."""
 
     def init(self, setup: Setup) -> Any:
-        """Return the policy's state before the first round: None or a frozen dataclass. Default: None."""
+        """Return the policy's state before the first round: None or a frozen dataclass. Default: None.
+
+        Args:
+            setup: What the server knows before the first round.
+        """
         return None
 
 
@@ -129,7 +137,12 @@ class ThresholdPolicy(ObservingPolicy):
 
     @abstractmethod
     def threshold(self, setup: Setup, state: ServerState) -> float:
-        """Return the loss threshold of the next round, 0 or more."""
+        """Return the loss threshold of the next round, 0 or more.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+        """
 
 
 class Ratios(Protocol):
@@ -164,14 +177,31 @@ class DeadlinePolicy(ObservingPolicy):
 
     @abstractmethod
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
-        """Return the deadline in seconds (may be infinite) and the number of reports that close the round early."""
+        """Return the deadline in seconds (may be infinite) and the number of reports that close the round early.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            cohort: Ledger rows of the selected clients.
+        """
 
     def between(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, float] | None:
-        """Return dl and dh of Algorithm 4, or None if the policy does not use them."""
+        """Return dl and dh of Algorithm 4, or None if the policy does not use them.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            cohort: Ledger rows of the selected clients.
+        """
         return None
 
     def retime(self, setup: Setup, own: Any) -> Any:
-        """Return the policy's state `own` with T recomputed from `setup`. Default: `own`, for policies without T."""
+        """Return the policy's state `own` with T recomputed from `setup`. Default: `own`, for policies without T.
+
+        Args:
+            setup: What the server knows before the first round.
+            own: The policy's state.
+        """
         return own
 
 
@@ -214,7 +244,12 @@ class Aggregator(ServerPolicy):
         """
 
     def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
-        """Return faults that only show when the reports of a round are compared: client id to explanation."""
+        """Return faults that only show when the reports of a round are compared: client id to explanation.
+
+        Args:
+            state: The current state.
+            reports: The reports of the round.
+        """
         return {}
 
 
@@ -224,12 +259,22 @@ class ModelAverage(ServerPolicy):
     slot = "model_average"
 
     def after(self, setup: Setup, state: ServerState, weights: Weights) -> Any:
-        """Return the policy's next state after a round produced `weights`. `state` is from before the round."""
+        """Return the policy's next state after a round produced `weights`. `state` is from before the round.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            weights: The weights after the round.
+        """
         return None
 
     @abstractmethod
     def model(self, state: ServerState) -> Weights:
-        """Return the model to evaluate and to deliver."""
+        """Return the model to evaluate and to deliver.
+
+        Args:
+            state: The current state.
+        """
 
 
 class LatePolicy(ObservingPolicy):
@@ -242,15 +287,32 @@ class LatePolicy(ObservingPolicy):
         """Return whether a late report is lost, joins the round in which it arrives, or also counts for its quorum."""
 
     def room(self, setup: Setup, state: ServerState) -> int:
-        """Return how many clients to select. Default: K."""
+        """Return how many clients to select. Default: K.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+        """
         return setup.clients_per_round
 
     def quorum(self, setup: Setup, state: ServerState, quorum: int) -> int:
-        """Return how many reports close the round, given the deadline policy's quorum. Default: the same number."""
+        """Return how many reports close the round, given the deadline policy's quorum. Default: the same number.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            quorum: The deadline policy's quorum.
+        """
         return quorum
 
     def weighted(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> Sequence[ClientReport]:
-        """Return the reports as they are aggregated, for example with less weight for stale ones."""
+        """Return the reports as they are aggregated, for example with less weight for stale ones.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+            reports: The reports of the round.
+        """
         return reports
 
 
@@ -270,7 +332,11 @@ class SampleSelector(Policy):
         return False
 
     def of_labels(self, labels: ArrayLike) -> SampleSelector:
-        """Return the policy for a client whose samples have these labels."""
+        """Return the policy for a client whose samples have these labels.
+
+        Args:
+            labels: The client's labels, one per sample.
+        """
         return self
 
     def cap(self, sizes: IndexArray) -> int | None:
@@ -405,24 +471,48 @@ class Summarizer(Policy):
         """
 
     def by_steps(self, trained: TrainResult, rng: np.random.Generator) -> tuple[float, ...]:
-        """Return `Summary.released` for a training. Only called if `releases_steps`."""
+        """Return `Summary.released` for a training. Only called if `releases_steps`.
+
+        Args:
+            trained: The result of the training.
+            rng: The only source of noise.
+        """
         return ()
 
     def read(self, summaries: Sequence[Summary], order: Order) -> Sequence[Summary] | None:
-        """Compute statistics on the server from what the clients of a round released; None if there is no need."""
+        """Compute statistics on the server from what the clients of a round released; None if there is no need.
+
+        Args:
+            summaries: The summaries of the round's clients.
+            order: What the server asked for in this round.
+        """
         return None
 
     def over_share(self, summaries: Sequence[Summary]) -> float:
-        """Return the share of all samples of a round over the threshold; 1 if unknown."""
+        """Return the share of all samples of a round over the threshold; 1 if unknown.
+
+        Args:
+            summaries: The summaries of the round's clients.
+        """
         over, counted = np.sum([(each.over_count, each.loss_count) for each in summaries], axis=0)
         return float(over / counted) if counted > 0 else 1.0
 
     def fault(self, released: Sequence[float], size: int) -> str | None:
-        """Return what is wrong with the `Summary.released` of a client with `size` samples, or None."""
+        """Return what is wrong with the `Summary.released` of a client with `size` samples, or None.
+
+        Args:
+            released: The released numbers.
+            size: The client's number of samples.
+        """
         return None
 
     def statistics_fault(self, summary: Summary, size: int) -> str | None:
-        """Return what is wrong with the statistics of a client with `size` samples, or None."""
+        """Return what is wrong with the statistics of a client with `size` samples, or None.
+
+        Args:
+            summary: The client's summary.
+            size: The client's number of samples.
+        """
         return None
 
 
@@ -442,7 +532,11 @@ class Compressor(Policy):
 
     @abstractmethod
     def encoded_bytes(self, layout: Layout) -> int:
-        """Return the exact length of what `encode` returns."""
+        """Return the exact length of what `encode` returns.
+
+        Args:
+            layout: Names and shapes of the model's parameters.
+        """
 
     @abstractmethod
     def encode(
@@ -459,7 +553,13 @@ class Compressor(Policy):
 
     @abstractmethod
     def decode(self, payload: bytes, layout: Layout, seed: int) -> Weights:
-        """Return the update that the server uses."""
+        """Return the update that the server uses.
+
+        Args:
+            payload: The encoded update.
+            layout: Names and shapes of the model's parameters.
+            seed: Seed of the client's random choices in this round.
+        """
 
 
 SLOTS: dict[str, type[Policy]] = {

@@ -122,6 +122,10 @@ class BaseTask:
             return dict(self.clients.sizes)
         return {client: len(labels) for client, (_, labels) in self.clients.items()}
 
+    def labels(self, client: str) -> NDArray[Any]:
+        """Return the labels of a client's samples."""
+        return self.clients[client][1]
+
     def settings(self) -> dict[str, Any]:
         """Return the values that a configuration or `--set` may override."""
         names = (
@@ -215,3 +219,45 @@ def _trains_as(array: ArrayLike, where: str, floats: tuple[str, ...]) -> str:
     if dtype.kind not in "fiub":
         raise BadData(f"{where} has values of type {dtype}; features and labels must be numbers")
     return "float32" if dtype.str[1:].startswith(floats) else "int64"
+
+
+def check_client(samples: Samples, client: str, test: Samples, classes: int | None) -> Samples:
+    """Return a client's samples as arrays, after checking that they are like the test data.
+
+    Args:
+        samples: Features and labels.
+        client: The client's id.
+        test: The test data.
+        classes: Number of classes; None if labels are not classes.
+
+    Raises:
+        BadData: If shape, type or labels differ.
+    """
+    samples = as_array(samples[0]), as_array(samples[1])
+    where = f"client {client!r}"
+    check_alike({TEST: test, where: samples})
+    if classes is not None:
+        check_labels(np.asarray(samples[1]), where, classes)
+    return samples
+
+
+def check_labels(labels: NDArray[Any], where: str, classes: int) -> None:
+    """Check that the labels are classes of the model.
+
+    Args:
+        labels: The labels.
+        where: Whose labels they are, for the message.
+        classes: Number of the model's outputs.
+
+    Raises:
+        BadData: If they are not; the message names the sample.
+    """
+    if labels.dtype.kind not in "iub" or labels.ndim != 1:
+        got = f"{labels.dtype} of shape {labels.shape}"
+        raise BadData(f"{where}: the cross-entropy needs one whole number per sample as labels, not {got}")
+    bad = np.flatnonzero(labels >= classes)
+    if len(bad):
+        raise BadData(
+            f"{where} has label {labels[bad[0]]} in sample {bad[0]}, but the model has {classes} outputs; "
+            f"labels must be 0 to {classes - 1}, or the model needs {labels.max() + 1} outputs"
+        )

@@ -15,6 +15,9 @@ from fedbalancer.core.types import ServerState, Setup
 def questions(base: type) -> dict[str, Any]:
     """Return everything that the system may ask of a policy: names and their properties or functions.
 
+    Args:
+        base: The base class of a slot.
+
     >>> from fedbalancer.core.contracts import ThresholdPolicy
     >>> sorted(questions(ThresholdPolicy))
     ['init', 'needs_counts', 'needs_fractions', 'needs_losses', 'observe', 'reacts_to', 'refuses', 'threshold']
@@ -33,6 +36,9 @@ def reactions(policy: Policy) -> frozenset[Private]:
 
     A policy that does not declare it is assumed to react to everything, so that no epsilon is claimed for it. So is a
     subclass that does not declare it again, because it may decide differently from its base class.
+
+    Args:
+        policy: The policy.
     """
     declared = "own_reactions" if isinstance(policy, Wrapping) else "reacts_to"
     return frozenset(policy.reacts_to) if declared in vars(type(policy)) else EVERYTHING
@@ -72,7 +78,11 @@ class Wrapping(Policy):
         return self.own_reactions | reactions(self.inner)
 
     def unwrapped(self, state: ServerState) -> ServerState:
-        """Return the server's state as the wrapped policy knows it."""
+        """Return the server's state as the wrapped policy knows it.
+
+        Args:
+            state: The server's state.
+        """
         return replace(state, **{self.slot: getattr(state, self.slot).inner})
 
 

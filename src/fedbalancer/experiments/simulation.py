@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedbalancer.client.policies import bind_labels
 from fedbalancer.core.errors import BadSetting
@@ -138,7 +137,6 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         estimate_network_s(devices, clients, model_bytes, up_bytes),
         sample_batch_s(devices, clients, settings.latency_samples),
     )
-    labels = partial(_labels, task)
     engine = SimulatedEngine(
         policies=resolved.client,
         ledger=ledger,
@@ -151,25 +149,21 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         window_s=settings.window_s,
         spending=spending_for(resolved, settings, SENT_NOTHING),
         attackers=make_attackers(settings.attacks, clients, spec.seed),
-        labels=labels,
-        classes=_classes(spec, task, settings, labels),
+        labels=task.labels,
+        classes=_classes(spec, task, settings),
         saves_losses=settings.save_exact_losses or not is_private(resolved),
     )
     server = Server(resolved.server, setup_of(resolved, ledger, settings, spec.seed))
     return Simulation(spec, task, settings, resolved, server, engine, trained_by)
 
 
-def _labels(task: Task, client: str) -> ArrayLike:
-    return task.clients[client][1]
-
-
-def _classes(spec: RunSpec, task: Task, settings: Settings, labels: Callable[[str], ArrayLike]) -> ClassCounts | None:
+def _classes(spec: RunSpec, task: Task, settings: Settings) -> ClassCounts | None:
     """Return the counter of trained classes, if labels are classes and there are not too many clients."""
     labels_of_test = np.asarray(task.test[1])
     are_classes = labels_of_test.ndim == 1 and labels_of_test.dtype.kind in "iu"
     if spec.timing_only or not are_classes or len(task.sizes) > settings.eval_clients:
         return None
-    return ClassCounts(labels)
+    return ClassCounts(task.labels)
 
 
 def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:

@@ -1,7 +1,7 @@
 """FedBalancer on Flower: `Strategy` for the server, `client_app`, `device_app` or `balanced` for the clients.
 
 The policies are those of the simulator. Deadlines hold on the wall clock, and runs resume after a crash.
-`grid_engine.py` is the engine, as `simulation/simulated.py` is the simulator's.
+`grid_engine.py` is the engine, as `simulation/engine.py` is the simulator's.
 """
 
 from __future__ import annotations

@@ -21,7 +21,11 @@ KINDS = ("accuracy", "speedup")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plot:
-    """A plot that a notebook displays; `figure` is the matplotlib figure, which can be changed."""
+    """A plot that a notebook displays.
+
+    Args:
+        figure: The matplotlib figure, which can be changed.
+    """
 
     figure: Figure
 

@@ -3,3 +3,8 @@
 `server.Server` runs the policies of a method. `clients`, `threshold`, `pace`, `deadline`, `aggregate`, `model_average`
 and `late` hold the policies of one slot each. `loop.rounds` connects a server to an engine.
 """
+
+from fedbalancer.server.loop import rounds
+from fedbalancer.server.server import Server, ServerPolicies
+
+__all__ = ["Server", "ServerPolicies", "rounds"]

@@ -53,8 +53,8 @@ def staleness_weight(staleness: int, power: float = 0.5) -> float:
 class Joins(LatePolicy):
     """A late report counts in the round in which it arrives, with a lower weight.
 
-    The client continues its work and is not selected again meanwhile. Its weight is its number of samples times (1 +
-    tau)^-`power`, where tau is the number of rounds since it was selected. Late reports do not count towards the
+    The client continues its work and is not selected again meanwhile. Its weight is its number of samples times
+    (1 + tau)^-`power`, where tau is the number of rounds since it was selected. Late reports do not count towards the
     quorum, and the client, threshold, pace and deadline policies do not see them.
 
     Args:
@@ -71,8 +71,8 @@ class Joins(LatePolicy):
     power: float = 0.5
 
     def refuses(self, method: Any) -> str | None:
-        sound = 0 <= self.power < math.inf
-        return None if sound else f"Joins(power={self.power}) must have a power of at least 0, so that age never adds"
+        is_valid = 0 <= self.power < math.inf
+        return None if is_valid else f"Joins(power={self.power}): power must be finite and at least 0"
 
     def rule(self) -> LateRule:
         return "joins"
@@ -129,8 +129,8 @@ class Buffered(LatePolicy):
         return PendingClients(result.under_way)
 
     def refuses(self, method: Any) -> str | None:
-        enough = self.buffer is None or self.buffer >= 1
-        return None if enough else f"Buffered(buffer={self.buffer}) must wait for at least 1 report"
+        is_valid = self.buffer is None or self.buffer >= 1
+        return None if is_valid else f"Buffered(buffer={self.buffer}): buffer must be at least 1"
 
     def rule(self) -> LateRule:
         return "counts"
@@ -165,8 +165,8 @@ def deviations(fresh: Sequence[ClientReport], stale: Sequence[ClientReport]) -> 
     length = float(np.dot(mean, mean))
     if not length:
         return [0.0] * len(stale)
-    apart = (mean - report.update for report in stale)
-    return [float(np.dot(each, each)) / ((len(fresh) + 1) ** 2 * length) for each in apart]
+    differences = (mean - report.update for report in stale)
+    return [float(np.dot(each, each)) / ((len(fresh) + 1) ** 2 * length) for each in differences]
 
 
 @dataclass(frozen=True)
@@ -200,14 +200,16 @@ class Boosted(LatePolicy):
         stale = [report for report in reports if report.staleness]
         if not stale:
             return reports
-        moved = deviations([report for report in reports if not report.staleness], stale)
-        most = max(moved) or 1.0
-        boost = {each.client: 1 - math.exp(-far / most) for each, far in zip(stale, moved, strict=True)}
+        distances = deviations([report for report in reports if not report.staleness], stale)
+        longest = max(distances) or 1.0
+        boost = {
+            each.client: 1 - math.exp(-distance / longest) for each, distance in zip(stale, distances, strict=True)
+        }
         scale = {each.client: self.scale(each.staleness, boost[each.client]) for each in stale}
         return [replace(each, weight=each.weight * scale.get(each.client, 1.0)) for each in reports]
 
     def refuses(self, method: Any) -> str | None:
-        return None if 0 <= self.beta < 1 else f"Boosted(beta={self.beta}) must have a beta of at least 0, below 1"
+        return None if 0 <= self.beta < 1 else f"Boosted(beta={self.beta}): beta must be at least 0 and below 1"
 
     def scale(self, staleness: int, boost: float) -> float:
         """Return the weight of a stale report relative to a fresh one.

@@ -237,7 +237,7 @@ class TrackedThreshold(ThresholdPolicy):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (0 < self.share <= 1 and 0 < self.start <= self.most < math.inf and 0 < self.step <= 10):
-            raise ValueError("share from 0 to 1, step from 0 to 10 and start over 0, at most `most`, are needed")
+            raise ValueError("share must be in (0, 1], step in (0, 10], and 0 < start <= most")
 
     def init(self, setup: Setup) -> TrackedState:
         return TrackedState(self.start)

@@ -163,7 +163,7 @@ class RunFolder:
         engine_json: Mapping[str, Any] | None = None,
         engine_arrays: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        """Save a checkpoint of the state and of the rows recorded so far.
+        """Save a checkpoint of the state and of all recorded rows.
 
         Args:
             state: The server's state.
@@ -214,7 +214,7 @@ class RunFolder:
         return {name: value.get("name") if isinstance(value, Mapping) else value for name, value in values.items()}
 
     def frames(self) -> dict[str, pl.DataFrame]:
-        """Return the tables of all rows recorded so far, by name."""
+        """Return the tables of all recorded rows, by name."""
         return self._tables.frames()
 
     def write_tables(self) -> None:

@@ -126,7 +126,7 @@ class JournalReader:
         self._tables, self._read, self._tail = RunTables(), 0, b""
 
     def tables(self) -> RunTables | None:
-        """Return all rounds so far; None if the journal cannot be read."""
+        """Return all recorded rounds; None if the journal cannot be read."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(max(self._read - len(self._tail), 0))

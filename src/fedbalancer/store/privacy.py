@@ -1,4 +1,4 @@
-"""The privacy figures of a run: what they claim, and the rows and manifest fields that record them."""
+"""Privacy claims of a method, and the rows and manifest fields that record them."""
 
 from __future__ import annotations
 
@@ -18,35 +18,40 @@ from fedbalancer.server.server import STATEFUL_SLOTS
 from fedbalancer.store.rows import PrivacyRow
 
 METADATA_ONLY = "metadata only"
-"""What every epsilon here covers: not the model updates, nor how many samples a client has, nor when it replies."""
+"""Scope of every epsilon: model updates, numbers of samples and reply times are not covered."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A privacy claim as noise over sensitivity. 0 claims nothing: epsilon is infinite, and `why` is the reason."""
+    """A privacy claim.
+
+    Args:
+        noise_multiplier: Noise divided by sensitivity. 0: no claim, epsilon is infinite.
+        why: Reason for an infinite epsilon.
+    """
 
     noise_multiplier: float
     why: str = ""
 
 
 def model_noise(method: Method) -> float | None:
-    """The noise on the aggregated model, over its sensitivity to one client; None where there is none."""
+    """Return the noise on the aggregated model, divided by its sensitivity to one client; None without noise."""
     noise = method.server.aggregate.model_noise_multiplier
     return None if noise is None else float(noise)
 
 
 def model_claim(method: Method) -> Claim | None:
-    """The claim that the models hide one client, whose update is in the sums or is zeros; None without noise on them.
+    """Return the claim that the models hide one client; None without noise on the models.
 
-    The noise hides what the client adds to a sum. It does not hide how the client moves what others add, so there is a
-    figure only where no policy reacts to its report, or the metadata hide the client as well.
+    The noise hides the client's contribution to a sum, but not its influence on the contributions of others. The claim
+    is therefore finite only if no policy reacts to the client's report, or if the metadata hide the client too.
     """
     noise, release = model_noise(method), release_of(method.client)
     if noise is None:
         return None
-    if why := _moves_others(method):
+    if why := _explain_influence(method):
         return Claim(0.0, why)
-    reacting = _names(method, "losses")
+    reacting = _name_reacting(method, "losses")
     if not reacting or math.isinf(release.noise_multiplier):
         return Claim(noise)
     if release.noise_multiplier == 0:
@@ -61,54 +66,64 @@ def model_claim(method: Method) -> Claim | None:
 
 
 def whole_claim(method: Method) -> Claim:
-    """The claim that models and metadata together hide one `unit` of the metadata; without noise on the model, the
-    claim of the metadata alone. A changed sample turns one update into another, which moves a sum twice as far as an
-    update that is there or not."""
+    """Return the claim that models and metadata together hide one unit of the metadata.
+
+    Without noise on the model, this is the claim of the metadata. A changed sample replaces one update by another,
+    which changes a sum by up to twice as much as adding or removing an update.
+    """
     noise, release = model_noise(method), release_of(method.client)
     if noise is None:
         return Claim(release.noise_multiplier)
-    if why := _moves_others(method):
+    if why := _explain_influence(method):
         return Claim(0.0, why)
     if release.noise_multiplier == 0:
         return Claim(0.0, f"the metadata (summary {release.mechanism}) have no finite epsilon")
     return Claim(compose_noise(release.noise_multiplier, noise if release.unit == "client" else noise / 2))
 
 
-def _moves_others(method: Method) -> str:
-    """Why one client's data move what other clients add to the model, whatever the noise on the metadata is; empty if
-    they do not."""
+def _explain_influence(method: Method) -> str:
+    """Return why a client's data influence the updates of others despite noise on the metadata; "" if they do not."""
     if reactions(method.samples):
         return (
             f"{type(method.samples).__name__} selects samples by their losses, and how many they are decides who is in "
             "time"
         )
-    if reacting := _names(method, "updates"):
+    if reacting := _name_reacting(method, "updates"):
         return f"a client's update may change what becomes of the others' ({reacting})"
     return ""
 
 
-def _names(method: Method, part: Private) -> str:
-    """The server policies that react to a part of the reports."""
+def _name_reacting(method: Method, part: Private) -> str:
+    """Return the names of the server policies that react to a part of the reports."""
     policies = [getattr(method.server, slot) for slot in STATEFUL_SLOTS]
     return ", ".join(type(policy).__name__ for policy in policies if part in reactions(policy))
 
 
 def spending_for(method: Method, settings: Settings, quiet: Collection[str]) -> Spending | None:
-    """The counts of a run of this method, with its budget; None where there is nothing to count."""
+    """Return the privacy accounting of a run; None if there is nothing to count.
+
+    Args:
+        method: The method.
+        settings: Settings of the run.
+        quiet: Clients that may not report losses any more.
+
+    Raises:
+        BadSetting: If there is an epsilon budget, but epsilon is infinite.
+    """
     claim, budget = whole_claim(method), settings.epsilon_budget
     if budget is not None and claim.why:
         raise BadSetting(f"epsilon_budget = {budget:g}: epsilon is infinite, because {claim.why}")
-    counted = spending_of(claim.noise_multiplier, budget, settings.privacy_delta, quiet)
-    return Spending(None, quiet) if counted is None and model_noise(method) else counted
+    spending = spending_of(claim.noise_multiplier, budget, settings.privacy_delta, quiet)
+    return Spending(None, quiet) if spending is None and model_noise(method) else spending
 
 
 def is_private(method: Method) -> bool:
-    """Whether a run of this method promises privacy: of the metadata, of the model, or of both."""
+    """Return whether the method protects the metadata, the model, or both."""
     return release_of(method.client).noise_multiplier > 0 or model_noise(method) is not None
 
 
 def describe_privacy(method: Method, settings: Settings) -> dict[str, Any]:
-    """The field "privacy" of a manifest."""
+    """Return the field "privacy" of a manifest."""
     release = release_of(method.client)
     return {
         "covers": METADATA_ONLY,
@@ -126,16 +141,23 @@ def describe_privacy(method: Method, settings: Settings) -> dict[str, Any]:
 def privacy_rows(
     method: Method, settings: Settings, clients: Iterable[str], releases: Mapping[str, int]
 ) -> list[PrivacyRow]:
-    """A row per client, by the number of its releases. Without dp-accounting no epsilon is known."""
+    """Return one row per client. An epsilon is None if dp-accounting is not installed.
+
+    Args:
+        method: The method.
+        settings: Settings of the run.
+        clients: All clients.
+        releases: Number of releases of each client.
+    """
     release = release_of(method.client)
     delta, model = settings.privacy_delta, model_claim(method)
     of_model = (0.0, 0.0) if model is None else (model.noise_multiplier, whole_claim(method).noise_multiplier)
     noises = (release.noise_multiplier, *of_model)
-    found = {count: [_epsilon(noise, count, delta) for noise in noises] for count in {0, *releases.values()}}
-    told = ((client, releases.get(client, 0)) for client in clients)
+    epsilons = {count: [_epsilon(noise, count, delta) for noise in noises] for count in {0, *releases.values()}}
+    counts = ((client, releases.get(client, 0)) for client in clients)
     return [
-        PrivacyRow(client, count, found[count][0], delta, release.unit, release.mechanism, *found[count][1:])
-        for client, count in told
+        PrivacyRow(client, count, epsilons[count][0], delta, release.unit, release.mechanism, *epsilons[count][1:])
+        for client, count in counts
     ]
 
 

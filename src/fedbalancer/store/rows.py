@@ -144,7 +144,7 @@ class EvalRow(NamedTuple):
     accuracy: Annotated[float, Column("0 to 1", "share of test samples that are classified correctly")]
     loss: Annotated[float, Column("loss", "mean loss on the test samples")]
     schedule: Annotated[
-        str, Column("", "reason for the evaluation: rounds (every so many rounds) or seconds (a time of the grid)")
+        str, Column("", "reason for the evaluation: rounds (after a number of rounds) or seconds (a time of the grid)")
     ] = ROUNDS
 
     @classmethod

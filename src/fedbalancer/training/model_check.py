@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData
-from fedbalancer.core.task import TEST, BaseTask, MadeOnDemand, Samples, as_array, check_alike
+from fedbalancer.core.task import TEST, BaseTask, MadeOnDemand, Samples, check_alike, check_labels
 from fedbalancer.training.tensors import build_module, count_correct, to_tensors
 
 if TYPE_CHECKING:
@@ -93,48 +92,6 @@ def check_accuracy(task: BaseTask) -> None:
             f"task {task.name!r} has no accuracy, by which a comparison scores: its labels are {kind} of shape "
             f"{tuple(labels.shape[1:])}. Give the task metric=, a function of (outputs, labels) that returns how many "
             "samples are right and of how many"
-        )
-
-
-def check_client(samples: Samples, client: str, test: Samples, classes: int | None) -> Samples:
-    """Return a client's samples as arrays, after checking that they are like the test data.
-
-    Args:
-        samples: Features and labels.
-        client: The client's id.
-        test: The test data.
-        classes: Number of classes; None if labels are not classes.
-
-    Raises:
-        BadData: If shape, type or labels differ.
-    """
-    samples = as_array(samples[0]), as_array(samples[1])
-    where = f"client {client!r}"
-    check_alike({TEST: test, where: samples})
-    if classes is not None:
-        check_labels(np.asarray(samples[1]), where, classes)
-    return samples
-
-
-def check_labels(labels: NDArray[Any], where: str, classes: int) -> None:
-    """Check that the labels are classes of the model.
-
-    Args:
-        labels: The labels.
-        where: Whose labels they are, for the message.
-        classes: Number of the model's outputs.
-
-    Raises:
-        BadData: If they are not; the message names the sample.
-    """
-    if labels.dtype.kind not in "iub" or labels.ndim != 1:
-        got = f"{labels.dtype} of shape {labels.shape}"
-        raise BadData(f"{where}: the cross-entropy needs one whole number per sample as labels, not {got}")
-    bad = np.flatnonzero(labels >= classes)
-    if len(bad):
-        raise BadData(
-            f"{where} has label {labels[bad[0]]} in sample {bad[0]}, but the model has {classes} outputs; "
-            f"labels must be 0 to {classes - 1}, or the model needs {labels.max() + 1} outputs"
         )
 
 

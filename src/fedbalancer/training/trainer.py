@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from fedbalancer.client.work import epochs
 from fedbalancer.core.errors import BadSetting, MissingData, UnknownName
 from fedbalancer.core.randomness import integer_seed
-from fedbalancer.core.task import BaseTask, Samples
+from fedbalancer.core.task import BaseTask, Samples, check_client
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
 from fedbalancer.core.types.arrays import total
-from fedbalancer.training.model_check import check_client, check_model
+from fedbalancer.training.model_check import check_model
 from fedbalancer.training.sgd import MakeOptimizer, PlainSteps, RecordedTraining, Steps, check_finite
 from fedbalancer.training.tensors import (
     FlatModule,
@@ -93,7 +93,7 @@ class TorchModel:
 
     @cached_property
     def plan(self) -> FastPlan | None:
-        """How each layer runs, decided at first use by trying the example; None for the plain backend."""
+        """The plan of how each layer runs, made at first use with the example; None for the plain backend."""
         if self._backend == "plain":
             return None
         from fedbalancer.training.fast.plan import make_plan
@@ -318,7 +318,7 @@ class TorchTrainer:
 
     @property
     def plan(self) -> FastPlan | None:
-        """How each layer runs; None for the plain backend."""
+        """The plan of how each layer runs; None for the plain backend."""
         return self.model.plan
 
     @property

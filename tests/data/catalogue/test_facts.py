@@ -1,4 +1,4 @@
-"""What is listed, counted and checked of the data that is here."""
+"""Data are listed, counted and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has what: every sample of every client is counted once."""
+"""Every sample of every client is counted once."""
 
 from __future__ import annotations
 

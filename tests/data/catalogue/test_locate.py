@@ -1,4 +1,4 @@
-"""What a user has is recognised by name, wherever it lies; a single thing by itself."""
+"""Files are recognised by name at any depth; a single file may have any name."""
 
 from __future__ import annotations
 

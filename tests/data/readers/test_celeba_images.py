@@ -1,4 +1,4 @@
-"""CelebA's JSON and images: what is read, and what is said when they do not fit together."""
+"""CelebA's JSON and images are read, and errors name what does not fit."""
 
 from __future__ import annotations
 

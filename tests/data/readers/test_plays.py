@@ -1,4 +1,4 @@
-"""What roles say becomes numbers of 80 characters, and windows over them."""
+"""The text of a role becomes numbers of 80 characters and windows over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LEAF's Reddit JSON is read as it is, and whatever is wrong with it is told by file, user and comment."""
+"""LEAF's Reddit JSON is read unchanged, and errors name file, user and comment."""
 
 from __future__ import annotations
 

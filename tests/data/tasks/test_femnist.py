@@ -34,7 +34,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_leaf(folder: Path, users: dict[str, int], label: int = 5) -> Path:
-    """LEAF's JSON of users with so many random images each, pixels as multiples of 1/255."""
+    """LEAF's JSON of users with random images each, pixels as multiples of 1/255."""
     rng = np.random.default_rng(0)
     data = {
         user: {"x": (rng.integers(0, 256, (count, 784)) / 255).tolist(), "y": [label] * count}

@@ -90,6 +90,14 @@ def test_what_lags_behind_the_median_is_given_up(tmp_path: Path) -> None:
     assert found.best.method.startswith("perfect")
 
 
+def test_trials_of_the_same_method_share_its_runs(tmp_path: Path) -> None:
+    """Two values and four trials: with two processes, optuna suggests a method that is still running."""
+    found = run_sweep(plan(objective="accuracy", sampler="random", trials=4), tmp_path / "s", jobs=2)
+    assert [trial.state for trial in found.trials] == ["done"] * 4
+    assert {trial.method for trial in found.trials} <= {"fedbalancer[w=2]", "fedbalancer[w=5]"}
+    assert len({(trial.method, trial.value) for trial in found.trials}) == len(found.ranked)
+
+
 def test_a_stop_is_no_end(tmp_path: Path) -> None:
     stopped = run_sweep(plan(objective="accuracy"), tmp_path / "s", jobs=1, stopped=lambda: True)
     assert stopped.stopped

@@ -1,4 +1,4 @@
-"""The page of the fault table."""
+"""The text of docs/benchmarks/flower-faults.md."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from importlib.metadata import version
 from flower.faults.checks import OVERHEAD_S, Verdict
 
 FAULTS = {
-    "kill-before": "ClientApp gets SIGKILL before it trains",
-    "kill-during": "ClientApp gets SIGKILL after its first batch",
-    "kill-after": "ClientApp gets SIGKILL after it trained, before it answers",
-    "node-before": "SuperNode and all its processes get SIGKILL before training, then start again",
-    "node-during": "the same in mid-training",
+    "kill-before": "ClientApp killed (SIGKILL) before it trains",
+    "kill-during": "ClientApp killed (SIGKILL) after its first batch",
+    "kill-after": "ClientApp killed (SIGKILL) after it trained, before it answers",
+    "node-before": "SuperNode and all its processes killed before training, then restarted",
+    "node-during": "the same during training",
     "node-after": "the same when the report is ready",
     "sleep": "client sleeps in training until 8 s after the deadline",
     "late": "client trains in time, and answers 1 s after the deadline",
     "raise": "client raises an exception",
-    "exit": "client leaves by `sys.exit`",
+    "exit": "client calls `sys.exit`",
     "nan": "reply: a model of NaN",
     "shape": "reply: a wrong shape",
     "key": "reply: a wrong key",
@@ -27,85 +27,84 @@ FAULTS = {
     "weight-85": "reply: weight -85",
     "empty": "reply: empty",
     "ten-times": "reply: ten times the size",
-    "old-round": "reply: says that it is of the round before",
-    "twice": "a second reply, with another model, follows the first",
-    "garbage": "reply: metrics that are no protobuf message, under a valid head",
+    "old-round": "reply: claims to be of the previous round",
+    "twice": "a second reply with another model",
+    "garbage": "reply: metrics that are not a protobuf message",
     "many-arrays": "reply: 300 arrays, where the model has one",
     "huge": "reply: 200 MB, where the model has 24 bytes",
-    "hang": "reply: announced and never uploaded",
+    "hang": "reply: announced but never uploaded",
     "locked": "SuperLink's database locked for 12 s: it answers 500 to every request",
-    "node-key": "SuperNode with a registered key gets SIGKILL and starts again with it (TLS, authentication)",
-    "superlink": "SuperLink gets SIGKILL, starts again on its database; run submitted again under its key",
-    "server-app": "ServerApp gets SIGKILL; run submitted again under its key",
-    "clock-fast": "clock of a ClientApp an hour fast: it takes part as if nothing were wrong",
-    "clock-slow": "clock of a ClientApp an hour slow: likewise",
+    "node-key": "SuperNode with a registered key killed and restarted (TLS, authentication)",
+    "superlink": "SuperLink killed and restarted on its database; run submitted again with its key",
+    "server-app": "ServerApp killed; run submitted again with its key",
+    "clock-fast": "clock of a ClientApp an hour fast: it takes part normally",
+    "clock-slow": "clock of a ClientApp an hour slow: it takes part normally",
 }
 
 ELSEWHERE = {
     "twice": "nothing; the SuperLink's log: Failed to store Message reply ...",
-    "locked": "nobody to name; the ServerApp's log: the SuperLink failed at ...; asking again in ... s",
+    "locked": "no client; the ServerApp's log: the SuperLink failed at ...; asking again in ... s",
     "clock-fast": "nothing; its reports count",
     "clock-slow": "nothing; its reports count",
 }
-"""What there is to say of faults that the run does not notice."""
+"""Log texts for faults that the run does not notice."""
 
 TOP = """# Faults on Flower
 
-Made by `python benchmarks/flower_faults.py` on {day} with flwr {flwr}. `make soak` runs the same table as a
-test, and `make test` a short set of it. Every fault is committed by real processes on loopback: a SuperLink with a
-database, SuperNodes that start one ClientApp process a message, a ServerApp with `fedbalancer.flower.Strategy`. The
-method is FedBalancer with a constant deadline, here of {least:.0f} to {most:.0f} s; the model is a small regression in
-NumPy.
+This page shows how runs on Flower survive faults. `python benchmarks/flower_faults.py` made it on {day} with flwr
+{flwr}. `make soak` runs the same table as a test, and `make test` a short part of it. Real processes on loopback
+cause every fault: a SuperLink with a database, SuperNodes that start one ClientApp process per message, and a
+ServerApp with `fedbalancer.flower.Strategy`. The method is FedBalancer with a constant deadline of {least:.0f} to
+{most:.0f} s. The model is a small regression in NumPy.
 {note}
-A fault is **survived** if all of this holds, checked afterwards against the clients' own journals:
+A fault is **survived** if all of this holds, checked against the clients' own journals:
 
-- the round ended no later than its deadline plus {overhead:g} s;
-- the new model is the weighted mean of the reports that the run says it counted, each counted exactly once, worked out
-  anew from what the clients noted that they sent; the offender's is not among them, and no report of a good client is
-  missing that left it a third of the deadline or more before the round closed;
-- the log names the offender, by client and round (of a second reply: the SuperLink's log, by message);
-- the run finished all its rounds, resumed where its server had died;
-- every model was finite.
+- The round ended no later than {overhead:g} s after its deadline.
+- The new model is the weighted mean of the reports that the run counted, each exactly once, recomputed from the
+  journals.
+- The faulty client's report is not among them, and no report is missing that a good client sent in the first two
+  thirds of the round.
+- The log names the faulty client and the round. For a second reply, the SuperLink's log names the message.
+- The run finished all rounds, resumed if its server had died.
+- Every model was finite.
 
-| fault | tried | survived | beyond the deadline, most (s) | what the log says |
+| fault | tried | survived | seconds after the deadline, most | what the log says |
 |---|---:|---:|---:|---|
 """
 
 BOTTOM = """
-**{tried} tried, {survived} survived.** Over all rounds with a fault that went to their deadline, the round closed
-{median:.2f} s after it in the median and {most:.2f} s at most; a negative number in the table means that everybody had
-answered before.
+**{tried} tried, {survived} survived.** Rounds with a fault that reached their deadline closed {median:.2f} s after it
+in the median and {most:.2f} s at most. A negative number means that all clients had answered before the deadline.
 
-What Flower does itself, and what that means:
+What Flower does in these cases:
 
-- A second reply to the same message is refused by the SuperLink, which logs the message that it answers; the strategy
-  would drop it, too. A SuperNode that finds a second reply too late gets out of step by one message, and its client
-  answers too late from then on, until the SuperNode is started again.
-- A ClientApp that is killed, or leaves, is noticed by its SuperNode after about a minute. Until then the node takes no
-  new work: its client is asked again when the message has expired, and does not answer. Rounds keep their deadlines.
-- A SuperNode that restarts without authentication is a new node. Its client is known by its own id (`client-id`), keeps
-  its loss list on its disk, and is the same row of the ledger.
-- A SuperNode that restarts with its key is refused (exit code 305) until the SuperLink takes the old one for dead,
-  about a minute: let the service manager restart it.
-- A run whose ServerApp or SuperLink died stays dead in Flower. Submit it again: with the same `run_key` it goes on from
-  its last checkpoint. The rounds that were done are not done again.
-- Clocks: orders carry durations, and replies are dated on the server's clock. The clocks here were shifted in the
-  ClientApp (`time.time` and `datetime.now`, by a `sitecustomize` module). The clock of a SuperNode must be right: the
-  SuperLink refuses one that is more than 5 s fast or 5 min slow (status 401), also without authentication. Two that
-  were an hour off never got in; that they were not tried further is why only ClientApps are in the table.
-- A reply is stored by the SuperLink before the server can look at it. The server asks how many objects it has, and
-  downloads no reply with more arrays than the model has, nor more than twice the model's bytes and 1 MiB. What it
-  costs the SuperLink's disk and memory is a matter for a proxy in front of it: the SuperLink accepts anything.
-- While the SuperLink stores a reply of thousands of objects, its database is locked (here for 1 to 3 s per thousand),
-  and after 5 s it answers 500 to others. The server repeats its requests for two minutes. SuperNodes that got such an
-  answer do nothing more, though their processes go on: restart them. A reply that the SuperLink was about to hand out
-  in that moment may be lost. If the lock lasts for 40 s or longer, the SuperLink takes the ServerApp for dead and ends
-  the run: submit it again.
+- **Second reply.** The SuperLink refuses a second reply to the same message and logs the message. A SuperNode that
+  notices it late falls behind by one message: its client answers too late until the SuperNode restarts.
+- **Killed ClientApp.** Its SuperNode notices after about a minute. Until then the node takes no new work. Rounds keep
+  their deadlines.
+- **SuperNode restart without authentication.** It becomes a new node. The client keeps its id (`client-id`), its loss
+  list and its row of the ledger.
+- **SuperNode restart with a key.** The SuperLink refuses it (exit code 305) until it considers the old process dead,
+  about a minute. Let the service manager retry.
+- **Dead ServerApp or SuperLink.** Flower does not resume the run. Submit it again: with the same `run_key` it
+  continues from its last checkpoint.
+- **Clocks.** Orders contain durations, and replies are dated by the server's clock. These tests shifted the clock of
+  the ClientApp (`time.time` and `datetime.now`, with a `sitecustomize` module). The clock of a SuperNode must be
+  right: the SuperLink refuses one that is more than 5 s fast or 5 min slow (status 401). Two SuperNodes whose clocks
+  were an hour off never connected, so the table has ClientApps only.
+- **Large replies.** The SuperLink stores every reply before the server can check it. The server downloads no reply
+  with more arrays than the model, or with more than twice its bytes plus 1 MiB. To protect the SuperLink's disk and
+  memory, put a proxy in front of it.
+- **Replies of thousands of objects.** While the SuperLink stores one, its database is locked (1 to 3 s per thousand
+  objects in these tests), and after 5 s it answers 500 to other requests. The server repeats its requests for two
+  minutes. SuperNodes that get such an answer stop working although their processes run: restart them. A reply that
+  the SuperLink was delivering at that moment can be lost. After 40 s the SuperLink considers the ServerApp dead and
+  ends the run: submit it again.
 """
 
 
 def page(found: Sequence[Verdict], note: str = "") -> str:
-    """The page, with a row for every fault that was tried. A `note` says what was special about this time."""
+    """Build the page, with one row per fault that was tried. A `note` describes special circumstances."""
     day = datetime.now(UTC).strftime("%d %B %Y")
     deadlines_s = [verdict.deadline_s for verdict in found]
     top = TOP.format(

@@ -65,7 +65,11 @@ class Layout(tuple[tuple[str, tuple[int, ...]], ...]):
         return {name: vector[spans[name]].reshape(shape) for name, shape in self}
 
     def join(self, tensors: Mapping[str, NDArray[Any]]) -> Weights:
-        """Return the vector of the named tensors: the inverse of `split`."""
+        """Return the vector of named tensors: the inverse of `split`.
+
+        Args:
+            tensors: One array per name of the layout.
+        """
         parts = [np.ravel(tensors[name]) for name, _ in self]
         return np.concatenate([np.zeros(0, dtype=np.float32), *parts], dtype=np.float32)
 

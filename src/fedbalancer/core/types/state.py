@@ -57,7 +57,11 @@ class Positions(Mapping[str, int]):
         return len(self.names)
 
     def of(self, names: Iterable[str]) -> NDArray[np.int64]:
-        """Return the positions of the given names."""
+        """Return the positions of names.
+
+        Args:
+            names: The names to look up.
+        """
         return np.fromiter(map(self.__getitem__, names), dtype=np.int64)
 
 
@@ -143,11 +147,19 @@ class Ledger:
         return self.participations > 0
 
     def rows(self, clients: tuple[str, ...]) -> IndexArray:
-        """Return the row numbers of the given clients."""
+        """Return the row numbers of clients.
+
+        Args:
+            clients: Ids of the clients.
+        """
         return np.fromiter((self.position[client] for client in clients), dtype=np.int64, count=len(clients))
 
     def record(self, result: RoundResult) -> Ledger:
-        """Return the ledger after a round. Clients without a report do not change."""
+        """Return the ledger after a round. Clients without a report do not change.
+
+        Args:
+            result: What happened in the round.
+        """
         if not result.reports:
             return self
         rows = self.rows(tuple(report.client for report in result.reports))

@@ -25,7 +25,7 @@ EXTENTS = {"cnn1d": 1, "cnn2d": 2, "lstm": 1}
 
 @dataclass(frozen=True)
 class Reading:
-    """How a model interprets a sample.
+    """The interpretation of a sample by a model.
 
     Args:
         shape: Shape of the sample.

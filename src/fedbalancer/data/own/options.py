@@ -16,7 +16,7 @@ from fedbalancer.data.partition import Partition, by_column, check_seed, dirichl
 
 
 class SplitOptions(TypedDict, total=False):
-    """How samples are distributed over clients.
+    """Options of the distribution of samples over clients.
 
     Args:
         partition: "dirichlet", "shards" or "iid", for data without users.

@@ -1,27 +1,27 @@
-"""CelebA: does a person smile on a photograph?
+"""CelebA: is the person on a photograph smiling?
 
-Photographs of celebrities, one client per person, 84 x 84 pixels of three colours from 0 to 255, labelled by the
-attribute "Smiling" (Z. Liu et al., "Deep Learning Face Attributes in the Wild", 2015), sampled and split by person as
-LEAF does: 915 people, nine of ten of them to train.
+Photographs of celebrities, one client per person, with 84 x 84 pixels of three colours from 0 to 255, labelled by the
+attribute "Smiling" (Z. Liu et al., "Deep Learning Face Attributes in the Wild", 2015). Sampled and split by person as
+in LEAF: 915 people, of whom 90% train.
 
-Settings are the published ones, rewritten for the mean loss. The published code minimises the *sum* of the losses of a
-batch: its step is .001 (sum of the gradients + .1 (w - w0)) with Prox's mu of .1. For batches of 10 that is .01 (mean
-of the gradients + .01 (w - w0)): the learning rate is ten times the published one and mu a tenth of it. A shorter last
-batch takes a longer step here. The batch norm always takes the statistics of the batch at hand. In a test the published
-batch is one person's images; here it is up to 256 images of several people.
+Settings are the published ones, converted to the mean loss. The published code minimises the *sum* of the losses of a
+batch: its step is 0.001 (sum of the gradients + 0.1 (w - w0)) with Prox's mu of 0.1. For batches of 10 this equals
+0.01 (mean of the gradients + 0.01 (w - w0)). The learning rate is therefore ten times the published one, and mu a
+tenth of it. A shorter last batch takes a longer step here. Batch norm always uses the statistics of the current batch.
+In the published test a batch contains the images of one person; here it contains up to 256 images of several people.
 
-At `small`, images are 42 x 42 pixels (each the mean of four) and the convolutions have 8 filters (2,186 parameters);
-the budget is the published 100 rounds, of 5 clients. Transfers take the time of the published model.
+At `small`, images have 42 x 42 pixels (means of four), convolutions have 8 filters (2,186 parameters), and the budget
+is 100 rounds with 5 clients. Transfer times are those of the published model.
 
-The variant `sunglasses` is another question on other people: 20 people of CMU's face images, grey, enlarged to 84 x 84;
-about half the images have sunglasses. Everybody trains on half of their images (309 in all, 14 to 16 each; CelebA has
-22 a person) and is tested on the other half (315): models of ten people do not know the other ten (.75, swinging by
-.02).
+The variant `sunglasses` is a different question about different people: 20 people of CMU's face images, in grey,
+enlarged to 84 x 84. About half of the images show sunglasses. Every person has training images (309 in total, 14 to 16
+each; CelebA has 22 per person) and test images (315), because a model trained on ten people does not generalize to the
+other ten (accuracy 0.75, varying by 0.02).
 
-Measured at `small` with `sunglasses`, seed 0: `fedavg+1t` has .74 .84 .87 .87 .87 .89 .90 .89 .90 .90 after rounds 10
-to 100 by tens; its last five evaluations have a mean of .898 and a standard deviation of .005. With another draw of the
-images and 80 rounds, `fedavg+wfa` had .80 .86 .88 .89 .91 after rounds 10 to 50 by tens, with a mean of .900 and a
-deviation of .009 at its end. Chance is .51. A run takes 12 s on one core that others use too.
+Measured at `small` with `sunglasses`, seed 0: `fedavg+1t` has accuracy 0.74, 0.84, 0.87, 0.87, 0.87, 0.89, 0.90, 0.89,
+0.90, 0.90 after rounds 10 to 100 in steps of 10. Its last five evaluations have mean 0.898 and standard deviation
+0.005. With another draw of the images and 80 rounds, `fedavg+wfa` had 0.80, 0.86, 0.88, 0.89, 0.91 after rounds 10 to
+50, and a final mean of 0.900 with standard deviation 0.009. Chance is 0.51. A run takes 12 s on one shared core.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ SOURCES: tuple[Source, ...] = (
         licence="non-commercial research only",
         citation="Z. Liu et al., Deep Learning Face Attributes in the Wild, ICCV 2015; S. Caldas et al., LEAF, 2018",
         by_hand=(
-            "fetch img_align_celeba.zip, identity_CelebA.txt and list_attr_celeba.txt from the authors' page, run "
-            "LEAF's data/celeba/preprocess.sh -s niid --sf 0.1 -k 5 -t user, and give its folder data/celeba, with "
+            "download img_align_celeba.zip, identity_CelebA.txt and list_attr_celeba.txt from the authors' page, run "
+            "LEAF's data/celeba/preprocess.sh -s niid --sf 0.1 -k 5 -t user, and import its folder data/celeba, with "
             "train, test and raw/img_align_celeba in it or in its subfolder data"
         ),
     ),
@@ -83,17 +83,26 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "small": {**PAPER, "clients_per_round": 5, "rounds": 100},
 }
 FILTERS = {"paper": 32, "small": 8}
-"""Of each of the four convolutions."""
+"""Filters of each of the four convolutions."""
 EVERY = {"paper": 1, "small": 2}
-"""So many pixels, across and down, become their mean."""
+"""Width of the squares of pixels that are averaged."""
 MODEL_BYTES = 124_808
-"""Of the published model, at every scale: the batch latencies are those of the published model too."""
+"""Size of the published model, used at every scale because the batch latencies are also those of that model."""
 USERS: Mapping[str, tuple[int | None, int | None]] = {"paper": (None, None), "small": (100, 20)}
-"""At most so many users train and test; None for all."""
+"""Largest number of training users and test users. None: all."""
 
 
 def load(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
-    """The task with the first `users` training people, in an order that was drawn once."""
+    """Load the task.
+
+    Args:
+        scale: "small" or "paper".
+        users: Number of training people. None: all of the scale.
+        variant: Name of the data set. None: the first one whose files exist.
+
+    Raises:
+        MissingData: If the data are not on this computer.
+    """
     source = choose_source(SOURCES, variant)
     data = prepare(source)
     clients, test = unpack(data, users, *USERS[scale])
@@ -113,7 +122,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
 
 
 def prepare(source: Source) -> Prepared:
-    """The images of a source, from the cache if they were made before."""
+    """Return the images of a source, from the cache if possible."""
     path = source.paths[0]
     key: dict[str, Any] = {"variant": source.variant, "pixels": PIXELS}
     if source.official:
@@ -131,9 +140,13 @@ def _shrink(images: NDArray[np.uint8], every: int) -> NDArray[np.uint8]:
 
 
 def make_model(filters: int = 32, side: int = PIXELS) -> torch.nn.Module:
-    """LEAF's CNN, with 31,202 parameters as published; Glorot-uniform weights and zero biases.
+    """Make LEAF's CNN, which has the published 31,202 parameters at scale `paper`.
 
-    By torch's own operations, with the colours of a pixel side by side in memory, a step takes two thirds of the time.
+    Weights are Glorot-uniform and biases are zero. The channels-last layout makes a step a third faster.
+
+    Args:
+        filters: Filters of every convolution.
+        side: Height and width of the images.
     """
     from torch import nn
 
@@ -147,9 +160,11 @@ def make_model(filters: int = 32, side: int = PIXELS) -> torch.nn.Module:
 
 
 def _block(inputs: int, filters: int) -> tuple[torch.nn.Module, ...]:
-    """Convolution, batch norm, pooling, ReLU. The norm always takes the statistics of the batch at hand, in the test
-    too, as LEAF's model does; a batch of one image is normalised over its pixels. An odd side is pooled as if padded at
-    its end: 84, 42, 21, 11, 6."""
+    """Make a block of convolution, batch norm, pooling and ReLU.
+
+    As in LEAF's model, batch norm always uses the statistics of the current batch, also in tests. Pooling rounds up:
+    84, 42, 21, 11, 6.
+    """
     from torch import nn
 
     return (

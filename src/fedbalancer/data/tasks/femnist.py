@@ -1,23 +1,24 @@
-"""FEMNIST: which of 62 characters has a person written?
+"""FEMNIST: which of 62 characters did a person write?
 
-Handwritten digits and letters of NIST's forms, 28 x 28 grey values from 0 (ink) to 1 (paper), one client per writer,
-sampled and split by user as LEAF does: 712 writers, nine of ten of them to train. Settings are the published ones.
+Handwritten digits and letters of NIST's forms, with 28 x 28 grey values from 0 (ink) to 1 (paper), one client per
+writer. Sampled and split by user as in LEAF: 712 writers, of whom 90% train. Settings are the published ones.
 
-The scale `small` has at most 100 writers to train and 120 to test, 14 x 14 pixels (each the mean of four), 8 and 16
-filters and a dense layer of 64 (16,734 parameters), 10 clients a round, a budget of 100 rounds, and a learning rate of
-.015: at the published .001, three epochs over 3,000 digits in one place come to .22 only. Simulated transfer times are
-those of the published model, as the batch latencies are.
+At `small`, there are at most 100 training writers and 120 test writers, 14 x 14 pixels (means of four), 8 and 16
+filters and a dense layer of 64 (16,734 parameters), 10 clients per round, a budget of 100 rounds, and a learning rate
+of 0.015: with the published 0.001, three central epochs over 3,000 digits reach an accuracy of only 0.22. Transfer
+times are those of the published model.
 
-Two stand-ins, with ink and paper as in FEMNIST:
-`digits` is MNIST by writer, ten of the 62 classes, in MNIST's own split, which is by user too: 539 writers with 60,000
-images train and 297 others with 10,000 test. Writers differ in style, hardly in labels.
-`strokes` are 62 characters drawn by 55 writers once each (`data.readers.strokes` says how they become images); 49
-train and six test. Letters whose capital looks the same are told apart by size at most.
+There are two stand-ins, with ink and paper as in FEMNIST:
+`digits` is MNIST by writer, with ten of the 62 classes, in MNIST's own split by user: 539 writers with 60,000 images
+train and 297 others with 10,000 test. Writers differ in style, but hardly in labels.
+`strokes` has 62 characters, each drawn once by 55 writers, of whom 49 train and 6 test (see `data.readers.femnist`).
+Letters whose capital looks the same differ only in size.
 
-Measured on `small` with `digits`, seed 0: `fedavg+1t` has .70 .84 .88 .89 .90 .91 .92 .93 after rounds 10 20 30 40 50
-60 80 100, `fedavg+wfa` .73 .86 .89 .91 .92 after rounds 10 to 50 by tens, which is all that its budget holds: both
-still rise. The last five evaluations of `fedavg+1t` have a mean of .927 and a standard deviation of .004. Chance is
-.11. A run takes 15 s on one core that others use too. The learning rate was chosen on MNIST's test images, on FedAvg.
+Measured at `small` with `digits`, seed 0: `fedavg+1t` has accuracy 0.70, 0.84, 0.88, 0.89, 0.90, 0.91, 0.92, 0.93
+after rounds 10, 20, 30, 40, 50, 60, 80, 100, and `fedavg+wfa` 0.73, 0.86, 0.89, 0.91, 0.92 after rounds 10 to 50, the
+end of its budget. Both still rise. The last five evaluations of `fedavg+1t` have mean 0.927 and standard deviation
+0.004. Chance is 0.11. A run takes 15 s on one shared core. The learning rate was chosen on MNIST's test images, on
+FedAvg.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ SOURCES: tuple[Source, ...] = (
         licence="NIST's terms for Special Database 19; LEAF's scripts: BSD 2-clause",
         citation=_CITATION,
         by_hand=(
-            "run LEAF's data/femnist/preprocess.sh -s niid --sf 0.2 -k 0 -t user (it fetches NIST's by_class.zip and "
-            "by_write.zip), and give its folder data/femnist, with train and test in it or in its subfolder data"
+            "run LEAF's data/femnist/preprocess.sh -s niid --sf 0.2 -k 0 -t user (it downloads NIST's by_class.zip and "
+            "by_write.zip), and import its folder data/femnist, with train and test in it or in its subfolder data"
         ),
     ),
     Source(
@@ -90,7 +91,14 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 
 
 class Shape(NamedTuple):
-    """Of the model: filters of both convolutions, units of the dense layer; `every` x `every` pixels become one."""
+    """Size of the model and of its images.
+
+    Args:
+        first: Filters of the first convolution.
+        second: Filters of the second convolution.
+        dense: Units of the dense layer.
+        every: Width of the squares of pixels that are averaged.
+    """
 
     first: int
     second: int
@@ -100,14 +108,23 @@ class Shape(NamedTuple):
 
 SHAPES = {"paper": Shape(32, 64, 2048, 1), "small": Shape(8, 16, 64, 2)}
 USERS: Mapping[str, tuple[int | None, int | None]] = {"paper": (None, None), "small": (100, 120)}
-"""At most so many users train and test; None for all."""
+"""Largest number of training users and test users. None: all."""
 
 MODEL_BYTES = 26_414_840
-"""Of the published model, at every scale: the batch latencies are those of the published model too."""
+"""Size of the published model, used at every scale because the batch latencies are also those of that model."""
 
 
 def load(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
-    """The task with the first `users` training users, in an order that was drawn once."""
+    """Load the task.
+
+    Args:
+        scale: "small" or "paper".
+        users: Number of training writers. None: all of the scale.
+        variant: Name of the data set. None: the first one whose files exist.
+
+    Raises:
+        MissingData: If the data are not on this computer.
+    """
     source = choose_source(SOURCES, variant)
     data = prepare(source)
     clients, test = unpack(data, users, *USERS[scale])
@@ -127,7 +144,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
 
 
 def prepare(source: Source) -> Prepared:
-    """The images of a source, from the cache if they were made before."""
+    """Return the images of a source, from the cache if possible."""
     path = source.paths[0]
     if source.variant == "leaf":
         files = leaf_files(path)
@@ -139,7 +156,7 @@ def prepare(source: Source) -> Prepared:
 
 
 def _shrink(images: NDArray[np.float32], every: int) -> NDArray[np.float32]:
-    """Images of which every so many pixels, across and down, became their mean."""
+    """Average squares of `every` x `every` pixels."""
     if every == 1:
         return images
     side = PIXELS // every
@@ -148,7 +165,10 @@ def _shrink(images: NDArray[np.float32], every: int) -> NDArray[np.float32]:
 
 
 def make_model(first: int = 32, second: int = 64, dense: int = 2048, every: int = 1) -> torch.nn.Module:
-    """LEAF's CNN, with 6,603,710 parameters as published; Glorot-uniform weights and zero biases."""
+    """Make LEAF's CNN, which has the published 6,603,710 parameters by default.
+
+    Weights are Glorot-uniform and biases are zero. See `Shape` for the arguments.
+    """
     from torch import nn
 
     from fedbalancer.data.tasks.layers import init_glorot
@@ -157,7 +177,7 @@ def make_model(first: int = 32, second: int = 64, dense: int = 2048, every: int 
         nn.Sequential(
             nn.Conv2d(1, first, 5, padding=2),
             nn.MaxPool2d(2),
-            nn.ReLU(),  # after the pooling: the same values, a quarter of the work
+            nn.ReLU(),  # after the pooling: same values, a quarter of the work
             nn.Conv2d(first, second, 5, padding=2),
             nn.MaxPool2d(2),
             nn.ReLU(),

@@ -1,28 +1,29 @@
 """UCI-HAR: which of six activities is a person doing, from a smartphone at the waist?
 
-30 people, 21 of whom train and nine of whom test (the official split); a sample is a window of 2.56 s of nine signals
-at 50 Hz: total acceleration, body acceleration and angular velocity, not normalised (D. Anguita et al., "A Public
-Domain Dataset for Human Activity Recognition Using Smartphones", 2013). A person is a client.
+30 people, of whom 21 train and 9 test (the official split). A sample is a window of 2.56 s of nine signals at 50 Hz:
+total acceleration, body acceleration and angular velocity, not normalised (D. Anguita et al., "A Public Domain Dataset
+for Human Activity Recognition Using Smartphones", 2013). A person is a client.
 
-Settings are the published ones. `small` has all people and windows, and so the same clock, but 32 filters and 64 units
-on every second reading (35,558 parameters for 1,602,502), and a budget of 100 rounds for 50: the paper's control loop
-first moves after 40. Transfers take the time of the published model at both scales. Accuracy is over all test windows,
-which equals the published mean over test people weighted by their windows.
+Settings are the published ones. `small` has all people and windows, and therefore the same clock, but 32 filters and
+64 units on every second reading (35,558 parameters instead of 1,602,502), and a budget of 100 rounds instead of 50,
+because the paper's control loop first acts after 40 rounds. Transfer times are those of the published model at both
+scales. Accuracy is over all test windows, which equals the published mean over test people weighted by their windows.
 
-Measured on the variant `hapt` at `small`: waiting for all (`fedavg+wfa`; 61 to 66 rounds in the budget) has .79 .81 .83
-.86 .87 .87 .88 after rounds 5 10 20 30 40 50 60 (seeds 0 to 2), still rising a little at its end; its last five
-evaluations have a mean of .872, .880 and .893 and a standard deviation of .004 to .009. `fedavg+1t` drops nearly every
-slow phone, so that its seeds differ as the phones do: .877, .818 and .856, with single evaluations off by .02 where few
+Measured with `hapt` at `small`, seeds 0 to 2: `fedavg+wfa` (61 to 66 rounds in the budget) has accuracy 0.79, 0.81,
+0.83, 0.86, 0.87, 0.87, 0.88 after rounds 5, 10, 20, 30, 40, 50, 60, and still rises a little at its end. Its last five
+evaluations have means 0.872, 0.880 and 0.893 and standard deviations of 0.004 to 0.009. `fedavg+1t` drops nearly every
+slow phone, so seeds differ as the phones do: 0.877, 0.818 and 0.856, and single evaluations differ by 0.02 where few
 people train. A run takes about 15 s on one core.
 
-Measured at `paper`, seed 0: FedAvg+2T has .77 .79 .84 .85 .85 .86 .86 .86 after rounds 5 to 40 by fives, so .86 at its
-budget (10,750 s, 34 rounds); published are .82 .84 .80 at about this budget, on the official windows. Nobody misses 2T,
-so that waiting for all gives the same. Trained centrally, the same model has .84 after three epochs and .90 after nine.
-The most frequent activity is 19 % of the test windows. A round takes some 9 s on one core.
+Measured at `paper`, seed 0: FedAvg+2T has 0.77, 0.79, 0.84, 0.85, 0.85, 0.86, 0.86, 0.86 after rounds 5 to 40 in steps
+of 5, so 0.86 at its budget (10,750 s, 34 rounds). Published are 0.82, 0.84 and 0.80 at about this budget, on the
+official windows. No client misses 2T, so waiting for all gives the same. Trained centrally, the same model has 0.84
+after three epochs and 0.90 after nine. The most frequent activity has 19% of the test windows. A round takes about 9 s
+on one core.
 
-The variant `hapt` is made of the raw recordings of the same people (`fedbalancer.data.readers.har` says how). Its
-activities were labelled anew: walking, upstairs and downstairs have the official numbers of windows (but for one
-more), the three postures up to 5 % more: 7,415 and 2,996 windows instead of 7,352 and 2,947.
+The variant `hapt` is made from the raw recordings of the same people (see `fedbalancer.data.readers.har`). Their
+activities were labelled again: walking, upstairs and downstairs have the official number of windows (except for one
+more), and the three postures up to 5% more: 7,415 and 2,996 windows instead of 7,352 and 2,947.
 """
 
 from __future__ import annotations
@@ -76,11 +77,17 @@ PAPER = {
 }
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"paper": PAPER, "small": {**PAPER, "rounds": 100}}
 MODEL_BYTES = 6_410_008
-"""Of the published model, at every scale: the batch latencies are those of the published model too."""
+"""Size of the published model, used at every scale because the batch latencies are also those of that model."""
 
 
 class Shape(NamedTuple):
-    """Of the model; `every` is which readings of a window it is given, 2 for every second one."""
+    """Size of the model and of its input.
+
+    Args:
+        filters: Filters of the convolution.
+        dense: Units of the dense layer.
+        every: Step between the readings of a window that the model receives.
+    """
 
     filters: int
     dense: int
@@ -91,7 +98,16 @@ SHAPES = {"paper": Shape(192, 256, 1), "small": Shape(32, 64, 2)}
 
 
 def load(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
-    """The task with the first `users` training subjects (all 21 unless told)."""
+    """Load the task.
+
+    Args:
+        scale: "small" or "paper".
+        users: Number of training subjects. None: all 21.
+        variant: Name of the data set. None: the first one whose files exist.
+
+    Raises:
+        MissingData: If the data are not on this computer.
+    """
     source = choose_source(SOURCES, variant)
     data = prepare(source)
     names, lengths = data.meta["names"], data.meta["lengths"]
@@ -114,7 +130,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
 
 
 def prepare(source: Source) -> Prepared:
-    """The windows of a source, from the cache if they were made before."""
+    """Return the windows of a source, from the cache if possible."""
     path: Path = source.paths[0]
     if source.official:
         key: dict[str, Any] = {"files": [checksum(file) for file in uci_files(path) if file.is_file()]}
@@ -127,8 +143,11 @@ def _thin(windows: NDArray[np.float32], every: int) -> NDArray[np.float32]:
 
 
 def make_model(filters: int = 192, dense: int = 256, every: int = 1) -> torch.nn.Sequential:
-    """The published CNN: 1,602,502 parameters, Glorot-uniform weights and zero biases. A filter spans a third of a
-    second, however many readings that is."""
+    """Make the published CNN, which has 1,602,502 parameters by default.
+
+    Weights are Glorot-uniform and biases are zero. A filter always spans a third of a second. See `Shape` for the
+    arguments.
+    """
     from torch import nn
 
     from fedbalancer.data.tasks.layers import init_glorot
@@ -136,10 +155,10 @@ def make_model(filters: int = 192, dense: int = 256, every: int = 1) -> torch.nn
     width, steps, pool = 16 // every, WINDOW // every, 4
     return init_glorot(
         nn.Sequential(
-            nn.ConstantPad1d(((width - 1) // 2, width // 2), 0.0),  # as many steps out as in
+            nn.ConstantPad1d(((width - 1) // 2, width // 2), 0.0),  # same length
             nn.Conv1d(len(SIGNALS), filters, width),
             nn.MaxPool1d(pool),
-            nn.ReLU(),  # after the pooling: the same values, a quarter of the work
+            nn.ReLU(),  # after the pooling: same values, a quarter of the work
             nn.Flatten(),
             nn.Linear(filters * steps // pool, dense),
             nn.ReLU(),

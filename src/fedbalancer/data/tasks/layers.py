@@ -17,16 +17,21 @@ if TYPE_CHECKING:
 Module = TypeVar("Module", bound="torch.nn.Module")
 
 EMBEDDING_RANGE = 0.05
-"""Keras draws embeddings uniformly from minus to plus this."""
+"""Keras draws embeddings uniformly within plus and minus this value."""
 
 
 def init_glorot(module: Module, embedding_range: float = EMBEDDING_RANGE) -> Module:
-    """The same module with Glorot-uniform weights and zero biases in its dense and convolutional layers.
+    """Initialize dense and convolutional layers with Glorot-uniform weights and zero biases, as Keras does.
 
-    Weights are uniform within ±sqrt(6 / (fan_in + fan_out)) (X. Glorot and Y. Bengio, AISTATS 2010), where the fans of
-    a convolution count its window; embeddings are uniform within ±`embedding_range`. All other layers keep what they
-    were made with: a batch norm starts at scale 1 and shift 0 in both libraries, and recurrent layers need a rule of
-    their own. The numbers come from torch's generator, so that a seed gives the same model.
+    Weights are uniform within ±sqrt(6 / (fan_in + fan_out)) (X. Glorot and Y. Bengio, AISTATS 2010). Other layers are
+    not changed. The values come from torch's generator, so the same seed gives the same model.
+
+    Args:
+        module: The module, which is changed in place.
+        embedding_range: Embeddings are uniform within plus and minus this value.
+
+    Returns:
+        The same module.
 
     >>> from torch import nn
     >>> float(init_glorot(nn.Linear(4, 2)).bias.detach().abs().sum())
@@ -54,10 +59,18 @@ def make_text_model(
     every_step: bool = False,
     uniform: float | None = None,
 ) -> torch.nn.Module:
-    """From symbols (batch, steps) to scores of the next one: (batch, symbols), or with `every_step` (batch, steps,
-    symbols).
+    """Make a language model: an embedding, LSTM layers and a dense layer.
 
-    Weights start Glorot-uniform, or uniformly within ±`uniform`, the bias of the dense layer included.
+    It maps symbols (batch, steps) to scores of the next symbol.
+
+    Args:
+        symbols: Number of symbols.
+        embedding: Size of the embedding.
+        hidden: Size of the LSTM layers.
+        layers: Number of LSTM layers.
+        forget_bias: Constant added at the forget gate.
+        every_step: Whether scores are (batch, steps, symbols) instead of (batch, symbols).
+        uniform: Initial weights are uniform within plus and minus this value. None: Glorot-uniform.
 
     >>> sum(p.numel() for p in make_text_model(symbols=80, embedding=8, hidden=256).parameters())
     817872
@@ -85,8 +98,16 @@ def make_text_model(
 
 
 def make_one_bias_lstm(inputs: int, hidden: int, layers: int, forget_bias: float) -> torch.nn.LSTM:
-    """Layers of LSTM with one trained bias each, at 0, and TensorFlow's Glorot rule: the weights of inputs and state
-    are one kernel there, with (inputs + hidden) rows and 4 x hidden columns."""
+    """Make LSTM layers with one trained bias each and TensorFlow's Glorot rule.
+
+    In TensorFlow, the weights of inputs and state are one kernel with (inputs + hidden) rows and 4 x hidden columns.
+
+    Args:
+        inputs: Number of inputs.
+        hidden: Size of the layers.
+        layers: Number of layers.
+        forget_bias: Constant added at the forget gate.
+    """
     import torch
     from torch import nn
 
@@ -102,7 +123,7 @@ def make_one_bias_lstm(inputs: int, hidden: int, layers: int, forget_bias: float
         rows = hidden + (inputs if kernel is lstm.weight_ih_l0 or kernel is lstm.weight_hh_l0 else hidden)
         limit = math.sqrt(6 / (rows + 4 * hidden))
         nn.init.uniform_(kernel, -limit, limit)
-    return lstm.float()  # makes torch gather the weights that its kernel is given, now with the constants
+    return lstm.float()  # makes torch collect the weights for its kernel again, with the constants
 
 
 def _kernels(lstm: torch.nn.LSTM) -> list[torch.Tensor]:

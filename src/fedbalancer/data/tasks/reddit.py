@@ -1,30 +1,29 @@
-"""Which word comes next? Comments of one author, cut into sequences of ten tokens; each of the ten has a next word.
+"""Reddit: which word comes next? Comments of one author, cut into sequences of ten tokens, each with a next word.
 
-A client is an author. By time, the first 60 % of its comments train and the last 20 % are the test, pooled over all;
-the 20 % between are LEAF's validation data and stay unused. The official data are LEAF's sub-sample of Reddit in
-December 2017 (813 authors, 32,680 sequences). `irc` is a stand-in: messages of a help channel of Ubuntu, with a
-vocabulary of its own, counted on the training messages; as LEAF does, authors with 5 to 1000 messages are taken, here
-813 of them.
+A client is an author. By time, the first 60% of its comments train and the last 20% are test data, pooled over all
+clients. The 20% between them are LEAF's validation data and are not used. The official data are LEAF's sub-sample of
+Reddit in December 2017 (813 authors, 32,680 sequences). The stand-in `irc` has messages of a help channel of Ubuntu,
+with a vocabulary counted on its training messages. As in LEAF, authors have 5 to 1000 messages; 813 of them are used.
 
-Loss and accuracy are LEAF's: a sequence's loss is the mean over its ten steps of the cross-entropy, 0 where the input
-is padding; a word is right if it has the highest score and is neither padding nor unknown; the share is of all tokens
-that are not padding. The end of a comment counts as a token whose next one, padding, can never be right, as in LEAF.
+Loss and accuracy are LEAF's. The loss of a sequence is the mean cross-entropy over its ten steps, and 0 where the
+input is padding. A word is correct if it has the highest score and is neither padding nor unknown. Accuracy is the
+share of all tokens that are not padding. As in LEAF, the end of a comment counts as a token whose target, padding, is
+never correct.
 
-The paper's settings are in `SETTINGS`. At `small` there are 250 authors (of 15 to 80 messages), of whom 20 a round
-train, layers 32 wide, and a text of the 500 most frequent words alone: what is not among them is left out of it. As one
-more word, the unknown ones would be the most likely answer nearly everywhere, never right, and accuracy would jump
-between .00 and .09 as they are just more or just less likely than a word. The weights begin larger, as fewer are added
-up. Transfers take the time of the published model.
+The paper's settings are in `SETTINGS`. At `small`, there are 250 authors (with 15 to 80 messages), 20 per round,
+layers of width 32, and a text of only the 500 most frequent words: other words are removed. If unknown words were one
+more word, they would be the most likely answer nearly everywhere, but never correct, and accuracy would jump between
+0.00 and 0.09. Initial weights are larger, because fewer are added up. Transfer times are those of the published model.
 
-Measured at `small` with `irc`: `fedavg+1t`, seed 0, has .11 .09 .12 .14 .11 .14 .14 .12 .14 .14 after rounds 10 to 100
-by tens, with a test loss that falls from 2.56 to 2.41; its last five evaluations have a mean of .132 and a standard
-deviation of .012: which few authors were in time changes from round to round. Waiting for all is steadier (with 150
-authors and ten a round, seeds 0 and 1: a deviation of .005 to .008, .11 .12 .13 after rounds 10 20 30). There half the
-learning rate swung as much. A run takes 30 s on one core that others use too.
+Measured at `small` with `irc`: `fedavg+1t`, seed 0, has accuracy 0.11, 0.09, 0.12, 0.14, 0.11, 0.14, 0.14, 0.12, 0.14,
+0.14 after rounds 10 to 100 in steps of 10, and a test loss that falls from 2.56 to 2.41. Its last five evaluations
+have mean 0.132 and standard deviation 0.012, because the few authors in time change from round to round. Waiting for
+all is steadier (150 authors, ten per round, seeds 0 and 1: standard deviation 0.005 to 0.008; 0.11, 0.12, 0.13 after
+rounds 10, 20, 30). Half the learning rate varied as much. A run takes 30 s on one shared core.
 
-Departures: every sequence starts with a state of zeros, where the published code carries the state over from whatever
-batch came before; the mean over a batch divides by its size at every step, not by the number of tokens that count at
-that step, because a sample's loss must not depend on its batch; no filler sequences are counted in the test.
+Differences from the published code: every sequence starts with a state of zeros, while the published code keeps the
+state of the previous batch. The mean over a batch divides by its size at every step, not by the number of tokens that
+count at that step, because the loss of a sample must not depend on its batch. No filler sequences count in the test.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ SOURCES = (
         files=("reddit",),
         licence="Reddit's user content, as published by pushshift.io; for research",
         citation="S. Caldas et al., LEAF: A Benchmark for Federated Settings, 2018",
-        by_hand="fetch the sub-sampled data that LEAF's data/reddit/README.md links to, and unpack its folders train, "
-        "val and test into reddit/ in the data folder",
+        by_hand="download the sub-sampled data that LEAF's data/reddit/README.md links to, and unpack its folders "
+        "train, val and test into reddit/ in the data folder",
     ),
     Source(
         task="reddit",
@@ -93,25 +92,34 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 WORDS = {"paper": 10_000, "small": 500}
 WIDTH = {"paper": 256, "small": 32}
-"""Of the embedding and of both layers of LSTM."""
+"""Size of the embedding and of both LSTM layers."""
 UNIFORM = {"paper": 0.1, "small": 0.3}
-"""Within plus and minus this weights begin: as a layer adds up an eighth as many of them, they are sqrt(8) as large."""
+"""Initial weights are within plus and minus this value; larger at `small`, where a layer adds up fewer of them."""
 MODEL_BYTES = 24_722_496
-"""Of the published model, at every scale: the batch latencies are those of the published model too."""
+"""Size of the published model, used at every scale because the batch latencies are also those of that model."""
 KNOWN_ONLY = {"paper": False, "small": True}
-"""Whether words outside the vocabulary are left out of the text instead of being one more word."""
+"""Whether words outside the vocabulary are removed from the text."""
 USERS = {"paper": 813, "small": 250}
 MESSAGES = {"paper": (5, 1000), "small": (15, 80)}
-"""Authors of `irc` have at least and at most these many messages; LEAF's data are made so already."""
+"""Smallest and largest number of messages of an author of `irc`. LEAF's data already have such limits."""
 DATA_SEED = 0
 
 
 def load(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
-    """The task with the first `users` of the authors (all of the scale's unless told)."""
+    """Load the task.
+
+    Args:
+        scale: "small" or "paper".
+        users: Number of training authors. None: all of the scale.
+        variant: Name of the data set. None: the first one whose files exist.
+
+    Raises:
+        MissingData: If the data are not on this computer.
+    """
     if scale not in SETTINGS:
         raise UnknownName("scale", scale, SETTINGS)
     source = choose_source(SOURCES, variant)
-    prepared = _prepared(source, scale)
+    prepared = _load_prepared(source, scale)
     names, lengths = prepared.meta["names"], prepared.meta["lengths"]
     users = check_user_count(users, len(names), f"reddit at scale {scale}")
     names, lengths, tests = names[:users], lengths[:users], prepared.meta["test_lengths"][:users]
@@ -136,19 +144,25 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
 
 
 def make_model(words: int = 10_000, width: int = 256, uniform: float = 0.1) -> torch.nn.Module:
-    """Embedding, two layers of LSTM without forget bias, and a dense layer at every step, all uniform within ±0.1."""
+    """Make the published model: an embedding, two LSTM layers without forget bias, and a dense layer at every step.
+
+    Args:
+        words: Size of the vocabulary.
+        width: Size of the embedding and of the LSTM layers.
+        uniform: Initial weights are uniform within plus and minus this value.
+    """
     return make_text_model(
         symbols=words, embedding=width, hidden=width, forget_bias=0.0, every_step=True, uniform=uniform
     )
 
 
 def count_hits(outputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """How many words are right, of how many that count; padding and unknown words never are."""
-    right = (outputs.argmax(dim=2) == labels) & (labels > UNKNOWN)
-    return float(right.sum()), float((labels != outputs.shape[2]).sum())
+    """Return the number of correct words and of words that count. Padding and unknown words are never correct."""
+    correct = (outputs.argmax(dim=2) == labels) & (labels > UNKNOWN)
+    return float(correct.sum()), float((labels != outputs.shape[2]).sum())
 
 
-def _prepared(source: Source, scale: str) -> Prepared:
+def _load_prepared(source: Source, scale: str) -> Prepared:
     path = source.paths[0]
     sums: Any = checksum(path) if source.variant == "irc" else leaf_checksums(leaf_files(path))
     key = {
@@ -162,7 +176,7 @@ def _prepared(source: Source, scale: str) -> Prepared:
 
 
 def _prepare(source: Source, scale: str) -> Prepared:
-    train, test = _irc(source.paths[0], scale) if source.variant == "irc" else read_reddit(source.paths[0])
+    train, test = _split_irc(source.paths[0], scale) if source.variant == "irc" else read_reddit(source.paths[0])
     names = _draw_users(train.keys() & test.keys(), scale, source)
     size = WORDS[scale]
     words = build_vocabulary(chain.from_iterable(train[name] for name in names), size)
@@ -176,10 +190,10 @@ def _prepare(source: Source, scale: str) -> Prepared:
     return Prepared(arrays, {"names": names, "lengths": lengths, "test_lengths": tests, "known_words": known})
 
 
-def _irc(path: Path, scale: str) -> tuple[ByUser, ByUser]:
-    """LEAF's split by time, of as many authors as the scale has, that write neither too little nor too much."""
+def _split_irc(path: Path, scale: str) -> tuple[ByUser, ByUser]:
+    """Split the messages of the scale's authors by time, as LEAF does."""
     least, most = MESSAGES[scale]
-    messages = {user: said for user, said in read_irc(path).items() if least <= len(said) <= most}
+    messages = {user: texts for user, texts in read_irc(path).items() if least <= len(texts) <= most}
     chosen = _draw_users(messages.keys(), scale, SOURCES[1])
 
     def cut(start: float, end: float) -> ByUser:
@@ -188,13 +202,13 @@ def _irc(path: Path, scale: str) -> tuple[ByUser, ByUser]:
     return cut(0.0, 0.6), cut(0.8, 1.0)
 
 
-def _sequences_between(said: list[list[str]], start: float, end: float) -> list[Tokens]:
-    span = said[int(start * len(said)) : int(end * len(said))]
+def _sequences_between(messages: list[list[str]], start: float, end: float) -> list[Tokens]:
+    span = messages[int(start * len(messages)) : int(end * len(messages))]
     return [part for message in span for part in cut_sequences(message)]
 
 
 def _draw_users(users: Collection[str], scale: str, source: Source) -> list[str]:
-    """The scale's number of users in random order, the same every time, so that the first few are a fair choice."""
+    """Draw the scale's number of users, always in the same random order."""
     if not users:
         raise BadData(f"{source.paths[0]} has no user with enough comments for both training and test")
     order = stream(DATA_SEED, "reddit users").permutation(len(users))

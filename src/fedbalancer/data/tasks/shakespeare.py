@@ -1,27 +1,27 @@
-"""Which character comes next? 80 characters of what a role of Shakespeare says, and the one after them.
+"""Shakespeare: which character comes next? A sample is 80 characters of the text of a role, and the next character.
 
-A client is a role of a play. The official text is Project Gutenberg's; `moby` is a stand-in, the same plays in another
-edition. As in LEAF and the paper, a fifth of the samples is drawn as whole roles, the last one cut to fit; nine in ten
-of these roles train, the others are the test. LEAF's own draw depends on the order in which a file system lists files,
-so ours is another one; its seed was chosen among 6000 to give with `moby` the published number of 171 roles (845,231
-samples in the paper).
+A client is a role of a play. The official text is Project Gutenberg's; the stand-in `moby` has the same plays in
+another edition. As in LEAF and the paper, a fifth of the samples is drawn as whole roles, the last one cut to fit. 90%
+of these roles train, and the others are test data. LEAF's own draw depends on the order in which a file system lists
+files, so this draw differs. Its seed was chosen among 6000 to give the published number of 171 roles with `moby`
+(845,231 samples in the paper).
 
-The paper's settings are in `SETTINGS`. At `small` 100 roles train on at most 300 samples each, spread evenly over what
-they say, and 60 others test on at most 50; the model is given the last 10 of the 80 characters, its LSTMs are 32
-instead of 256 wide, batches are of 30, the learning rate is 1.2 and the budget 80 rounds. Transfers take the time of
-the published model.
+The paper's settings are in `SETTINGS`. At `small`, 100 roles train on at most 300 samples each, evenly spaced in their
+text, and 60 others test on at most 50. The model receives the last 10 of the 80 characters, its LSTM layers have width
+32 instead of 256, batches have 30 samples, the learning rate is 1.2 and the budget is 80 rounds. Transfer times are
+those of the published model.
 
-Measured at `small` with `moby`: `fedavg+wfa`, seed 0, has .18 .24 .32 .33 .34 after rounds 10 20 30 40 49, which is its
-budget, and a test loss of 2.74 2.43 2.41 2.44 from round 20 on; its last five evaluations have a standard deviation of
-.010 while they rise. `fedavg+1t` (seed 1, 100 rounds) leaves out who says much on a slow phone, learns the others by
-heart (the loss turns at round 35) and stays at .31 from round 45 on, last five .315 with a deviation of .007. Always a
-blank is right in .18. Smaller batches, or fewer samples a role, made the loss turn earlier and higher (100 samples, B =
-10: at round 20), and five clients a round, at a rate of 2, made single evaluations of `fedavg+1t` collapse. A run takes
-30 s on one core that others use too.
+Measured at `small` with `moby`: `fedavg+wfa`, seed 0, has accuracy 0.18, 0.24, 0.32, 0.33, 0.34 after rounds 10, 20,
+30, 40, 49, the end of its budget, and a test loss of 2.74, 2.43, 2.41, 2.44 from round 20 on. Its last five
+evaluations have standard deviation 0.010 while they rise. `fedavg+1t` (seed 1, 100 rounds) drops roles with much text
+on slow phones, overfits the others (the loss rises after round 35) and stays at 0.31 from round 45 on; its last five
+evaluations have mean 0.315 and standard deviation 0.007. Always predicting a space gives 0.18. With smaller batches,
+or fewer samples per role, the loss rose earlier (100 samples, B = 10: after round 20). With five clients per round and
+a learning rate of 2, single evaluations of `fedavg+1t` collapsed. A run takes 30 s on one shared core.
 
-Departures: characters outside LEAF's alphabet are mapped as `data.readers.plays.encode` says. "All's Well That Ends
-Well" is read, which LEAF's script passes over. `load(split="time")` tests on the last tenth of every role instead
-(LEAF's other split takes a tenth at random, so that nearly every test window overlaps windows of the training).
+Differences from LEAF: characters outside LEAF's alphabet are mapped by `data.readers.shakespeare.encode`. "All's Well
+That Ends Well" is included, which LEAF's script skips. `load(split="time")` tests on the last tenth of every role;
+LEAF's other split takes a random tenth, so that nearly every test window overlaps training windows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SOURCES = (
         licence="free for personal use, not commercially (the edition's own terms)",
         citation=_CITATION,
         urls=("https://www.gutenberg.org/files/100/old/1994-01-100.zip",),
-        by_hand="fetch 1994-01-100.zip from gutenberg.org/files/100/old and unpack its 100.txt into the data folder",
+        by_hand="download 1994-01-100.zip from gutenberg.org/files/100/old and unpack its 100.txt into the data folder",
     ),
     Source(
         task="shakespeare",
@@ -62,7 +62,7 @@ SOURCES = (
         licence="public domain in the USA (Project Gutenberg License)",
         citation=_CITATION,
         urls=("https://www.gutenberg.org/cache/epub/100/pg100.txt",),
-        by_hand="fetch gutenberg.org/cache/epub/100/pg100.txt into the data folder",
+        by_hand="download gutenberg.org/cache/epub/100/pg100.txt into the data folder",
     ),
     Source(
         task="shakespeare",
@@ -80,24 +80,34 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 HIDDEN = {"paper": 256, "small": 32}
 CHARACTERS = {"paper": WINDOW, "small": 10}
-"""How many of the 80 characters before the next one the model is given: the last ones."""
+"""Number of the last characters of a window that the model receives."""
 MODEL_BYTES = 3_271_488
-"""Of the published model, at every scale: the batch latencies are those of the published model too."""
+"""Size of the published model, used at every scale because the batch latencies are also those of that model."""
 SHARE = {"paper": 0.2, "small": 1.0}
-"""Of all samples, how much is drawn as whole roles."""
+"""Share of all samples that is drawn as whole roles."""
 USERS = {"paper": None, "small": 100}
 TEST_USERS = {"paper": None, "small": 60}
-"""Roles that train and that test; None for nine and one in ten of those drawn."""
+"""Number of training roles and test roles. None: 90% and 10% of the drawn roles."""
 MOST_SAMPLES = {"paper": None, "small": 300}
 MOST_TEST_SAMPLES = {"paper": None, "small": 50}
-"""A role's samples, to train and to test, are at most these, spread evenly over what it says."""
+"""Largest number of training samples and test samples of a role, evenly spaced in its text."""
 TRAIN_SHARE = 0.9
 DATA_SEED = 5862
 SPLITS = ("user", "time")
 
 
 def load(scale: str = "small", users: int | None = None, variant: str | None = None, *, split: str = "user") -> Task:
-    """The task with `users` training roles (all of the scale's unless told)."""
+    """Load the task.
+
+    Args:
+        scale: "small" or "paper".
+        users: Number of training roles. None: all of the scale.
+        variant: Name of the data set. None: the first one whose files exist.
+        split: "user" (test on other roles) or "time" (test on the last tenth of every role).
+
+    Raises:
+        MissingData: If the data are not on this computer.
+    """
     if scale not in SETTINGS:
         raise UnknownName("scale", scale, SETTINGS)
     if split not in SPLITS:
@@ -107,7 +117,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
         "shakespeare", {"text": [checksum(path) for path in source.paths]}, partial(_prepare, source)
     )
     drawn = _draw_users(prepared, scale)
-    train, test = (_by_user if split == "user" else _by_time)(drawn, scale)
+    train, test = (_split_by_user if split == "user" else _split_by_time)(drawn, scale)
     train = train[: check_user_count(users, len(train), f"shakespeare at scale {scale}")]
     text, characters = prepared.arrays["text"], CHARACTERS[scale]
     settings = SETTINGS[scale]
@@ -127,12 +137,15 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
 
 
 def load_by_time(scale: str = "small", users: int | None = None, variant: str | None = None) -> Task:
-    """The task with the split by time: `fedbalancer run fedbalancer.data.tasks.shakespeare:load_by_time`."""
+    """Load the task with the split by time: `fedbalancer run fedbalancer.data.tasks.shakespeare:load_by_time`.
+
+    See `load` for the arguments.
+    """
     return load(scale, users, variant, split="time")
 
 
 def make_model(hidden: int = 256) -> torch.nn.Module:
-    """Embedding of 8, two layers of LSTM, and a dense layer on the last state."""
+    """Make the published model: an embedding of size 8, two LSTM layers of size `hidden`, and a dense layer."""
     return make_text_model(symbols=len(ALPHABET), embedding=8, hidden=hidden)
 
 
@@ -144,7 +157,7 @@ def _prepare(source: Source) -> Prepared:
 
 
 def _draw_users(prepared: Prepared, scale: str) -> list[Span]:
-    """Roles in an order drawn once and for all, until the scale's share of the samples is met; the last one is cut."""
+    """Draw roles, always in the same order, up to the scale's share of the samples. The last role is cut."""
     names, lengths = prepared.meta["names"], np.array(prepared.meta["lengths"], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
     quota = int(SHARE[scale] * (lengths - WINDOW).sum())
@@ -158,17 +171,17 @@ def _draw_users(prepared: Prepared, scale: str) -> list[Span]:
     return spans
 
 
-def _by_user(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
+def _split_by_user(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
     cut = max(1, int(TRAIN_SHARE * len(spans)))
     train, test = spans[:cut][: USERS[scale]], spans[cut:][: TEST_USERS[scale]]
     most = MOST_SAMPLES[scale], MOST_TEST_SAMPLES[scale]
     return [span.thin(most[0]) for span in train], [span.thin(most[1]) for span in test]
 
 
-def _by_time(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
-    """The last tenth of a role's samples is the test. Its windows begin in what was trained on; its labels do not."""
+def _split_by_time(spans: list[Span], scale: str) -> tuple[list[Span], list[Span]]:
+    """Test on the last tenth of a role's samples. Their windows overlap training windows; their labels do not."""
     train, test = [], []
-    for span in _by_user([span for span in spans if span.samples > 1], scale)[0]:
+    for span in _split_by_user([span for span in spans if span.samples > 1], scale)[0]:
         first = max(1, int(TRAIN_SHARE * span.samples))
         train.append(span._replace(samples=first))
         test.append(span._replace(start=span.start + first * span.step, samples=span.samples - first))

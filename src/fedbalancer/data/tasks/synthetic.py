@@ -1,17 +1,17 @@
 """Synthetic(alpha, beta): a logistic regression whose users differ in their models and in their data.
 
-User k has its own true model W_k, b_k ~ N(u_k, 1) with u_k ~ N(0, alpha), and its own features x ~ N(v_k, S) with
-v_k ~ N(B_k, 1), B_k ~ N(0, beta), S diagonal with S_jj = j^-1.2; the label is the argmax of softmax(W_k x + b_k). There
-are 60 features and 10 classes, and a user has 50 + lognormal(4, 2) samples, so a few have most of the data (T. Li et
-al., "Federated Optimization in Heterogeneous Networks", 2020; LEAF has such a generator too). alpha and beta are
-variances, as in the paper's formulas.
+User k has a true model W_k, b_k ~ N(u_k, 1) with u_k ~ N(0, alpha), and features x ~ N(v_k, S) with v_k ~ N(B_k, 1),
+B_k ~ N(0, beta), S diagonal with S_jj = j^-1.2. The label is the argmax of softmax(W_k x + b_k). There are 60 features
+and 10 classes, and a user has 50 + lognormal(4, 2) samples, so a few users have most of the data (T. Li et al.,
+"Federated Optimization in Heterogeneous Networks", 2020; LEAF has such a generator too). alpha and beta are variances,
+as in the paper's formulas.
 
-Worth knowing: u_k is one number, added to the scores of all classes alike, so it cancels in the softmax and alpha
-changes no label. The users' models differ all the same, because every W_k is drawn on its own.
+u_k is one number that is added to the scores of all classes, so it cancels in the softmax, and alpha changes no label.
+The users' models still differ, because every W_k is drawn separately.
 
-Two departures keep it bounded: sizes are capped, at `MOST_SAMPLES` of the scale, and the test data (a tenth of a user's
-samples) are pooled over at most 100 users, spread evenly. A user's samples are made when they are asked for, so that
-ten thousand users cost nothing until they train.
+Two differences keep the data bounded: sizes are at most `MOST_SAMPLES` of the scale, and the test data (a tenth of a
+user's samples) are from at most 100 evenly spaced users. Samples are made on demand, so ten thousand users cost
+nothing until they train.
 """
 
 from __future__ import annotations
@@ -37,12 +37,20 @@ CLASSES = 10
 TEST_SHARE = 0.1
 TEST_USERS = 100
 MOST_SAMPLES = {"small": 400, "paper": 3000}
-"""The cap on a user's samples at each scale; about a fifth and a fortieth of the users reach it."""
+"""Largest number of samples of a user. About a fifth and a fortieth of the users reach it."""
 
 
 @dataclass(frozen=True)
 class SyntheticClients(Mapping[str, Samples]):
-    """The users' training data, a pure function of the fields."""
+    """The training data of the users, made on demand.
+
+    Args:
+        users: Number of users.
+        alpha: Variance of the users' model means.
+        beta: Variance of the users' feature means.
+        data_seed: Seed of the data.
+        most_samples: Largest number of samples of a user.
+    """
 
     users: int
     alpha: float
@@ -52,9 +60,9 @@ class SyntheticClients(Mapping[str, Samples]):
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Training samples of every user."""
+        """Number of training samples by user."""
         total = self._totals
-        return {f"u{user:05d}": int(size) for user, size in enumerate(total - _held_out(total))}
+        return {f"u{user:05d}": int(size) for user, size in enumerate(total - _count_test_samples(total))}
 
     @cached_property
     def _totals(self) -> IndexArray:
@@ -76,7 +84,7 @@ class SyntheticClients(Mapping[str, Samples]):
         return features[:size], labels[:size]
 
     def held_out(self, client: str) -> Samples:
-        """The user's samples for the test."""
+        """Return the test samples of a user."""
         size = self.sizes[client]
         features, labels = self._all(client)
         return features[size:], labels[size:]
@@ -89,17 +97,17 @@ class SyntheticClients(Mapping[str, Samples]):
         centre = rng.normal(data_mean, 1.0, FEATURES)
         deviation = np.arange(1, FEATURES + 1) ** -0.6  # the square root of the variance j^-1.2
         features = rng.normal(centre, deviation, (self._totals[int(client[1:])], FEATURES))
-        # The softmax keeps the order of its arguments, so its largest element needs no exponentials.
+        # The softmax keeps the order of its arguments, so the argmax needs no exponentials.
         return features.astype(np.float32), np.argmax(features @ weights + bias, axis=1)
 
 
-def _held_out(total: IndexArray) -> IndexArray:
-    held_out: IndexArray = np.maximum(1, np.floor(total * TEST_SHARE)).astype(np.int64)
-    return held_out
+def _count_test_samples(total: IndexArray) -> IndexArray:
+    counts: IndexArray = np.maximum(1, np.floor(total * TEST_SHARE)).astype(np.int64)
+    return counts
 
 
 def make_model() -> torch.nn.Module:
-    """Logistic regression."""
+    """Make the logistic regression."""
     import torch
 
     return torch.nn.Linear(FEATURES, CLASSES)
@@ -108,7 +116,17 @@ def make_model() -> torch.nn.Module:
 def load(
     scale: str = "small", users: int | None = None, *, alpha: float = 1.0, beta: float = 1.0, data_seed: int = 0
 ) -> Task:
-    """The task with `users` users (30 unless told, as in the paper).
+    """Load the task.
+
+    Args:
+        scale: "small" or "paper".
+        users: Number of users. Default: 30, as in the paper.
+        alpha: Variance of the users' model means.
+        beta: Variance of the users' feature means.
+        data_seed: Seed of the data.
+
+    Raises:
+        BadSetting: If an argument is out of range.
 
     >>> load(users=10_000).sizes["u09999"] > 0
     True

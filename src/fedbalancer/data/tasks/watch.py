@@ -1,16 +1,16 @@
-"""Which of seven shoulder exercises is a person doing, from the motion sensors of a smartwatch?
+"""Watch: which of seven shoulder exercises is a person doing, from the motion sensors of a smartwatch?
 
-Real recordings (6 channels at 50 Hz, 10 people, both arms) that come with the package `seglearn` (D. Burns et al.,
-"Shoulder physiotherapy exercise recognition", 2018). An arm is a client; a sample is a window of 2.56 s, and windows
-overlap by half: 3605 of them.
+Recordings (6 channels at 50 Hz, 10 people, both arms) from the package `seglearn` (D. Burns et al., "Shoulder
+physiotherapy exercise recognition", 2018). An arm is a client. A sample is a window of 2.56 s, and windows overlap by
+half: 3605 in total.
 
 Settings were chosen on plain FedAvg (uniform clients, all epochs, no deadline), so that its curve is smooth enough to
-compare and still rises at the end of the budget. With a learning rate of 0.003 its accuracy on the two people held out,
-as a mean of three seeds, is .58 .78 .85 .88 .89 after rounds 10 20 30 40 50 (seeds within .09 of it at first, then
-.03); 0.005 is faster at first (.73 .83 .88 .89 .92) and so leaves less of a rise to compare. Trained centrally, the
-same model swings between .75 and .92 from epoch to epoch, with a mean of .86. A round takes 0.4 s on one core. The
-figures are for orientation only: settings were chosen on the same test data, and these two people are easier than
-others (with 7 and 10 held out, one seed of the same FedAvg had .75 after 50 rounds).
+compare and still rises at the end of the budget. With a learning rate of 0.003, its accuracy on the two held-out
+people, as the mean of three seeds, is 0.58, 0.78, 0.85, 0.88, 0.89 after rounds 10, 20, 30, 40, 50 (seeds within 0.09
+at first, then 0.03). 0.005 is faster at first (0.73, 0.83, 0.88, 0.89, 0.92), which leaves less to compare. Trained
+centrally, the same model varies between 0.75 and 0.92 from epoch to epoch, with mean 0.86. A round takes 0.4 s on one
+core. These figures are for orientation only: settings were chosen on the same test data, and these two people are
+easier than others (with 7 and 10 held out, one seed of the same FedAvg had 0.75 after 50 rounds).
 """
 
 from __future__ import annotations
@@ -33,25 +33,32 @@ WINDOW = 128
 CHANNELS = 6
 EXERCISES = 7
 HELD_OUT = (5, 6)
-"""The people in the test set. People with adjacent numbers (1 and 2, 3 and 4, 5 and 6, 8 and 9, and also 7 and 10)
-exercise at the same pace, as if they had trained together, so both of a pair are held out."""
+"""The people in the test set. Some pairs (1 and 2, 3 and 4, 5 and 6, 8 and 9, 7 and 10) exercise at the same pace, as
+if they had trained together, so both people of a pair are held out."""
 
 
 def load(scale: str = "small", users: int | None = None) -> Task:
-    """The task with the first `users` training clients (all 16 unless told). There is no published setting of it, so
-    every scale is the same."""
+    """Load the task.
+
+    Args:
+        scale: Ignored: there is no published setting, so every scale is the same.
+        users: Number of training clients. None: all 16.
+
+    Raises:
+        MissingData: If `seglearn` is not installed.
+    """
     clients = group_by_client(read_recordings(recordings_path()))
     test = [name for name in clients if int(name[1:3]) in HELD_OUT]
     train = [name for name in clients if name not in test]
     train = train[: check_user_count(users, len(train), "watch")]
-    # Here one place sees all training data. In deployment these two numbers per channel come with the app, for instance
-    # from the recordings on which it was developed.
-    seen = np.concatenate([clients[name][0] for name in train])
-    mean, deviation = seen.mean(axis=(0, 2))[:, None], seen.std(axis=(0, 2))[:, None]
-    convert_features = {name: (((x - mean) / deviation).astype(np.float32), y) for name, (x, y) in clients.items()}
+    # This needs all training data in one place. In deployment, these two numbers per channel come with the app, for
+    # example from the recordings that were used in its development.
+    features = np.concatenate([clients[name][0] for name in train])
+    mean, deviation = features.mean(axis=(0, 2))[:, None], features.std(axis=(0, 2))[:, None]
+    normalised = {name: (((x - mean) / deviation).astype(np.float32), y) for name, (x, y) in clients.items()}
     return Task(
-        clients={name: convert_features[name] for name in train},
-        test=_joined(convert_features[name] for name in test),
+        clients={name: normalised[name] for name in train},
+        test=_concatenate(normalised[name] for name in test),
         model=make_model,
         name="watch",
         batch_size=10,
@@ -67,30 +74,29 @@ def load(scale: str = "small", users: int | None = None) -> Task:
 
 
 def group_by_client(recordings: Iterable[Recording]) -> dict[str, Samples]:
-    """Windows and exercises of every arm, named like `s03-left`, in order of name."""
+    """Return windows and exercises of every arm, by client id (such as `s03-left`)."""
     arms: dict[str, list[Samples]] = {}
     for recording in recordings:
         name = f"s{recording.person:02d}-{recording.side}"
         cut = windows(recording.signal)
         arms.setdefault(name, []).append((cut, np.full(len(cut), recording.exercise)))
-    return {name: _joined(arms[name]) for name in sorted(arms)}
+    return {name: _concatenate(arms[name]) for name in sorted(arms)}
 
 
 def windows(signal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Windows of 2.56 s, half overlapping, as (window, channel, time); a rest at the end is left out."""
+    """Cut a signal into windows (window, channel, time) of 2.56 s that overlap by half."""
     return np.lib.stride_tricks.sliding_window_view(signal, WINDOW, axis=0)[:: WINDOW // 2]
 
 
-def _joined(parts: Iterable[Samples]) -> Samples:
+def _concatenate(parts: Iterable[Samples]) -> Samples:
     features, labels = zip(*parts, strict=True)
     return np.concatenate(features), np.concatenate(labels)
 
 
 def make_model() -> torch.nn.Module:
-    """A 1-D CNN of two layers of 32 filters: 16 steps wide with stride 4, then 4 wide with stride 4.
+    """Make a 1-D CNN with two layers of 32 filters: width 16 with stride 4, then width 4 with stride 4.
 
-    The convolutions are written as a matrix product over cut-out patches: for batches of 10 that takes half the time
-    of torch's own on the CPU.
+    The convolutions are matrix products over patches, which take half the time of torch's on the CPU for batches of 10.
     """
     from torch import nn
 

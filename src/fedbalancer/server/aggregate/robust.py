@@ -173,7 +173,7 @@ class ClippedAround(Wrapping, Aggregator):
         if longest == 0:
             return faults
         return faults | {
-            client: f"an update of norm {norm:g}, which is at most {longest:g}: {self.most_norm:g} times the usual"
+            client: f"an update of norm {norm:g}, which must be at most {longest:g}: {self.most_norm:g} times the usual"
             for client, norm in norms.items()
             if norm > longest
         }

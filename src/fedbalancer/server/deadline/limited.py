@@ -27,8 +27,7 @@ from fedbalancer.server.deadline.peak import PeakDeadline
 from fedbalancer.server.expected import completion_s
 
 LEAST_SHARE = 0.1
-"""Lower bound of a measured epoch relative to the last estimate, so that one fast transfer does not make an epoch free.
-"""
+"""Lower bound of a measured epoch relative to the last estimate; a fast transfer must not make an epoch free."""
 UNUSED_SHARE = 0.2
 """Share of the deadline that a client may leave unused if it can stop within an epoch: its last batch or upload."""
 TIMED_OUT = ("download", "forward", "train", "upload")

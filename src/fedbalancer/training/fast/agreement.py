@@ -102,14 +102,14 @@ def find_loss_difference(
     """
     generator = torch.Generator().manual_seed(2)
 
-    def labelled(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
+    def run_fast(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
         last.labels = labels
         losses = _outputs(fast.train(), sample)
         if losses is not last.losses:
             raise ValueError("the model changes the scores")
         return losses, lambda gradient: torch.autograd.backward(losses, gradient)
 
-    def usual(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
+    def run_plain(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
         losses = loss(_outputs(plain.train(), sample), labels)
         return losses, lambda gradient: torch.autograd.backward(losses, gradient)
 
@@ -120,7 +120,7 @@ def find_loss_difference(
             labels = torch.randint(words, tuple(shape), generator=generator)
             labels[torch.rand(tuple(shape), generator=generator) < 0.25] = words
             restore()
-            return _compare(plain, usual, labelled, sample, restore, (), held)
+            return _compare(plain, run_plain, run_fast, sample, restore, (), held)
         except _FAILURES as error:
             return f"with its loss, fails: {' '.join(str(error).split())[:200]}"
         finally:
@@ -140,7 +140,7 @@ def find_row_difference(plain: nn.Module, row: Row, sample: Tensor) -> str | Non
     """
     labels = torch.randint(row.classes, (len(sample),), generator=torch.Generator().manual_seed(2))
 
-    def usual(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
+    def run_plain(sample: Tensor) -> tuple[Tensor, Callable[[Tensor], None]]:
         losses = nn.functional.cross_entropy(_outputs(plain.train(), sample), labels, reduction="none")
         return losses, lambda _: torch.autograd.backward(losses.mean())
 
@@ -153,7 +153,7 @@ def find_row_difference(plain: nn.Module, row: Row, sample: Tensor) -> str | Non
 
     with perturb(plain) as restore:
         try:
-            return _compare(plain, usual, by_row, sample, restore, (), ())
+            return _compare(plain, run_plain, by_row, sample, restore, (), ())
         except _FAILURES as error:
             return f"as a row, fails: {' '.join(str(error).split())[:200]}"
 

@@ -1,14 +1,14 @@
 /* Convolution (stride 1), bias, max-pooling and ReLU in one pass, and their gradients.
  *
- * Images are kept with the channels of a pixel side by side (N, H, W, C) and zeros around them. So one row of the
- * window of a filter is contiguous in memory, and a convolution is a matrix product without any unfolding: positions
- * times (window, channels) times filters, with a tile of positions and filters in registers.
+ * Images are stored with channels last (N, H, W, C) and zeros around them. One row of a filter's window is therefore
+ * contiguous in memory, and a convolution is a matrix product without unfolding: positions times (window, channels)
+ * times filters, with a tile of positions and filters in registers.
  *
- * After the pooling only one position of a window has a gradient, and none where the ReLU is off. Both gradients visit
- * only those: the weights' with a piece of one filter's gradient in registers over its positions, the input's with a
- * piece of the image in registers over the filters that chose that position.
+ * After the pooling only one position of a window has a gradient, and none if the ReLU is off. Both gradients visit
+ * only these positions. The gradient of the weights keeps a piece of one filter in registers and loops over its
+ * positions; that of the input keeps a piece of the image in registers and loops over the filters of that position.
  *
- * One thread, float32, no state, any sizes and alignments; the order of every sum is fixed. */
+ * Single thread, float32, no state, any sizes and alignments; the order of every sum is fixed. */
 #include <stdint.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@
 #define LANES 4
 #endif
 #endif
-#ifndef TILE /* positions in a tile: with two vectors of filters each, what the registers hold */
+#ifndef TILE /* positions in a tile: with two vectors of filters each, they fill the registers */
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define TILE 12
 #else
@@ -29,7 +29,7 @@
 #endif
 #endif
 #define WIDE (2 * LANES) /* filters in a panel */
-#define STRIP 256        /* positions whose outputs are held between convolution and pooling, about */
+#define STRIP 256        /* approximate number of positions whose outputs are held between convolution and pooling */
 
 typedef float vf __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t vi __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
@@ -45,14 +45,14 @@ typedef struct {
     I top, left, padded_height, padded_width;
     I pool_rows, pool_columns; /* 1, 1 without pooling */
     I out_height, out_width;   /* after the pooling */
-    I used_height, used_width; /* of the output before the pooling, what lies in any window */
+    I used_height, used_width; /* the part of the output before the pooling that lies in a pooling window */
     I relu;
 } Block;
 
 INLINE I least(I a, I b) { return a < b ? a : b; }
 INLINE I vectors(I count) { return (count + LANES - 1) / LANES; }
 
-/* Floats of a padded batch; a vector may reach beyond its end. */
+/* Number of floats of a padded batch; a vector may extend beyond its end. */
 I conv_padded_floats(const Block *b) { return b->images * b->padded_height * b->padded_width * b->channels + LANES; }
 
 static I strip_rows(const Block *b) { /* pooled rows in a strip */
@@ -65,7 +65,7 @@ static I direct_floats(const Block *b) {
     return panels + strip_positions(b) * (WIDE + 1);
 }
 
-/* x with any strides -> padded, channels last. */
+/* Copies x, with any strides, into a padded batch with channels last. */
 static void pad(const Block *b, const float *x, const I *stride, float *out) {
     I c = b->channels, line = b->padded_width * c;
     memset(out, 0, conv_padded_floats(b) * sizeof(float));
@@ -83,8 +83,8 @@ static void pad(const Block *b, const float *x, const I *stride, float *out) {
         }
 }
 
-/* Filters as torch has them (filter, channel, row, column) -> panels of up to WIDE of them (row, column, channel,
- * filter). */
+/* Packs filters in torch's layout (filter, channel, row, column) into panels of up to WIDE filters (row, column,
+ * channel, filter). */
 static void pack_panels(const Block *b, const float *w, float *out) {
     I window = b->rows * b->columns, depth = window * b->channels;
     for (I first = 0; first < b->filters; first += WIDE) {
@@ -98,7 +98,7 @@ static void pack_panels(const Block *b, const float *w, float *out) {
     }
 }
 
-/* TILE positions, at x + at[0], x + at[1], ..., times V vectors of filters, over all rows of the window. */
+/* Multiplies TILE positions, at x + at[0], x + at[1], ..., by V vectors of filters, over all rows of the window. */
 INLINE void tile(int V, const float *x, const int32_t *at, I rows, I row, I line, const float *w, float *out) {
     vf sum[TILE][2];
     const float *a[TILE];
@@ -138,8 +138,8 @@ static void tile2(const float *x, const int32_t *at, I rows, I row, I line, cons
 }
 INLINE Tile *tile_for(I wide) { return wide == WIDE ? tile2 : tile1; }
 
-/* The largest of a window, plus the bias, and its place in the window (-1 where the ReLU is off), for up to LANES
- * filters. `pitch` floats from one row of sums to the next. Not-a-number wins, as in torch. */
+/* Writes the maximum of a window plus the bias, and its place in the window (-1 if the ReLU is off), for up to LANES
+ * filters. Rows of sums are `pitch` floats apart. NaN counts as the maximum, as in torch. */
 INLINE void pool_this(const Block *b, const float *sums, I wide, I pitch, I rows, I columns, I full, vf bias, I filters,
                       float *y, int32_t *at) {
     vf top = LOAD(sums);
@@ -167,7 +167,7 @@ INLINE void pool_this(const Block *b, const float *sums, I wide, I pitch, I rows
 }
 INLINE void pool_window(const Block *b, const float *sums, I wide, I pitch, I rows, I columns, vf bias, I filters,
                         float *y, int32_t *at) {
-    if (rows == 2 && columns == 2 && b->pool_columns == 2) /* usual ones without loops */
+    if (rows == 2 && columns == 2 && b->pool_columns == 2) /* common windows without loops */
         pool_this(b, sums, wide, pitch, 2, 2, 2, bias, filters, y, at);
     else if (rows == 1 && columns == 4)
         pool_this(b, sums, wide, pitch, 1, 4, 4, bias, filters, y, at);
@@ -175,14 +175,15 @@ INLINE void pool_window(const Block *b, const float *sums, I wide, I pitch, I ro
         pool_this(b, sums, wide, pitch, rows, columns, b->pool_columns, bias, filters, y, at);
 }
 
-/* The first few of a vector, 0 in the rest. */
+/* Loads the first `count` values of a vector; the rest is 0. */
 INLINE vf some_of(const float *from, I count) {
     float values[LANES] = {0};
     memcpy(values, from, count * sizeof(float));
     return LOAD(values);
 }
 
-/* The sums of a strip, pooled rows `from` to `to`, for the filters of the panel that begins at `first`. */
+/* Pools the sums of a strip, rows `from` to `to` of the pooled output, for the panel of filters that begins at
+ * `first`. */
 static void pool(const Block *b, const float *sums, I wide, I first, I from, I to, const float *bias, float *y,
                  int32_t *at) {
     I pitch = b->used_width * wide;
@@ -201,10 +202,10 @@ static void pool(const Block *b, const float *sums, I wide, I first, I from, I t
     }
 }
 
-/* What a batch norm wants to know of all outputs, filters filled up to whole vectors: the sum over the positions of the
- * squares of their distances from the means; and, if there is memory for it, tiles of 4 x 4 of the outputs. */
+/* What a batch norm needs of all outputs, with filters padded to whole vectors: the sum over all positions of the
+ * squared distances from the means and, if there is memory for it, the outputs in tiles of 4 x 4. */
 typedef struct {
-    const float *negative; /* the means, negated */
+    const float *negative; /* the negated means */
     double *squares;
     float *kept;
 } Watch;
@@ -226,7 +227,7 @@ static void squares_of(const Watch *watch, const float *sums, I wide, I first, I
     }
 }
 
-/* Convolution by tiles of positions and filters, over all of the window; a strip of an image at a time. */
+/* Direct convolution by tiles of positions and filters, one strip of an image at a time. */
 static void direct(const Block *b, const float *padded, const float *w, const float *bias, float *scratch, float *y,
                    int32_t *at, const Watch *watch) {
     I row = b->columns * b->channels, line = b->padded_width * b->channels, depth = b->rows * row;
@@ -261,8 +262,8 @@ I conv_forward_floats(const Block *b) {
     return is_long(b) ? winograd_1d_floats(b) : tile_side(b) ? winograd_floats(b) : direct_floats(b);
 }
 
-/* x and its strides (image, channel, row, column) -> y, and which place of its window each value comes from, both
- * (image, row, column, filter). `padded` keeps the input for the gradients. */
+/* Computes y from x with strides (image, channel, row, column), and in `at` the window place of each value; both have
+ * the layout (image, row, column, filter). `padded` keeps the input for the gradients. */
 void conv_forward(const Block *b, const float *x, const I *stride, const float *w, const float *bias, float *padded,
                   float *scratch, float *y, int32_t *at) {
     pad(b, x, stride, padded);

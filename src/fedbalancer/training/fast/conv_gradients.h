@@ -1,19 +1,19 @@
-/* The gradients of conv.c, which includes this. */
+/* The gradients of conv.c, which includes this file. */
 
 #define MOST 12 /* registers that hold a piece of a gradient */
 
 typedef struct {
-    int32_t at; /* of a patch in the image, or of a filter */
+    int32_t at; /* offset of a patch in the image, or of a filter */
     float value;
 } Entry;
 typedef struct {
-    int32_t at, first, count; /* of what is summed up: a filter or a position in the image; and its entries */
+    int32_t at, first, count; /* offset of the sum (a filter or a position in the image), and its entries */
 } Segment;
 
 static I row_lanes(const Block *b) { return vectors(b->columns * b->channels) * LANES; }
 static I filter_lanes(const Block *b) { return b->rows * row_lanes(b); }
 
-/* A piece of a gradient, R rows of J vectors, in registers: += sum of value * from[at]. */
+/* Adds the sum of value * from[at] to a piece of a gradient, R rows of J vectors, in registers. */
 INLINE void piece(int R, int J, float *to, I to_line, const float *from, I from_line, const Entry *entry, I count) {
     vf sum[MOST];
 #pragma GCC unroll 16
@@ -59,9 +59,11 @@ static Piece *const pieces_of_rows[][9] = {
 };
 static const I rows_at_most[] = {0, 8, 6, 4};
 
-INLINE Piece *piece_for(I rows, I vectors) { return rows == 1 ? pieces_of_one_row[vectors] : pieces_of_rows[vectors][rows]; }
+INLINE Piece *piece_for(I rows, I vectors) {
+    return rows == 1 ? pieces_of_one_row[vectors] : pieces_of_rows[vectors][rows];
+}
 
-/* Filters as torch has them -> (filter, row, column and channel), rows filled up with zeros. */
+/* Packs filters in torch's layout into (filter, row, column and channel), with rows padded with zeros. */
 static void pack_rows(const Block *b, const float *w, float *out) {
     I wide = row_lanes(b), all = filter_lanes(b);
     memset(out, 0, b->filters * all * sizeof(float));
@@ -80,11 +82,11 @@ static void unpack_rows(const Block *b, const float *from, float *w) {
                     *w++ = from[f * all + i * wide + j * b->channels + c];
 }
 
-/* What the gradients work with, carved from one piece of memory. */
+/* Working memory of the gradients, carved from one block. */
 typedef struct {
     float *filters, *gradient; /* (filter, row, column and channel) */
     Entry *entries, *buckets;
-    int32_t *counts, *corners, *shifts; /* where windows begin; shifts[place + 1]: from there to a place inside */
+    int32_t *counts, *corners, *shifts; /* corners: start of each window; shifts[place + 1]: offset of a place in it */
     Segment *segments;
 } Scratch;
 static I carve(const Block *b, float *from, Scratch *s) {
@@ -118,7 +120,7 @@ static void find_places(const Block *b, Scratch s) {
 }
 
 static float sum_of(const Entry *entry, I count) {
-    float sums[4] = {0}; /* four, because an addition waits for the one before */
+    float sums[4] = {0}; /* four, because an addition waits for the previous one */
     I i = 0;
     for (; i + 4 <= count; i += 4)
         for (int k = 0; k < 4; k++)
@@ -128,8 +130,8 @@ static float sum_of(const Entry *entry, I count) {
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/* Segments by filter, with the patches of this image that it chose. Adds up the gradient of the bias. Without branches:
- * where the ReLU is off, the entry is written and then overwritten by the next. */
+/* Makes one segment per filter, with the patches of this image that it selected, and adds up the gradient of the bias.
+ * There are no branches: if the ReLU is off, the entry is written and then overwritten by the next. */
 static I by_filter(const Block *b, const float *g, const I *stride, const int32_t *at, Scratch s, float *bias) {
     I height = b->out_height, width = b->out_width, filters = b->filters, down = stride[2], right = stride[3];
     for (I f = 0; f < filters; f++) {
@@ -148,16 +150,16 @@ static I by_filter(const Block *b, const float *g, const I *stride, const int32_
     return filters;
 }
 
-/* Segments by position in this image, with the filters that chose it. */
+/* Makes one segment per position of this image, with the filters that selected it. */
 static I by_position(const Block *b, const float *g, const I *stride, const int32_t *at, Scratch s) {
     I inside = b->pool_rows * b->pool_columns, all = filter_lanes(b), filters = b->filters, step = stride[1];
-    I used = 0, found = 0;
+    I used = 0, segments = 0;
     for (I i = 0; i < b->out_height; i++)
         for (I j = 0; j < b->out_width; j++, at += filters) {
             const float *values = g + i * stride[2] + j * stride[3];
             memset(s.counts, 0, (inside + 1) * sizeof(int32_t));
             for (I f = 0; f < filters; f++) {
-                I place = at[f] + 1; /* 0 where the ReLU is off */
+                I place = at[f] + 1; /* 0 if the ReLU is off */
                 s.buckets[place * filters + s.counts[place]++] = (Entry){f * all, values[f * step]};
             }
             for (I place = 1; place <= inside; place++) {
@@ -165,18 +167,18 @@ static I by_position(const Block *b, const float *g, const I *stride, const int3
                 if (!count)
                     continue;
                 memcpy(s.entries + used, s.buckets + place * filters, count * sizeof(Entry));
-                s.segments[found++] = (Segment){s.corners[i * b->out_width + j] + s.shifts[place], used, count};
+                s.segments[segments++] = (Segment){s.corners[i * b->out_width + j] + s.shifts[place], used, count};
                 used += count;
             }
         }
-    return found;
+    return segments;
 }
 
-/* All segments, piece by piece of the window: filters from the image, or the image from the filters. */
+/* Adds up all segments, one piece of the window at a time: filters from the image, or the image from the filters. */
 static void add_up(const Block *b, float *filters, float *image, int into_image, Scratch s, I segments) {
     I wide = row_lanes(b), line = b->padded_width * b->channels, all = wide / LANES;
     I parts = (all + MOST - 1) / MOST, most = (all + parts - 1) / parts; /* vectors of a row at a time */
-    I together = all > 3 ? 1 : least(b->rows, rows_at_most[all]);        /* rows, where a row is short */
+    I together = all > 3 ? 1 : least(b->rows, rows_at_most[all]);        /* several rows at a time if rows are short */
     for (I i = 0; i < b->rows; i += together)
         for (I j = 0; j < all; j += most) {
             Piece *add = piece_for(least(together, b->rows - i), least(most, all - j));
@@ -189,8 +191,8 @@ static void add_up(const Block *b, float *filters, float *image, int into_image,
         }
 }
 
-/* From g, the gradient of y with its strides (image, filter, row, column): those of filters and bias as torch has them,
- * and of the padded input, if there is an `input`. `at` and `padded` are those of the forward pass. */
+/* Computes the gradients of filters and bias in torch's layout, and of the padded input if `input` is given. g is the
+ * gradient of y with strides (image, filter, row, column); `at` and `padded` come from the forward pass. */
 void conv_backward(const Block *b, const float *g, const I *stride, const int32_t *at, float *padded, const float *w,
                    float *scratch, float *filters, float *bias, float *input) {
     I size = b->padded_height * b->padded_width * b->channels, outputs = b->out_height * b->out_width * b->filters;

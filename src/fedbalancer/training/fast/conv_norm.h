@@ -1,32 +1,32 @@
-/* Convolution, batch norm by the statistics of the batch, max-pooling and ReLU in one layer. Included by conv.c.
+/* Convolution, batch norm with the statistics of the batch, max-pooling and ReLU in one layer. Included by conv.c.
  *
- * The norm is monotone, so that pooling before it is the same as after it: a filter whose scale is negative is negated,
- * with its scale. The mean of a convolution is known before it, from the sums of its patches; so the squares of the
- * distances from it are summed up while the outputs are near, and only what was pooled is normalised.
+ * The norm is monotone, so pooling can come before it: a filter with a negative scale is negated together with its
+ * scale. The mean of a convolution is known in advance from the sums of its patches. The squared distances from the
+ * mean are therefore summed while the outputs are in the cache, and only pooled values are normalised.
  *
- * The gradient of the convolution's outputs c is that which the pooling let through plus, at every position, a +
- * b (c - mean), with a and b of the filter. There are two ways back:
+ * The gradient of the convolution's outputs c is the gradient that the pooling lets through plus, at every position,
+ * a + b (c - mean), with a and b per filter. There are two backward algorithms:
  *
- * - Wide images by the adjoint of Winograd's algorithm (windows of 3 x 3), on the outputs that were kept, tile by tile.
- * - The first layer, with a few inputs in a window, needs no gradient of its input. The sum over the positions of
- *   (c - mean) times the patch is the filter times the covariance of the patches: no output needs to be kept. */
+ * - Wide images use the adjoint of Winograd's algorithm (windows of 3 x 3) on the kept outputs, tile by tile.
+ * - The first layer, with few inputs per window, needs no gradient of its input. The sum over all positions of
+ *   (c - mean) times the patch is the filter times the covariance of the patches, so no output is kept. */
 #include <math.h>
 
-#define SMALL 64 /* inputs in a window for the second way, at most */
+#define SMALL 64 /* maximum inputs in a window for the second algorithm */
 
-/* Numbers that the two passes share, and what the caller keeps in between. */
+/* Numbers that both passes share, kept by the caller. */
 typedef struct {
-    float *mean, *rest; /* of the filters that may be negated: mean and 1 / deviation */
-    float *pooled;      /* as y, before the norm: distance from the mean */
-    float *kept;        /* (tile, filter, 16): all outputs, for the first way; may be missing without a way back */
+    float *mean, *rest; /* of the filters after negation: mean and 1 / standard deviation */
+    float *pooled;      /* like y, before the norm: distance from the mean */
+    float *kept;        /* (tile, filter, 16): all outputs, for the first algorithm; may be 0 without a backward pass */
 } Kept;
 
 enum { NEITHER, BY_COVARIANCE, BY_TILES };
 
-/* Which way a block goes; `tile_side` knows which sizes pay. */
+/* Chooses the backward algorithm of a block; `tile_side` decides which sizes are worthwhile. */
 I conv_norm_way(const Block *b) {
     if (b->used_height != b->padded_height - b->rows + 1 || b->used_width != b->padded_width - b->columns + 1)
-        return NEITHER; /* outputs that no window has are normalised too */
+        return NEITHER; /* outputs outside all pooling windows are normalised as well */
     if (b->rows == 3 && tile_side(b))
         return BY_TILES;
     return b->rows * b->columns * b->channels <= SMALL && !tile_side(b) && !is_long(b) ? BY_COVARIANCE : NEITHER;
@@ -40,7 +40,7 @@ static double positions(const Block *b) { return (double)b->images * b->used_hei
 
 I conv_norm_kept_floats(const Block *b) { return conv_norm_way(b) == BY_TILES ? tiles_in(b) * all_filters(b) * 16 : 0; }
 
-/* Sums over all positions of what a filter sees, (row, column, channel); `line` has room for the channels. */
+/* Sums all patches, as (row, column, channel); `line` has room for the channels. */
 static void patch_sums(const Block *b, const float *padded, float *line, double *sums) {
     I c = b->channels, row = b->columns * c, used = b->used_width * c;
     memset(sums, 0, depth_of(b) * sizeof *sums);
@@ -60,7 +60,7 @@ static void patch_sums(const Block *b, const float *padded, float *line, double 
         }
 }
 
-/* The filters as torch has them, each negated if its scale is; and the mean of each. */
+/* Copies the filters in torch's layout, each negated if its scale is negative. */
 static void signed_filters(const Block *b, const float *w, const float *scale, float *out) {
     for (I f = 0, depth = depth_of(b); f < b->filters; f++)
         for (I k = 0; k < depth; k++)
@@ -77,11 +77,11 @@ static void means(const Block *b, const float *w, const double *sums, float *mea
     }
 }
 
-/* What the scratch of both passes begins with; `rest`, for the pass itself, begins where a double may. */
+/* The beginning of both passes' scratch memory; `rest`, for the pass itself, is aligned for doubles. */
 typedef struct {
-    double *sums, *squares; /* of the patches; and two of every filter */
+    double *sums, *squares; /* sums of the patches; two numbers per filter */
     float *filters;         /* with their signs */
-    float *negative, *line; /* minus the means; and room for channels or twice the filters */
+    float *negative, *line; /* the negated means; room for channels or twice the filters */
     float *rest;
 } Common;
 static I line_floats(const Block *b) { return b->channels > 2 * b->filters ? b->channels : 2 * b->filters; }
@@ -102,7 +102,7 @@ static Common common(const Block *b, float *scratch) {
 
 I conv_norm_forward_floats(const Block *b) { return common_floats(b) + conv_forward_floats(b); }
 
-/* y = max(0, scale * pooled / deviation + shift), and no place where that is 0. */
+/* Computes y = max(0, scale * pooled / deviation + shift), and sets the place to -1 where y is 0. */
 static void normalise(const Block *b, const float *scale, const float *shift, Kept k, float *factor, float *y,
                       int32_t *at) {
     I filters = b->filters;
@@ -117,7 +117,7 @@ static void normalise(const Block *b, const float *scale, const float *shift, Ke
         }
 }
 
-/* As conv_forward, without a bias, which the norm would take away. */
+/* Like conv_forward, without a bias, which the norm would remove. */
 void conv_norm_forward(const Block *b, const float *x, const I *stride, const float *w, const float *scale,
                        const float *shift, float eps, float *padded, float *scratch, const Kept *kept, float *y,
                        int32_t *at) {
@@ -140,13 +140,13 @@ void conv_norm_forward(const Block *b, const float *x, const I *stride, const fl
     normalise(b, scale, shift, *kept, s.line, y, at);
 }
 
-/* The gradient that the ReLU lets through, filters side by side and filled up; its sums and those of its products with
- * the normalised outputs: the gradients of shift and scale. */
+/* Writes the gradient that the ReLU lets through, with filters last and padded. Also computes its sums and those of its
+ * products with the normalised outputs, which are the gradients of shift and scale. */
 static void through(const Block *b, const float *g, const I *stride, const int32_t *at, const Kept *k, float *out,
                     float *line, double *scale_grad, double *shift_grad) {
     I filters = b->filters, all = all_filters(b);
     const float *pooled = k->pooled;
-    memset(scale_grad, 0, 2 * all * sizeof *scale_grad); /* the other follows */
+    memset(scale_grad, 0, 2 * all * sizeof *scale_grad); /* shift_grad follows it */
     for (I n = 0; n < b->images; n++)
         for (I i = 0; i < b->out_height; i++) {
             float *one = line, *other = line + filters;

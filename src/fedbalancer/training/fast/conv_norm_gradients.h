@@ -1,9 +1,9 @@
-/* The ways back of conv_norm.h, which includes this. */
+/* The backward algorithms of conv_norm.h, which includes this file. */
 
-/* What is the same at all positions of a filter: the gradient of its output c is factor * (what the pooling let
- * through) + level + slope * (c - mean). */
+/* Coefficients per filter: the gradient of its output c is factor * (the gradient that the pooling lets through)
+ * + level + slope * (c - mean). */
 typedef struct {
-    float *factor, *level, *slope, *negative; /* the last: minus the mean */
+    float *factor, *level, *slope, *negative; /* negative: the negated mean */
 } Slopes;
 
 static Slopes slopes_of(const Block *b, const float *scale, const Kept *k, const double *scale_grad,
@@ -22,7 +22,7 @@ static Slopes slopes_of(const Block *b, const float *scale, const Kept *k, const
 
 #define FEW 5 /* rows of a covariance in registers */
 
-/* q[i][j] = sum over x of above[x * step + i] * below[x * step + j], for FEW of the i and a vector of the j. */
+/* Computes q[i][j] = sum over x of above[x * step + i] * below[x * step + j], for FEW values of i and a vector of j. */
 static void products_of_rows(const float *above, const float *below, I step, I count, float *q, I pitch) {
     vf sum[FEW] = {{0}};
     for (I x = 0; x < count; x++, above += step, below += step) {
@@ -35,8 +35,8 @@ static void products_of_rows(const float *above, const float *below, I step, I c
         STORE(q + i * pitch, sum[i]);
 }
 
-/* The sums over all positions of the products of every two inputs of a window. Two rows of an image that are `apart`
- * meet at several places of the window: their products are made once. */
+/* Sums, over all positions, the products of all pairs of inputs of a window. Two rows of an image at a distance `apart`
+ * meet at several places of the window; their products are computed once. */
 static void moments(const Block *b, const float *padded, double *to) {
     I row = b->columns * b->channels, line = b->padded_width * b->channels, depth = b->rows * row;
     I pitch = vectors(row) * LANES;
@@ -62,8 +62,8 @@ static void moments(const Block *b, const float *padded, double *to) {
             to[j * depth + i] = to[i * depth + j];
 }
 
-/* factor * filters, which are what the pooling let through, + level * (sum of patches) + slope * (covariance * filter):
- * the gradient of the filters as torch has them. */
+/* Computes the gradient of the filters in torch's layout: factor * filters (the part that the pooling lets through)
+ * + level * (sum of patches) + slope * (covariance * filter). */
 static void add_covariance(const Block *b, const float *w, const double *sums, const double *squares, Slopes s,
                            float *filters) {
     I depth = depth_of(b), window = b->rows * b->columns;
@@ -81,7 +81,7 @@ static void add_covariance(const Block *b, const float *w, const double *sums, c
 
 #define N 6
 
-/* As `times` and `twice`, with the matrix (columns x rows) transposed. */
+/* Like `times` and `twice`, with the matrix (columns x rows) transposed. */
 INLINE void times_turned(int rows, int columns, const float *matrix, const vf *in, int in_step, vf *out,
                          int out_step) {
 #pragma GCC unroll 8
@@ -112,12 +112,12 @@ INLINE vi places_of(const int32_t *at, I count) {
     return *(const vi *)values;
 }
 
-/* The gradient of a tile's outputs, at (y, x) of image n -> (36, tile, filter). `g` is what `through` made. */
+/* Transforms the gradient of a tile of outputs, at (y, x) of image n, to (36, tile, filter). g comes from `through`. */
 static void tile_back(const Block *b, const float *g, const int32_t *at, const float *kept, Slopes s, I n, I y, I x,
                       float *out) {
     I all = all_filters(b), high = least(4, b->used_height - y), wide = least(4, b->used_width - x);
     for (I v = 0; v < all; v += LANES) {
-        vf d[16], made[N * N], factor = LOAD(s.factor + v), level = LOAD(s.level + v), slope = LOAD(s.slope + v);
+        vf d[16], result[N * N], factor = LOAD(s.factor + v), level = LOAD(s.level + v), slope = LOAD(s.slope + v);
         vf away = LOAD(s.negative + v);
         for (I k = 0; k < 16; k++) {
             d[k] = (vf){0};
@@ -132,15 +132,15 @@ static void tile_back(const Block *b, const float *g, const int32_t *at, const f
                 for (int k = 0; k < b->pool_rows * b->pool_columns; k++)
                     d[(i + k / b->pool_columns) * 4 + j + k % b->pool_columns] += (vf)(value & (where == k));
             }
-        twice_turned(N, 4, product_matrix_3, d, made);
+        twice_turned(N, 4, product_matrix_3, d, result);
         for (int k = 0; k < N * N; k++)
-            STORE(out + k * TILES * all + v, made[k]);
+            STORE(out + k * TILES * all + v, result[k]);
     }
 }
 
 #define OF_PATCH (LANES < 8 ? 4 : 8) /* channels in registers */
 
-/* (channel, filter) += sum over the tiles of patch times gradient, for one of the 36. */
+/* Adds the sum over the tiles of patch times gradient to (channel, filter), for one of the 36 elements. */
 INLINE void weigh_some(int V, const float *patch, I channels, const float *g, I all, I tiles, float *to) {
     vf sum[OF_PATCH][2];
 #pragma GCC unroll 8
@@ -171,23 +171,23 @@ static void weigh_tiles(I channels, I all, const float *patches, const float *g,
                     weigh_some(1, patches + c, channels, g + f, all, tiles, to + c * all + f);
 }
 
-/* (36, tile, channel), a panel of channels -> added to the patch at (y, x) of the image. */
+/* Adds a panel of channels (36, tile, channel) to the patch at (y, x) of the image. */
 static void patch_back(const Block *b, const float *from, I wide, I y, I x, float *image) {
     I line = b->padded_width * b->channels;
     for (I v = 0; v < wide; v += LANES) {
-        vf in[N * N], made[N * N];
+        vf in[N * N], result[N * N];
         for (int k = 0; k < N * N; k++)
             in[k] = LOAD(from + k * TILES * wide + v);
-        twice_turned(N, N, patch_matrix, in, made);
+        twice_turned(N, N, patch_matrix, in, result);
         for (I i = 0; i < least(N, b->padded_height - y); i++)
             for (I j = 0; j < least(N, b->padded_width - x); j++) {
                 float *to = image + (y + i) * line + (x + j) * b->channels + v;
-                STORE(to, LOAD(to) + made[i * N + j]);
+                STORE(to, LOAD(to) + result[i * N + j]);
             }
     }
 }
 
-/* Filters as torch has them -> a panel of channels (row, column, filter, channel). */
+/* Packs filters in torch's layout into a panel of channels (row, column, filter, channel). */
 static void pack_turned(const Block *b, const float *w, I first, I wide, float *out) {
     I all = all_filters(b);
     memset(out, 0, 9 * all * wide * sizeof(float));
@@ -197,7 +197,7 @@ static void pack_turned(const Block *b, const float *w, I first, I wide, float *
                 out[(k * all + f) * wide + c] = w[(f * b->channels + first + c) * 9 + k];
 }
 
-/* The memory of the way by tiles. */
+/* The memory of the algorithm by tiles. */
 typedef struct {
     float *turned, *gradient, *patches, *tile_grads, *patch_grads, *zeros, *panel;
 } Tiled;
@@ -213,7 +213,7 @@ static I carve_tiled(const Block *b, float *from, Tiled *t) {
     return t->panel + 9 * channels * all - from;
 }
 
-/* The gradient of the input from that of a few tiles. */
+/* Computes the gradient of the input from that of a few tiles. */
 static void inputs_back(const Block *b, Tiled m, const I (*at)[3], I tiles, float *input) {
     I all = all_filters(b), size = b->padded_height * b->padded_width * b->channels;
     int32_t places[TILES];
@@ -230,7 +230,7 @@ static void inputs_back(const Block *b, Tiled m, const I (*at)[3], I tiles, floa
     }
 }
 
-/* The gradients of the filters, as torch has them, and of the padded input, if there is one. */
+/* Computes the gradients of the filters in torch's layout, and of the padded input if `input` is given. */
 static void by_tiles(const Block *b, const float *w, const float *g, const int32_t *at, const float *padded,
                      const float *kept, Slopes s, float *scratch, float *filters, float *input) {
     I all = all_filters(b), down = fours(b->used_height), across = fours(b->used_width), count = tiles_in(b);
@@ -255,12 +255,12 @@ static void by_tiles(const Block *b, const float *w, const float *g, const int32
             inputs_back(b, m, (const I(*)[3])where, tiles, input);
     }
     for (I from = 0; from < channels * all; from += LANES) {
-        vf in[N * N], made[9];
+        vf in[N * N], result[9];
         for (int k = 0; k < N * N; k++)
             in[k] = LOAD(m.gradient + k * channels * all + from);
-        twice_turned(3, N, filter_matrix_3, in, made);
+        twice_turned(3, N, filter_matrix_3, in, result);
         for (int k = 0; k < 9; k++)
-            STORE(m.panel + k * channels * all + from, made[k]);
+            STORE(m.panel + k * channels * all + from, result[k]);
     }
     for (I f = 0; f < b->filters; f++)
         for (I c = 0; c < channels; c++)
@@ -277,14 +277,14 @@ I conv_norm_backward_floats(const Block *b) {
     return common_floats(b) + 4 * all + windows * all + own;
 }
 
-/* As conv_backward: the gradients of filters, scale and shift, and of the padded input, if there is one, which only the
- * way by tiles has. */
+/* Like conv_backward: the gradients of filters, scale and shift, and of the padded input if `input` is given, which
+ * only the algorithm by tiles supports. */
 void conv_norm_backward(const Block *b, const float *g, const I *stride, const int32_t *at, float *padded,
                         const float *w, const float *scale, const Kept *kept, float *scratch, float *filters,
                         float *scale_grad, float *shift_grad, float *input) {
     I all = all_filters(b), depth = depth_of(b);
     Common c = common(b, scratch);
-    double *sums = c.squares, *shifts = sums + all, *squares = (double *)c.rest; /* which lies behind whole doubles */
+    double *sums = c.squares, *shifts = sums + all, *squares = (double *)c.rest; /* aligned for doubles */
     float *own = c.rest + (conv_norm_way(b) == BY_TILES ? 0 : 2 * depth * depth), *open = own + 4 * all;
     float *scratch_of_way = open + b->images * b->out_height * b->out_width * all;
     signed_filters(b, w, scale, c.filters);

@@ -1,11 +1,11 @@
-/* Square windows of 3 or 5 by Winograd's algorithm: a tile of outputs from 36 products per channel instead of 100 (2 x 2
- * outputs, 5 x 5) or 144 (4 x 4 outputs, 3 x 3). Filters and patches of 6 x 6 go to a basis in which a convolution is a
- * product element by element; over channels and filters that makes 36 matrix products. Points 0, 1, -1, 1/2, -2 and
- * infinity, of those with small fractions the ones with the least rounding: errors are about four times those of a
- * plain sum (A. Lavin and S. Gray, 2016; B. Barabasz et al., 2020). Included by conv.c. */
+/* Square windows of 3 or 5 by Winograd's algorithm: a tile of outputs takes 36 products per channel instead of 100
+ * (2 x 2 outputs, 5 x 5 window) or 144 (4 x 4 outputs, 3 x 3 window). Filters and patches of 6 x 6 are transformed to a
+ * basis in which a convolution is an elementwise product; over channels and filters this gives 36 matrix products. The
+ * points are 0, 1, -1, 1/2, -2 and infinity, which have the least rounding among those with small fractions: errors are
+ * about four times those of a plain sum (A. Lavin and S. Gray, 2016; B. Barabasz et al., 2020). Included by conv.c. */
 
 #define N 6
-#define TILES 12 /* tiles at a time, so that what is made of them stays near */
+#define TILES 12 /* tiles processed together, so that their intermediate results stay in the cache */
 
 /* One row per line. */
 static const float patch_matrix[N * N] = {
@@ -43,7 +43,7 @@ static const float product_matrix_3[4 * N] = {
     0, 1, -1, 0.125f, -8, 1, //
 };
 
-/* out = matrix times in, without the products with 0, which are known when this is compiled. */
+/* Computes out = matrix times in, without the products with 0, which are known at compile time. */
 INLINE void times(int rows, int columns, const float *matrix, const vf *in, int in_step, vf *out, int out_step) {
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
@@ -55,7 +55,7 @@ INLINE void times(int rows, int columns, const float *matrix, const vf *in, int 
         out[i * out_step] = sum;
     }
 }
-/* matrix times in (columns x columns) times the matrix transposed: rows x rows. */
+/* Computes matrix times in (columns x columns) times the transposed matrix: rows x rows. */
 INLINE void twice(int rows, int columns, const float *matrix, const vf *in, vf *out) {
     vf half[N * N];
 #pragma GCC unroll 8
@@ -66,19 +66,19 @@ INLINE void twice(int rows, int columns, const float *matrix, const vf *in, vf *
         times(rows, columns, matrix, half + i * columns, 1, out + i * rows, 1);
 }
 
-/* A panel (row, column, channel, filter) -> (36, channel, filter). */
+/* Transforms a panel (row, column, channel, filter) to (36, channel, filter). */
 INLINE void filters_over(int window, const float *matrix, I channels, const float *panel, I wide, float *out) {
     for (I at = 0; at < channels * wide; at += LANES) {
-        vf in[N * N], made[N * N];
+        vf in[N * N], result[N * N];
         for (int k = 0; k < window * window; k++)
             in[k] = LOAD(panel + k * channels * wide + at);
-        twice(N, window, matrix, in, made);
+        twice(N, window, matrix, in, result);
         for (int k = 0; k < N * N; k++)
-            STORE(out + k * channels * wide + at, made[k]);
+            STORE(out + k * channels * wide + at, result[k]);
     }
 }
 
-/* The patch of 6 x 6 at (y, x) -> (36, tile, channel); what lies outside of the image is 0. */
+/* Transforms the 6 x 6 patch at (y, x) to (36, tile, channel); positions outside the image are 0. */
 static void patch_over(const Block *b, const float *image, I y, I x, const float *zeros, float *out) {
     I line = b->padded_width * b->channels;
     const float *from[N * N];
@@ -88,52 +88,52 @@ static void patch_over(const Block *b, const float *image, I y, I x, const float
             from[i * N + j] = inside ? image + (y + i) * line + (x + j) * b->channels : zeros;
         }
     for (I c = 0; c < b->channels; c += LANES) {
-        vf in[N * N], made[N * N];
+        vf in[N * N], result[N * N];
         for (int k = 0; k < N * N; k++)
             in[k] = LOAD(from[k] + c);
-        twice(N, N, patch_matrix, in, made);
+        twice(N, N, patch_matrix, in, result);
         for (int k = 0; k < N * N; k++)
-            STORE(out + k * TILES * b->channels + c, made[k]);
+            STORE(out + k * TILES * b->channels + c, result[k]);
     }
 }
 
-/* Outputs 4 x 4 of the tile at (y, x), for the vector of filters that begins at `first`. */
-INLINE void watch_tile(const Block *b, const vf *made, I y, I x, I first, I tile, const Watch *watch) {
+/* Records the 4 x 4 outputs of the tile at (y, x), for the vector of filters that begins at `first`. */
+INLINE void watch_tile(const Block *b, const vf *result, I y, I x, I first, I tile, const Watch *watch) {
     vf away = LOAD(watch->negative + first), sum = {0};
     for (I i = 0; i < least(4, b->used_height - y); i++)
         for (I j = 0; j < least(4, b->used_width - x); j++) {
-            vf far = made[i * 4 + j] + away;
+            vf far = result[i * 4 + j] + away;
             sum += far * far;
         }
     add_up_lanes(watch->squares + first, sum);
     float *to = watch->kept + (tile * vectors(b->filters) * LANES + first) * 16;
     for (int k = 0; watch->kept && k < 16; k++)
-        STORE(to + k * LANES, made[k]);
+        STORE(to + k * LANES, result[k]);
 }
 
-/* Products (36, tile, filter) of the tile at (y, x) -> outputs, pooled. */
+/* Transforms the products (36, tile, filter) of the tile at (y, x) to outputs, and pools them. */
 INLINE void products_over(int side, const float *matrix, const Block *b, const float *products, I wide, I y, I x,
                           I first, const float *bias, float *out, int32_t *at, I tile, const Watch *watch) {
     for (I v = 0; v < wide; v += LANES) {
         I filters = least(b->filters - first - v, LANES);
-        vf in[N * N], made[N * N], shift = some_of(bias + first + v, filters);
+        vf in[N * N], result[N * N], shift = some_of(bias + first + v, filters);
         for (int k = 0; k < N * N; k++)
             in[k] = LOAD(products + k * TILES * wide + v);
-        twice(side, N, matrix, in, made);
+        twice(side, N, matrix, in, result);
         if (watch && side == 4)
-            watch_tile(b, made, y, x, first + v, tile, watch);
+            watch_tile(b, result, y, x, first + v, tile, watch);
         for (I i = 0; i < least(side, b->used_height - y); i += b->pool_rows)
             for (I j = 0; j < least(side, b->used_width - x); j += b->pool_columns) {
                 I rows = least(b->pool_rows, b->used_height - y - i);
                 I columns = least(b->pool_columns, b->used_width - x - j);
                 I to = ((y + i) / b->pool_rows * b->out_width + (x + j) / b->pool_columns) * b->filters + first + v;
-                pool_window(b, (float *)(made + i * side + j), LANES, side * LANES, rows, columns, shift, filters,
+                pool_window(b, (float *)(result + i * side + j), LANES, side * LANES, rows, columns, shift, filters,
                             out + to, at + to);
             }
     }
 }
 
-/* One panel's products and outputs for some tiles, numbered from `tile` on. */
+/* Computes one panel's products and outputs for `tiles` tiles, beginning with number `tile`. */
 INLINE void tiles_of(int side, const float *matrix, const Block *b, const float *patches, const float *panel, I wide,
                      float *products, I tile, I tiles, I first, const float *bias, float *y, int32_t *at,
                      const Watch *watch) {
@@ -167,7 +167,7 @@ static void tiles_of_3(const Block *b, const float *patches, const float *panel,
     tiles_of(4, product_matrix_3, b, patches, panel, wide, products, tile, tiles, first, bias, y, at, watch);
 }
 
-/* Outputs along a side of a tile; 0 where this algorithm does not fit or does not pay. */
+/* Outputs along a side of a tile; 0 if this algorithm does not apply or is not worthwhile. */
 static I tile_side(const Block *b) {
     I window = b->rows, side = N + 1 - window;
     if (b->columns != window || (window != 3 && window != 5) || side % b->pool_rows || side % b->pool_columns)
@@ -188,7 +188,7 @@ static void winograd(const Block *b, const float *padded, const float *w, const 
     I down = (b->used_height + side - 1) / side, across = (b->used_width + side - 1) / side;
     float *panels = scratch, *filters = panels + window * channels * all, *patches = filters + N * N * channels * all;
     float *products = patches + N * N * TILES * channels, *zeros = products + N * N * TILES * WIDE;
-    memset(patches, 0, N * N * TILES * channels * sizeof(float)); /* a last tile that is not full reads the rest */
+    memset(patches, 0, N * N * TILES * channels * sizeof(float)); /* an incomplete last tile reads the rest */
     memset(zeros, 0, channels * sizeof(float));
     pack_panels(b, w, panels);
     for (I first = 0; first < b->filters; first += WIDE)

@@ -1,12 +1,12 @@
-/* Long windows over time by Winograd's algorithm: the window is cut into groups of 4, and 4 outputs take 7 products
- * per channel and group instead of 16. Tiles are 4 steps apart, as groups are, so that the transformed patch of one tile
- * and group serves as that of the next tile and the group before: what a tile needs of all groups lies side by side,
- * and the sum over groups and channels is one matrix product for each of the 7. Points 0, 1, -1, 1/2, -1/2, 4 and
- * infinity; errors are about three times those of a plain sum. Included by conv.c. */
+/* Long one-dimensional windows by Winograd's algorithm: the window is cut into groups of 4, and 4 outputs take 7
+ * products per channel and group instead of 16. Tiles are 4 steps apart, like groups, so the transformed patch of a
+ * tile and group is also that of the next tile and the previous group. The patches of all groups of a tile are
+ * contiguous, and the sum over groups and channels is one matrix product for each of the 7 elements. The points are 0,
+ * 1, -1, 1/2, -1/2, 4 and infinity; errors are about three times those of a plain sum. Included by conv.c. */
 
 #define N 7
 #define SIDE 4
-#define NEAR 96 /* tiles at a time, about */
+#define NEAR 96 /* approximate number of tiles processed together */
 
 /* One row per line. */
 static const float patch_matrix_1d[N * N] = {
@@ -37,11 +37,11 @@ static const float product_matrix_1d[SIDE * N] = {
 static I groups(const Block *b) { return (b->columns + SIDE - 1) / SIDE; }
 static I tiles_across(const Block *b) { return (b->used_width + SIDE - 1) / SIDE; }
 static I images_near(const Block *b) { return least(b->images, (NEAR + tiles_across(b) - 1) / tiles_across(b)); }
-/* Patches of an image, a tile and group further on being the same; floats from one of the 7 to the next. */
+/* Patches of an image, shared by tiles and groups; floats between two of the 7 elements. */
 static I patches_across(const Block *b) { return tiles_across(b) + groups(b) - 1; }
 static I plane(const Block *b) { return images_near(b) * patches_across(b) * b->channels + LANES; }
 
-/* Whether this algorithm fits and pays. */
+/* Whether this algorithm applies and is worthwhile. */
 static int is_long(const Block *b) {
     if (b->rows != 1 || b->padded_height != 1 || b->filters < 16 || SIDE % b->pool_columns)
         return 0;
@@ -53,37 +53,37 @@ static I winograd_1d_floats(const Block *b) {
            (SIDE * patches_across(b) + SIDE) * b->channels + LANES;
 }
 
-/* A panel (step, channel, filter) -> (7, group, channel, filter). */
+/* Transforms a panel (step, channel, filter) to (7, group, channel, filter). */
 static void filters_over_1d(const Block *b, const float *panel, I wide, float *out) {
     I step = b->channels * wide;
     for (I g = 0; g < groups(b); g++)
         for (I at = 0; at < step; at += LANES) {
-            vf in[SIDE], made[N];
+            vf in[SIDE], result[N];
             for (I k = 0; k < SIDE; k++)
                 in[k] = g * SIDE + k < b->columns ? LOAD(panel + (g * SIDE + k) * step + at) : (vf){0};
-            times(N, SIDE, filter_matrix_1d, in, 1, made, 1);
+            times(N, SIDE, filter_matrix_1d, in, 1, result, 1);
             for (int k = 0; k < N; k++)
-                STORE(out + (k * groups(b) + g) * step + at, made[k]);
+                STORE(out + (k * groups(b) + g) * step + at, result[k]);
         }
 }
 
-/* An image -> (7, patch, channel). What a vector writes beyond its channels the next patch writes again. */
+/* Transforms an image to (7, patch, channel). Values written beyond the channels are overwritten by the next patch. */
 static void patches_over_1d(const Block *b, const float *image, float *line, float *out) {
     I c = b->channels, all = SIDE * patches_across(b) + SIDE, have = least(all, b->padded_width);
     memcpy(line, image, have * c * sizeof(float));
     memset(line + have * c, 0, ((all - have) * c + LANES) * sizeof(float));
     for (I s = 0; s < patches_across(b); s++)
         for (I at = 0; at < c; at += LANES) {
-            vf in[N], made[N];
+            vf in[N], result[N];
             for (int k = 0; k < N; k++)
                 in[k] = LOAD(line + (s * SIDE + k) * c + at);
-            times(N, N, patch_matrix_1d, in, 1, made, 1);
+            times(N, N, patch_matrix_1d, in, 1, result, 1);
             for (int k = 0; k < N; k++)
-                STORE(out + k * plane(b) + s * c + at, made[k]);
+                STORE(out + k * plane(b) + s * c + at, result[k]);
         }
 }
 
-/* Products (7, tile, filter) of all tiles of an image -> outputs, pooled. */
+/* Transforms the products (7, tile, filter) of all tiles of an image to outputs, and pools them. */
 static void products_over_1d(const Block *b, const float *products, I pitch, I wide, I first, const float *bias,
                              float *out, int32_t *at) {
     I windows = SIDE / b->pool_columns;
@@ -91,13 +91,13 @@ static void products_over_1d(const Block *b, const float *products, I pitch, I w
         I filters = least(b->filters - first - v, LANES);
         vf shift = some_of(bias + first + v, filters);
         for (I t = 0; t < tiles_across(b); t++) {
-            vf in[N], made[SIDE];
+            vf in[N], result[SIDE];
             for (int k = 0; k < N; k++)
                 in[k] = LOAD(products + k * pitch + t * wide + v);
-            times(SIDE, N, product_matrix_1d, in, 1, made, 1);
+            times(SIDE, N, product_matrix_1d, in, 1, result, 1);
             for (I j = 0, left = b->used_width - t * SIDE; j < windows && j * b->pool_columns < left; j++) {
                 I to = (t * windows + j) * b->filters + first + v;
-                pool_window(b, (float *)(made + j * b->pool_columns), LANES, 0, 1,
+                pool_window(b, (float *)(result + j * b->pool_columns), LANES, 0, 1,
                             least(b->pool_columns, left - j * b->pool_columns), shift, filters, out + to, at + to);
             }
         }

@@ -1,15 +1,15 @@
-/* Products of a dense layer at small batches, and its step of SGD.
+/* Products of a dense layer for small batches, and its SGD step.
  *
- * At a batch of ten a library's matrix product is far from the speed of the processor, and the weights do not fit its
- * caches. Here the weights stream by once per pass, fetched ahead, while a tile of sums stays in registers; and the
- * gradient of the input and the step are one pass. A unit whose gradient is 0 for the whole batch (its ReLU is off) has
- * no part in either, and its weights are not even read.
+ * For a batch of ten, a library's matrix product is far below the speed of the processor, and the weights do not fit
+ * its caches. Here each pass reads the weights once, with prefetching, while a tile of sums stays in registers. The
+ * gradient of the input and the step are one pass. A unit whose gradient is 0 for the whole batch (its ReLU is off) is
+ * skipped, and its weights are not read.
  *
- * w is out x in, x and z are batch x in, y and g are batch x out, row by row. One thread, float32, no state, any sizes
- * and alignments; the order of every sum is fixed. */
+ * w is out x in, x and z are batch x in, y and g are batch x out, row-major. Single thread, float32, no state, any
+ * sizes and alignments; the order of every sum is fixed. */
 #include <stddef.h>
 
-#if defined(LANES) /* any width works, slower than the processor's own */
+#if defined(LANES) /* any width works, but the processor's own is fastest */
 #define NATIVE 0
 #elif defined(__AVX512F__)
 #define LANES 16
@@ -24,10 +24,10 @@
 
 #define TILE 6            /* rows of a batch, or of w, in registers: 6 x 2 sums beside 3 operands */
 #define WIDE (2 * LANES)  /* columns in registers */
-#define CHUNK 16          /* rows of a batch in one pass over w, at most */
-#define BLOCK 2560        /* floats of x that stay in the first cache */
-#define BAND 32           /* rows of w whose sums wait while the columns are done in blocks */
-#define SLAB (3 * TILE)   /* rows of w that are mixed at a time; more do not fit the first cache side by side */
+#define CHUNK 16          /* maximum rows of a batch in one pass over w */
+#define BLOCK 2560        /* floats of x that stay in the L1 cache */
+#define BAND 32           /* rows of w whose sums are kept while the columns are processed in blocks */
+#define SLAB (3 * TILE)   /* rows of w that are mixed together; more do not fit the L1 cache */
 #define ROWS_AHEAD 4
 #define COLUMNS_AHEAD 64
 
@@ -38,7 +38,7 @@
 #define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < n; i++)
 #endif
 
-/* A loaded vector is to stay in its register: folded into every use as an operand, loads become the limit. */
+/* Keeps a loaded vector in its register: if the load is repeated as an operand of every use, loads are the limit. */
 #if NATIVE && defined(__AVX512F__)
 #define KEEP(v) __asm__("" : "+v"(v))
 #elif NATIVE && defined(__SSE__)
@@ -49,7 +49,7 @@
 #define KEEP(v) (void)(v)
 #endif
 
-/* call(B) with the constant B = rows, so that the compiler knows it. */
+/* Expands to call(B) with the compile-time constant B = rows. */
 #define BY_ROWS(rows, call)                                                                                           \
     switch (rows) {                                                                                                   \
         case 1: call(1); break;                                                                                       \
@@ -70,7 +70,7 @@ INLINE vec all(float x) { return x - (vec){0}; }
 INLINE I least(I a, I b) { return a < b ? a : b; }
 INLINE I panels(I columns) { return (columns + WIDE - 1) / WIDE * WIDE; }
 
-/* How many of the rows that are left come next: tiles are of nearly the same size. */
+/* Size of the next tile of the remaining rows; tiles have nearly equal sizes. */
 INLINE I next_tile(I left) { return left / ((left + TILE - 1) / TILE); }
 
 INLINE float total(vec v) {
@@ -81,10 +81,10 @@ INLINE float total(vec v) {
     return t[0];
 }
 
-/* Floats of scratch that the functions below need for so many rows of x. */
+/* Floats of scratch memory that the functions below need for `rows` rows of x. */
 I dense_floats(I rows, I in) { return rows * (panels(in) + SLAB) + CHUNK * panels(in); }
 
-/* sums[o][b] (+)= x[b] * w[o], lane by lane, over n columns, for B rows of the packed x and O rows of w. */
+/* Computes sums[o][b] (+)= x[b] * w[o], lane by lane, over n columns, for B rows of the packed x and O rows of w. */
 INLINE void dot_tile(const int B, const int O, const int fetch, float *sums, I batch, const float *x, const float *w,
                      I in, I n, int first) {
     vec s[TILE][2];
@@ -143,12 +143,12 @@ static void dots(float *y, const float *x, const float *w, I batch, I in, I out,
     }
 }
 
-/* y += x w^T */
+/* Computes y += x w^T. */
 void dense_dots(float *y, const float *x, const float *w, I batch, I in, I out, float *scratch) {
     for (I b = 0; b < batch; b += CHUNK) dots(y + b * out, x + b * in, w, least(CHUNK, batch - b), in, out, scratch);
 }
 
-/* z[b] += sum over r of g[r][b] w[row[r]], for B rows of a panel of z. */
+/* Computes z[b] += sum over r of g[r][b] w[row[r]], for B rows of a panel of z. */
 INLINE void mix_tile(const int B, const int fetch, float *z, const float *g, I batch, const float *w, const I *row,
                      I rows) {
     vec s[TILE][2];
@@ -191,7 +191,7 @@ INLINE void copy_panel(float *to, const float *w, const I *row, I rows, I column
     }
 }
 
-/* What becomes of the weights: to = from + pull * (base - from) + a product. `base`, and then `from`, may be missing;
+/* A step of the weights: to = from + pull * (base - from) + a product. `base`, or both `base` and `from`, may be 0;
  * `to` may be `from`. */
 typedef struct {
     float *to;
@@ -199,7 +199,7 @@ typedef struct {
     float pull;
 } Step;
 
-/* TILE rows and a panel of columns: the product is g^T x, both packed. */
+/* Steps TILE rows and a panel of columns; the product is g^T x, both packed. */
 INLINE void step_tile(Step s, const I *row, I rows, I columns, const float *g, const float *x, I rank) {
     vec t[TILE][2];
     EACH(o, TILE) t[o][0] = t[o][1] = (vec){0};
@@ -232,7 +232,7 @@ INLINE void step_tile(Step s, const I *row, I rows, I columns, const float *g, c
         }
 }
 
-/* A row without a product. */
+/* Steps a row without a product. */
 static void step_row(Step s, I at, I in) {
     if (!s.to || (s.to == s.from && !s.base)) return;
     for (I i = at; i < at + in; i++) {
@@ -257,13 +257,13 @@ INLINE int any(const float *g, I out, I rank) {
     return 0;
 }
 
-/* z += g from, if there is a z (rank is CHUNK at most); then to = ... + scale g^T x, if there is a `to`. With z it goes
- * from the last row to the first: of the weights that `dots` has just read the last are still near. */
+/* Computes z += g from, if there is a z (rank is at most CHUNK); then to = ... + scale g^T x, if there is a `to`. With
+ * z it runs from the last row to the first, because the last weights that `dots` has read are still in the cache. */
 static void pass(float *z, Step s, const float *g, float scale, const float *x, I rank, I in, I out, float *scratch) {
     float *mixed = scratch, *wide = mixed + CHUNK * panels(in), *tall = wide + rank * panels(in);
     float near[SLAB * WIDE], beside[SLAB * CHUNK];
     I row[SLAB], near_row[SLAB];
-    int far = (in + 64) % 1024 >= 128; /* else rows meet in the same lines of the first cache: copied side by side */
+    int far = (in + 64) % 1024 >= 128; /* otherwise rows collide in the L1 cache and are copied side by side */
     EACH(r, SLAB) near_row[r] = r * WIDE;
     if (s.to) pack_panels(wide, x, rank, in);
     if (z) for (I i = 0; i < rank * panels(in); i++) mixed[i] = 0;
@@ -306,14 +306,14 @@ static void pass(float *z, Step s, const float *g, float scale, const float *x, 
             for (I j = 0; j < least(WIDE, in - i); j++) z[b * in + i + j] += mixed[i * rank + b * WIDE + j];
 }
 
-/* z += g w */
+/* Computes z += g w. */
 void dense_mix(float *z, const float *g, const float *w, I batch, I in, I out, float *scratch) {
     for (I b = 0; b < batch; b += CHUNK)
         pass(z + b * in, (Step){0, w, 0, 0}, g + b * out, 1, 0, least(CHUNK, batch - b), in, out, scratch);
 }
 
-/* z += g from, where z may be missing; then to = from + pull * (base - from) + scale g^T x, where g and x have `rank`
- * rows. `base`, and then `from`, may be missing; `to` may be `from`. */
+/* Computes z += g from, if there is a z; then to = from + pull * (base - from) + scale g^T x, where g and x have `rank`
+ * rows. `base`, or both `base` and `from`, may be 0; `to` may be `from`. */
 void dense_step(float *z, float *to, const float *from, const float *base, float pull, const float *g, float scale,
                 const float *x, I rank, I in, I out, float *scratch) {
     if (z && rank > CHUNK) {

@@ -1,27 +1,28 @@
-/* One layer of LSTM over all its time steps, forwards and backwards, with a matrix product of its own.
+/* One LSTM layer over all its time steps, forward and backward, with its own matrix product.
  *
- * The right-hand side of a product is packed into panels, WIDTH columns whose rows lie one after the other, of which a
- * part fits the first cache while all rows of the left-hand side pass by; a tile of ROWS rows of the result stays in
- * registers. Weights are packed once a call and serve all steps. The four gates of a block of WIDTH units lie side by
- * side: they are activated as soon as their products are there. On the way back the gradients of the gates of several
- * steps are gathered, then one product each gives the gradients of the weights and of the input.
+ * The right-hand side of a product is packed into panels: WIDTH columns with consecutive rows. Part of a panel fits
+ * the L1 cache while all rows of the left-hand side are processed, and a tile of ROWS rows of the result stays in
+ * registers. Weights are packed once per call and serve all steps. The four gates of a block of WIDTH units are
+ * contiguous, and are activated as soon as their products are ready. The backward pass gathers the gradients of the
+ * gates of several steps; then one product each gives the gradients of the weights and of the input.
  *
- * Order of the gates: input, forget, cell, output. Arrays are (steps, batch, features) or (rows, columns), weights as
- * torch has them; only `gates` is (hidden / WIDTH, steps, batch, 4, WIDTH). `hidden` is a multiple of WIDTH: the caller
- * fills up with zeros, and a unit of zeros stays 0 and has no gradients. The state before the first step is 0.
+ * Order of the gates: input, forget, cell, output. Arrays are (steps, batch, features) or (rows, columns), with
+ * weights in torch's layout; only `gates` is (hidden / WIDTH, steps, batch, 4, WIDTH). `hidden` is a multiple of
+ * WIDTH: the caller pads with zeros, and a unit of zeros stays 0 and has no gradients. The state before the first step
+ * is 0.
  *
- * One thread, float32, no state, any alignment; the order of every sum is fixed. */
+ * Single thread, float32, no state, any alignment; the order of every sum is fixed. */
 #include "vectors.h"
-#define DEPTH (4096 / WIDTH)  /* rows of a panel that are multiplied at a time: 16 KB */
-#define GATHER (5120 / WIDTH) /* rows of gradients that are gathered, about */
-#define AHEAD 96              /* rows whose input products are made at a time, at least */
-#define BLOCK (16 * ROWS)     /* gates whose gradients are packed at a time */
+#define DEPTH (4096 / WIDTH)  /* rows of a panel that are multiplied together: 16 KB */
+#define GATHER (5120 / WIDTH) /* approximate rows of gradients that are gathered */
+#define AHEAD 96              /* minimum rows whose input products are computed together */
+#define BLOCK (16 * ROWS)     /* gates whose gradients are packed together */
 #define COPIED ((ROWS + LANES - 1) / LANES * LANES)
 
 INLINE I most(I a, I b) { return a > b ? a : b; }
 INLINE I filled(I n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
 
-/* |x| at most `limit`; NaN goes through. */
+/* Limits |x| to `limit`; NaN stays NaN. */
 INLINE vec cut(vec x, float limit) {
 #if defined(__AVX512F__) && LANES == 16
     return _mm512_max_ps(all(-limit), _mm512_min_ps(all(limit), x));
@@ -33,8 +34,8 @@ INLINE vec cut(vec x, float limit) {
 #endif
 }
 
-/* exp(x) - 1 = scale * part + (scale - 1) for |x| < 88: scale = 2^n, part = exp(r) - 1 where r = x - n ln 2 is at most
- * ln(2) / 2, by a polynomial fitted to 3e-9. In this form nothing is lost near 0. */
+/* Computes exp(x) - 1 = scale * part + (scale - 1) for |x| < 88: scale = 2^n and part = exp(r) - 1, where r = x - n ln
+ * 2 is at most ln(2) / 2, by a polynomial fitted to 3e-9. This form loses no digits near 0. */
 INLINE vec exp_part(vec x, vec *scale) {
     const vec magic = all(12583039.0f); /* 1.5 * 2^23 + 127: adding it rounds, and leaves n + 127 in the lowest bits */
     vec shifted = x * all(1.44269504f) + magic;
@@ -58,7 +59,8 @@ INLINE vec tangent(vec x) { /* tanh */
     return e / (e + 2.0f);
 }
 
-/* c = start + a b for a few rows of c and WIDTH columns. a[i * row + k * step], b a panel; without start: c += a b. */
+/* Computes c = start + a b (without start: c += a b) for a few rows of c and WIDTH columns. The elements of a are
+ * a[i * row + k * step], and b is a panel. */
 INLINE void tile(int rows, I depth, const float *a, I row, I step, const float *b, float *c, I ldc, const float *start) {
     vec sum[ROWS][2] = {{{0}}};
 #pragma GCC unroll 4
@@ -97,7 +99,7 @@ static void tile_packed(I rows, I depth, const float *a, const float *b, float *
     switch (rows) { CASES(1, ROWS) }
 }
 
-/* c = start + a b, or c += a b, for any number of rows and of panels b. */
+/* Computes c = start + a b, or c += a b, for any number of rows and of panels b. */
 static void multiply(I rows, I depth, I columns, const float *a, I lda, const float *b, float *c, I ldc,
                      const float *start) {
     for (I k = 0; k < depth; k += DEPTH)
@@ -107,7 +109,7 @@ static void multiply(I rows, I depth, I columns, const float *a, I lda, const fl
                           b + n * depth + k * WIDTH, c + r * ldc + n, ldc, k ? 0 : start);
 }
 
-/* The panels of w^T, w being (4 * hidden, depth): for block after block of units the four gates. */
+/* Packs the panels of w^T, where w is (4 * hidden, depth): the four gates of each block of units. */
 static void pack_gates(I hidden, I depth, const float *w, float *to) {
     for (I unit = 0; unit < hidden; unit += WIDTH)
         for (I gate = 0; gate < 4; gate++)
@@ -115,7 +117,7 @@ static void pack_gates(I hidden, I depth, const float *w, float *to) {
                 for (I j = 0; j < WIDTH; j++) to[j] = w[(gate * hidden + unit + j) * depth + k];
 }
 
-/* The panels of w, which is (depth, columns), the last one filled up with zeros. */
+/* Packs the panels of w, which is (depth, columns); the last panel is padded with zeros. */
 static void pack_columns(I depth, I columns, const float *w, float *to) {
     for (I n = 0; n < columns; n += WIDTH)
         for (I k = 0; k < depth; k++, to += WIDTH) {
@@ -128,19 +130,19 @@ static void pack_columns(I depth, I columns, const float *w, float *to) {
         }
 }
 
-/* x^T for `tile_packed`: ROWS columns of x at a time, their rows one after the other. */
+/* Packs x^T for `tile_packed`: groups of ROWS columns of x with consecutive rows. */
 static void pack_transposed(I rows, I columns, const float *x, I ldx, float *to) {
     for (I m = 0; m < columns; m += ROWS)
         for (I k = 0; k < rows; k++, to += ROWS) {
             const float *from = x + k * ldx + m;
             if (m + COPIED <= columns)
-                for (I i = 0; i < ROWS; i += LANES) put(to + i, get(from + i)); /* what is too much is overwritten */
+                for (I i = 0; i < ROWS; i += LANES) put(to + i, get(from + i)); /* extra values are overwritten */
             else
                 for (I i = 0; i < least(ROWS, columns - m); i++) to[i] = from[i];
         }
 }
 
-/* One block of units in one step: the activations in place, the new cells and states. */
+/* Activates one block of units in one step: the gates in place, and the new cells and states. */
 static void activate(I batch, I hidden, float *gates, const float *before, float *cells, float *states) {
     for (I row = 0; row < batch; row++)
         for (I j = 0; j < WIDTH; j += LANES) {
@@ -162,12 +164,13 @@ I lstm_width(void) { return WIDTH; }
 
 static I steps_ahead(I batch) { return (AHEAD + batch - 1) / batch; }
 
-/* How many floats of scratch a call of `lstm_forward` needs. */
+/* Floats of scratch memory that `lstm_forward` needs. */
 I lstm_forward_floats(I batch, I inputs, I hidden, I keep) {
     return 4 * hidden * (inputs + hidden + (keep ? 0 : steps_ahead(batch) * batch));
 }
 
-/* All states, and for the way back all cells and gates. Without `gates`, `cells` has room for one step: the last. */
+/* Computes all states and, for the backward pass, all cells and gates. Without `gates`, `cells` holds only the last
+ * step. */
 void lstm_forward(I steps, I batch, I inputs, I hidden, const float *x, const float *w_x, const float *w_h,
                   const float *bias, float *states, float *cells, float *gates, float *scratch) {
     float *panels_x = scratch, *panels_h = panels_x + 4 * hidden * inputs;
@@ -197,9 +200,9 @@ void lstm_forward(I steps, I batch, I inputs, I hidden, const float *x, const fl
     }
 }
 
-/* One step back: the gradients of the gates before activation, and of the cells of the step before, in place; those of
- * the bias are added to. The gradient of the states is the sum of `later`, from the next step, and `given`, from
- * outside: 0 if missing. */
+/* Computes one step of the backward pass: the gradients of the gates before activation and, in place, of the cells of
+ * the previous step; the gradients of the bias are accumulated. The gradient of the states is the sum of `later`, from
+ * the next step, and `given`, from the caller; either may be 0. */
 static void step_back(I batch, I hidden, I span, const float *gates, const float *before, const float *cells,
                       const float *later, const float *given, I given_row, float *d_cells, float *d_gates, I ld,
                       float *d_bias) {
@@ -227,8 +230,8 @@ static void step_back(I batch, I hidden, I span, const float *gates, const float
     }
 }
 
-/* d_w = d_gates^T x, or d_w += d_gates^T x. d_gates is (rows, units) with rows of `ld`, x is (rows, features), d_w is
- * (units, features filled up). */
+/* Computes d_w = d_gates^T x, or d_w += d_gates^T x. d_gates is (rows, units) with rows of length `ld`, x is
+ * (rows, features), d_w is (units, padded features). */
 static void weigh(I rows, I units, I features, const float *d_gates, I ld, const float *x, float *d_w, I add,
                   float *scratch) {
     const float zero[WIDTH] = {0};
@@ -250,19 +253,19 @@ static void weigh(I rows, I units, I features, const float *d_gates, I ld, const
 
 static I steps_gathered(I batch) { return most(1, GATHER / batch); }
 
-/* How long the rows of gradients of the gates are: at a power of 2 they would fall on the same lines of the cache. */
+/* Length of the rows of the gates' gradients; with a power of 2 they would collide in the cache. */
 static I gradient_row(I hidden) { return 4 * hidden + WIDTH; }
 
-/* How many floats of scratch a call of `lstm_backward` needs. */
+/* Floats of scratch memory that `lstm_backward` needs. */
 I lstm_backward_floats(I batch, I inputs, I hidden) {
     I gathered = steps_gathered(batch) * batch * gradient_row(hidden);
     I packed = GATHER * (most(filled(inputs), hidden) + BLOCK) + LANES;
     return 4 * hidden * (filled(inputs) + hidden) + batch * hidden + gathered + packed;
 }
 
-/* `given` is the gradient of the states, one of the next (or missing, all 0) with its distances between steps and
- * between rows; `d_cells` that of the last cells, overwritten. d_x, if wanted, and d_w_x have rows of `inputs` filled up
- * to a multiple of WIDTH. */
+/* `given` is the gradient of the states (0 if missing), with its distances between steps and between rows; `d_cells` is
+ * the gradient of the last cells and is overwritten. d_x, which may be 0, and d_w_x have rows of `inputs` padded to a
+ * multiple of WIDTH. */
 void lstm_backward(I steps, I batch, I inputs, I hidden, const float *x, const float *w_x, const float *w_h,
                    const float *states, const float *cells, const float *gates, const float *given, I given_step,
                    I given_row, float *d_cells, float *d_x, float *d_w_x, float *d_w_h, float *d_bias,
@@ -286,7 +289,7 @@ void lstm_backward(I steps, I batch, I inputs, I hidden, const float *x, const f
         }
         if (d_x) multiply(rows, 4 * hidden, wide, d_gates, ld, panels_x, d_x + first * batch * wide, wide, zero);
         weigh(rows, 4 * hidden, inputs, d_gates, ld, x + first * batch * inputs, d_w_x, end < steps, packed);
-        I skipped = first ? 0 : batch; /* the first step comes after a state of 0 */
+        I skipped = first ? 0 : batch; /* the first step starts from a state of 0 */
         weigh(rows - skipped, 4 * hidden, hidden, d_gates + skipped * ld, ld,
               states + (first * batch - batch + skipped) * hidden, d_w_h, end < steps, packed);
     }

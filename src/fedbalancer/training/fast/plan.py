@@ -26,7 +26,7 @@ TORCH = "torch"
 
 @dataclass(frozen=True)
 class Layer:
-    """How a layer with parameters runs.
+    """The way a layer with parameters runs.
 
     Args:
         name: Name of the layer.

@@ -1,10 +1,10 @@
-/* One step of SGD of a small model that is a row of convolutions and dense layers, with the cross-entropy, as one call.
+/* One SGD step of a small sequence of convolutions and dense layers, with the cross-entropy, as one call.
  *
- * With batches of ten and a model that fits the caches, what is around the kernels takes most of a step: a call from
- * Python, a tensor, a check. Here the kernels of conv.c and dense.c are called from C, in memory that is there. They are
- * given as pointers: this file knows nothing of how they work.
+ * With batches of ten and a model that fits the caches, most of a step is overhead around the kernels: calls from
+ * Python, tensors, checks. Here the kernels of conv.c and dense.c are called from C, in memory that is already
+ * allocated. They are passed as pointers, so this file does not depend on their implementation.
  *
- * Float32, row by row; one thread, no state but what is given; the order of every sum is fixed. */
+ * Float32, row-major; single thread, no state besides the arguments; the order of every sum is fixed. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ typedef struct {
                        I, float *);
 } Kernels;
 
-/* Numbers that are trained, and what a proximal step pulls them to (0 without one). */
+/* Trained numbers, and the target of a proximal step (0 without one). */
 typedef struct {
     float *now;
     const float *start;
@@ -36,13 +36,13 @@ typedef struct {
     Parameter weight, bias;
     float *weight_grad, *bias_grad, *padded, *outputs, *padded_grad; /* the last is 0 in the first layer */
     int32_t *places;
-    const float *g; /* of the outputs, left there by the next layer */
+    const float *g; /* gradient of the outputs, written by the next layer */
 } Conv;
 
 typedef struct {
     I in, out, relu;
     Parameter weight, bias; /* the bias may be missing */
-    float *outputs, *g;     /* g: of the outputs, before the ReLU */
+    float *outputs, *g;     /* g: gradient of the outputs before the ReLU */
 } Dense;
 
 typedef struct {
@@ -50,7 +50,7 @@ typedef struct {
     I convs, denses, batch;
     Conv *conv;
     Dense *dense;
-    I channels, positions; /* of the last convolution's outputs, which the dense layers have channel by channel */
+    I channels, positions; /* of the last convolution's outputs, which dense layers read channel by channel */
     float *flat, *flat_grad, *scratch;
 } Row;
 
@@ -88,7 +88,7 @@ static void forward(const Row *row, const float *x) {
     }
 }
 
-/* Cross-entropy of every sample, and the gradient of its mean. */
+/* Computes the cross-entropy of every sample, and the gradient of its mean. */
 static void loss(const Dense *last, I batch, const int64_t *labels, float *losses) {
     for (I b = 0; b < batch; b++) {
         const float *y = last->outputs + b * last->out;
@@ -101,7 +101,7 @@ static void loss(const Dense *last, I batch, const int64_t *labels, float *losse
     }
 }
 
-static void moved(Parameter p, const float *gradient, float rate, float share) {
+static void move(Parameter p, const float *gradient, float rate, float share) {
     if (p.start)
         for (I i = 0; i < p.count; i++) p.now[i] += share * (p.start[i] - p.now[i]) - rate * gradient[i];
     else
@@ -120,7 +120,7 @@ static void dense_backward(const Row *row, const float *x, float rate, float sha
             memcpy(sums, d->g, d->out * sizeof(float));
             for (I b = 1; b < row->batch; b++)
                 for (I i = 0; i < d->out; i++) sums[i] += d->g[b * d->out + i];
-            moved(d->bias, sums, rate, share);
+            move(d->bias, sums, rate, share);
         }
         if (k && d[-1].relu)
             for (I i = 0; i < row->batch * d->in; i++) z[i] = in[i] <= 0 ? 0 : z[i];
@@ -132,12 +132,13 @@ static void conv_backward(const Row *row, float rate, float share) {
         Conv *c = row->conv + k;
         row->kernels->conv_backward(c->block, c->g, c->g_strides, c->places, c->padded, c->weight.now, row->scratch,
                                     c->weight_grad, c->bias_grad, c->padded_grad);
-        moved(c->weight, c->weight_grad, rate, share);
-        if (c->bias.count) moved(c->bias, c->bias_grad, rate, share);
+        move(c->weight, c->weight_grad, rate, share);
+        if (c->bias.count) move(c->bias, c->bias_grad, rate, share);
     }
 }
 
-/* w <- w - rate * gradient + share * (start - w). 1, with nothing written, if a label is not the number of a class. */
+/* Computes w <- w - rate * gradient + share * (start - w). Returns 1, with nothing written, if a label is not a class.
+ */
 int row_step(const Row *row, const float *x, const int64_t *labels, float *losses, float rate, float share) {
     const Dense *last = row->dense + row->denses - 1;
     for (I b = 0; b < row->batch; b++)

@@ -1,5 +1,5 @@
-/* Vectors as wide as the processor has them, for kernels that multiply: LANES floats, and ROWS rows of two vectors that
- * fit its registers. Both can be told from outside, for tests. */
+/* Vectors of the processor's width for kernels that multiply: LANES floats, and ROWS rows of two vectors that fit its
+ * registers. Tests may define both. */
 #include <stdint.h>
 #include <string.h>
 #if defined(__AVX__)

@@ -1,16 +1,17 @@
-/* The scores of many words for a few rows, their softmax and cross-entropy, and the step of SGD of the layer.
+/* The scores of many words for a few rows, their softmax and cross-entropy, and the layer's SGD step.
  *
- * Scores lie (word, row), rows filled up to whole vectors: `pitch` floats a word. So a product with the weights reads
- * them as they are, and the softmax goes over all rows at once. What is kept are the exponentials, with the sum of its
- * row taken off at a row's label: times `scale`, 1 / sum, that is the gradient of the row's loss. It is never divided
- * out; the small factors of the products are scaled instead, and no gradient of the weights is formed.
+ * Scores have the layout (word, row), with rows padded to whole vectors: `pitch` floats per word. A product with the
+ * weights reads them directly, and the softmax processes all rows at once. The kernel keeps the exponentials, minus the
+ * sum of the row at the row's label; multiplied by `scale`, 1 / sum, this is the gradient of the row's loss. The
+ * multiplication is not carried out: the small factors of the products are scaled instead, and no gradient of the
+ * weights is formed.
  *
- * w is (word, width), x and z are (row, width); width is a multiple of LANES. One thread, float32, no state, any
+ * w is (word, width), x and z are (row, width); width is a multiple of LANES. Single thread, float32, no state, any
  * alignment; the order of every sum is fixed. */
 #include <math.h>
 #include "vectors.h"
-#define DEPTH 128          /* words whose weights are gathered at a time */
-#define BLOCK (8 * ROWS)   /* words whose scores are made while their weights are near */
+#define DEPTH 128          /* words whose weights are processed together */
+#define BLOCK (8 * ROWS)   /* words whose scores are computed while their weights are in the cache */
 
 INLINE I filled(I n) { return (n + LANES - 1) / LANES * LANES; }
 
@@ -19,7 +20,7 @@ INLINE vec larger(vec a, vec b) {
     return (vec)((more & (ints)a) | (~more & (ints)b));
 }
 
-/* exp(x) for x up to 0; below -87 it is exp(-87), and NaN stays NaN. By 2^n times a polynomial fitted to 3e-9. */
+/* Computes exp(x) for x <= 0, as 2^n times a polynomial fitted to 3e-9. Below -87 it is exp(-87); NaN stays NaN. */
 INLINE vec exponential(vec x) {
     const vec magic = all(12583039.0f); /* 1.5 * 2^23 + 127: adding it rounds, and leaves n + 127 in the lowest bits */
     ints low = x < all(-87.0f);
@@ -34,8 +35,8 @@ INLINE vec exponential(vec x) {
     return scale * (p * (r * r) + r) + scale;
 }
 
-/* c = start + a b or, without start, c += a b, for a few rows of c and V vectors. a[i * row + k * step]; of b the rows
- * lie `ldb` apart. `start` has one number for each row. */
+/* Computes c = start + a b or, without start, c += a b, for a few rows of c and V vectors. The elements of a are
+ * a[i * row + k * step]; the rows of b are `ldb` apart. `start` has one number per row. */
 INLINE void tile(int rows, int V, I depth, const float *a, I row, I step, const float *b, I ldb, float *c, I ldc,
                  const float *start) {
     vec sum[ROWS][2] = {{{0}}};
@@ -70,7 +71,7 @@ INLINE void tile(int rows, int V, I depth, const float *a, I row, I step, const 
 #define CASES(V, row, step) SIX(0, V, row, step)
 #endif
 
-/* a by rows of `lda`, b a panel. */
+/* The same for a row-major a with rows `lda` apart; b is a panel. */
 static void by_rows(I rows, I wide, I depth, const float *a, I lda, const float *b, float *c, I ldc,
                     const float *start) {
     I ldb = wide;
@@ -78,14 +79,14 @@ static void by_rows(I rows, I wide, I depth, const float *a, I lda, const float 
     else switch (rows) { CASES(1, lda, 1) }
 }
 
-/* a by columns: that of row i begins at a + i and goes on every `lda`. */
+/* The same for a column-major a: row i begins at a + i and continues every `lda`. */
 static void by_columns(I rows, I wide, I depth, const float *a, I lda, const float *b, I ldb, float *c, I ldc) {
     const float *start = 0;
     if (wide > LANES) switch (rows) { CASES(2, 1, lda) }
     else switch (rows) { CASES(1, 1, lda) }
 }
 
-/* Ask for what comes next, if anything does. */
+/* Prefetches the next values, if there are any. */
 static void fetch(const float *from, I floats) {
     for (I i = 0; i < floats; i += 16) __builtin_prefetch(from + i, 0, 2);
 }
@@ -93,10 +94,10 @@ static void fetch(const float *from, I floats) {
 I words_pitch(I rows) { return filled(rows); }
 I words_lanes(void) { return LANES; }
 
-/* Floats of scratch that any of the functions below needs. */
+/* Floats of scratch memory that any of the functions below needs. */
 I words_floats(I rows, I width) { return filled(rows) * (width + 6); }
 
-/* x^T as panels of WIDTH rows, the last one filled up with zeros to a vector or two. */
+/* Packs x^T into panels of WIDTH rows; the last panel is padded with zeros to one or two vectors. */
 static void pack_rows(I rows, I width, const float *x, float *to) {
     for (I first = 0, pitch = filled(rows); first < pitch; first += WIDTH) {
         I wide = least(WIDTH, pitch - first);
@@ -105,7 +106,7 @@ static void pack_rows(I rows, I width, const float *x, float *to) {
     }
 }
 
-/* Rows of x, each times its factor, as panels of WIDTH columns. */
+/* Packs the rows of x, each times its factor, into panels of WIDTH columns. */
 static void pack_columns(I rows, I width, const float *x, const float *factor, float *to) {
     for (I n = 0; n < width; n += WIDTH) {
         I wide = least(WIDTH, width - n);
@@ -114,7 +115,7 @@ static void pack_columns(I rows, I width, const float *x, const float *factor, f
     }
 }
 
-/* Scores, and the largest of each row. */
+/* Computes the scores, and the largest score of each row. */
 static void score(I rows, I width, I words, const float *panels, const float *w, const float *bias, float *e,
                   float *top) {
     I pitch = filled(rows);
@@ -134,11 +135,11 @@ static void score(I rows, I width, I words, const float *panels, const float *w,
     }
 }
 
-/* Scores -> their exponentials, the largest of a row being 1; sums of these and of their squares. */
+/* Replaces scores by their exponentials, with 1 for the largest of a row; sums them and their squares. */
 static void exponentials(I pitch, I words, const float *top, float *e, float *sums, float *squares, float *near) {
     memset(sums, 0, pitch * sizeof *sums);
     memset(squares, 0, pitch * sizeof *squares);
-    for (I from = 0; from < words; from += BLOCK) { /* sums of sums, which are nearer to the true ones */
+    for (I from = 0; from < words; from += BLOCK) { /* sums of partial sums are more accurate */
         memset(near, 0, 2 * pitch * sizeof *near);
         for (I o = from; o < least(from + BLOCK, words); o++)
             for (I r = 0; r < pitch; r += LANES) {
@@ -154,7 +155,7 @@ static void exponentials(I pitch, I words, const float *top, float *e, float *su
     }
 }
 
-/* e as described above, scale = 1 / sum and the losses of the rows; `norms` are those of the gradient's rows. */
+/* Computes e as described above, scale = 1 / sum, the losses of the rows, and the norms of the gradient's rows. */
 void words_forward(I rows, I width, I words, const float *x, const float *w, const float *bias, const int64_t *labels,
                    float *e, float *scale, float *losses, float *norms, float *scratch) {
     I pitch = filled(rows);
@@ -173,7 +174,7 @@ void words_forward(I rows, I width, I words, const float *x, const float *w, con
     }
 }
 
-/* z = (gradient of the scores) w */
+/* Computes z = (gradient of the scores) w. */
 void words_back(I rows, I width, I words, const float *e, const float *scale, const float *w, float *z) {
     I pitch = filled(rows);
     memset(z, 0, rows * width * sizeof *z);
@@ -190,7 +191,7 @@ void words_back(I rows, I width, I words, const float *e, const float *scale, co
             put(z + r * width + n, get(z + r * width + n) * all(scale[r]));
 }
 
-/* w -= rate * (its gradient), and the bias, if there is one. */
+/* Computes w -= rate * (its gradient); likewise the bias, if there is one. */
 void words_step(I rows, I width, I words, const float *e, const float *scale, float rate, const float *x, float *w,
                 float *bias, float *scratch) {
     I pitch = filled(rows);
@@ -211,8 +212,8 @@ void words_step(I rows, I width, I words, const float *e, const float *scale, fl
     }
 }
 
-/* The products of every two rows of the gradient of the scores: (row, row) with rows of `pitch`, of which only what lies
- * on or above the diagonal is right. */
+/* Computes the products of all pairs of rows of the gradient of the scores, as (row, row) with rows of length `pitch`.
+ * Only the values on and above the diagonal are valid. */
 void words_products(I rows, I words, const float *e, const float *scale, float *to) {
     I pitch = filled(rows);
     memset(to, 0, rows * pitch * sizeof *to);
