@@ -51,7 +51,7 @@ NOT_TYPED = {
     ),
     "fedbalancer testbed --clients 3 --scale small --runtime executorch --model "
     "har.pte --method fedbalancer --rounds 4 --speed 40": (
-        "needs ExecuTorch and real nodes; smaller: tests/flower/test_device_client.py"
+        "needs ExecuTorch and real nodes; smaller: tests/flower/test_device_app.py"
     ),
     "python benchmarks/litert.py --repeats 2": "needs TensorFlow: tests/export/test_export.py",
     "fedbalancer run synthetic --users 100 --method fedbalancer+robust --attack metadata-liar:10 "
@@ -167,11 +167,11 @@ PYTHON = {
     (
         "docs/how-to/devices.md",
         "from fedbalancer.flower import device_app",
-    ): "part of an app: tests/flower/test_device_client.py",
+    ): "part of an app: tests/flower/test_device_app.py",
     (
         "docs/how-to/flower.md",
         "from fedbalancer.flower import device_app",
-    ): "part of an app: tests/flower/test_device_client.py",
+    ): "part of an app: tests/flower/test_device_app.py",
     ("docs/methods/README.md", 'method = fb.method("fedbalancer", deadline=MyDeadline(first=60))'): (
         "with a class of ours: tests/docs/test_tutorials.py"
     ),
