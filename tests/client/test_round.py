@@ -70,7 +70,7 @@ class TestLooking:
         round = round_of(policies={"summary": Histogram(), "forward_pass": "every"})
         round.add_forward_pass(np.full(SIZE, math.nan), keep=False)
         trained = TrainResult("ann", np.zeros(0, np.float32), np.arange(SIZE), LOSSES)
-        with pytest.raises(BadSetting, match="model that was sent"):
+        with pytest.raises(BadSetting, match="received model"):
             round.prepare_report(trained, 1.0, Layout(), np.random.default_rng(0))
 
     @pytest.mark.parametrize(

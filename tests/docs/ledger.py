@@ -21,6 +21,7 @@ NOW = (
 
 LATER = (
     "fedbalancer run synthetic --method fedbalancer --set w=5 --set p=0.75",
+    "fedbalancer run synthetic --set epochs=2 --set deadline.guard_s=20",
     "fedbalancer run synthetic -m fedavg+1t --users 10000 --rounds 1000 --timing-only --set clients_per_round=100",
     "fedbalancer compare watch --methods fedavg+1t,prox+1t,fedbalancer --seeds 5",
     "fedbalancer resume runs/compare-watch",
@@ -50,7 +51,7 @@ NOT_TYPED = {
     ),
     "fedbalancer testbed --clients 3 --scale small --runtime executorch --model "
     "har.pte --method fedbalancer --rounds 4 --speed 40": (
-        "needs ExecuTorch and real nodes; smaller: tests/flower/test_device_client.py"
+        "needs ExecuTorch and real nodes; smaller: tests/flower/test_device_app.py"
     ),
     "python benchmarks/litert.py --repeats 2": "needs TensorFlow: tests/export/test_export.py",
     "fedbalancer run synthetic --users 100 --method fedbalancer+robust --attack metadata-liar:10 "
@@ -166,11 +167,11 @@ PYTHON = {
     (
         "docs/how-to/devices.md",
         "from fedbalancer.flower import device_app",
-    ): "part of an app: tests/flower/test_device_client.py",
+    ): "part of an app: tests/flower/test_device_app.py",
     (
         "docs/how-to/flower.md",
         "from fedbalancer.flower import device_app",
-    ): "part of an app: tests/flower/test_device_client.py",
+    ): "part of an app: tests/flower/test_device_app.py",
     ("docs/methods/README.md", 'method = fb.method("fedbalancer", deadline=MyDeadline(first=60))'): (
         "with a class of ours: tests/docs/test_tutorials.py"
     ),

@@ -154,7 +154,10 @@ def test_bytes_are_a_report_or_refused(examples: int, compress: Any, summary: An
     limit, accepted = ReplyLimit.of(LAYOUT), []
     policies = method("fedbalancer", summary=summary, compress=compress).client
 
-    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    few = examples < 1000  # the same ones every time: a few random ones may all be refused
+    checks = list(HealthCheck)
+
+    @settings(max_examples=examples, deadline=None, database=None, derandomize=few, suppress_health_check=checks)
     @given(replies(summary, compress), st.integers(0, 2**64))
     def check(content: RecordDict, seed: int) -> None:
         sent = sound_reply(summary, compress) if seed % 2 else content

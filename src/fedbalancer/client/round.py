@@ -260,11 +260,11 @@ class ClientRound:
         return float(self.order.epochs) if self.policies.summary.is_private else done / self.per_epoch
 
     def _of_received_model(self) -> FloatArray:
-        """Return the losses of the decode_update model, which a guarantee per sample requires."""
+        """Return the losses of the received model, which a guarantee per sample requires."""
         if self._forward_losses is None or np.isnan(self._forward_losses).any():
             raise BadSetting(
                 f"summary {type(self.policies.summary).__name__} with forward_pass = every requires the loss of every "
-                "sample under the decode_update model: pass these losses, or a function that computes them"
+                "sample under the received model: pass these losses, or a function that computes them"
             )
         return self._forward_losses
 

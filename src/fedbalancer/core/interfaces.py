@@ -108,7 +108,7 @@ class DeviceModel(Protocol):
     def sample_batch_s(self, client: str, count: int) -> FloatArray:
         """Return `count` batch latencies, sampled before training."""
 
-    def draw(self, client: str, round: int, down_bytes: int, up_bytes: int) -> Draw:
+    def draw(self, client: str, round_number: int, down_bytes: int, up_bytes: int) -> Draw:
         """Return batch latency and transfer times of one client in one round."""
 
 

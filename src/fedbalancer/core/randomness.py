@@ -37,7 +37,7 @@ class _Key(ISeedSequence):
         return self.key
 
 
-def stream(seed: int, purpose: str, round: int = 0, client: str = "") -> np.random.Generator:
+def stream(seed: int, purpose: str, round_number: int = 0, client: str = "") -> np.random.Generator:
     """Return the generator of a named stream.
 
     It is a PCG64DXSM, which starts ten times faster than Philox.
@@ -45,20 +45,20 @@ def stream(seed: int, purpose: str, round: int = 0, client: str = "") -> np.rand
     Args:
         seed: Seed of the run.
         purpose: What the numbers are for.
-        round: Number of the round.
+        round_number: Number of the round.
         client: Client id.
 
     Example:
         >>> bool(stream(0, "batch", 3, "ann").integers(100) == stream(0, "batch", 3, "ann").integers(100))
         True
     """
-    key = np.frombuffer(_digest(seed, purpose, round, client), dtype="<u8")
+    key = np.frombuffer(_digest(seed, purpose, round_number, client), dtype="<u8")
     return np.random.Generator(np.random.PCG64DXSM(_Key(key)))  # type: ignore[arg-type]
 
 
-def integer_seed(seed: int, purpose: str, round: int = 0, client: str = "") -> int:
+def integer_seed(seed: int, purpose: str, round_number: int = 0, client: str = "") -> int:
     """Return a 63-bit integer seed of a named stream, for libraries that need an integer."""
-    return int.from_bytes(_digest(seed, purpose, round, client)[:8], "little") >> 1
+    return int.from_bytes(_digest(seed, purpose, round_number, client)[:8], "little") >> 1
 
 
 def client_keys(clients: Iterable[str]) -> Keys:
@@ -69,7 +69,7 @@ def client_keys(clients: Iterable[str]) -> Keys:
     return np.concatenate(parts)
 
 
-def uniforms(seed: int, purpose: str, round: int, keys: Keys, number: int | Keys = 0) -> FloatArray:
+def uniforms(seed: int, purpose: str, round_number: int, keys: Keys, number: int | Keys = 0) -> FloatArray:
     """Draw a number in (0, 1), both ends excluded, for every key.
 
     The numbers are those of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), started at the key combined with a hash of
@@ -78,7 +78,7 @@ def uniforms(seed: int, purpose: str, round: int, keys: Keys, number: int | Keys
     Args:
         seed: Seed of the run.
         purpose: What the numbers are for.
-        round: Number of the round.
+        round_number: Number of the round.
         keys: Keys of the clients (`client_keys`).
         number: Index within the stream; broadcast with `keys`.
 
@@ -87,7 +87,7 @@ def uniforms(seed: int, purpose: str, round: int, keys: Keys, number: int | Keys
         >>> bool(uniforms(0, "speed", 3, ann)[0] == uniforms(0, "speed", 3, both)[1])
         True
     """
-    name = int.from_bytes(_digest(seed, purpose, round, "")[:8], "little")
+    name = int.from_bytes(_digest(seed, purpose, round_number, "")[:8], "little")
     steps = np.array(number, dtype=np.uint64, ndmin=1)
     bits = _mix((keys ^ np.uint64(name)) + (steps + 1) * _GOLDEN)
     bits >>= 12  # 52 bits plus one half: a float holds them without rounding to 1
@@ -95,17 +95,17 @@ def uniforms(seed: int, purpose: str, round: int, keys: Keys, number: int | Keys
 
 
 def normals(
-    seed: int, purpose: str, round: int, keys: Keys, mean: FloatArray, std: FloatArray, number: int | Keys = 0
+    seed: int, purpose: str, round_number: int, keys: Keys, mean: FloatArray, std: FloatArray, number: int | Keys = 0
 ) -> FloatArray:
     """Draw from N(mean, std) for every key, by the inverse of the distribution function."""
     from scipy.special import ndtri  # imported late for fast starts
 
-    return np.asarray(mean + std * ndtri(uniforms(seed, purpose, round, keys, number)))
+    return np.asarray(mean + std * ndtri(uniforms(seed, purpose, round_number, keys, number)))
 
 
-def tickets(seed: int, purpose: str, round: int, keys: Keys, count: int) -> IndexArray:
+def tickets(seed: int, purpose: str, round_number: int, keys: Keys, count: int) -> IndexArray:
     """Draw an integer from 0 to `count` - 1 for every key."""
-    return (uniforms(seed, purpose, round, keys) * count).astype(np.int64)
+    return (uniforms(seed, purpose, round_number, keys) * count).astype(np.int64)
 
 
 def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -118,6 +118,6 @@ def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return bits
 
 
-def _digest(seed: int, purpose: str, round: int, client: str) -> bytes:
-    name = f"{seed}\x1f{purpose}\x1f{round}\x1f{client}".encode()
+def _digest(seed: int, purpose: str, round_number: int, client: str) -> bytes:
+    name = f"{seed}\x1f{purpose}\x1f{round_number}\x1f{client}".encode()
     return hashlib.blake2b(name, digest_size=32).digest()

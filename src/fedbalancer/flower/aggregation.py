@@ -15,6 +15,7 @@ from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.flower.compat import (
     Array,
     ArrayRecord,
+    FlowerStrategy,
     Message,
     MetricRecord,
     RecordDict,
@@ -25,6 +26,7 @@ from fedbalancer.flower.evaluation import CombineMetrics, weighted_mean
 from fedbalancer.flower.messages import ARRAYS, METRICS, WEIGHT, InvalidMessage, ModelLayout
 from fedbalancer.flower.mods import NO_SECURE_AGGREGATION
 from fedbalancer.methods.composition import Method
+from fedbalancer.methods.slots import base_advice
 
 MU_KEY = "proximal-mu"
 """Key under which Flower's FedProx sends mu to its clients."""
@@ -59,8 +61,13 @@ def with_aggregator(method: Method, policy: Any) -> Method:
     name = type(policy).__name__
     if name.startswith("SecAgg") and type(policy).__module__.startswith("flwr."):
         raise BadSetting(f"aggregate={name} {NO_SECURE_AGGREGATION}")
-    if not hasattr(policy, "aggregate_train"):
+    if isinstance(policy, Aggregator):
         return method.with_policies(aggregate=policy)
+    strategy: Any = policy
+    if not isinstance(strategy, FlowerStrategy):
+        raise BadSetting(
+            f"aggregate={name} is neither a Flower strategy nor a policy: {base_advice('aggregate', policy)}"
+        )
     aggregator = FlowerAggregator(policy)
     _check_configuration(policy, name)
     replaced = method.with_policies(aggregate=aggregator)

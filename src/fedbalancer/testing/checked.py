@@ -99,7 +99,7 @@ def _has_equality(kind: type) -> bool:
 def _class_names(kind: type) -> tuple[set[str], set[str]]:
     """Return the names of a class's slots and caches."""
     slots = {name for base in kind.__mro__ for name in _slots(base)}
-    caches = {name for base in kind.__mro__ for name, found in vars(base).items() if isinstance(found, cached_property)}
+    caches = {name for base in kind.__mro__ for name, value in vars(base).items() if isinstance(value, cached_property)}
     if is_dataclass(kind):
         caches |= {field.name for field in fields(kind) if not field.compare}
     return slots, caches
@@ -158,10 +158,10 @@ class Checked:
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the policy, and check that it is a pure function of its arguments."""
-        given, itself, drawn = copy.deepcopy(arguments), copy.deepcopy(self.policy), _global_draws()
+        originals, itself, drawn = copy.deepcopy(arguments), copy.deepcopy(self.policy), _global_draws()
         result = self._run(self.policy, method, arguments)
         names = list(inspect.signature(getattr(self.policy, method)).parameters)
-        for row, (now, before) in enumerate(zip(arguments, given, strict=True)):
+        for row, (now, before) in enumerate(zip(arguments, originals, strict=True)):
             if not isinstance(now, np.random.Generator) and not same(now, before):
                 argument = names[row] if row < len(names) else str(row)
                 self.broken(f"changed its argument {argument} in {method}(); a policy must not change its arguments")
@@ -170,10 +170,8 @@ class Checked:
         if drawn != _global_draws():
             self.broken(f"draws from a global random generator in {method}(); use fedbalancer.core.randomness.stream")
         for kind, twin in (("", self.policy), *self.twins):
-            if not same(result, self._run(twin, method, copy.deepcopy(given))):
-                whose = (
-                    f"its {kind} copy returns another result" if kind else "it returns another result the second time"
-                )
+            if not same(result, self._run(twin, method, copy.deepcopy(originals))):
+                whose = f"its {kind} copy returns another result" if kind else "the second call returns another result"
                 self.broken(f"is not deterministic: {whose} for the same arguments of {method}()")
         return result
 

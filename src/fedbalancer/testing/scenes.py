@@ -100,15 +100,15 @@ def check_saving(checked: Checked, slot: str, state: ServerState, start: ServerS
     checked.require(same(own, back), f"keeps a state that a checkpoint does not restore: {own!r}")
 
 
-def order(round: int = 1, **changes: Any) -> Order:
+def order(round_number: int = 1, **changes: Any) -> Order:
     """Return an order with some values changed."""
-    plain = Order(round=round, loss_threshold=0.5, deadline_s=60.0, epochs=2, batch_size=10, seed=0)
+    plain = Order(round=round_number, loss_threshold=0.5, deadline_s=60.0, epochs=2, batch_size=10, seed=0)
     return replace(plain, **changes)
 
 
-def reports(setup: Setup, clients: tuple[str, ...], round: int) -> tuple[ClientReport, ...]:
+def reports(setup: Setup, clients: tuple[str, ...], round_number: int) -> tuple[ClientReport, ...]:
     """Return a plausible report of each client."""
-    return tuple(_report(setup, client, round) for client in clients)
+    return tuple(_report(setup, client, round_number) for client in clients)
 
 
 def make_setup(clients: int, clients_per_round: int, seed: int | None = None, reverse: bool = False) -> Setup:
@@ -136,10 +136,10 @@ def _round(setup: Setup, state: ServerState) -> RoundResult:
     return RoundResult(plan, reports(setup, cohort[:arrived], number), missing, seconds=45.0, window_s=20.0)
 
 
-def _report(setup: Setup, client: str, round: int) -> ClientReport:
-    rng = stream(setup.seed, "report", round, client)
+def _report(setup: Setup, client: str, round_number: int) -> ClientReport:
+    rng = stream(setup.seed, "report", round_number, client)
     trained = int(setup.ledger.size[setup.ledger.position[client]])
-    loss = 2.0 / round
+    loss = 2.0 / round_number
     summary = Summary(0.1 * loss, 1.5 * loss, loss * trained, trained, trained, loss**2 * trained, trained, 0.8)
     update = (0.1 * rng.normal(size=PARAMETERS)).astype(np.float32)
     return ClientReport(client, update, float(trained), 2.0, summary, Timings(1.0, 0.0, 20.0, 2.0))

@@ -62,7 +62,7 @@ def _check_seeds(checked: Checked) -> None:
 
 def _draws(kind: type) -> bool:
     """Whether the code of a class names a source of random numbers."""
-    codes = [found.__code__ for base in kind.__mro__ for found in vars(base).values() if inspect.isfunction(found)]
+    codes = [each.__code__ for base in kind.__mro__ for each in vars(base).values() if inspect.isfunction(each)]
     while codes:
         code = codes.pop()
         if GENERATORS.intersection(code.co_names):
@@ -110,10 +110,10 @@ def check_aggregate(checked: Checked) -> None:
         clients = scene.setup.ledger.clients
         for heard in (clients, clients[:1]):
             arrived = reports(scene.setup, heard, scene.state.round + 1)
-            found = checked.call("aggregate", scene.setup, scene.state, arrived)
-            pair = isinstance(found, tuple) and len(found) == 2
-            checked.require(pair, f"aggregates to {kind(found)}; it must be (weights, next state)")
-            weights, own = found
+            result = checked.call("aggregate", scene.setup, scene.state, arrived)
+            pair = isinstance(result, tuple) and len(result) == 2
+            checked.require(pair, f"aggregates to {kind(result)}; it must be (weights, next state)")
+            weights, own = result
             same_kind = type(own) is type(scene.state.aggregate)
             checked.require(
                 same_kind, f"keeps {type(own).__name__} but made {type(scene.state.aggregate).__name__} in init()"
@@ -125,7 +125,7 @@ def check_aggregate(checked: Checked) -> None:
             checked.require(bool(np.isfinite(weights).all()), "aggregates to weights that are not finite")
             for reordered in (arrived[::-1], arrived[1:] + arrived[:1]):
                 again = checked.call("aggregate", scene.setup, scene.state, reordered)
-                checked.require(same(found, again), "aggregates to other weights if the reports come in another order")
+                checked.require(same(result, again), "aggregates to other weights if the reports come in another order")
 
 
 def check_model_average(checked: Checked) -> None:
@@ -153,12 +153,12 @@ def check_late(checked: Checked) -> None:
         checked.require(is_integer(quorum) and quorum >= 1, f"closes with {quorum!r} reports")
         fresh = reports(setup, setup.ledger.clients, state.round + 1)
         for arrived in (fresh, tuple(replace(each, staleness=n) for n, each in enumerate(fresh))):
-            found = checked.call("weighted", setup, state, arrived)
-            same_clients = [each.client for each in found] == [each.client for each in arrived]
+            sent = checked.call("weighted", setup, state, arrived)
+            same_clients = [each.client for each in sent] == [each.client for each in arrived]
             checked.require(same_clients, "weighs other clients than those that reported")
-            sound = all(is_real(each.weight) and 0 < each.weight < math.inf for each in found)
+            sound = all(is_real(each.weight) and 0 < each.weight < math.inf for each in sent)
             checked.require(sound, "gives a report a weight that is no finite number over 0")
-            checked.require(all(np.isfinite(each.update).all() for each in found), "makes an update that is not finite")
+            checked.require(all(np.isfinite(each.update).all() for each in sent), "makes an update that is not finite")
 
 
 SERVER_CHECKS: dict[str, Callable[[Checked], None]] = {
@@ -179,8 +179,8 @@ def check_samples(checked: Checked) -> None:
     for size in (1, 7, 95):
         for losses in (None, *_loss_lists(size)):
             for asked in _orders():
-                told = replace(asked, sample_cap=None if cap is None else int(cap))
-                chosen = checked.call("select", size, losses, 0.7, told, stream(size, "samples"))
+                capped = replace(asked, sample_cap=None if cap is None else int(cap))
+                chosen = checked.call("select", size, losses, 0.7, capped, stream(size, "samples"))
                 if chosen is None:
                     checked.require(losses is None, "selects None although there is a loss list")
                 else:
@@ -209,14 +209,14 @@ def check_summary(checked: Checked) -> None:
         for losses in _loss_lists(size):
             for asked in _orders():
                 seen = np.flatnonzero(~np.isnan(losses))
-                made = checked.call("summarize", losses, seen, 0.7, asked, stream(size, "noise"))
-                checked.require(isinstance(made, Summary), f"releases {kind(made)}; it must be a Summary")
-                listed = isinstance(made.released, tuple) and all(map(math.isfinite, made.released))
-                checked.require(listed, f"releases {made.released!r}; it must be a tuple of finite numbers")
+                summary = checked.call("summarize", losses, seen, 0.7, asked, stream(size, "noise"))
+                checked.require(isinstance(summary, Summary), f"releases {kind(summary)}; it must be a Summary")
+                listed = isinstance(summary.released, tuple) and all(map(math.isfinite, summary.released))
+                checked.require(listed, f"releases {summary.released!r}; it must be a tuple of finite numbers")
                 for field in (
                     each for each in fields(Summary) if each.name not in ("released", "read_by_server", "estimated")
                 ):
-                    value = getattr(made, field.name)
+                    value = getattr(summary, field.name)
                     finite = is_real(value) and math.isfinite(value)
                     checked.require(finite, f"releases {field.name} = {value!r}; it must be a finite number")
 

@@ -82,7 +82,7 @@ def test_only_a_policy_that_asks_for_labels_is_given_them() -> None:
     plain = ClientPolicies(samples=OverThreshold())
     assert bind_labels(plain, never) is plain
     assert bind_labels(plain, None) is plain
-    with pytest.raises(BadSetting, match="ClassFloor selects by the client's labels"):
+    with pytest.raises(BadSetting, match="ClassFloor needs the client's labels"):
         bind_labels(ClientPolicies(samples=ClassFloor()), None)
 
 

@@ -199,18 +199,18 @@ def test_one_client_alone_is_no_cohort() -> None:
 
 
 def test_shares_of_the_noise_too_small_to_be_rounded_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"0.316 for each, which must be 0.5 or more"):
+    with pytest.raises(ValueError, match=r"0.316 for each, which must be at least 0.5"):
         SecAggHistogram(1.0, least=10)
 
 
 def test_a_client_on_the_network_refuses_it() -> None:
     told = ClientPolicies(summary=SecAggHistogram()).to_json()
     assert told is not None
-    with pytest.raises(BadSetting, match="hides"):
+    with pytest.raises(BadSetting, match="secure aggregation"):
         ClientPolicies.from_json(told)
 
 
 def test_weights_by_single_losses_are_refused() -> None:
     assert method("fedbalancer[summary=secagg-histogram(least=5)]").summary == SecAggHistogram(least=5)
-    with pytest.raises(BadSetting, match="only the sum"):
+    with pytest.raises(BadSetting, match="only their sum"):
         method("fedbalancer+qffl[summary=secagg-histogram]")

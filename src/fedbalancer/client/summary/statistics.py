@@ -173,22 +173,22 @@ class LossesBySteps(LossStatistics):
 
     def by_steps(self, trained: TrainResult, rng: np.random.Generator) -> tuple[float, ...]:
         """Return counts, sums and sums of squares; zeros if the trainer does not count steps."""
-        told = np.zeros((3, STEP_BINS))
+        sums = np.zeros((3, STEP_BINS))
         if trained.steps is not None:
             place = step_bin(trained.steps)
             for row, power in enumerate((0, 1, 2)):
-                told[row] = np.bincount(place, trained.losses**power, STEP_BINS)
+                sums[row] = np.bincount(place, trained.losses**power, STEP_BINS)
         if self.noise_factor > 0:
-            told += rng.normal(0.0, self.noise_factor, size=told.shape)
-        return tuple(told.ravel().tolist())
+            sums += rng.normal(0.0, self.noise_factor, size=sums.shape)
+        return tuple(sums.ravel().tolist())
 
     def fault(self, released: Sequence[float], size: int) -> str | None:
         """Return what is wrong with what a client of `size` samples released, or None."""
         if len(released) != 3 * STEP_BINS or not np.isfinite(released).all():
             return f"losses by steps in {len(released)} values, which must be {3 * STEP_BINS} finite numbers"
-        told, slack = np.abs(np.reshape(released, (3, STEP_BINS))), DEVIATIONS * self.noise_factor
+        sums, slack = np.abs(np.reshape(released, (3, STEP_BINS))), DEVIATIONS * self.noise_factor
         for name, row, most in zip(
-            ("count", "sum", "sum of squares"), told, size * BIGGEST_LOSS ** np.arange(3), strict=True
+            ("count", "sum", "sum of squares"), sums, size * BIGGEST_LOSS ** np.arange(3), strict=True
         ):
             if row.max() > most + slack:
                 return f"losses by steps with a {name} of {row.max():g}, which is at most {most + slack:g}"
