@@ -75,13 +75,23 @@ def expected_first_s(setup: Setup, ledger: Ledger, rows: Rows) -> FloatArray:
     """Return `expected_s` of clients that have never reported, which train all their samples.
 
     It takes a tenth of the time for a million clients, because counts are integers.
+
+    Args:
+        setup: Constants of the run.
+        ledger: The server's ledger.
+        rows: Ledger rows of the clients, or a slice.
     """
     per_epoch = batches_per_epoch(ledger.size[rows], setup.batch_size, setup.epoch_batches)
     return completion_s(setup, ledger, per_epoch, setup.epochs, rows)
 
 
 def forward_pass_batches(setup: Setup, size: IndexArray) -> FloatArray:
-    """Return the duration of a forward pass over all samples, in training batches."""
+    """Return the duration of a forward pass over all samples, in training batches.
+
+    Args:
+        setup: Constants of the run.
+        size: Number of samples of each client.
+    """
     return np.asarray(FORWARD_PASS_EPOCHS * batches_per_epoch(size, setup.batch_size))
 
 
@@ -103,5 +113,9 @@ def mean_completion_s(setup: Setup, forward_pass: bool = False) -> float:
 
 
 def whole_seconds(seconds: float) -> float:
-    """Truncate to whole seconds, as the authors' code does with deadlines. Less than one second stays unchanged."""
+    """Truncate to whole seconds, as the authors' code does with deadlines. Less than one second stays unchanged.
+
+    Args:
+        seconds: A duration.
+    """
     return float(int(seconds)) if seconds >= 1 else seconds

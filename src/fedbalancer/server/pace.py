@@ -151,7 +151,11 @@ class RatioControl(PacePolicy):
 
 
 def clip_ratio(ratio: float) -> float:
-    """Clip a ratio to [0, 1]."""
+    """Clip a ratio to [0, 1].
+
+    Args:
+        ratio: The ratio after a step.
+    """
     # Rounded so that twenty steps of 0.05 make exactly 1.
     return min(max(round(ratio, 12), 0.0), 1.0)
 

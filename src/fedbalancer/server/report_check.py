@@ -134,7 +134,12 @@ def drop_invalid_reports(
 
 
 def weight_limit(weights: Sequence[float], most: float) -> float:
-    """Return `most` times the median weight (the lower of two), or inf without weights."""
+    """Return `most` times the median weight (the lower of two), or inf without weights.
+
+    Args:
+        weights: Weights of a round's reports.
+        most: Multiple of the median.
+    """
     return most * sorted(weights)[(len(weights) - 1) // 2] if weights else math.inf
 
 

@@ -43,7 +43,11 @@ def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
 
 
 def sort_by_client(reports: Sequence[ClientReport]) -> list[ClientReport]:
-    """Return the reports in order of client id."""
+    """Return the reports in order of client id.
+
+    Args:
+        reports: Reports in any order.
+    """
     return sorted(reports, key=lambda report: report.client)
 
 

@@ -30,6 +30,11 @@ def draw_few_weighted(weights: FloatArray, count: int, rng: np.random.Generator)
     """Make the same draw with replacement and drop duplicates, which is faster for a small `count`.
 
     If too few distinct positions result because few hold most of the weight, the rest is drawn among the others.
+
+    Args:
+        weights: Weight of every position.
+        count: Number of positions to draw.
+        rng: Random generator.
     """
     total = np.cumsum(weights)
     drawn = np.searchsorted(total, rng.random(2 * count) * total[-1], side="right")
@@ -49,7 +54,13 @@ def _random_keys(weights: FloatArray, rng: np.random.Generator) -> FloatArray:
 
 
 def pick_smallest(keys: FloatArray, count: int, rng: np.random.Generator) -> IndexArray:
-    """Return the positions of the `count` smallest keys, or of all if there are fewer. Ties are broken at random."""
+    """Return the positions of the `count` smallest keys, or of all if there are fewer. Ties are broken at random.
+
+    Args:
+        keys: One value per position.
+        count: Number of positions.
+        rng: Random generator for ties.
+    """
     if count >= len(keys):
         return np.arange(len(keys))
     if count == 0:

@@ -79,7 +79,12 @@ def exploit_count(count: int, exploration: float, known: int, unknown: int) -> i
 
 
 def split_explored(ledger: Ledger, available: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """Split the available clients into those that have reported and those that have not."""
+    """Split the available clients into those that have reported and those that have not.
+
+    Args:
+        ledger: The server's ledger.
+        available: Ledger rows.
+    """
     explored = ledger.explored[available]
     # Indexing with positions is ten times as fast as with booleans.
     return available[np.flatnonzero(explored)], available[np.flatnonzero(~explored)]
@@ -115,7 +120,15 @@ def base_scores(
 
 
 def duration_penalty(setup: Setup, ledger: Ledger, rows: IndexArray, preferred_s: float, alpha: float) -> Penalty:
-    """Return the penalty (T / t)^alpha for clients whose expected duration t exceeds T, and 1 for the others."""
+    """Return the penalty (T / t)^alpha for clients whose expected duration t exceeds T, and 1 for the others.
+
+    Args:
+        setup: Constants of the run.
+        ledger: The server's ledger.
+        rows: Ledger rows of the clients.
+        preferred_s: Preferred duration T.
+        alpha: Exponent.
+    """
 
     def penalty(positions: IndexArray) -> FloatArray:
         expected = expected_s(setup, ledger, rows[positions])
@@ -128,7 +141,15 @@ def duration_penalty(setup: Setup, ledger: Ledger, rows: IndexArray, preferred_s
 
 
 def draw_best(base: FloatArray, penalty: Penalty, count: int, cutoff: float, rng: np.random.Generator) -> IndexArray:
-    """Draw `count` positions in proportion to score among those above the cut-off."""
+    """Draw `count` positions in proportion to score among those above the cut-off.
+
+    Args:
+        base: Scores before the penalty.
+        penalty: Factors of the scores.
+        count: Number of positions to draw.
+        cutoff: Smallest score, as a share of the score of rank `count`.
+        rng: Random generator.
+    """
     if count == 0:
         return np.zeros(0, dtype=np.int64)
     best, scores = select_over_cutoff(base, penalty, count, cutoff)
@@ -141,6 +162,12 @@ def select_over_cutoff(base: FloatArray, penalty: Penalty, count: int, cutoff: f
     A score is base times penalty. A penalty only lowers a score, so a client whose base is below the cut-off cannot
     exceed it. The best bases give a first guess of the cut-off that is never too high; only the clients above it are
     scored.
+
+    Args:
+        base: Scores before the penalty.
+        penalty: Factors of the scores.
+        count: Rank of the reference score.
+        cutoff: Smallest score, as a share of the reference score.
     """
     rank = min(count, len(base) - 1)
     candidates = _at_least(base, _value_of_rank(base, min(GUESS_FACTOR * rank, len(base) - 1)))
@@ -176,13 +203,23 @@ def statistical_utility(trained: FloatArray | CountArray, count: FloatArray, sum
 
 
 def total_utility(reports: Sequence[ClientReport]) -> float:
-    """Return U(R), the sum of the reports' statistical utilities."""
+    """Return U(R), the sum of the reports' statistical utilities.
+
+    Args:
+        reports: Reports of a round.
+    """
     columns = np.array([(r.summary.trained, r.summary.over_count, r.summary.over_sumsq) for r in reports], dtype=float)
     return float(statistical_utility(*columns.T).sum())
 
 
 def duration_percentile_s(setup: Setup, ledger: Ledger, percentile: float) -> float:
-    """Return a percentile of all clients' expected durations, computed as in Oort's released code; inf from 100 on."""
+    """Return a percentile of all clients' expected durations, computed as in Oort's released code; inf from 100 on.
+
+    Args:
+        setup: Constants of the run.
+        ledger: The server's ledger.
+        percentile: Percentile from 0 to 100.
+    """
     if percentile >= 100:
         return math.inf
     durations = expected_s(setup, ledger, slice(None))

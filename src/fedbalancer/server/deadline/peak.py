@@ -134,5 +134,11 @@ class PeakDeadline(DeadlinePolicy):
 
 
 def interpolate(low: float, high: float, ratio: float) -> float:
-    """Return dl + (dh - dl) ddlr."""
+    """Return dl + (dh - dl) ddlr.
+
+    Args:
+        low: Deadline low, dl.
+        high: Deadline high, dh.
+        ratio: Deadline ratio, ddlr.
+    """
     return low + (high - low) * ratio

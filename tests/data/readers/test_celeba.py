@@ -1,4 +1,4 @@
-"""CelebA's JSON and images are read, and errors name what does not fit."""
+"""CelebA and its stand-in are read, and errors name what does not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fedbalancer.core.errors import BadData, MissingData
-from fedbalancer.data.readers.celeba import celeba_key, read_celeba
+from fedbalancer.data.readers.celeba import celeba_key, read_celeba, read_faces
 
 
 def picture(path: Path, colour: tuple[int, int, int] = (200, 100, 50), size: tuple[int, int] = (178, 218)) -> None:
@@ -111,3 +111,38 @@ def test_the_key_changes_with_the_images_and_the_labels(tmp_path: Path, monkeypa
     keys.append(celeba_key(folder))
     assert keys[1]["images"] != keys[2]["images"]
     assert keys[2]["json"] != keys[3]["json"]
+
+
+def file(folder: Path, **changes: Any) -> Path:
+    """Four people with two images each, brighter from person to person."""
+    person = np.repeat(np.arange(4, dtype=np.uint8), 2)
+    arrays = {
+        "x": (person[:, None, None] * 50 * np.ones((1, 60, 64))).astype(np.uint8),
+        "person": person,
+        "eyes": np.array(["open", "sunglasses"] * 4),
+    }
+    np.savez(folder / "faces.npz", **(arrays | changes))
+    return folder / "faces.npz"
+
+
+def test_images_are_split_and_enlarged_in_three_equal_colours(tmp_path: Path) -> None:
+    split = read_faces(file(tmp_path))
+    assert list(split.train) == list(split.test) == [f"person0{k}" for k in range(4)]
+    for name, (features, labels) in [*split.train.items(), *split.test.items()]:
+        assert features.shape == (1, 3, 84, 84)
+        assert features.dtype == np.uint8
+        assert np.unique(features).tolist() == [50 * int(name[-1])]
+        assert len(labels) == 1
+    for name, (_, labels) in split.train.items():
+        assert sorted([*labels, *split.test[name][1]]) == [0, 1]  # nobody's image is on both sides
+
+
+def test_eyes_of_another_kind_are_named(tmp_path: Path) -> None:
+    path = file(tmp_path, eyes=np.array(["open"] * 5 + ["shut"] * 3))
+    with pytest.raises(BadData, match="person 2, sample 5: eyes 'shut'; must be open or sunglasses"):
+        read_faces(path)
+
+
+def test_images_of_another_size_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="'x' has shape"):
+        read_faces(file(tmp_path, x=np.zeros((8, 64, 60), dtype=np.uint8)))
