@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from fedbalancer.cli.compare import DEMO
+from fedbalancer.methods.names import parse_method_name
 
 Cli = Callable[..., "CompletedProcess[str]"]
 SMALL = ("synthetic", "--users", "8", "--rounds", "3", "--set", "clients_per_round=3", "--set", "eval_every=1")
@@ -197,9 +198,9 @@ def test_slots_of_the_command_line_are_added_to_those_of_the_file(
     done = cli(command[0], *SMALL, *command[1:], "--config", "own.toml", *sets, "--out", "r")
     assert done.returncode == 0, done.stderr
     (manifest,) = (tmp_path / "r").rglob("manifest.json")
-    settings = json.loads(manifest.read_text())["settings"]
-    assert settings["slots"] == expected
-    assert settings["w"] == (3 if "w=3" in given else 7)
+    written = json.loads(manifest.read_text())
+    assert parse_method_name(written["method"]).slots == expected
+    assert written["settings"]["w"] == (3 if "w=3" in given else 7)
 
 
 @pytest.mark.parametrize("what", ["tasks", "methods", "devices", "policies", "attacks", "settings", "columns"])

@@ -81,11 +81,11 @@ def test_a_policy_of_no_base_is_told_which_base_to_derive_from(cli: Cli, tmp_pat
     ("arguments", "message"),
     [
         (("run", "synthetic", "-m", "fedbalancer[epoch=3]"), "did you mean epochs"),
-        (("run", "synthetic", "-m", "fedavg"), "it has no deadline; name one, as in fedavg+1t, fedavg[deadline=.5T]"),
+        (("run", "synthetic", "-m", "fedavg"), "it has no deadline; add one, as in fedavg+1t, fedavg[deadline=.5T]"),
         (("run", "synthetic", "-m", "a,b"), "a run has one method"),
         (("run", "synthetic", "-m", "fedbalancer[w=5]/../x"), "no slash"),
         (("compare", "synthetic", "--methods", "fedbalancer[w=5"), "'[' that is not closed"),
-        (("compare", "synthetic", "--methods", "fedbalancer[rounds=5]"), "how all methods are measured"),
+        (("compare", "synthetic", "--methods", "fedbalancer[rounds=5]"), "how methods are measured"),
         (("compare", "synthetic", "--methods", "fedbalancer[w=5],fedbalancer[ w=5 ]"), "appears twice"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
+from fedbalancer.core.fields import field_meanings
 from fedbalancer.core.settings import Settings, parse_assignments, read_config, resolve
 
 
@@ -94,7 +95,7 @@ class TestResolve:
             resolve({"epochs": 0, "rounds": 0})
 
     def test_every_setting_says_what_it_is(self) -> None:
-        assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+        assert list(field_meanings(Settings)) == list(Settings.model_fields)
 
 
 class TestParseAssignments:

@@ -28,7 +28,7 @@ def on_grid(evals: pl.DataFrame) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, Any]:
-    settings = {"w": 2, "eval_every_s": STEP_S, "eval_every": 3}
+    settings = {"eval_every_s": STEP_S, "eval_every": 3}
     return {name: fb.run(tinytask.load(), name, settings=settings, budget_s=BUDGET_S) for name in METHODS}
 
 
@@ -51,7 +51,7 @@ def test_at_a_time_of_the_grid_the_model_of_the_last_round_that_has_ended_is_eva
 
 def test_evaluations_by_rounds_go_on_beside_and_are_those_of_a_run_without_grid(runs: dict[str, Any]) -> None:
     for name, run in runs.items():
-        alone = fb.run(tinytask.load(), name, settings={"w": 2, "eval_every": 3}, budget_s=BUDGET_S)
+        alone = fb.run(tinytask.load(), name, settings={"eval_every": 3}, budget_s=BUDGET_S)
         assert set(alone.evals["schedule"]) == {"rounds"}
         assert run.evals.filter(pl.col("schedule") == "rounds").equals(alone.evals)
         assert run.rounds.equals(alone.rounds)
@@ -95,7 +95,7 @@ def test_a_run_that_is_stopped_and_resumed_has_the_same_evaluations(rounds: int,
 
 
 def test_a_target_stops_a_run_when_it_was_touched_by_rounds_and_held_on_the_grid() -> None:
-    options: Any = {"settings": {"w": 2, "eval_every_s": STEP_S, "eval_every": 1}, "budget_s": 900.0}
+    options: Any = {"settings": {"eval_every_s": STEP_S, "eval_every": 1}, "budget_s": 900.0}
     whole = fb.run(tinytask.load(), "fedavg+1t", **options)
     held = on_grid(whole.evals).with_columns(level=pl.col("accuracy").rolling_mean(3))
     target = float(held.filter(pl.col("clock_s") <= BUDGET_S)["level"].max() or 0)

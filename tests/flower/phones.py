@@ -83,7 +83,7 @@ class Phone:
 
 
 class World:
-    """Phones behind a fake grid, and the events that the strategy told; `kind` is its class, `made` itself."""
+    """Phones behind a fake grid, and the logged events; `kind` is the class of the strategy, `made` the strategy."""
 
     def __init__(self, *phones: Phone, kind: type[Strategy] = Strategy) -> None:
         self.kind = kind

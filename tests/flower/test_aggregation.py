@@ -1,4 +1,4 @@
-"""What of Flower's own goes together with FedBalancer does what it says, and the rest is refused by name."""
+"""Flower's strategies and mods: supported ones work, others are refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_arguments_without_effect_are_refused() -> None:
 
 
 class Decaying(flower_strategies.FedAvg):
-    """A strategy of a user's own that tells its clients something every round."""
+    """A user's strategy that sends a value to its clients in every round."""
 
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
         config["lr"] = 0.1 / server_round
@@ -65,7 +65,7 @@ def test_a_configuration_that_would_not_be_called_is_told() -> None:
 
 
 def test_fedprox_of_flower_is_prox() -> None:
-    """Its mu reaches the clients: those of ours in their policies, others where Flower's FedProx puts it."""
+    """Its mu reaches our clients in their policies, and others under Flower's key."""
     seen: list[float] = []
 
     class Looking(Phone):
@@ -181,7 +181,7 @@ def test_nodes_that_cannot_introduce_themselves_end_the_run() -> None:
 
 
 class Held:
-    """A device whose batches take so long."""
+    """A device whose batches take this long."""
 
     download_s = upload_s = 0.0
 

@@ -141,7 +141,7 @@ def test_another_model_than_the_servers_is_told() -> None:
 
 
 def test_the_server_cannot_take_the_noise_off() -> None:
-    """A curious server knows the seed of its own orders, and every random stream that hangs on it."""
+    """A curious server knows the seed of its own orders, and every random stream that depends on it."""
     sigma, settings = 10.0, {"noise_factor": 10.0}
     exact = lows(0.0)
     noisy = lows(sigma, settings=settings)

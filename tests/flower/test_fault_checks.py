@@ -26,7 +26,7 @@ def judge(
     folder: Path, model: list[float], *, seconds: float = 12.3, status: str = "done", event: str = "invalid",
     lost: str = "", fault: str = "nan",
 ) -> Verdict:  # fmt: skip
-    """The verdict on a run of one round with a client that misbehaved: it sent NaN, if nothing else is said."""
+    """The verdict on a run of one round with a client that misbehaved: by default it sent NaN."""
     run = folder / "run"
     for made in (run, folder / "journal"):
         made.mkdir()

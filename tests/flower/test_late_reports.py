@@ -104,7 +104,7 @@ def test_who_is_under_way_and_comes_to_nothing_is_missing_once(change: Any, why:
     bad = Phone(2, change=late_and_bad)
     world = World(Phone(0), Phone(1), bad)
     strategy = world.strategy("fedavg+1t+late", checkpoint_dir=tmp_path, run_key="mine")
-    strategy.start(world.grid, first_model(), num_rounds=20, timeout=100)  # so long does a message live
+    strategy.start(world.grid, first_model(), num_rounds=20, timeout=100)  # the time to live of a message
     rows = Counter(outcome for _, outcome in of_client(tmp_path / "mine", "c2"))
     assert (rows["under way"], rows[why], rows["joined"]) == (1, 1, 0)
     assert len(bad.orders) > 2, "it is asked again afterwards"

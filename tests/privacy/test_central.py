@@ -59,7 +59,7 @@ def test_noise_has_its_deviation_and_repeats_by_the_seed_only() -> None:
 
 @pytest.mark.parametrize("wrong", [{"clip_norm": 0.0}, {"noise_multiplier": 0.0}, {"draws": "clock"}])
 def test_numbers_out_of_range_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(BadSetting, match=next(iter(wrong))):
         PrivateMean(**wrong)  # type: ignore[arg-type]
 
 

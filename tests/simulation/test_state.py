@@ -26,7 +26,7 @@ uploads = st.lists(st.floats(0, 9), max_size=3).map(tuple)
 
 def puts(row: int, value: Any, residual: Any, uploads_s: Any, batch_s: float) -> Callable[[Memories], None]:
     kept = {"losses": value, "residual": residual, "uploads_s": uploads_s}
-    return lambda memory: memory.put(row, replace(memory.of(row).timed(batch_s), **kept))
+    return lambda memory: memory.put(row, replace(memory.of(row).note_batch_s(batch_s), **kept))
 
 
 changes = st.lists(st.builds(puts, rows, losses, residuals, uploads, st.floats(0.1, 9)))
@@ -51,9 +51,9 @@ def test_arrays_bring_every_memory_back(ours: list[Any], theirs: list[Any]) -> N
 
 def test_a_run_without_forecasts_saves_no_uploads() -> None:
     memory = fresh()
-    memory.put(1, memory.of(1).timed(2.0))
+    memory.put(1, memory.of(1).note_batch_s(2.0))
     assert not [name for name in memory.to_arrays() if "upload" in name]
-    memory.put(1, memory.of(1).uploaded(3.0))
+    memory.put(1, memory.of(1).note_upload_s(3.0))
     assert memory.to_arrays()["upload_s"].tolist() == [3.0]
 
 
@@ -72,7 +72,7 @@ def test_a_restored_list_does_not_share_memory_with_the_snapshot() -> None:
 def test_the_mean_latency_covers_every_round() -> None:
     memory = fresh()
     for row, batch_s in ((0, 2.0), (2, 6.0), (2, 9.0)):
-        memory.put(row, memory.of(row).timed(batch_s))
+        memory.put(row, memory.of(row).note_batch_s(batch_s))
     assert [memory[client].batch_s() for client in memory] == [1.5, 2.0, 6.0, 4.0, 5.0]
 
 
@@ -89,5 +89,5 @@ def test_the_ledger_that_it_began_with_is_left_alone() -> None:
     ledger = make_ledger([7] * COUNT)
     memory = Memories(ledger)
     for row in range(COUNT):
-        memory.put(row, memory.of(row).timed(9.0))
+        memory.put(row, memory.of(row).note_batch_s(9.0))
     assert ledger.batch_s.tolist() == [1.0] * COUNT

@@ -99,15 +99,17 @@ def _attacks() -> Rows:
 
 
 def _settings() -> Rows:
+    from fedbalancer.core.fields import field_meanings
     from fedbalancer.core.settings import RUN_KEYS, Settings, allowed
     from fedbalancer.methods.policy_registry import policy_fields
 
+    meanings = field_meanings(Settings)
     run_level = [
         {
             "key": key,
             "default": Settings.model_fields[key].get_default(call_default_factory=True),
             "allowed": allowed(key),
-            "meaning": Settings.model_fields[key].description,
+            "meaning": meanings[key],
         }
         for key in RUN_KEYS
     ]

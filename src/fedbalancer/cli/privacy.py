@@ -109,7 +109,7 @@ def _mechanisms(noise: float, clip: float) -> list[dict[str, Any]]:
 
     try:
         statistics = LossStatistics(loss_clip=clip, utility_samples="all")
-    except ValueError as error:
+    except BadSetting as error:
         raise BadSetting(f"--clip {clip}: {error}") from error
     multiplier, deviation = _round_up(noise), _round_up(noise * statistics.sensitivity)
     if deviation > MOST_NOISE:

@@ -33,63 +33,64 @@ _LEADING_POINT = re.compile(r"^(?=\.\d)|(?<=^[+-])(?=\.\d)")
 
 
 class Settings(BaseModel):
-    """Settings of a run. Policy fields have their defaults in the policies; `policies` holds changes to them."""
+    """Settings of a run, except for the fields of policies, which have their defaults in the policies.
+
+    Args:
+        batch_size: Samples in a mini-batch (B).
+        epochs: Local epochs per round (E).
+        learning_rate: Step size of the local SGD.
+        clients_per_round: Clients selected per round (K).
+        rounds: Number of rounds. In a comparison, FedAvg+1T's time for them is the budget of all methods.
+        eval_every: Rounds between two evaluations on the test data.
+        eval_every_s: Simulated seconds between additional evaluations (comparisons: budget / 50).
+        eval_clients: Clients on whose data the final model is evaluated. If there are more, the seed selects them.
+        clip_norm: Global norm at which gradients are clipped.
+        prox_mu: Weight of Prox's proximal term.
+        sample_selection_deadline: SampleSelection's deadline in multiples of T, as of the better Prox.
+        latency: Row of batch latencies: femnist, celeba, reddit, shakespeare, har.
+        latency_samples: Batch latencies sampled per client before training (k).
+        window_s: Seconds that selecting clients takes.
+        network_floor: Minimum network speed as a share of the mean speed.
+        device_spread: Exponent of the speed ratios of phones: 0 all equal, 1 as measured.
+        label_noise: Share of the clients' labels that are replaced by wrong ones.
+        availability: File of availability traces. Off: all clients are always available.
+        epsilon_budget: Maximum epsilon of a client's metadata. A client that would exceed it is not selected again.
+        privacy_delta: Delta of all epsilons.
+        save_exact_losses: Whether private runs save exact losses in checkpoints and rounds.parquet.
+        attacks: Simulated attackers, each NAME:COUNT (`fedbalancer list attacks`).
+        checkpoint_s: Minimum seconds between two checkpoints.
+        policies: Changed policies by slot, and changed fields of policies by address.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    batch_size: Count = Field(10, description="samples in a mini-batch (B)")
-    epochs: Annotated[int, Bounds(ge=1, le=1000)] = Field(5, description="local epochs per round (E)")
-    learning_rate: Step = Field(0.01, description="step size of the local SGD")
-    clients_per_round: Count = Field(10, description="clients selected per round (K)")
-    rounds: Count = Field(
-        50, description="rounds; in a comparison, FedAvg+1T's time for them is the budget of all methods"
-    )
-    eval_every: Count = Field(5, description="rounds between two evaluations on the test data")
-    eval_every_s: Annotated[float, Bounds(gt=0, le=10**9)] | None = Field(
-        None, description="simulated seconds between additional evaluations (comparisons: budget / 50)"
-    )
-    eval_clients: Annotated[int, Bounds(ge=0, le=10**9)] = Field(
-        1000, description="clients on whose own data the final model is evaluated; drawn by the seed if there are more"
-    )
-    clip_norm: Annotated[float, Bounds(gt=0)] | None = Field(
-        None, description="global norm at which gradients are clipped"
-    )
-    prox_mu: Weight = Field(0.0, description="weight of Prox's proximal term")
-    sample_selection_deadline: Literal[1, 2] = Field(
-        1, description="SampleSelection's deadline in multiples of T, as of the better Prox"
-    )
+    batch_size: Count = 10
+    epochs: Annotated[int, Bounds(ge=1, le=1000)] = 5
+    learning_rate: Step = 0.01
+    clients_per_round: Count = 10
+    rounds: Count = 50
+    eval_every: Count = 5
+    eval_every_s: Annotated[float, Bounds(gt=0, le=10**9)] | None = None
+    eval_clients: Annotated[int, Bounds(ge=0, le=10**9)] = 1000
+    clip_norm: Annotated[float, Bounds(gt=0)] | None = None
+    prox_mu: Weight = 0.0
+    sample_selection_deadline: Literal[1, 2] = 1
 
-    latency: str = Field("femnist", description="row of batch latencies: femnist, celeba, reddit, shakespeare, har")
-    latency_samples: Annotated[int, Bounds(ge=1, le=10**4)] = Field(
-        10, description="batch latencies sampled per client before training (k)"
-    )
-    window_s: Seconds = Field(20.0, description="seconds that selecting clients takes")
-    network_floor: NonzeroShare | None = Field(
-        None, description="raise network speeds to at least this share of their mean"
-    )
-    device_spread: Annotated[float, Bounds(ge=0, le=10)] = Field(
-        1.0, description="exponent of the speed ratios of phones: 0 all equal, 1 as measured"
-    )
-    label_noise: BelowOne = Field(0.0, description="share of the clients' labels that are replaced by wrong ones")
-    availability: str | None = Field(
-        None, description="file of availability traces; off: all clients are always available"
-    )
+    latency: str = "femnist"
+    latency_samples: Annotated[int, Bounds(ge=1, le=10**4)] = 10
+    window_s: Seconds = 20.0
+    network_floor: NonzeroShare | None = None
+    device_spread: Annotated[float, Bounds(ge=0, le=10)] = 1.0
+    label_noise: BelowOne = 0.0
+    availability: str | None = None
 
-    epsilon_budget: Annotated[float, Bounds(gt=0)] | None = Field(
-        None, description="epsilon at which a client's metadata is no longer requested"
-    )
-    privacy_delta: Annotated[float, Bounds(gt=0, lt=1)] = Field(1e-5, description="delta of all epsilons")
-    save_exact_losses: bool = Field(
-        False, description="save exact losses of private runs: lists in checkpoints, percentiles in rounds.parquet"
-    )
+    epsilon_budget: Annotated[float, Bounds(gt=0)] | None = None
+    privacy_delta: Annotated[float, Bounds(gt=0, lt=1)] = 1e-5
+    save_exact_losses: bool = False
 
-    attacks: tuple[str, ...] = Field(
-        (), description="simulated attackers, each NAME:COUNT (`fedbalancer list attacks`); off: all clients are honest"
-    )
-    checkpoint_s: Seconds = Field(1.0, description="minimum seconds between two checkpoints")
-    policies: dict[str, Any] = Field(
-        default_factory=dict, description="changes to policies: slot.field = value, or slot = policy"
-    )
+    attacks: tuple[str, ...] = ()
+    checkpoint_s: Seconds = 1.0
+    policies: dict[str, Any] = Field(default_factory=dict)
 
 
 RUN_KEYS = tuple(name for name in Settings.model_fields if name != "policies")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, Aggregator, Private
+from fedbalancer.core.fields import Bounds
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 
@@ -35,18 +36,9 @@ class PrivateMean(Aggregator):
 
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    clip_norm: float = 1.0
-    noise_multiplier: float = 1.0
+    clip_norm: Annotated[float, Bounds(gt=0, lt=math.inf)] = 1.0
+    noise_multiplier: Annotated[float, Bounds(gt=0, lt=math.inf)] = 1.0
     draws: Literal["seed", "system"] = "seed"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 < self.clip_norm < math.inf and 0 < self.noise_multiplier < math.inf):
-            raise ValueError(
-                f"clip_norm = {self.clip_norm} and noise_multiplier = {self.noise_multiplier} must be finite and > 0"
-            )
-        if self.draws not in ("seed", "system"):
-            raise ValueError(f"draws = {self.draws!r} must be seed or system")
 
     @property
     def model_noise_multiplier(self) -> float:

@@ -17,11 +17,11 @@ from fedbalancer.flower.federation import Federation
 HERE = Path(__file__).parent
 APP = HERE / "app"
 PATIENCE_S = 300.0
-"""How long something may take that must happen: what takes longer is told as a failure, never waited out."""
+"""Longest wait for an event that must happen; after that it is a failure."""
 
 
 def wait_for(what: str, found: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
-    """What `found` gives, as soon as it gives something."""
+    """Wait until `found` returns something, and return it."""
     until = time.monotonic() + patience_s
     while time.monotonic() < until:
         if result := found():
@@ -79,12 +79,12 @@ class Bed(Federation):
         )  # fmt: skip
 
     def events(self, event: str, **wanted: Any) -> list[dict[str, Any]]:
-        """What the run has logged of a kind."""
+        """Return the events of one kind."""
         found = [line for line in lines(self.run_folder / "log.jsonl") if line["event"] == event]
         return [line for line in found if all(line.get(name) == value for name, value in wanted.items())]
 
     def did(self, client: str, *what: str) -> list[dict[str, Any]]:
-        """What a client has noted of these kinds."""
+        """Return a client's journal entries of these kinds."""
         return [line for line in lines(self.journal / f"{client}.jsonl") if line["what"] in what]
 
     def finish(self) -> None:

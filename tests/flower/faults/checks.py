@@ -1,4 +1,4 @@
-"""What must hold after a fault, worked out from what the run and its clients left on disk."""
+"""Checks after a fault, computed from the run folder and the clients' journals."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 OVERHEAD_S = 1.0
 """What a round may take beyond its deadline: the stated limit. The page says what it really took."""
 DEADLINE_S = float(os.environ.get("FAULTS_DEADLINE_S", "15"))
-"""Of a round; more where so many processes start slowly."""
+"""Deadline of a round; longer if many processes start at once."""
 SETTLED = 1 / 3
-"""A report that left a good client so much of the deadline before the round closed must have been counted."""
+"""A good client's report that left this share of the deadline before the end of the round must count."""
 
 Line = dict[str, Any]
 GOOD = ("good0", "good1")
@@ -90,7 +90,7 @@ class Evidence:
         return {(round, client): outcome for round, client, outcome in rows}
 
     def named(self, client: str, round: int) -> list[str]:
-        """What the log says of a client in a round, beside that it took part."""
+        """Return the log lines about a client in a round."""
         said = [line for line in self.log if line.get("client") == client and line.get("round") == round]
         return [f"{line['event']}: {line.get('why') or line.get('what') or ''}".rstrip(": ") for line in said]
 
@@ -110,7 +110,7 @@ class Evidence:
         return float(opened[-1]["deadline_s"])
 
     def resumed(self) -> list[int]:
-        """The rounds from which the run went on after its server had died."""
+        """Return the rounds after which the run resumed."""
         return [line["round"] for line in self.log if line["event"] == "resumed" and "round" in line]
 
     @property
@@ -118,7 +118,7 @@ class Evidence:
         return [int(number) for number in pl.read_parquet(self.run / "rounds.parquet")["round"]]
 
     def wrong_run(self, rounds: int) -> list[str]:
-        """What is wrong with the run as a whole."""
+        """Return the problems of the whole run."""
         manifest = json.loads((self.run / "manifest.json").read_text())
         wrong = [] if manifest["status"] == "done" else [f"the run is {manifest['status']}: {manifest.get('why')}"]
         if self.rounds != list(range(1, rounds + 1)):
@@ -128,7 +128,7 @@ class Evidence:
         return wrong
 
     def wrong_round(self, round: int) -> list[str]:
-        """What is wrong with a round, whoever misbehaved in it."""
+        """Return the problems of a round."""
         wrong = []
         if not self.overhead_s(round) <= OVERHEAD_S:
             wrong.append(f"it took {self.overhead_s(round):.2f} s more than its deadline")

@@ -93,7 +93,7 @@ def server_kills(folder: Path, repeats: int) -> list[Verdict]:
 
 
 def uploads(folder: Path, repeats: int) -> list[Verdict]:
-    """Clients whose replies cannot be decoded, are too many objects or too large, or never come to an end. The peak of
+    """Clients whose replies cannot be decoded, are too many objects or too large, or never end. The peak of
     the server's memory stays below the size of the large one. Each has to sit out before its next fault."""
     scripts = {"bad0": ("huge", "garbage"), "bad1": ("many-arrays",), "bad2": ("hang",)}
     with Bed(folder, 5 * repeats, DEADLINE_S + MANY_S, 5) as bed:
@@ -134,7 +134,7 @@ FEDERATIONS: dict[str, Callable[[Path, int], list[Verdict]]] = {
 
 
 def lasting(seconds: float, deadline_s: float = DEADLINE_S) -> int:
-    """Rounds that last so long, most of them to their deadline, and one to spare."""
+    """Return the number of rounds that last this long, plus one."""
     return 1 + math.ceil(seconds / deadline_s)
 
 
@@ -176,7 +176,7 @@ def judged(bed: Bed, fault: str, client: str, round: int) -> Verdict:
     verdict = verdict_of(evidence, bed.rounds, fault, client, round)
     later = [number for (number, who), how in evidence.outcome.items() if who == client and how == "completed"]
     if client and not any(number > round for number in later):
-        verdict = replace(verdict, wrong=(*verdict.wrong, f"{client} never came back"))
+        verdict = replace(verdict, wrong=(*verdict.wrong, f"{client} did not return"))
     return verdict
 
 
@@ -208,7 +208,7 @@ def kill_phones(bed: Bed) -> int:
 
 
 def introductions(bed: Bed) -> list[int]:
-    """How often each phone has introduced itself."""
+    """Return the number of greetings of each phone."""
     return [len(bed.events("client introduced", client=phone)) for phone in PHONES]
 
 
@@ -236,12 +236,12 @@ def restart_link(bed: Bed) -> None:
 
 
 def resumed(bed: Bed, kill: Callable[[], None], after_s: float) -> int:
-    """Kill in mid-round, submit again and wait until the run goes on; the round that was open."""
+    """Kill during a round, submit again and wait until the run resumes; returns that round."""
     last = max((line["round"] for line in bed.events("round")), default=1)
     opened(bed, (), least=last + 1)  # so that there is something to resume, and more of it every time
     time.sleep(after_s)
     round, times = int(bed.events("round")[-1]["round"]), len(evidence_of(bed).resumed())
     kill()
     bed.submit()
-    wait_for("the run goes on", lambda: len(evidence_of(bed).resumed()) > times)
+    wait_for("the run resumes", lambda: len(evidence_of(bed).resumed()) > times)
     return round

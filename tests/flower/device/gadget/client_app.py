@@ -14,7 +14,7 @@ from fedbalancer.flower import device_app
 
 
 def data(context: Context) -> tuple[Any, Any]:
-    """Classes that a linear rule tells apart."""
+    """Linearly separable classes."""
     rng = np.random.default_rng(int(context.node_config["partition-id"]))
     features = rng.normal(size=(60, 2, 12)).astype(np.float32)
     scores = features.reshape(60, -1) @ np.random.default_rng(99).normal(size=(24, 3))

@@ -1,4 +1,4 @@
-"""A client in plain NumPy that goes wrong when its script says so."""
+"""A client in plain NumPy that fails as its script says."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def leave(work: LocalRound) -> None:
 
 
 def past_deadline(seconds: float) -> Callable[[LocalRound], None]:
-    """Wait until so many seconds after the deadline, which is a duration since the order was made."""
+    """Wait until this many seconds after the deadline, which starts when the order is made."""
 
     def wait(work: LocalRound) -> None:
         until = work.message.metadata.created_at + work.order.deadline_s + seconds
@@ -124,7 +124,7 @@ def hang(work: LocalRound, reply: Message) -> Message:
 
 
 def _stored(client: Any, message: Message) -> Any:
-    """What the SuperNode says to a message without its content."""
+    """Return the SuperNode's reply to a message without content."""
     message.metadata.__dict__["_message_id"] = message.object_id
     bare = run_clientapp.message_to_proto(run_clientapp.remove_content_from_message(message))
     tree = run_clientapp.get_object_tree(message)
