@@ -45,7 +45,7 @@ def glossary(column: str) -> set[str]:
     """What the glossary calls a setting, or a column."""
     text = (DOCS / "reference" / "glossary.md").read_text()
     told = re.findall(rf"\b{column}s? ((?:`[\w.]+`(?:, )?)+)", text)
-    return {name for group in told for name in re.findall(r"`(\w+)`", group)}
+    return {name for group in told for name in re.findall(r"`([\w.]+)`", group)}
 
 
 def test_settings_and_columns_of_the_glossary_are_there() -> None:

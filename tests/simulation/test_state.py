@@ -53,7 +53,7 @@ def test_a_run_without_forecasts_saves_no_uploads() -> None:
     memory = fresh()
     memory.put(1, memory.of(1).note_batch_s(2.0))
     assert not [name for name in memory.to_arrays() if "upload" in name]
-    memory.put(1, memory.of(1).uploaded(3.0))
+    memory.put(1, memory.of(1).note_upload_s(3.0))
     assert memory.to_arrays()["upload_s"].tolist() == [3.0]
 
 
