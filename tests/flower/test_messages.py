@@ -49,7 +49,7 @@ def test_an_instruction_that_makes_no_sense_is_refused(change: dict[str, float |
 @pytest.mark.parametrize("policy", ["os:system", "system", "Uniform", "builtins.eval"])
 def test_a_server_cannot_name_code_to_load(policy: str) -> None:
     told = {**json.loads(TOLD.policies), "samples": {"policy": policy}}
-    with pytest.raises(BadSetting, match="does not know"):
+    with pytest.raises(BadSetting, match="this client does not have"):
         replace(TOLD, policies=json.dumps(told)).client_policies()
 
 
