@@ -10,8 +10,8 @@ from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.server.loop import rounds
 
-MAX_MODULES = 38
-"""The number reached so far; lower it when modules are merged. The goal is 35."""
+MAX_MODULES = 35
+"""Lower it when modules are merged."""
 
 
 def trace_round() -> set[str]:

@@ -64,19 +64,19 @@ def facts(folder: Path, number: int) -> dict[str, Any]:
 
 
 def plan_panel(data: dict[str, Any]) -> str:
-    """Who is there, who is asked, and what they are told."""
+    """Draw the phones, the selected ones, and their order."""
     chosen = {row["client"] for row in data["clients"]}
     parts = [_text(0, 18, f"The server plans round {data['round']}", "head")]
     for place, who in enumerate(data["everybody"]):
         x, y, radius = 26 + place % 8 * 41, 58 + place // 8 * 44, math.sqrt(who["samples"]) * 1.05
         parts.append(f'<circle cx="{x}" cy="{y}" r="{radius:.1f}" class="{_shade(who["client"] in chosen)}"/>')
-    told = (
-        f"{len(data['everybody'])} phones; the larger, the more samples.",
-        f"{data['selected']} are asked: useful losses, and not too slow.",
+    notes = (
+        f"{len(data['everybody'])} phones; area: number of samples.",
+        f"{data['selected']} selected: high losses, not too slow.",
     )
-    parts += [_text(0, 148 + 18 * line, words, "soft") for line, words in enumerate(told)]
+    parts += [_text(0, 148 + 18 * line, words, "soft") for line, words in enumerate(notes)]
     order = (
-        ("1", "sent to each of them: the model,"),
+        ("1", "each receives the model,"),
         ("", f"a loss threshold of {data['loss_threshold']:.3f},"),
         ("", f"a deadline of {data['deadline_s']:.1f} s."),
     )
@@ -84,7 +84,7 @@ def plan_panel(data: dict[str, Any]) -> str:
 
 
 def run_panel(data: dict[str, Any]) -> str:
-    """What each phone does until the deadline."""
+    """Draw what each phone does until the deadline."""
     has = {who["client"]: who for who in data["everybody"]}
     scale = (WIDTH - 20) / data["deadline_s"]
     parts = [_text(0, 18, "Each phone selects, trains, reports", "head")]
@@ -101,15 +101,15 @@ def run_panel(data: dict[str, Any]) -> str:
         f'<text x="{end:.1f}" y="{foot}" text-anchor="end" class="mark">deadline {data["deadline_s"]:.1f} s</text>'
     )
     steps = (
-        ("2", "samples over the threshold, as many as fit"),
-        ("3", "epochs that are done in time"),
+        ("2", "samples above the threshold, as many as fit"),
+        ("3", "epochs that fit before the deadline"),
         ("4", "the update, and statistics of its losses"),
     )
     return "".join([*parts, *_steps(steps, foot + 4, 17)])
 
 
 def observe_panel(data: dict[str, Any]) -> str:
-    """What the server makes of the reports."""
+    """Draw what the server computes from the reports."""
     held = sum(
         who["samples"] for who in data["everybody"] if who["client"] in {row["client"] for row in data["clients"]}
     )
@@ -126,9 +126,9 @@ def observe_panel(data: dict[str, Any]) -> str:
     steps = (
         ("5", f"{data['completed']} of {data['selected']} reports in time become the new"),
         ("", f"model: {data['samples']:,} of their {held:,} samples trained"),
-        ("6", f"losses told: {data['loss_low']:.3f} to {data['loss_high']:.3f}; the next"),
+        ("6", f"losses {data['loss_low']:.3f} to {data['loss_high']:.3f}; the next"),
         ("", f"threshold is {data['next_threshold']:.3f}"),
-        ("7", f"other phones, another deadline: {data['next_deadline_s']:.1f} s"),
+        ("7", f"the next deadline: {data['next_deadline_s']:.1f} s"),
     )
     return "".join([*parts, *_steps(steps, 206)])
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from fedbalancer.client.compress import GradientDropping, LowRank
 from fedbalancer.client.live import LiveRound
-from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound, decode_update
+from fedbalancer.client.round import ClientMemory, ClientRound, decode_update
 from fedbalancer.client.samples import EverySample, HighestLoss, OverThreshold, OverThresholdBatch
 from fedbalancer.client.summary import Histogram
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs

@@ -15,9 +15,8 @@ from builders import make_order
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.memory import UPLOADS, ClientMemory
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound
+from fedbalancer.client.round import UPLOADS, ClientMemory, ClientRound
 from fedbalancer.client.work import (
     AllOrNothing,
     ForecastBatches,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.types import RECENT_COUNTS, Layout, Ledger, RoundResult, Timings, batches_per_epoch
-from fedbalancer.core.types.arrays import total
+from fedbalancer.core.types.round import total
 from fedbalancer.core.types.state import Positions
 
 

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedbalancer import Task
 from fedbalancer.client.live import LiveRound
-from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.round import ClientMemory
 from fedbalancer.client.work import batches
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.randomness import integer_seed, stream

@@ -16,7 +16,7 @@ from flower.phones import Phone, World, weights_of
 from flwr.app import Array, ArrayRecord, Error, Message
 
 from fedbalancer.client.live import LiveRound
-from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.round import ClientMemory
 from fedbalancer.core.types import Order
 from fedbalancer.methods.table import method
 from fedbalancer.server.late import Joins

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 
 from flower.fakegrid import make_context
 
-from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.round import ClientMemory
 from fedbalancer.flower.memory import MemoryStore, SavedMemory
 
 LIST = np.array([1.0, np.nan, 3.0])

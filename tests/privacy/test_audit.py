@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, norm
 
-from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound
+from fedbalancer.client.round import ClientMemory, ClientRound
 from fedbalancer.client.samples import OverThreshold
 from fedbalancer.client.summary import (
     FractionTracker,

@@ -12,8 +12,7 @@ from builders import make_ledger, make_order, make_report, make_result, make_set
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.types import ClientReport, RoundResult, ServerState, Timings
 from fedbalancer.server import report_check
-from fedbalancer.server.report_check import find_fault
-from fedbalancer.server.suspensions import Suspensions
+from fedbalancer.server.report_check import Suspensions, find_fault
 
 WEIGHTS = np.zeros(2, dtype=np.float32)
 

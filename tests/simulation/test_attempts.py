@@ -11,9 +11,8 @@ from builders import make_order, names
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound
+from fedbalancer.client.round import ClientMemory, ClientRound
 from fedbalancer.client.work import AllOrNothing, WholeBatches, WholeEpochs
 from fedbalancer.core.contracts import WorkPolicy
 from fedbalancer.core.interfaces import Availability

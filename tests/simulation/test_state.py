@@ -12,7 +12,7 @@ from builders import make_ledger, same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.round import ClientMemory
 from fedbalancer.simulation.state import Memories
 
 COUNT = 5

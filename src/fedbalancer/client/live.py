@@ -10,9 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound, PreparedReport
+from fedbalancer.client.round import ClientMemory, ClientRound, PreparedReport
 from fedbalancer.client.summary import coarse, system_generator
 from fedbalancer.client.work import batches
 from fedbalancer.core.interfaces import Training

@@ -14,7 +14,7 @@ from fedbalancer.client.summary import forward_pass_every_round
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation, RoundResult, ServerState, Weights
-from fedbalancer.core.types.arrays import total
+from fedbalancer.core.types.round import total
 from fedbalancer.experiments.progress import Progress
 from fedbalancer.experiments.simulation import Simulation
 from fedbalancer.experiments.tracking import Sink

@@ -24,7 +24,7 @@ from fedbalancer.flower.reading import MOST_SAMPLES, batch_s_of, busy_s, greetin
 from fedbalancer.flower.wire import ReplyLimit
 from fedbalancer.methods.table import Method
 from fedbalancer.privacy.accounting import RELEASES
-from fedbalancer.server.suspensions import Suspensions
+from fedbalancer.server.report_check import Suspensions
 from fedbalancer.store.privacy import spending_for
 
 SHORTEST_S = 1e-6

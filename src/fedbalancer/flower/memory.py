@@ -18,7 +18,7 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.round import ClientMemory
 from fedbalancer.core.files import cache_folder, write_bytes
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Context
 

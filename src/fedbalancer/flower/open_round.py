@@ -29,7 +29,7 @@ from fedbalancer.flower.messages import (
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.reading import Expected, UnannouncedSize, batch_s_of, split_timings, unpack
 from fedbalancer.methods.table import Method
-from fedbalancer.server.suspensions import INVALID
+from fedbalancer.server.report_check import INVALID
 
 ConfigureTrain = Callable[[int, ArrayRecord, ConfigRecord, Grid], Iterable[Message]]
 """Flower's hook: (round, model, configuration, grid) -> the messages of a round."""

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import ArrayLike
 
 from fedbalancer.core.types import UNDER_WAY
-from fedbalancer.core.types.arrays import total
+from fedbalancer.core.types.round import total
 from fedbalancer.reporting.style import PHASES
 from fedbalancer.store.rows import JOINED
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.errors import BadSetting, UnknownName
-from fedbalancer.core.types.arrays import total
+from fedbalancer.core.types.round import total
 from fedbalancer.methods.names import canonical_name
 from fedbalancer.reporting.clients import Fairness, mean_fairness
 from fedbalancer.reporting.ratio import Arrival, Estimate, Ratio, median_s, one_ratio, paired_ratio

@@ -27,8 +27,7 @@ from fedbalancer.server.deadline import WaitForShare
 from fedbalancer.server.late import Lost
 from fedbalancer.server.model_average import LastModel
 from fedbalancer.server.pace import ConstantPace
-from fedbalancer.server.report_check import CohortFaults, find_fault
-from fedbalancer.server.suspensions import Suspensions
+from fedbalancer.server.report_check import CohortFaults, Suspensions, find_fault
 from fedbalancer.server.threshold import NoThreshold
 
 

@@ -36,7 +36,7 @@ from fedbalancer.core.types import (
     Weights,
 )
 from fedbalancer.privacy.accounting import RELEASES, Spending
-from fedbalancer.server.suspensions import INVALID
+from fedbalancer.server.report_check import INVALID
 from fedbalancer.simulation.attacks import Attackers
 from fedbalancer.simulation.attempts import Attempts, RoundClock, close_round, simulate_attempts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, are_available, draw_devices

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedbalancer.client.memory import ClientMemory
+from fedbalancer.client.round import ClientMemory
 from fedbalancer.core.types import ClientReport, IndexArray, Ledger, Summary, Timings, Weights
 
 _NOT_SAVED = ("released", "read_by_server", "estimated")

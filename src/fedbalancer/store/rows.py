@@ -20,7 +20,7 @@ from fedbalancer.core.types import (
     Summary,
     Timings,
 )
-from fedbalancer.core.types.arrays import total
+from fedbalancer.core.types.round import total
 
 ROUNDS, SECONDS = "rounds", "seconds"
 """Schedules of an evaluation: after a number of rounds, or at a time of the grid."""

@@ -17,7 +17,7 @@ from fedbalancer.core.errors import BadSetting, MissingData, UnknownName
 from fedbalancer.core.randomness import integer_seed
 from fedbalancer.core.task import BaseTask, Samples, check_client
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
-from fedbalancer.core.types.arrays import total
+from fedbalancer.core.types.round import total
 from fedbalancer.training.model_check import check_model
 from fedbalancer.training.sgd import MakeOptimizer, PlainSteps, RecordedTraining, Steps, check_finite
 from fedbalancer.training.tensors import (

@@ -11,8 +11,8 @@ import pytest
 from builders import make_order
 
 from fedbalancer.client.live import LiveRound, WallClock
-from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
+from fedbalancer.client.round import ClientMemory
 from fedbalancer.client.summary import Histogram, system_generator
 from fedbalancer.client.summary.noise import with_noise
 from fedbalancer.core.types import Layout, TrainResult

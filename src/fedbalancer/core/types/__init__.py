@@ -6,16 +6,19 @@ The server plans a round (`RoundPlan`), an engine runs it (`RoundResult`), and t
 
 from __future__ import annotations
 
-from fedbalancer.core.types.arrays import CountArray, FloatArray, IndexArray, Layout, Weights
 from fedbalancer.core.types.round import (
     FORWARD_PASS_EPOCHS,
     STEP_BINS,
     UNDER_WAY,
     ClientReport,
     ClientWork,
+    CountArray,
     Evaluation,
     FailedClient,
+    FloatArray,
+    IndexArray,
     LateRule,
+    Layout,
     Order,
     Release,
     RoundPlan,
@@ -23,6 +26,7 @@ from fedbalancer.core.types.round import (
     Summary,
     Timings,
     TrainResult,
+    Weights,
     batches_per_epoch,
     step_bin,
 )

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.types.arrays import CountArray, FloatArray, IndexArray, Weights
-from fedbalancer.core.types.round import RoundResult
+from fedbalancer.core.types.round import CountArray, FloatArray, IndexArray, RoundResult, Weights
 
 
 class Positions(Mapping[str, int]):
@@ -242,7 +241,7 @@ class ServerState:
         aggregate: State of the aggregator.
         model_average: State of the model average.
         late: State of the late policy.
-        suspensions: Suspended clients (`server.suspensions`).
+        suspensions: Suspended clients (`server.report_check`).
     """
 
     round: int

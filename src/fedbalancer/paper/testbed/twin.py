@@ -19,9 +19,8 @@ from typing import Any
 
 import polars as pl
 
-from fedbalancer.client.memory import ClientMemory
 from fedbalancer.client.policies import ClientPolicies
-from fedbalancer.client.round import ClientRound
+from fedbalancer.client.round import ClientMemory, ClientRound
 from fedbalancer.core.contracts import WorkPolicy
 from fedbalancer.core.types import Order, RoundPlan
 from fedbalancer.simulation.attempts import RoundClock, close_round, simulate_attempts

@@ -11,8 +11,8 @@ import numpy as np
 from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.fields import Bounds, UpTo100
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights, batches_per_epoch
-from fedbalancer.core.types.arrays import total
-from fedbalancer.core.types.arrays import total as total_of
+from fedbalancer.core.types.round import total
+from fedbalancer.core.types.round import total as total_of
 
 CHUNK = 2**15
 """Weights summed at a time, so that the partial sums fit into the cache. Does not change the result."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
 from fedbalancer.core.fields import Bounds, Rounds, Share, UpTo100
-from fedbalancer.core.randomness import stream
+from fedbalancer.core.randomness import draw_weighted, stream
 from fedbalancer.core.types import (
     ClientReport,
     CountArray,
@@ -26,8 +26,7 @@ from fedbalancer.core.types import (
     ServerState,
     Setup,
 )
-from fedbalancer.core.types.arrays import total
-from fedbalancer.server.clients.draws import draw_weighted
+from fedbalancer.core.types.round import total
 from fedbalancer.server.expected import expected_first_s, expected_s
 
 UNCERTAINTY = 0.1

@@ -9,9 +9,8 @@ import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, ClientSelector, Private
 from fedbalancer.core.fields import Share, UpTo100
-from fedbalancer.core.randomness import stream
+from fedbalancer.core.randomness import pick_smallest, stream
 from fedbalancer.core.types import FloatArray, IndexArray, Ledger, RoundResult, ServerState, Setup
-from fedbalancer.server.clients.draws import pick_smallest
 from fedbalancer.server.clients.oort import (
     Penalty,
     base_scores,

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.contracts import LOSSES, NOTHING, ClientSelector, Private
 from fedbalancer.core.fields import Multiple
-from fedbalancer.core.randomness import stream
+from fedbalancer.core.randomness import draw_weighted, pick_smallest, stream
 from fedbalancer.core.types import CountArray, FloatArray, IndexArray, RoundResult, ServerState, Setup
-from fedbalancer.server.clients.draws import draw_weighted, pick_smallest
 from fedbalancer.server.expected import expected_s
 
 

@@ -18,7 +18,7 @@ from fedbalancer.core.errors import BadData, BadSetting, UnknownName
 from fedbalancer.core.interfaces import DeviceModel
 from fedbalancer.core.randomness import Keys, client_keys, normals, tickets
 from fedbalancer.core.types import FloatArray, IndexArray
-from fedbalancer.core.types.arrays import total
+from fedbalancer.core.types.round import total
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbalancer.core.types import ClientWork, Weights
-from fedbalancer.core.types.arrays import total
+from fedbalancer.core.types.round import total
 from fedbalancer.training.fast.chain import Chain
 from fedbalancer.training.fast.dense import FusedDense
 from fedbalancer.training.fast.plan import FastPlan

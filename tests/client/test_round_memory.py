@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedbalancer.client.memory import ClientMemory, update_losses
+from fedbalancer.client.round import ClientMemory, update_losses
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=30), st.data())

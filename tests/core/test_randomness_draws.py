@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedbalancer.server.clients.draws import MANY, draw_few_weighted, draw_weighted, pick_smallest
+from fedbalancer.core.randomness import MANY, draw_few_weighted, draw_weighted, pick_smallest
 
 few_values = st.lists(st.sampled_from([0.0, 1.0, 2.0, np.inf]) | st.floats(0, 10), max_size=40)
 

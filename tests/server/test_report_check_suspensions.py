@@ -8,7 +8,7 @@ import numpy as np
 from builders import make_ledger, make_report, make_result
 
 from fedbalancer.core.types import FailedClient, RoundResult
-from fedbalancer.server.suspensions import INVALID, MAX_ROUNDS, Suspensions
+from fedbalancer.server.report_check import INVALID, MAX_ROUNDS, Suspensions
 
 
 def offence(client: str, round: int, *good: str) -> RoundResult:
