@@ -1,4 +1,4 @@
-"""Examples in docstrings are code on the site: Markdown takes >>> for a quote in a quote in a quote."""
+"""Examples in docstrings are code on the site; Markdown would read >>> as three nested quotes."""
 
 from __future__ import annotations
 
@@ -7,26 +7,21 @@ from typing import Any
 
 import griffe
 
-EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
-"""From a prompt to the next empty line."""
+EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1(?=\S).*)*", re.MULTILINE)
+"""From a prompt to the next empty or less indented line."""
 
 
 def fenced(docstring: str) -> str:
-    """A docstring whose examples are blocks of code.
+    """Return a docstring whose examples are blocks of code.
 
-    >>> print(fenced("A sum.\\n\\n>>> 1 + 1\\n2"))
-    A sum.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> fenced("Example:\\n    >>> 1 + 1\\n    2")
+    'Example:\\n    ```pycon\\n    >>> 1 + 1\\n    2\\n    ```'
     """
-    return EXAMPLE.sub(lambda example: f"```pycon\n{example[0]}\n```", docstring)
+    return EXAMPLE.sub(lambda example: f"{example[1]}```pycon\n{example[0]}\n{example[1]}```", docstring)
 
 
 class Doctests(griffe.Extension):
-    """Runs over everything that the reference reads."""
+    """Applied to everything in the reference."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:

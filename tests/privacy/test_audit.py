@@ -45,7 +45,7 @@ def report(policy: Any, losses: FloatArray, rng: np.random.Generator, order: Any
     """What leaves a client with these losses but its update, after a round in which samples are selected by them."""
     policies = ClientPolicies(samples=OverThreshold(), work=WholeBatches(), summary=policy, forward_pass="every")
     one = ClientRound(policies, order, "c", len(losses), ClientMemory(), batch_s=1.0)
-    one.look(losses)
+    one.add_forward_pass(losses)
     batches = one.batches_in_time(float, order.deadline_s)
     seen = one.indices[: batches * order.batch_size]
     trained = TrainResult("c", np.zeros(0, dtype=np.float32), seen, losses[seen])

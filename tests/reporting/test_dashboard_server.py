@@ -110,9 +110,9 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, number: sign
     command = [sys.executable, "-m", "fedbalancer", "dashboard", str(folder), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        address = process.stdout.readline().split(" is shown at ")[1].split()[0]
+        address = process.stdout.readline().split(" at ")[1].split()[0]
         assert asked(address)[0] == 200
         process.send_signal(number)
         _, errors = process.communicate(timeout=30)
-    said = "" if folder.exists() else f"there is no {folder} yet; the page waits for it\n"
+    said = "" if folder.exists() else f"{folder} does not exist yet; the page waits for it\n"
     assert (process.returncode, errors) == (0, said)

@@ -56,7 +56,7 @@ def selected(size: int, samples: int, looks: bool, name: str, order: Order, work
     policies = ClientPolicies(samples=First(samples, looks), work=work, forward_pass="every")
     made = ClientRound(policies, order, name, size, ClientMemory())
     if looks:
-        made.look(np.zeros(size))
+        made.add_forward_pass(np.zeros(size))
     return made
 
 

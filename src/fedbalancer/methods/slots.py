@@ -135,7 +135,7 @@ def base_advice(slot: str, policy: Any) -> str:
         >>> base_advice("deadline", object())
         'derive object from fedbalancer.core.contracts.DeadlinePolicy'
     """
-    return f"derive {type(policy).__name__} from {SLOTS[slot].__module__}.{SLOTS[slot].__name__}"
+    return f"derive {type(policy).__name__} from fedbalancer.core.contracts.{SLOTS[slot].__name__}"
 
 
 def read_call(place: str, text: str) -> tuple[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ import difflib
 import inspect
 from typing import Any
 
-from fedbalancer.core.contracts import SLOTS, Policy
+from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.wrapping import questions
 from fedbalancer.methods.slots import base_advice
@@ -62,7 +62,7 @@ def _find_slot(policy: Any) -> str:
     if fitting:
         raise PolicyError(f"{who} fits several slots: {', '.join(fitting)}; say which with slot=")
     bases = ", ".join(f"{base.__name__} ({slot})" for slot, base in SLOTS.items())
-    raise PolicyError(f"{who} must derive from a base class of {Policy.__module__}: {bases}")
+    raise PolicyError(f"{who} must derive from a base class of fedbalancer.core.contracts: {bases}")
 
 
 def _check_answers(policy: Any, slot: str) -> None:
