@@ -49,7 +49,7 @@ def report(policy: Any, losses: FloatArray, rng: np.random.Generator, order: Any
     batches = one.batches_in_time(float, order.deadline_s)
     seen = one.indices[: batches * order.batch_size]
     trained = TrainResult("c", np.zeros(0, dtype=np.float32), seen, losses[seen])
-    return {**asdict(one.released(trained, 1.0, Layout(), rng).summary), "epochs": one.reported_epochs(batches)}
+    return {**asdict(one.prepare_report(trained, 1.0, Layout(), rng).summary), "epochs": one.reported_epochs(batches)}
 
 
 def noisy(policy: Any, told: dict[str, Any]) -> FloatArray:
