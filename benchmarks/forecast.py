@@ -1,4 +1,4 @@
-"""What it costs canter's phones to forecast their upload in place of knowing it: docs/results/canter/forecast.md, made
+"""Cost of predicting the upload time for canter, compared with knowing it: docs/results/canter/forecast.md, made
 again.
 
     python benchmarks/forecast.py [--tasks har] [--seeds 10..12] [--out docs/results/canter]

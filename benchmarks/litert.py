@@ -137,7 +137,7 @@ def on_torch(made_by: str, data: str) -> Any:
 
 
 def largest_mb() -> float:
-    """By the kernel's own account; what `getrusage` says begins with that of whoever started this process."""
+    """Return the kernel's value; `getrusage` starts with that of the parent process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 

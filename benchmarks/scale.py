@@ -49,7 +49,7 @@ LINEAR = 1.1  # steeper than this counts as faster than linear: timings are not 
 
 @dataclass(frozen=True)
 class People:
-    """What the task brings: ids and sizes."""
+    """Ids and sizes of the task's clients."""
 
     clients: tuple[str, ...]
     sizes: dict[str, int]
@@ -158,7 +158,7 @@ def measure(counts: list[int], repeats: int) -> dict[str, Any]:
 
 
 def exponents(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Of every method and part: e of a fit c clients^e over the last factor of ten."""
+    """Exponent e of a fit c * clients^e over the last factor of ten, for every method and part."""
     most = max(row["clients"] for row in rows)
     found: dict[str, dict[str, float]] = {}
     for name in METHODS:
@@ -181,9 +181,9 @@ def table(result: dict[str, Any]) -> str:
         lines.append(f"| `{row['method']}` | {row['clients']:,} | {row['start_s']:.2f} | {parts} | {used} |")
     lines.append("")
     for name, slopes in result["exponents"].items():
-        told = ", ".join(f"{part.removesuffix('_s')} {slope:.2f}" for part, slope in slopes.items())
+        exponents = ", ".join(f"{part.removesuffix('_s')} {slope:.2f}" for part, slope in slopes.items())
         steep = [part for part, slope in slopes.items() if slope > LINEAR]
-        lines.append(f"{name}: exponents: {told}; faster than linear: {', '.join(steep) or 'none'}")
+        lines.append(f"{name}: exponents: {exponents}; faster than linear: {', '.join(steep) or 'none'}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What the tasks learn: FedAvg that waits for all, at small scale, against the same model trained centrally.
+"""Accuracy of the tasks at small scale: FedAvg that waits for all, against the same model trained centrally.
 
     FEDBALANCER_DATA=... python benchmarks/tasks.py [TASK ...] [--epochs 10] [--scale small]
 

@@ -80,7 +80,7 @@ class Engine:
 
 
 def start(name: str, clients: int, cache: Path, logs: Path) -> Engine:
-    """Start the engine of that name for at most so many clients."""
+    """Start the named engine for at most this many clients."""
     common = {"PEERS_CORES": str(CORES), "PEERS_CLIENTS": str(clients), "PEERS_THREADS": str(CORES)}
     log = logs / f"{name}.log"
     if name == "flower":

@@ -50,7 +50,7 @@ def client_sizes(samples: int, clients: int) -> NDArray[np.int64]:
 
 
 def client_name(client: int) -> str:
-    """What ours calls a client: names in the order of the numbers."""
+    """Names of our clients, in the order of their numbers."""
     return f"c{client:04d}"
 
 

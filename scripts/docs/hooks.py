@@ -1,4 +1,4 @@
-"""What the site needs beyond the pages: a page for every file of the repository that some page links to.
+"""Hooks of the site: a page for every file of the repository that some page links to.
 
 Pages link to examples, sources and SECURITY.md as they do in a checkout. On the site these are pages of their own,
 under `source/`, so that every link leads somewhere and nothing is fetched from a host.

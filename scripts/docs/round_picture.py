@@ -43,7 +43,7 @@ STYLE = """<style>
 
 
 def facts(folder: Path, number: int) -> dict[str, Any]:
-    """What the tables of a run folder say of one round and of the one after it."""
+    """Read one round and the next from the tables of a run folder."""
     import polars as pl
 
     rounds = pl.read_parquet(folder / "rounds.parquet")

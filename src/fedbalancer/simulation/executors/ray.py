@@ -65,7 +65,7 @@ class RaySession:
                 raise
 
     def close(self) -> None:
-        """Close the connection if this session opened it, and end the local Ray."""
+        """Close the connection if it was opened here, and stop the local Ray."""
         if self._ours:
             self.ray.shutdown()
         if self._folder is not None:
