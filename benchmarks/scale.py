@@ -181,9 +181,9 @@ def table(result: dict[str, Any]) -> str:
         lines.append(f"| `{row['method']}` | {row['clients']:,} | {row['start_s']:.2f} | {parts} | {used} |")
     lines.append("")
     for name, slopes in result["exponents"].items():
-        exponents = ", ".join(f"{part.removesuffix('_s')} {slope:.2f}" for part, slope in slopes.items())
+        slopes_text = ", ".join(f"{part.removesuffix('_s')} {slope:.2f}" for part, slope in slopes.items())
         steep = [part for part, slope in slopes.items() if slope > LINEAR]
-        lines.append(f"{name}: exponents: {exponents}; faster than linear: {', '.join(steep) or 'none'}")
+        lines.append(f"{name}: exponents: {slopes_text}; faster than linear: {', '.join(steep) or 'none'}")
     return "\n".join(lines)
 
 
