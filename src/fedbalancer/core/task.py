@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.core.errors import BadData
+from fedbalancer.core.metrics import Metric, Metrics, read_metrics
 
 Samples = tuple[NDArray[Any], NDArray[Any]]
 """Features and labels, one row per sample."""
@@ -50,8 +51,10 @@ class BaseTask:
         prox_mu: Weight of the proximal term, for methods that have one.
         sample_selection_deadline: Deadline of the method `sampleselection`, as a multiple of T.
         loss: "cross_entropy", or a function of (outputs, labels) that returns one value per sample.
-        metric: "accuracy", or a function of (outputs, labels) that returns the number of correct answers and their
-            possible number.
+        metric: One metric, or several with the main one first, which targets and scores use: a name (accuracy, f1,
+            auroc, top5, perplexity, loss, mae, mse, rmse, r2), a `fedbalancer.Metric`, a `torchmetrics.Metric`, or a
+            function of (outputs, labels) that returns the number of correct answers and their possible number.
+            Default: accuracy, or the loss if the labels are floats.
         latency: Row of batch latencies of the device model: the name of a task of the paper, or a mapping of slow, mid
             and fast to (mean, standard deviation) in milliseconds. Default: femnist.
         model_bytes: Size of the model on the network. Default: 4 bytes per parameter.
@@ -74,7 +77,7 @@ class BaseTask:
     prox_mu: float = 0.0
     sample_selection_deadline: int = 1
     loss: str | Callable[[Any, Any], Any] = "cross_entropy"
-    metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy"
+    metric: Metrics | None = None
     latency: str | Mapping[str, tuple[float, float]] | None = None
     model_bytes: int | None = None
     classes: int | None = None
@@ -90,6 +93,7 @@ class BaseTask:
                 )
         if self.model_bytes is not None and not (isinstance(self.model_bytes, int) and self.model_bytes >= 1):
             raise BadData(f"model_bytes = {self.model_bytes!r} must be a whole number of bytes, at least 1")
+        read_metrics(self.metric)
         parts: dict[str, Samples] = {}
         if isinstance(self.clients, MadeOnDemand):
             for client, size in self.clients.sizes.items():
@@ -121,6 +125,11 @@ class BaseTask:
         if isinstance(self.clients, MadeOnDemand):
             return dict(self.clients.sizes)
         return {client: len(labels) for client, (_, labels) in self.clients.items()}
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics of an evaluation, the main one first."""
+        return read_metrics(self.metric, as_array(self.test[1]).dtype.kind != "f")
 
     def labels(self, client: str) -> NDArray[Any]:
         """Return the labels of a client's samples."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +16,7 @@ import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
 from fedbalancer.core.interfaces import Draw, Training
+from fedbalancer.core.metrics import Metrics
 from fedbalancer.core.task import Samples, check_samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced, introduce
@@ -44,7 +46,7 @@ def client_app(
     test: Data | None = None,
     method: Any = None,
     loss: str | Callable[[Any, Any], Any] = "cross_entropy",
-    metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+    metric: Metrics = "accuracy",
     optimizer: MakeOptimizer | None = None,
     backend: str = "fast",
     device: str = "cpu",
@@ -66,7 +68,7 @@ def client_app(
         test: Returns the samples for evaluations. Default: the training data.
         method: The server's `Method`, if it has custom policies.
         loss: Name of a loss, or a function of outputs and labels.
-        metric: Name of a metric, or a function of outputs and labels.
+        metric: One or several metrics, as in `Task`.
         optimizer: A class of `torch.optim`, or a partial of one. Default: plain SGD. The learning rate is the server's.
         backend: `fast` or `plain`, as in `fedbalancer run`.
         device: Torch device.
@@ -220,7 +222,9 @@ def model_app(
         samples = _load_samples(test if test is not None else data, context)
         layout = ModelLayout.of(arrays)
         result = model.evaluate(reorder(layout.flat(arrays), layout.layout, model.layout), samples)
-        metrics = MetricRecord({"num-examples": result.samples, "accuracy": result.accuracy, "loss": result.loss})
+        values = {"accuracy": result.accuracy, "loss": result.loss, **result.metrics}
+        finite = {name: value for name, value in values.items() if math.isfinite(value) or name == "loss"}
+        metrics = MetricRecord({"num-examples": result.samples, **finite})
         return reply_to(message, RecordDict({METRICS: metrics}), time.monotonic() - started)
 
     return app

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +13,11 @@ from numpy.typing import NDArray
 
 from fedbalancer.client.work import epochs
 from fedbalancer.core.errors import BadSetting, MissingData, UnknownName
+from fedbalancer.core.metrics import Metrics, read_metrics
 from fedbalancer.core.randomness import integer_seed
 from fedbalancer.core.task import BaseTask, Samples, check_client
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
-from fedbalancer.core.types.round import total
+from fedbalancer.training.metrics import Piece, combine_pieces, make_measures
 from fedbalancer.training.model_check import check_model
 from fedbalancer.training.sgd import MakeOptimizer, PlainSteps, RecordedTraining, Steps, check_finite
 from fedbalancer.training.tensors import (
@@ -27,7 +27,6 @@ from fedbalancer.training.tensors import (
     make_batch,
     prepare_samples,
     resolve_loss,
-    resolve_metric,
 )
 
 if TYPE_CHECKING:
@@ -39,12 +38,9 @@ BACKENDS = ("fast", "plain")
 FORWARD_BATCH = 256
 """Samples per forward pass without gradients, which is one piece of an evaluation."""
 
-Piece = tuple[float, float, float, int]
-"""A part of an evaluation: sum of the losses, correct answers, their possible number, and samples."""
-
 
 class TorchModel:
-    """A `torch.nn.Module` with its loss and metric, as pure functions of weights and samples.
+    """A `torch.nn.Module` with its loss and metrics, as pure functions of weights and samples.
 
     Samples must be as `prepare_samples` returns them. One module is reused for all calls; each call first loads its
     weights. The backend `plain` is the reference, by torch's own operations; `fast` agrees with it within float error.
@@ -53,8 +49,7 @@ class TorchModel:
     Args:
         make: Returns a new `torch.nn.Module`.
         loss: "cross_entropy", or a function of (outputs, labels) that returns one value per sample.
-        metric: "accuracy", or a function of (outputs, labels) that returns the number of correct answers and their
-            possible number.
+        metric: One or several metrics, as in `BaseTask`.
         backend: `fast` or `plain`.
         device: `cpu`, `cuda`, `cuda:1` or `mps`. Other devices than the CPU use the plain backend.
         optimizer: Makes an optimizer, as `optimizer(parameters, lr=...)`, which uses the plain backend. Default: SGD.
@@ -71,7 +66,7 @@ class TorchModel:
         make: Callable[[], Any],
         *,
         loss: str | Callable[[Any, Any], Any] = "cross_entropy",
-        metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+        metric: Metrics = "accuracy",
         backend: str = "fast",
         device: str = "cpu",
         optimizer: MakeOptimizer | None = None,
@@ -88,7 +83,7 @@ class TorchModel:
         self._optimizer = optimizer
         self._example = example
         self._loss_name, self.loss = loss, resolve_loss(loss)
-        self.metric = resolve_metric(metric)
+        self.measures = make_measures(read_metrics(metric))
         self.flat = FlatModule(make, device)
 
     @cached_property
@@ -164,8 +159,12 @@ class TorchModel:
         return losses
 
     def evaluate(self, weights: Weights, samples: Samples) -> Evaluation:
-        """Return accuracy and mean loss; the accuracy is NaN if the labels are not classes."""
-        return combine_pieces(self.evaluate_pieces(weights, samples, range(count_pieces(samples))))
+        """Return the metrics and the mean loss; the accuracy is NaN if the labels are not classes."""
+        return self.combine(self.evaluate_pieces(weights, samples, range(count_pieces(samples))))
+
+    def combine(self, pieces: Sequence[Piece]) -> Evaluation:
+        """Combine all pieces of an evaluation, in their order."""
+        return combine_pieces(self.measures, pieces)
 
     def evaluate_pieces(self, weights: Weights, samples: Samples, pieces: Sequence[int]) -> list[Piece]:
         """Evaluate some pieces; a piece does not depend on the others or on the process."""
@@ -187,8 +186,8 @@ class TorchModel:
 
     def _piece(self, samples: Samples, start: int) -> Piece:
         outputs, labels, losses = self._forward(samples, start)
-        right, counted = self.metric(outputs, labels)
-        return float(losses.double().sum()), right, counted, len(labels)
+        parts = tuple(measure.part(outputs, labels) for measure in self.measures)
+        return float(losses.double().sum()), len(labels), parts
 
     def _forward(self, samples: Samples, start: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return outputs, labels and per-sample losses of the piece that begins at `start`, on the CPU."""
@@ -251,12 +250,6 @@ def count_pieces(samples: Samples) -> int:
     return -(-len(samples[1]) // FORWARD_BATCH)
 
 
-def combine_pieces(pieces: Sequence[Piece]) -> Evaluation:
-    """Combine all pieces of an evaluation, in their order."""
-    loss, right, counted, samples = (total(column) for column in zip(*pieces, strict=True))
-    return Evaluation(right / counted if counted else math.nan, loss / samples, int(samples))
-
-
 def _to_array(losses: list[torch.Tensor]) -> FloatArray:
     import torch
 
@@ -308,11 +301,11 @@ class TorchTrainer:
     def __init__(self, task: BaseTask, backend: str = "fast", device: str = "cpu") -> None:
         self._task = task
         self.model = TorchModel(
-            task.model, loss=task.loss, metric=task.metric, backend=backend, device=device,
+            task.model, loss=task.loss, metric=task.metrics, backend=backend, device=device,
             example=lambda: self._samples[next(iter(task.clients))][0][: task.batch_size],
         )  # fmt: skip
         on_cpu = self.model.flat.module if device == "cpu" else build_module(task.model)
-        self._classes = check_model(task, on_cpu, self.model.loss, self.model.metric)
+        self._classes = check_model(task, on_cpu, self.model.loss, self.model.measures)
         self._samples = SampleCache(self._load)
         self._test = prepare_samples(task.test)
 
@@ -343,11 +336,11 @@ class TorchTrainer:
         return self.model.losses(weights, self._samples[client], client)
 
     def evaluate(self, weights: Weights) -> Evaluation:
-        """Return accuracy and mean loss on the test data; the accuracy is NaN if the labels are not classes."""
+        """Return the metrics and the mean loss on the test data."""
         return self.model.evaluate(weights, self._test)
 
     def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
-        """Return accuracy and mean loss on the client's own samples."""
+        """Return the metrics and the mean loss on the client's own samples."""
         return self.model.evaluate(weights, self._samples[client])
 
     def evaluation_pieces(self) -> int:
@@ -358,7 +351,9 @@ class TorchTrainer:
         """Evaluate some pieces; a piece does not depend on the others or on the process."""
         return self.model.evaluate_pieces(weights, self._test, pieces)
 
-    combine = staticmethod(combine_pieces)
+    def combine(self, pieces: Sequence[Piece]) -> Evaluation:
+        """Combine all pieces of an evaluation, in their order."""
+        return self.model.combine(pieces)
 
     def _load(self, client: str) -> Samples:
         return check_client(self._task.clients[client], client, self._test, self._classes)

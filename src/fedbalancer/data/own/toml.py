@@ -13,6 +13,7 @@ name = "mlp"                # or cnn1d, cnn2d, lstm, or "package.module:function
 hidden = [32]
 [settings]
 rounds = 20                 # any setting of a task
+metric = "f1"               # default: accuracy; several: ["f1", "accuracy"], the main one first
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fedbalancer.data.own.build import from_folder, from_npz
 from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names
 from fedbalancer.data.task import Task
 
-TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes")
+TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "metric", "model_bytes")
 """Keys of [settings]."""
 
 
