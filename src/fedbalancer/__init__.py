@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedbalancer.core.errors import FedBalancerError
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
-    from fedbalancer.experiments import RunResult, compare, resume, run
+    from fedbalancer.experiments import STOP, RunResult, compare, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
 
@@ -24,6 +24,7 @@ _HOMES = {
     "FedBalancerError": "core.errors",
     "Method": "methods",
     "RunResult": "experiments",
+    "STOP": "experiments",
     "Settings": "core.settings",
     "Task": "data",
     "compare": "experiments",
@@ -34,6 +35,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "STOP",
     "Comparison",
     "FedBalancerError",
     "Method",
