@@ -72,7 +72,9 @@ class Metric:
         if self.function is not None and not callable(self.function):
             raise BadSetting(f"metric {self.name!r} needs a function of (outputs, labels), not {self.function!r}")
         if self.function is not None and self.name == LOSS_NAME:
-            raise BadSetting("the metric 'loss' is the task's loss; give the task loss=, or name the metric differently")
+            raise BadSetting(
+                "the metric 'loss' is the task's loss; give the task loss=, or name the metric differently"
+            )
         if self.higher_is_better is None:
             declared = getattr(self.function, "higher_is_better", None)
             usual = DIRECTIONS.get(self.name, True)
@@ -87,9 +89,24 @@ class Metric:
         return f"top-{top[1]} accuracy" if top else _TITLES.get(self.name, self.name)
 
     @property
+    def heading(self) -> str:
+        """The title with a capital letter.
+
+        Example:
+            >>> Metric("accuracy").heading, Metric("top5").heading, Metric("r2").heading
+            ('Accuracy', 'Top-5 accuracy', 'R²')
+        """
+        return self.title[0].upper() + self.title[1:]
+
+    @property
     def sign(self) -> int:
         """1 if higher values are better, otherwise -1: a value times the sign is better if it is higher."""
         return 1 if self.higher_is_better else -1
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the values are between 0 and 1: the built-in accuracy, top-k accuracy, F1 and AUROC."""
+        return self.function is None and (self.name in (ACCURACY_NAME, "f1", "auroc") or self.top is not None)
 
     @property
     def top(self) -> int | None:
@@ -105,10 +122,15 @@ class Metric:
             share: The share.
 
         Example:
-            >>> Metric("accuracy").share_of(0.8, 0.5), Metric("mae").share_of(0.8, 0.5), Metric("r2").share_of(-0.8, 0.5)
+            >>> ACCURACY.share_of(0.8, 0.5), LOSS.share_of(0.8, 0.5), Metric("r2").share_of(-0.8, 0.5)
             (0.4, 1.6, -1.6)
         """
         return value * share if (value > 0) == self.higher_is_better else value / share
+
+    @property
+    def plain(self) -> Metric:
+        """The metric without its function, which may not be possible to send to another process."""
+        return Metric.from_json(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
         """Return name and direction, as manifests record them."""
@@ -172,7 +194,9 @@ def read_metrics(given: Metrics | None, are_classes: bool = True) -> tuple[Metri
         raise BadSetting("metric is empty; give at least one metric, such as 'accuracy'")
     for name in names:
         if names.count(name) > 1:
-            raise BadSetting(f"the metric {name!r} appears twice; give one of them another name with fedbalancer.Metric")
+            raise BadSetting(
+                f"the metric {name!r} appears twice; give one of them another name with fedbalancer.Metric"
+            )
     return metrics
 
 

@@ -59,6 +59,8 @@ class BaseTask:
             and fast to (mean, standard deviation) in milliseconds. Default: femnist.
         model_bytes: Size of the model on the network. Default: 4 bytes per parameter.
         classes: Number of classes. None if the labels are not classes.
+        client_tests: Test data (features, labels) of clients that have their own, by client id. The model is evaluated
+            on each at every evaluation, and on these instead of the training data for fairness. Default: none.
         notes: Facts about the data, for summaries.
     """
 
@@ -81,6 +83,7 @@ class BaseTask:
     latency: str | Mapping[str, tuple[float, float]] | None = None
     model_bytes: int | None = None
     classes: int | None = None
+    client_tests: Mapping[str, Samples] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,6 +108,19 @@ class BaseTask:
         arrays = {where: check_samples(samples, where, self.classes) for where, samples in parts.items()}
         check_alike(arrays)
         self._keep_arrays(parts, arrays)
+        self._check_client_tests()
+
+    def _check_client_tests(self) -> None:
+        """Check that test data of clients belong to clients and are like the test data of the task."""
+        for client in self.client_tests:
+            if client not in self.clients:
+                raise BadData(f"client_tests names {client!r}, which is not a client of task {self.name!r}")
+        if not self.client_tests or isinstance(self.client_tests, MadeOnDemand):
+            return
+        parts = {f"the test data of client {client!r}": samples for client, samples in self.client_tests.items()}
+        arrays = {where: check_samples(samples, where, self.classes) for where, samples in parts.items()}
+        check_alike({TEST: self.test, **arrays})
+        object.__setattr__(self, "client_tests", dict(zip(self.client_tests, arrays.values(), strict=True)))
 
     def _keep_arrays(self, parts: Mapping[str, Samples], arrays: dict[str, Samples]) -> None:
         """Replace lists and tensors by arrays."""

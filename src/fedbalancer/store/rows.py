@@ -165,8 +165,10 @@ class EvalRow(NamedTuple):
     client_worst_decile: Annotated[
         float | None, Column("metric", "value that nine in ten of the same clients reach")
     ] = None
-    client_best_decile: Annotated[float | None, Column("metric", "value that one in ten of the same clients reaches")] = None
-    metrics: Mapping[str, float] = {}  # noqa: RUF012 # read only
+    client_best_decile: Annotated[
+        float | None, Column("metric", "value that one in ten of the same clients reaches")
+    ] = None
+    metrics: Mapping[str, float] = {}
 
     @classmethod
     def from_evaluation(
@@ -305,7 +307,28 @@ class PopulationRow(NamedTuple):
     tested_on: Annotated[
         str, Column("", "these data: test (the client's own test data) or train (its training data, if it has no test)")
     ] = TRAIN_DATA
-    metrics: Mapping[str, float] = {}  # noqa: RUF012 # read only
+    metrics: Mapping[str, float] = {}
+
+    @classmethod
+    def from_evaluation(
+        cls, client: str, samples: int, device: str, clock_s: float, evaluation: Evaluation | None, has_test: bool
+    ) -> PopulationRow:
+        """Return the row of a client.
+
+        Args:
+            client: The client's id.
+            samples: Its number of samples.
+            device: Its device class; empty if unknown.
+            clock_s: Clock of the evaluated model.
+            evaluation: The loss and the metrics on its data. None: it was not evaluated.
+            has_test: Whether the client has test data of its own.
+        """
+        values = {} if evaluation is None else {**evaluation.metrics, "accuracy": evaluation.accuracy}
+        known = {name: value for name, value in values.items() if not math.isnan(value)}
+        return cls(
+            client, samples, device, clock_s, known.pop("accuracy", None),
+            None if evaluation is None else evaluation.loss, TEST_DATA if has_test else TRAIN_DATA, known,
+        )  # fmt: skip
 
 
 class ClassRow(NamedTuple):

@@ -66,7 +66,9 @@ class Table:
         self._columns: dict[str, list[Any]] = {name: [] for name in self.schema}
         nullable = nullable_in(kind)
         convert = {name: _CONVERT[of] for name, of in self.schema.items()}
-        self._convert = {name: partial(_or_none, to) if name in nullable else to for name, to in convert.items()}
+        self._convert: dict[str, Callable[[Any], Any]] = {
+            name: partial(_or_none, to) if name in nullable else to for name, to in convert.items()
+        }
         for row in rows:
             self.add(self.plain(row))
 
@@ -78,8 +80,9 @@ class Table:
         """
         plain = {}
         for name, value in flatten(row).items():
+            convert: Callable[[Any], Any] = self._convert.get(name, _number)
             try:
-                plain[name] = self._convert.get(name, _number)(value)
+                plain[name] = convert(value)
             except (TypeError, ValueError) as error:
                 kind = self.schema.get(name, float).__name__
                 raise TypeError(f"column {name!r} holds {kind}, not {value!r}") from error
@@ -128,7 +131,6 @@ class Table:
             metadata={COLUMNS: json.dumps(self._explain())},
         )  # fmt: skip
         return file.getvalue()
-
 
     def _explain(self) -> dict[str, tuple[str, str]]:
         """Return unit and meaning of every column, in their order."""

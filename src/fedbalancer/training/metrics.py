@@ -214,7 +214,7 @@ def _class_scores(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tup
 
     if labels.is_floating_point():
         raise BadData(f"the metric {name!r} needs classes as labels, not floats")
-    if outputs.shape == labels.shape or outputs.shape == (*labels.shape, 1):
+    if outputs.shape in (labels.shape, (*labels.shape, 1)):
         logit = outputs.reshape(-1)
         scores = torch.stack([torch.zeros_like(logit), logit], dim=1)
     elif outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]:
@@ -233,7 +233,7 @@ def _class_scores(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tup
 
 def _like_labels(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the outputs in the shape of the labels, as float64."""
-    if outputs.shape != labels.shape and outputs.shape != (*labels.shape, 1) and (*outputs.shape, 1) != labels.shape:
+    if outputs.shape not in (labels.shape, (*labels.shape, 1)) and (*outputs.shape, 1) != labels.shape:
         raise BadData(
             f"the metric {name!r} needs one output per label: for labels of shape {tuple(labels.shape)} the model "
             f"returns {tuple(outputs.shape)}"
@@ -248,7 +248,9 @@ def _call_function(name: str, function: Callable[..., Any], outputs: Any, labels
         with suppress(TypeError, ValueError):
             added, counted = result
             return float(added), float(counted)
-    raise _bad_result(name, "two numbers: a sum and a count, such as how many samples are right, and of how many", result)
+    raise _bad_result(
+        name, "two numbers: a sum and a count, such as how many samples are right, and of how many", result
+    )
 
 
 def _call_once(name: str, function: Callable[..., Any], parts: Sequence[Part]) -> float:
@@ -297,4 +299,5 @@ def _call(name: str, function: Callable[..., Any], outputs: Any, labels: Any) ->
 
 
 def _bad_result(name: str, wanted: str, result: Any) -> BadData:
-    return BadData(f"the metric {name!r} must return {wanted}; it returned {type(result).__name__} {str(result)[:80]!r}")
+    got = f"{type(result).__name__} {str(result)[:80]!r}"
+    return BadData(f"the metric {name!r} must return {wanted}; it returned {got}")

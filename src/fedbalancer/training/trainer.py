@@ -307,6 +307,7 @@ class TorchTrainer:
         on_cpu = self.model.flat.module if device == "cpu" else build_module(task.model)
         self._classes = check_model(task, on_cpu, self.model.loss, self.model.measures)
         self._samples = SampleCache(self._load)
+        self._tests = SampleCache(self._load_test)
         self._test = prepare_samples(task.test)
 
     @property
@@ -340,8 +341,9 @@ class TorchTrainer:
         return self.model.evaluate(weights, self._test)
 
     def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
-        """Return the metrics and the mean loss on the client's own samples."""
-        return self.model.evaluate(weights, self._samples[client])
+        """Return the metrics and the mean loss on the client's test data or, if it has none, its training data."""
+        samples = self._tests[client] if client in self._task.client_tests else self._samples[client]
+        return self.model.evaluate(weights, samples)
 
     def evaluation_pieces(self) -> int:
         """Return the number of pieces of an evaluation on the test data."""
@@ -354,6 +356,9 @@ class TorchTrainer:
     def combine(self, pieces: Sequence[Piece]) -> Evaluation:
         """Combine all pieces of an evaluation, in their order."""
         return self.model.combine(pieces)
+
+    def _load_test(self, client: str) -> Samples:
+        return check_client(self._task.client_tests[client], client, self._test, self._classes)
 
     def _load(self, client: str) -> Samples:
         return check_client(self._task.clients[client], client, self._test, self._classes)

@@ -100,7 +100,9 @@ def load_toml(path: Path, users: int | None = None, variant: str | None = None) 
         sys.path.append(folder)  # the model's module may be next to the file, also for worker processes
     task = load(data.pop("path"), model=document["model"], name=document["name"], **data, **document["settings"])
     users = check_user_count(users, len(task.clients), str(path))
-    return replace(task, clients=dict(islice(task.clients.items(), users)))
+    clients = dict(islice(task.clients.items(), users))
+    tests = {client: samples for client, samples in task.client_tests.items() if client in clients}
+    return replace(task, clients=clients, client_tests=tests)
 
 
 def model_name(path: Path) -> str:
