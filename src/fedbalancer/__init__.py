@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fedbalancer.core.errors import FedBalancerError
+    from fedbalancer.core.metrics import Metric
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
     from fedbalancer.experiments import STOP, RunResult, compare, resume, run
@@ -23,6 +24,7 @@ _HOMES = {
     "Comparison": "reporting",
     "FedBalancerError": "core.errors",
     "Method": "methods",
+    "Metric": "core.metrics",
     "RunResult": "experiments",
     "STOP": "experiments",
     "Settings": "core.settings",
@@ -39,6 +41,7 @@ __all__ = [
     "Comparison",
     "FedBalancerError",
     "Method",
+    "Metric",
     "RunResult",
     "Settings",
     "Task",
