@@ -122,6 +122,7 @@ class ClientRound:
         size: Number of the client's samples.
         memory: The client's memory before the round.
         batch_s: Expected seconds per batch if the memory has none.
+        forward_epochs: Duration of a forward pass over all samples, in training epochs.
     """
 
     def __init__(
@@ -132,9 +133,10 @@ class ClientRound:
         size: int,
         memory: ClientMemory,
         batch_s: float = math.nan,
+        forward_epochs: float = FORWARD_PASS_EPOCHS,
     ) -> None:
         self.policies, self.order, self.client, self.size, self.memory = policies, order, client, size, memory
-        self._expected_batch_s = batch_s
+        self._expected_batch_s, self._forward_epochs = batch_s, forward_epochs
         self._had_forward_pass = False
         self._forward_losses: FloatArray | None = None
         known = None if policies.forward_pass == "every" else memory.losses
@@ -185,7 +187,7 @@ class ClientRound:
         """
         if not self._had_forward_pass or (self.policies.forward_pass == "first" and len(self.indices) == self.size):
             return 0.0
-        return FORWARD_PASS_EPOCHS * batches_per_epoch(self.size, self.order.batch_size)
+        return self._forward_epochs * batches_per_epoch(self.size, self.order.batch_size)
 
     @property
     def per_epoch(self) -> int:
