@@ -78,18 +78,31 @@ class PlainSteps:
         import torch
 
         parameters = self._flat.parameters
-        losses = self._loss(run_module(self._flat.module, features, self._work), labels)
+        outputs = run_module(self._flat.module, features, self._work)
+        losses = self._loss(outputs, labels)
         for parameter in parameters:
             parameter.grad = None
-        torch.autograd.backward(losses.mean())
+        torch.autograd.backward(self._objective(losses, outputs, labels))
         with torch.no_grad():
             for parameter, anchor in zip(parameters, self._anchors, strict=bool(self._anchors)):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter - anchor, alpha=self._work.mu)
+            self._adjust_gradients(features, labels)
             if self._work.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, self._work.clip_norm)
             self._apply_gradients(parameters)
+            self._after_step()
         return losses.detach()
+
+    def _objective(self, losses: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the value to minimise."""
+        return losses.mean()
+
+    def _adjust_gradients(self, features: torch.Tensor, labels: torch.Tensor) -> None:
+        """Change the gradients of a batch before they are clipped; here nothing is changed."""
+
+    def _after_step(self) -> None:
+        """Change the weights after a step; here nothing is changed."""
 
     def _apply_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
         if self._optimizer is not None:
@@ -208,7 +221,7 @@ class RecordedTraining:
         self._losses: list[FloatArray] = [np.empty(0)]
         self._before: list[IndexArray] = [np.empty(0, dtype=np.int64)]
         self._steps_done = 0
-        self._kept: tuple[Weights, int] | None = None
+        self._kept: tuple[Weights, int, Any] | None = None
 
     def record(self, rows: IndexArray, losses: Callable[[], FloatArray]) -> None:
         """Record the samples of one or several batches.
@@ -227,7 +240,7 @@ class RecordedTraining:
 
     def keep(self) -> None:
         """Remember the current model."""
-        self._kept = self._update(), len(self._seen)
+        self._kept = self._update(), len(self._seen), self._current_run()
 
     def kept(self) -> TrainResult:
         """Return the result at the last `keep`."""
@@ -236,9 +249,13 @@ class RecordedTraining:
 
     def result(self) -> TrainResult:
         """End the training and return its result."""
-        return self._result(self._finish(), len(self._seen))
+        return self._result(self._finish(), len(self._seen), self._current_run())
 
-    def _result(self, update: Weights, pieces: int) -> TrainResult:
+    def _current_run(self) -> Any:
+        """Return what a policy of the method knows about the training so far; here nothing."""
+        return None
+
+    def _result(self, update: Weights, pieces: int, run: Any) -> TrainResult:
         client, advice = self._work.client, _advise(self._work)
         rows, losses = np.concatenate(self._seen[:pieces]), np.concatenate(self._losses[:pieces])
         steps = np.concatenate(self._before[:pieces])

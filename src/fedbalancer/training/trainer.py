@@ -108,6 +108,13 @@ class TorchModel:
 
         return FastSteps(self.flat, self.loss, self.plan)
 
+    @cached_property
+    def _policy_steps(self) -> Steps:
+        """Steps for methods with a policy in slot `train` or `part`, which the fast backend does not run."""
+        from fedbalancer.training.policy_steps import PolicySteps
+
+        return PolicySteps(self.flat, self.loss, self._optimizer)
+
     @property
     def layout(self) -> Layout:
         """Names and shapes of the parameters, then of the floating-point buffers."""
@@ -129,9 +136,10 @@ class TorchModel:
             samples: The client's samples.
             work: The client's work.
         """
+        steps = self._steps if work.train is None and work.part is None else self._policy_steps
         with self._seed_generator(integer_seed(work.seed, "torch", 0, work.client)):
-            self._steps.begin(weights, work)
-            yield TorchTraining(self._steps, self._batch, samples, work)
+            steps.begin(weights, work)
+            yield TorchTraining(steps, self._batch, samples, work)
 
     def train(self, weights: Weights, samples: Samples, work: ClientWork) -> TrainResult:
         """Run all `work.batches` steps of a training.
@@ -231,6 +239,18 @@ class TorchTraining(RecordedTraining):
     def __init__(self, steps: Steps, batch: Callable[..., torch.Tensor], samples: Samples, work: ClientWork) -> None:
         super().__init__(len(samples[1]), work, steps.update, steps.finish)
         self._steps, self._batch, self._samples = steps, batch, samples
+
+    def _current_run(self) -> Any:
+        """Return a copy of the policy's run; None for plain training."""
+        return None if self._work.train is None and self._work.part is None else self._steps.run.copy()  # type: ignore[attr-defined]
+
+    def _result(self, update: Weights, pieces: int, run: Any) -> TrainResult:
+        trained = super()._result(update, pieces, run)
+        if run is None:
+            return trained
+        from fedbalancer.training.policy_steps import finish
+
+        return finish(trained, run)
 
     def step(self, rows: IndexArray) -> None:
         """Train one batch of these samples."""
