@@ -90,7 +90,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(tmp_path: Path, late: str) -> No
 
 
 def test_a_pool_trains_the_same_bytes() -> None:
-    methods = [scaffold(), fb.method("fedavg+wfa", part=LocalLayers(("bias",)), train=Ditto())]
+    methods = [scaffold(), fb.method("fedavg+wfa", part=LocalLayers("bias"), train=Ditto())]
     for method in methods:
         assert run(method, workers=2).weights.tobytes() == run(method).weights.tobytes()
 
@@ -109,7 +109,7 @@ def test_smaller_parts_are_cheaper_and_averaged_over_those_that_trained_them() -
 
 
 def test_local_layers_do_not_change_on_the_server() -> None:
-    method = fb.method("fedavg+wfa", part=LocalLayers(("bias",)))
+    method = fb.method("fedavg+wfa", part=LocalLayers("bias"))
     task = load()
     simulation = build(RunSpec(task=task, method=method, seed=0), task)
     start, end = simulation.executor.initial_weights(0), run(method).weights

@@ -79,7 +79,7 @@ def test_frozen_parameters_are_received_but_not_trained() -> None:
 
 
 def test_local_layers_are_trained_and_stay_on_the_client() -> None:
-    part = make_part(LocalLayers(("bias",)), TRAINER.layout, "c0", 0.0, ORDER)
+    part = make_part(LocalLayers("bias"), TRAINER.layout, "c0", 0.0, ORDER)
     assert part is not None
     result, plain = train(part=part), train()
     np.testing.assert_array_equal(result.update, np.where(part.mask, plain.update, 0))
@@ -96,7 +96,7 @@ def test_clipping_measures_the_changed_gradient() -> None:
 
 def test_a_name_that_matches_no_layer_is_refused() -> None:
     with pytest.raises(BadSetting, match=r"no tensor of the model matches 'head\.\*'; it has weight, bias"):
-        make_part(LocalLayers(("head.*",)), TRAINER.layout, "c0", 0.0, ORDER)
+        make_part(LocalLayers("head.*"), TRAINER.layout, "c0", 0.0, ORDER)
 
 
 @dataclass(frozen=True)

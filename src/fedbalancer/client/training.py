@@ -83,33 +83,37 @@ class LocalLayers(PartPolicy):
     Normalization", ICLR 2021). A client without a report so far uses the layers of the initial model.
 
     Args:
-        names: Names of tensors, with `*` for any text, for example `head.*`.
+        names: Names of tensors, separated by spaces, with `*` for any text, for example "head.* norm.*".
 
     Example:
         >>> layout = Layout([("body.weight", (2, 2)), ("head.bias", (2,))])
-        >>> LocalLayers(("head.*",)).mask(layout, "ann", 0.0, None)
+        >>> LocalLayers("head.*").mask(layout, "ann", 0.0, None)
         array([ True,  True,  True,  True, False, False])
     """
 
     outside: ClassVar[Outside] = "local"
     reacts_to: ClassVar[frozenset[Private]] = NOTHING
 
-    names: tuple[str, ...] = ("head.*",)
+    names: str = "head.*"
 
     def __post_init__(self) -> None:
         names: Any = self.names
-        object.__setattr__(self, "names", (names,) if isinstance(names, str) else tuple(names))
+        if isinstance(names, list | tuple):
+            object.__setattr__(self, "names", " ".join(map(str, names)))
         super().__post_init__()
+        if not self.names.split():
+            raise BadSetting("part LocalLayers: names is empty; name at least one tensor, for example head.*")
 
     def mask(self, layout: Layout, client: str, rank: float, order: Order) -> NDArray[np.bool_]:
         """Return a mask of all tensors that match none of the names."""
-        for pattern in self.names:
+        patterns = self.names.split()
+        for pattern in patterns:
             if not any(fnmatchcase(name, pattern) for name, _ in layout):
                 tensors = ", ".join(name for name, _ in layout[:8])
                 raise BadSetting(f"part LocalLayers: no tensor of the model matches {pattern!r}; it has {tensors}")
         shared = np.ones(layout.parameters, dtype=bool)
         for name, span in layout.spans.items():
-            shared[span] = not any(fnmatchcase(name, pattern) for pattern in self.names)
+            shared[span] = not any(fnmatchcase(name, pattern) for pattern in patterns)
         return shared
 
 
