@@ -171,7 +171,7 @@ def _gain(left: set[Any], picked: dict[str, int]) -> int:
 def runs_or_is_refused(slots: dict[str, Any]) -> bool:
     """True if it ran to a finite model, False if it was refused with a sentence."""
     try:
-        composed = method("fedavg+1t", **slots)
+        composed = method("fedavg+1t", name="composed", **slots)
     except BadSetting as refusal:
         sentence = str(refusal)
         if not must_be_refused(slots) or "cannot run: " not in sentence or len(sentence.split()) < 10:

@@ -78,5 +78,5 @@ def policies_in(module: ModuleType, slot: str) -> dict[str, type[Policy]]:
     return {
         name: kind
         for name, kind in exported
-        if issubclass(kind, SLOTS[slot]) and not inspect.isabstract(kind) and not name.startswith("_")
+        if issubclass(kind, SLOTS[slot]) and kind is not SLOTS[slot] and not inspect.isabstract(kind) and name[0] != "_"
     }
