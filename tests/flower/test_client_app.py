@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,9 @@ class Nodes:
     """Apps behind a fake grid; a reply comes a second after its message, or as late as this machine really was: the
     clients look at the wall clock, and a report of more seconds than its round trip is not believed."""
 
-    def __init__(self, apps: int, model: Any = net, **options: Any) -> None:
+    def __init__(self, apps: int, model: Any = net, data: Any = samples, **options: Any) -> None:
         self.clock, self.replies = Clock(), []
-        app = client_app(model, samples, **options)
+        app = client_app(model, data, **options)
         contexts = [make_context(n + 2, **{"partition-id": n}) for n in range(apps)]
 
         def node(context: Any) -> Any:
@@ -95,6 +96,54 @@ def test_fedbalancer_learns_and_is_evaluated_by_the_clients() -> None:
     _, result = Nodes(3).start("fedbalancer", 6, federated_evaluate=True)
     found = [result.evaluate_metrics_clientapp[n]["accuracy"] for n in (0, 6)]
     assert found[1] > max(found[0], 0.8)
+
+
+class Halves(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A linear layer on two named inputs, with outputs as transformers return them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(5, 3)
+
+    def forward(self, left: Any, right: Any) -> Any:
+        return SimpleNamespace(logits=self.layer(torch.cat([left, right], dim=1)))
+
+
+class Pairs(torch.utils.data.Dataset):  # type: ignore[misc,name-defined]
+    """A data set of torch whose items are dictionaries."""
+
+    def __init__(self, context: Any) -> None:
+        self.x, self.y = samples(context)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, row: int) -> Any:
+        return {"left": self.x[row, :2], "right": self.x[row, 2:], "labels": self.y[row]}
+
+
+def test_named_inputs_data_sets_and_a_forward_function_train_as_arrays_do() -> None:
+    def named(context: Any) -> Any:
+        x, y = samples(context)
+        return {"left": torch.tensor(x[:, :2]), "right": x[:, 2:].tolist()}, y.tolist()
+
+    def joined(items: Any) -> Any:
+        rows = [np.concatenate([item["left"], item["right"]]) for item in items]
+        return torch.tensor(np.stack(rows)), torch.tensor([item["labels"] for item in items])
+
+    ways: list[Any] = [
+        (Halves, named, {}),
+        (Halves, Pairs, {}),
+        (Halves, samples, {"forward": lambda model, x: model(x[:, :2], x[:, 2:]).logits}),
+        (Halves, Pairs, {"collate_fn": joined, "forward": lambda model, x: model(x[:, :2], x[:, 2:])}),
+    ]
+    arrays = []
+    for model, data, options in ways:
+        result = Nodes(2, model=model, data=data, **options).start("fedbalancer", 2, initial=model)[1]
+        arrays.append(result.arrays["layer.weight"].numpy())
+    plain = Nodes(2, model=linear, backend="plain").start("fedbalancer", 2, initial=linear)[1]
+    for found in arrays:
+        assert found == pytest.approx(plain.arrays["weight"].numpy(), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD with momentum", "RMSprop"])

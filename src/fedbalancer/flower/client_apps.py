@@ -153,9 +153,7 @@ def device_app(
 
     def load_for(samples: Samples) -> ModelFile:
         if not is_plain(samples):
-            raise BadData(
-                "a model file takes one array of features and one of labels; use client_app for other samples"
-            )
+            raise BadData("a model file takes one array of features and one of labels; other samples need client_app")
         return load()
 
     return model_app(load_for, data, test=test, method=method, mods=mods, hold=hold)
