@@ -37,7 +37,8 @@ class BaseTask:
     Args:
         clients: Samples (features, labels) of every client, by client id. NumPy arrays, lists or torch tensors.
         test: Samples to evaluate the model on.
-        model: Function without arguments that returns a new `torch.nn.Module`.
+        model: Function without arguments that returns a new `torch.nn.Module`. Parameters with `requires_grad=False`
+            are neither trained nor sent.
         name: Name of the task.
         variant: Name of the data set, where a task has several.
         batch_size: Samples per batch.
@@ -54,7 +55,7 @@ class BaseTask:
             possible number.
         latency: Row of batch latencies of the device model: the name of a task of the paper, or a mapping of slow, mid
             and fast to (mean, standard deviation) in milliseconds. Default: femnist.
-        model_bytes: Size of the model on the network. Default: 4 bytes per parameter.
+        model_bytes: Size of the model on the network. Default: 4 bytes per trained parameter.
         classes: Number of classes. None if the labels are not classes.
         notes: Facts about the data, for summaries.
     """
