@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedbalancer.core.errors import FedBalancerError
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
-    from fedbalancer.experiments import RunResult, compare, resume, run
+    from fedbalancer.experiments import STOP, RunResult, compare, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
     from fedbalancer.training.saved_model import load_model
@@ -25,6 +25,7 @@ _HOMES = {
     "FedBalancerError": "core.errors",
     "Method": "methods",
     "RunResult": "experiments",
+    "STOP": "experiments",
     "Settings": "core.settings",
     "Task": "data",
     "compare": "experiments",
@@ -36,6 +37,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "STOP",
     "Comparison",
     "FedBalancerError",
     "Method",

@@ -21,7 +21,7 @@ NOW = (
 
 LATER = (
     "fedbalancer run synthetic --method fedbalancer --set w=5 --set p=0.75",
-    "fedbalancer run synthetic --set epochs=2 --set deadline.guard_s=20",
+    "fedbalancer run synthetic --set epochs=2 --set deadline.guard_s=20 --out runs/two-epochs",
     "fedbalancer run synthetic -m fedavg+1t --users 10000 --rounds 1000 --timing-only --set clients_per_round=100",
     "fedbalancer compare watch --methods fedavg+1t,prox+1t,fedbalancer --seeds 5",
     "fedbalancer resume runs/compare-watch",
