@@ -23,7 +23,7 @@ from fedbalancer.client.work import batches
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.randomness import integer_seed, stream
 from fedbalancer.core.types import ClientWork
-from fedbalancer.flower import Strategy, balanced, client_app
+from fedbalancer.flower import Strategy, balanced, client_app, trained_arrays
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.messages import Instruction
 from fedbalancer.methods.table import method
@@ -67,11 +67,18 @@ class Nodes:
 
         self.grid = FakeGrid(self.clock, {context.node_id: node(context) for context in contexts})
 
-    def start(self, method: str, rounds: int, initial: Any = net, **options: Any) -> Any:
+    def start(
+        self,
+        method: str,
+        rounds: int,
+        initial: Any = net,
+        as_arrays: Any = lambda module: ArrayRecord(module.state_dict()),
+        **options: Any,
+    ) -> Any:
         waiting = Waiting(clock=self.clock, sleep=self.clock.sleep, background=False)
         given = {"clients_per_round": 3, "epochs": 2, "batch_size": 8, "learning_rate": 0.1, "min_clients": 1}
         torch.manual_seed(0)
-        arrays = ArrayRecord(initial().state_dict())
+        arrays = as_arrays(initial())
         return arrays, Strategy(method, waiting=waiting, **(given | options)).start(self.grid, arrays, rounds)
 
 
@@ -144,6 +151,30 @@ def test_named_inputs_data_sets_and_a_forward_function_train_as_arrays_do() -> N
     plain = Nodes(2, model=linear, backend="plain").start("fedbalancer", 2, initial=linear)[1]
     for found in arrays:
         assert found == pytest.approx(plain.arrays["weight"].numpy(), abs=1e-5)
+
+
+def adapted() -> Any:
+    """A frozen layer that is drawn at random, and a trained one."""
+    return torch.nn.Sequential(torch.nn.Linear(5, 8).requires_grad_(False), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+
+def test_only_trained_arrays_travel_and_give_what_the_simulators_trainer_gives() -> None:
+    sent, result = Nodes(1, model=adapted).start("fedavg+wfa", 1, initial=adapted, as_arrays=trained_arrays)
+    assert set(sent) == set(result.arrays) == {"2.weight", "2.bias"}
+    x, y = samples(make_context(2, **{"partition-id": 0}))
+    trainer = TorchTrainer(Task(clients={"client-0": (x, y)}, test=(x, y), model=adapted))
+    weights = trainer.layout.join({name: array.numpy() for name, array in sent.items()})
+    seed = integer_seed(0, "train", 1, "client-0")
+    update = trainer.train(weights, ClientWork("client-0", np.arange(40), 10, 8, 0.1, 0.0, None, seed)).update
+    assert trainer.layout.join({name: array.numpy() for name, array in result.arrays.items()}) == pytest.approx(
+        weights + update, abs=1e-6
+    )
+
+
+def test_a_server_that_sends_frozen_parameters_is_told_how_to_start() -> None:
+    message = Message(RecordDict({"arrays": ArrayRecord(adapted().state_dict())}), 2, "evaluate", ttl=100.0)
+    with pytest.raises(BadData, match=r"differs from this client's in \('0.bias', \(8,\)\).*trained_arrays\(model\)"):
+        client_app(adapted, samples)(message, make_context(2, **{"partition-id": 0}))
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD with momentum", "RMSprop"])

@@ -72,7 +72,8 @@ class BaseTask:
             Face. Features are an array, a tensor, a list, a `Ragged`, or a dictionary or tuple of these. Labels may be
             None. A mapping with `sizes` creates samples on access.
         test: Samples to evaluate the model on.
-        model: Function without arguments that returns a new `torch.nn.Module`.
+        model: Function without arguments that returns a new `torch.nn.Module`. Parameters with `requires_grad=False`
+            are neither trained nor sent.
         name: Name of the task.
         variant: Name of the data set, where a task has several.
         batch_size: Samples per batch.
@@ -89,7 +90,7 @@ class BaseTask:
             possible number.
         latency: Row of batch latencies of the device model: the name of a task of the paper, or a mapping of slow, mid
             and fast to (mean, standard deviation) in milliseconds. Default: femnist.
-        model_bytes: Size of the model on the network. Default: 4 bytes per parameter.
+        model_bytes: Size of the model on the network. Default: 4 bytes per trained parameter.
         classes: Number of classes. None if the labels are not classes.
         notes: Facts about the data, for summaries.
         forward: Function of (model, features) that returns the outputs, for a model that is not called as

@@ -119,7 +119,7 @@ def _run_torch(module: torch.nn.Module, loss: Any, batch: Samples) -> Results:
     trained = {name: each for name, each in parameters.items() if each.requires_grad}
     gradients = torch.autograd.grad(step_losses.mean(), list(trained.values()), allow_unused=True)
     present = {name: each for name, each in zip(trained, gradients, strict=True) if each is not None}
-    zeros = {name: np.zeros(each.shape) for name, each in parameters.items()}
+    zeros = {name: np.zeros(each.shape) for name, each in trained.items()}
     computed = {name: each.double().numpy() for name, each in present.items()}
     plain = [part.detach().double().numpy() for part in (outputs, losses, step_losses)]
     return Results(plain[0], plain[1], plain[2], zeros | computed)

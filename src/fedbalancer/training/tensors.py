@@ -339,32 +339,51 @@ def count_correct(outputs: Any, labels: torch.Tensor) -> float:
     return float((right.sum(dim=1) / kept.sum(dim=1).clamp(min=1)).sum())
 
 
-class FlatModule:
-    """A module whose weights are read and written as one float32 vector.
+FROZEN_SEED = 0
+"""Seed of torch's generator while a module is built, so that frozen values drawn at random are the same everywhere."""
 
-    The vector holds the named parameters, then the saved floating-point buffers. These include the running statistics
-    of batch norms, which must be averaged with the model. The module's tensors are views of the vector, so that loading
-    is one copy. Other buffers, such as counters, are reset at every load, so that no trace of earlier training is left.
+
+def trained_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors that training can change, which are those that travel between server and clients.
+
+    These are the parameters with `requires_grad=True`, then the saved floating-point buffers. The buffers include the
+    running statistics of batch norms, also of frozen ones, because torch updates them in training. A constant that must
+    not travel is a frozen parameter or a buffer with `persistent=False`.
+
+    Args:
+        module: The module.
+    """
+    saved = module.state_dict().keys()
+    parameters = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
+    buffers = {name: tensor for name, tensor in module.named_buffers() if name in saved}
+    return {name: tensor for name, tensor in {**parameters, **buffers}.items() if tensor.is_floating_point()}
+
+
+class FlatModule:
+    """A module whose trained tensors are read and written as one float32 vector.
+
+    The vector holds `trained_tensors`, which are views of it, so that loading is one copy. Frozen parameters are not in
+    the vector and must not change. Other buffers, such as counters, are reset at every load, so that no trace of
+    earlier training is left.
 
     Args:
         make: Returns a new `torch.nn.Module`.
         device: Where the module computes.
+        seed: Seed of torch's generator while the module is built.
+
+    Raises:
+        BadData: If the module has parameters but all are frozen.
     """
 
-    def __init__(self, make: Callable[[], Any], device: str = "cpu") -> None:
+    def __init__(self, make: Callable[[], Any], device: str = "cpu", seed: int = FROZEN_SEED) -> None:
         import torch
 
         self.make = make
-        self.module = build_module(make).to(device)
-        saved = self.module.state_dict().keys()
-        tensors: dict[str, torch.Tensor] = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        parameters = {name for name, _ in self.module.named_parameters()}
-        kept = {
-            name: tensor
-            for name, tensor in tensors.items()
-            if tensor.is_floating_point() and (name in parameters or name in saved)
-        }
+        self.module = build_module(make, seed).to(device)
+        kept = trained_tensors(self.module)
         self.parameters = [tensor for tensor in self.module.parameters() if tensor.requires_grad]
+        if not self.parameters and next(self.module.parameters(), None) is not None:
+            raise BadData("every parameter of the task's model has requires_grad=False, so there is nothing to train")
         self.layout = Layout((name, tuple(tensor.shape)) for name, tensor in kept.items())
         self._vector = torch.empty(self.layout.parameters, device=device)
         self.spans = {id(kept[name]): span for name, span in self.layout.spans.items()}
@@ -373,24 +392,30 @@ class FlatModule:
             view = self._vector[self.spans[id(tensor)]].view(tensor.shape)
             view.copy_(tensor.detach())
             tensor.data = view
-        self._others = [(tensor, tensor.detach().clone()) for name, tensor in tensors.items() if name not in kept]
+        others = [buffer for name, buffer in self.module.named_buffers() if name not in kept]
+        self._others = [(buffer, buffer.detach().clone()) for buffer in others]
+        frozen = [(name, each) for name, each in self.module.named_parameters() if not each.requires_grad]
+        self._frozen = [(name, each, _state_of(each)) for name, each in frozen]
 
     def initial(self, seed: int) -> Weights:
         """Return the weights of a new module under this seed; torch's global generators are left unchanged."""
-        import torch
-
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return FlatModule(self.make).read()
+        return FlatModule(self.make, seed=seed).read()
 
     def load(self, weights: Weights) -> None:
         """Write a vector into the module.
 
         Raises:
             ValueError: If the vector has the wrong length.
+            BadData: If a frozen parameter has changed since the module was built.
         """
         import torch
 
+        for name, parameter, state in self._frozen:
+            if _state_of(parameter) != state:
+                raise BadData(
+                    f"the model changes its parameter {name!r}, which has requires_grad=False and does not travel; "
+                    "register it as a buffer instead"
+                )
         if weights.shape != tuple(self._vector.shape):
             raise ValueError(f"expected a vector of {len(self._vector)} weights, got shape {weights.shape}")
         if self._vector.device.type == "cpu":
@@ -418,18 +443,25 @@ class FlatModule:
             np.subtract(vector[span], weights[span], out=update[span])
 
 
-def build_module(make: Callable[[], Any]) -> torch.nn.Module:
+def _state_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return what differs after a tensor was written to: torch's counter of writes, and the address of its data."""
+    return tensor._version, tensor.data_ptr()
+
+
+def build_module(make: Callable[[], Any], seed: int = FROZEN_SEED) -> torch.nn.Module:
     """Build a new module from the user's function, in float32 on the CPU.
 
     Args:
         make: Returns a new `torch.nn.Module`.
+        seed: Seed of torch's generator meanwhile; afterwards the generator is as before.
 
     Raises:
         BadData: If the function fails or returns something else.
     """
     import torch
 
-    with torch.random.fork_rng(devices=[]):  # the user's random numbers do not depend on it
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         module = _call_factory(make)
     if not isinstance(module, torch.nn.Module):
         raise BadData(f"the task's model must make a torch.nn.Module, not {type(module).__name__}")

@@ -111,8 +111,10 @@ def _model(task: Task) -> str:
         return f"{name}: install PyTorch to see the number of parameters"
     from fedbalancer.training.tensors import build_module
 
-    count = sum(parameter.numel() for parameter in build_module(task.model).parameters())
-    return f"{name}: {count:,} parameters"
+    parameters = list(build_module(task.model).parameters())
+    count = sum(each.numel() for each in parameters)
+    trained = sum(each.numel() for each in parameters if each.requires_grad)
+    return f"{name}: {count:,} parameters" + (f", of which {trained:,} are trained" if trained < count else "")
 
 
 def _list_some(names: Any) -> str:
