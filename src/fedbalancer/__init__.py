@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from fedbalancer.core.errors import FedBalancerError
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
-    from fedbalancer.experiments import RunResult, compare, resume, run
+    from fedbalancer.experiments import STOP, RunResult, compare, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
+    from fedbalancer.training.saved_model import load_model
 
 _HOMES = {
     "Comparison": "reporting",
     "FedBalancerError": "core.errors",
     "Method": "methods",
     "RunResult": "experiments",
+    "STOP": "experiments",
     "Settings": "core.settings",
     "Task": "data",
     "compare": "experiments",
+    "load_model": "training.saved_model",
     "load_task": "data",
     "method": "methods",
     "resume": "experiments",
@@ -34,6 +37,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "STOP",
     "Comparison",
     "FedBalancerError",
     "Method",
@@ -41,6 +45,7 @@ __all__ = [
     "Settings",
     "Task",
     "compare",
+    "load_model",
     "load_task",
     "method",
     "resume",

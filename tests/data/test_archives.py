@@ -48,6 +48,13 @@ def test_nothing_lands_outside(tmp_path: Path, pack, name: str) -> None:  # type
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {archive.name}
 
 
+def test_a_member_without_a_name_is_refused(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", {"Q": "1"})
+    archive.write_bytes(archive.read_bytes().replace(b"Q", b"\0"))
+    with pytest.raises(BadData, match="a member without a name"):
+        unpack(archive, tmp_path / "out")
+
+
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
 @pytest.mark.parametrize("target", ["../../outside", "beside"])
 def test_links_and_devices_are_refused_wherever_they_lead(tmp_path: Path, kind: bytes, target: str) -> None:

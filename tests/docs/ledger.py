@@ -21,7 +21,7 @@ NOW = (
 
 LATER = (
     "fedbalancer run synthetic --method fedbalancer --set w=5 --set p=0.75",
-    "fedbalancer run synthetic --set epochs=2 --set deadline.guard_s=20",
+    "fedbalancer run synthetic --set epochs=2 --set deadline.guard_s=20 --out runs/two-epochs",
     "fedbalancer run synthetic -m fedavg+1t --users 10000 --rounds 1000 --timing-only --set clients_per_round=100",
     "fedbalancer compare watch --methods fedavg+1t,prox+1t,fedbalancer --seeds 5",
     "fedbalancer resume runs/compare-watch",
@@ -150,7 +150,13 @@ PATTERNS = {
 }
 """Whole families, by a regular expression of the command."""
 
+RUN = ("docs/how-to/fine-tune.md",)
+"""Pages whose blocks marked as Python run from top to bottom."""
+
 PYTHON = {
+    ("docs/how-to/fine-tune.md", "from fedbalancer.flower import Strategy, trained_arrays"): (
+        "part of an app: tests/flower/test_client_app.py"
+    ),
     ("README.md", "import fedbalancer as fb"): "the reader's arrays stand for `...`; whole: tests/test_examples.py",
     ("README.md", "pip install -e '.[flower,torch]'"): "three files in one block; whole: tests/docs/test_tutorials.py",
     (

@@ -108,10 +108,10 @@ def _make(item: Any, request: Any, out: Path, as_json: bool, flag: StopFlag | No
 
 
 def table5(
-    seeds: Annotated[str, typer.Option(help="Number of sittings, a range such as 1..2, or a list such as 0,2.")] = "3",
+    seeds: Annotated[str, typer.Option(help="Number of sessions, a range such as 1..2, or a list such as 0,2.")] = "3",
     seed: Annotated[
         int | None,
-        typer.Option(help="Run only this sitting. Three were recorded: seed modulo 3."),
+        typer.Option(help="Run only this session. Three were recorded: seed modulo 3."),
     ] = None,
     speed: Speed = 20.0,
     scale: ItemScale = None,
@@ -122,9 +122,9 @@ def table5(
     rule: Rule = None,
     as_json: Json = False,
 ) -> None:
-    """Table 5: all methods on a test bed of 21 emulated phones, in three sittings.
+    """Table 5: all methods on a test bed of 21 emulated phones, in three sessions.
 
-    A complete sitting is reused; an interrupted one starts again.
+    A complete session is reused; an interrupted one starts again.
 
     Examples:
 

@@ -23,7 +23,7 @@ Clients = Annotated[int, typer.Option(help="Number of phones; each is a SuperNod
 Speed = Annotated[float, typer.Option(help="Maximum phone seconds per second; the phones wait for a slower machine.")]
 Seed = Annotated[
     int,
-    typer.Option(help="Seed of everything random; also selects one of the three recorded sittings (seed modulo 3)."),
+    typer.Option(help="Seed of everything random; also selects one of the three recorded sessions (seed modulo 3)."),
 ]
 PhonesFile = Annotated[
     Path | None,

@@ -122,6 +122,8 @@ class _Limit:
 
     def add_member(self, name: str, size_bytes: int) -> None:
         """Count a member, and refuse a path outside the folder."""
+        if not name:
+            raise BadData(f"{self.archive} holds a member without a name; download it again")
         if _escapes(name):
             raise BadData(f"{self.archive} holds {name!r}, a path outside the target folder; do not use this archive")
         self.add_bytes(size_bytes)

@@ -79,6 +79,20 @@ def check_settings(specs: Iterable[RunSpec], task: Task) -> None:
     check_settings_used(resolve(runs[0].overrides), named)
 
 
+def check_target(spec: RunSpec, task: Task) -> None:
+    """Check that a run can reach its target.
+
+    Args:
+        spec: The run.
+        task: Its task.
+
+    Raises:
+        BadSetting: If the target is not a possible value of the task's metric.
+    """
+    if spec.target is not None and task.metric == "accuracy" and not 0 < spec.target <= 1:
+        raise BadSetting(f"target = {spec.target:g} must be an accuracy above 0 and at most 1; 80% is 0.8")
+
+
 def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     """Resolve the settings and the method of a spec, and check them against the task.
 

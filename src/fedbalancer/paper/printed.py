@@ -192,7 +192,7 @@ _TABLE5 = {
 TABLE5: Mapping[str, tuple[Printed, Printed]] = MappingProxyType(
     {method: _row("Table 5", cells)[0] for method, cells in _TABLE5.items()}
 )
-"""Speed-up and accuracy on the test bed, over three sittings."""
+"""Speed-up and accuracy on the test bed, over three sessions."""
 
 SPEEDUPS: Mapping[tuple[str, str], Printed] = MappingProxyType({
     ("har", "fedavg"): Printed(1.56, None, 2, "section 4.2"),
@@ -285,6 +285,6 @@ NETWORK_PEAK = Printed(3.91, None, 2, "section 4.6: longest divided by mean comm
 DISAGREE = (
     "Section 4.3 has 3.71 over 3.42 and 14.8% over 13.3% for w on Reddit; Table 3 has 3.70 over 3.40 and 0.147, 0.146.",
     "Section 4.6 has a speed-up of 1.34 over FedAvg; Table 5 has 1.33.",
-    "Table 5 has 0.800 for FedAvg+2T; the mean of the authors' three sittings is 0.833.",
+    "Table 5 has 0.800 for FedAvg+2T; the mean of the authors' three sessions is 0.833.",
 )
 """Where the text and the tables of the paper disagree."""

@@ -14,6 +14,7 @@ from fedbalancer.core.contracts import LocalRun, LocalTraining
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
 from fedbalancer.core.types import Arrays, ClientWork, Shapes, TrainResult, Weights
 from fedbalancer.training.sgd import PlainSteps, run_module
+from fedbalancer.training.tensors import mean_loss
 
 if TYPE_CHECKING:
     import torch
@@ -50,13 +51,14 @@ class PolicySteps(PlainSteps):
 
         return PlainTraining() if self._work.train is None else self._work.train
 
-    def _objective(self, losses: torch.Tensor, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        objective: torch.Tensor = self._train.objective(losses, outputs, labels, self.run)
+    def _objective(self, losses: torch.Tensor, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        loss = super()._objective(losses, outputs, labels)
+        objective: torch.Tensor = self._train.objective(loss, outputs, labels, self.run)
         if getattr(objective, "ndim", None) != 0:
             raise BadSetting(f"{type(self._train).__name__}.objective must return a scalar of torch")
         return objective
 
-    def _adjust_gradients(self, features: torch.Tensor, labels: torch.Tensor) -> None:
+    def _adjust_gradients(self, features: Any, labels: torch.Tensor) -> None:
         """Let the policy change the gradients of a batch, and clear those of parameters outside the part."""
         policy, run = self._train, self.run
         if type(policy).gradient is not LocalTraining.gradient:
@@ -78,7 +80,7 @@ class PolicySteps(PlainSteps):
         if self._fixed is not None:
             self._flat.load(np.where(self._fixed, self.run.start, self._flat.read()))
 
-    def _gradient_at(self, features: torch.Tensor, labels: torch.Tensor) -> Callable[[Weights], Weights]:
+    def _gradient_at(self, features: Any, labels: torch.Tensor) -> Callable[[Weights], Weights]:
         """Return the function that computes the gradient of this batch at other weights."""
 
         def compute(weights: Weights) -> Weights:
@@ -88,10 +90,10 @@ class PolicySteps(PlainSteps):
             grads = [parameter.grad for parameter in flat.parameters]
             flat.load(np.asarray(weights, dtype=np.float32))
             with torch.enable_grad():
-                losses = self._loss(run_module(flat.module, features, self._work), labels)
+                losses = self._loss(run_module(flat.module, features, self._work, self._forward), labels)
                 for parameter in flat.parameters:
                     parameter.grad = None
-                torch.autograd.backward(losses.mean())
+                torch.autograd.backward(mean_loss(losses, labels))
             gradient = self._read_gradients()
             flat.load(now)
             for parameter, grad in zip(flat.parameters, grads, strict=True):

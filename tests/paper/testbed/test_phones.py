@@ -13,21 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.core.errors import BadData, MissingData
-from fedbalancer.paper.testbed.phones import FILE, SITTINGS, Phone, RecordedPhones, assign_phones, read_phones
+from fedbalancer.paper.testbed.phones import FILE, SESSIONS, Phone, RecordedPhones, assign_phones, read_phones
 
 
 def content(phones: int = 4) -> dict[str, Any]:
-    """Sittings whose phone n has batches of n hundredths of a second, and a network ten times the sitting's number."""
+    """Sessions whose phone n has batches of n hundredths of a second, and a network ten times the session's number."""
     return {
-        sitting: {
+        session: {
             str(n): {"per_batch_train_times": [n / 100, n / 50], "networking_times": [10.0 * s, 12.0 * s]}
             for n in range(phones, 0, -1)
         }
-        for s, sitting in enumerate(SITTINGS, start=1)
+        for s, session in enumerate(SESSIONS, start=1)
     }
 
 
-def test_a_seed_has_its_sitting_and_phones_come_in_order(tmp_path: Path) -> None:
+def test_a_seed_has_its_session_and_phones_come_in_order(tmp_path: Path) -> None:
     file = tmp_path / "phones.json"
     file.write_text(json.dumps(content(12)))
     for seed, network_s in ((0, 10.0), (1, 20.0), (2, 30.0), (3, 10.0)):

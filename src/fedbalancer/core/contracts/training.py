@@ -103,16 +103,16 @@ class LocalTraining(Policy):
         """
         return {}
 
-    def objective(self, losses: Any, outputs: Any, labels: Any, run: LocalRun) -> Any:
+    def objective(self, loss: Any, outputs: Any, labels: Any, run: LocalRun) -> Any:
         """Return the value to minimise in one step, as a torch scalar. Default: the mean loss.
 
         Args:
-            losses: Loss of every sample of the batch, a torch tensor.
+            loss: Mean loss of the batch, a torch scalar.
             outputs: The model's outputs.
             labels: The labels.
             run: The training.
         """
-        return losses.mean()
+        return loss
 
     def gradient(self, gradient: Weights, weights: Weights, run: LocalRun) -> Weights:
         """Return the gradient to step along. Default: the gradient of the objective.

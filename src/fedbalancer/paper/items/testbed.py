@@ -1,10 +1,10 @@
 """Items about the test bed: all methods on 21 emulated phones (Table 5), and the phones' latencies (Figure 8).
 
-A sitting of Table 5 is one test bed: real Flower processes that take as long as the paper's phones in one of their
-three recorded sittings. A complete sitting is reused; an interrupted one starts again, because a test bed cannot be
+A session of Table 5 is one test bed: real Flower processes that take as long as the paper's phones in one of their
+three recorded sessions. A complete session is reused; an interrupted one starts again, because a test bed cannot be
 resumed. Seconds are those of the phones' clock.
 
-Figure 8 shows the seconds that the authors recorded on their 21 phones, about ten rounds in each of three sittings,
+Figure 8 shows the seconds that the authors recorded on their 21 phones, about ten rounds in each of three sessions,
 which are those that `fedbalancer testbed` emulates. The model of each phone was not recorded, so the two phones of the
 paper's figure cannot be identified; ours are the phones with the steadiest and the least steady network.
 """
@@ -49,7 +49,7 @@ from fedbalancer.paper.testbed.bed import run_bed
 from fedbalancer.paper.testbed.phone_logs import PHONES as PHONE_LOG
 from fedbalancer.paper.testbed.phone_logs import lag_of
 from fedbalancer.paper.testbed.phones import FILE as RECORDED
-from fedbalancer.paper.testbed.phones import SITTINGS, find_file, read_phones
+from fedbalancer.paper.testbed.phones import SESSIONS, find_file, read_phones
 from fedbalancer.paper.testbed.plan import DEFAULT_SPEED, FILE, BedPlan
 from fedbalancer.reporting.plotting import accuracy_panels, add_legend, make_panels
 from fedbalancer.reporting.ratio import Estimate
@@ -72,7 +72,7 @@ NETWORK, TRAINING = "network", "training, 100 batches"
 
 @dataclass(frozen=True)
 class Table5:
-    """All methods on the test bed. A seed is a sitting.
+    """All methods on the test bed. A seed is a session.
 
     Args:
         speed: Maximum phone seconds per second.
@@ -109,9 +109,9 @@ class Table5:
     def measure(self, work: Work) -> dict[str, pl.DataFrame]:
         plans = [self._plan(work.request, work.task, seed) for seed in work.request.seeds]
         for plan in plans:
-            self._run_sitting(plan, work)
+            self._run_session(plan, work)
         results = [load_comparison(Path(plan.folder)) for plan in plans]
-        return {**_score_sittings(work, plans[0], results), "lags": _measure_lags(plans)}
+        return {**_score_sessions(work, plans[0], results), "lags": _measure_lags(plans)}
 
     def present(self, frames: Frames) -> Presentation:
         methods = frames["methods"]
@@ -125,7 +125,7 @@ class Table5:
             findings=findings,
             notes=(
                 "Phones are emulated with the recorded seconds of the authors' phones; training and accuracies are "
-                "real. A seed is one of their three sittings.",
+                "real. A seed is one of their three sessions.",
                 f"The machine was too slow for the phones in {late:.0%} of their rounds; their clock waited for it.",
                 *DISAGREE,
             ),
@@ -134,13 +134,13 @@ class Table5:
         )
 
     def _plan(self, request: Request, task: str, seed: int) -> BedPlan:
-        folder = request.runs / f"table5-{task}-{request.scale}" / f"sitting-{seed}"
+        folder = request.runs / f"table5-{task}-{request.scale}" / f"session-{seed}"
         return BedPlan.make(
             folder, self.phones, methods=self.methods, clients=self.clients, speed=self.speed, rounds=request.rounds,
             seed=seed, task=task, scale=request.scale, overrides=dict(request.settings),
         )  # fmt: skip
 
-    def _run_sitting(self, plan: BedPlan, work: Work) -> None:
+    def _run_session(self, plan: BedPlan, work: Work) -> None:
         if _is_complete(plan):
             for method in plan.methods:
                 work.listen(JobEvent((method, plan.seed), "done", why=REUSED))
@@ -152,17 +152,17 @@ class Table5:
 
 
 def _is_complete(plan: BedPlan) -> bool:
-    """Return whether a sitting of the same plan exists in which all methods are done."""
+    """Return whether a session of the same plan exists in which all methods are done."""
     if not (Path(plan.folder) / FILE).is_file():
         return False
     before = {**asdict(BedPlan.read(Path(plan.folder) / FILE)), "folder": plan.folder, "phones": plan.phones}
     return before == asdict(plan) and all(read_status(plan.run_folder(method)) == "done" for method in plan.methods)
 
 
-def _score_sittings(work: Work, plan: BedPlan, sittings: Sequence[Results]) -> dict[str, pl.DataFrame]:
-    """Score all sittings together; each is a seed with its own budget."""
-    curves = [curve for sitting in sittings for curve in sitting.curves]
-    budgets_s = {seed: budget_s for sitting in sittings for seed, budget_s in sitting.budgets_s.items()}
+def _score_sessions(work: Work, plan: BedPlan, sessions: Sequence[Results]) -> dict[str, pl.DataFrame]:
+    """Score all sessions together; each is a seed with its own budget."""
+    curves = [curve for session in sessions for curve in session.curves]
+    budgets_s = {seed: budget_s for session in sessions for seed, budget_s in session.budgets_s.items()}
     comparison = score(
         curves, budgets_s, methods=plan.methods, rule=work.request.rule, task=plan.loaded.name,
         variant=plan.loaded.variant, rounds=work.request.rounds,
@@ -172,7 +172,7 @@ def _score_sittings(work: Work, plan: BedPlan, sittings: Sequence[Results]) -> d
 
 
 def _measure_lags(plans: Sequence[BedPlan]) -> pl.DataFrame:
-    """Measure how far this machine lagged behind the phones, by method and sitting."""
+    """Measure how far this machine lagged behind the phones, by method and session."""
     rows = []
     for plan in plans:
         for method in plan.methods:
@@ -218,12 +218,12 @@ class Figure8:
         if work.task != TASK:
             work.notes.append(f"the phones were recorded on {TASK} only; there are no rows for {work.task}")
         rows = [
-            (TASK, sitting, phone.name, number, float(batch_s), float(network_s))
-            for sitting in range(len(SITTINGS))
-            for phone in read_phones(file, sitting)
+            (TASK, session, phone.name, number, float(batch_s), float(network_s))
+            for session in range(len(SESSIONS))
+            for phone in read_phones(file, session)
             for number, (batch_s, network_s) in enumerate(zip(phone.batch_s, phone.network_s, strict=True))
         ]
-        columns = ["task", "sitting", "phone", "round", "batch_s", "network_s"]
+        columns = ["task", "session", "phone", "round", "batch_s", "network_s"]
         return {"latencies": pl.DataFrame(rows, schema=columns, orient="row")}
 
     def present(self, frames: Frames) -> Presentation:
@@ -231,7 +231,7 @@ class Figure8:
         network, batch = (float(np.mean(phones[f"{name}_cv"].to_numpy())) for name in ("network", "batch"))
         peak = float(np.max(phones["network_peak"].to_numpy()))
         return Presentation(
-            headline=f"Mean coefficient of variation over phones and sittings: {batch:.3f} for training, {network:.2f} "
+            headline=f"Mean coefficient of variation over phones and sessions: {batch:.3f} for training, {network:.2f} "
             f"for the network. The longest network time of a round was {peak:.2f} times the phone's mean.",
             charts=_latency_charts(frames["latencies"], phones),
             tables=[_phone_table(phones)],
@@ -246,29 +246,29 @@ class Figure8:
 
 
 def average_phones(latencies: pl.DataFrame) -> pl.DataFrame:
-    """Return mean and coefficient of variation of every phone in every sitting."""
-    phones = latencies.group_by("task", "sitting", "phone", maintain_order=True).agg(
+    """Return mean and coefficient of variation of every phone in every session."""
+    phones = latencies.group_by("task", "session", "phone", maintain_order=True).agg(
         pl.len().alias("rounds"), pl.mean("batch_s", "network_s"),
         *((pl.std(f"{name}_s") / pl.mean(f"{name}_s")).alias(f"{name}_cv") for name in ("batch", "network")),
         (pl.max("network_s") / pl.mean("network_s")).alias("network_peak"),
     )  # fmt: skip
-    return phones.sort("sitting", pl.col("phone").cast(pl.Int64))
+    return phones.sort("session", pl.col("phone").cast(pl.Int64))
 
 
 def _phone_table(phones: pl.DataFrame) -> Table:
     lines = [
         (
-            row["phone"], str(row["sitting"]), str(row["rounds"]), f"{row['batch_s'] * 1000:.0f} ms",
+            row["phone"], str(row["session"]), str(row["rounds"]), f"{row['batch_s'] * 1000:.0f} ms",
             f"{row['batch_cv']:.3f}", f"{row['network_s']:.1f} s", f"{row['network_cv']:.2f}",
         )
         for row in phones.iter_rows(named=True)
     ]  # fmt: skip
-    header = ("Phone", "Sitting", "Rounds", "Per batch", "CV", "Network per round", "CV")
-    return Table("Phones by sitting", header, lines)
+    header = ("Phone", "Session", "Rounds", "Per batch", "CV", "Network per round", "CV")
+    return Table("Phones by session", header, lines)
 
 
 def _find_variation(phones: pl.DataFrame) -> list[Finding]:
-    """Return the findings; intervals are over phones and sittings."""
+    """Return the findings; intervals are over phones and sessions."""
     cv = Estimate.of(phones["network_cv"].drop_nulls().to_list())
     peak = Measured(float(np.max(phones["network_peak"].to_numpy())))
     return [
@@ -282,8 +282,8 @@ def _select_phones(latencies: pl.DataFrame, phones: pl.DataFrame) -> dict[str, p
     """Return the rounds of the phones with the steadiest and the least steady network, by title."""
     ordered, selected = phones.sort("network_cv"), {}
     for word, row in {"steadiest": ordered.row(0, named=True), "least steady": ordered.row(-1, named=True)}.items():
-        title = f"phone {row['phone']}, sitting {row['sitting']}: {word} network"
-        same = (pl.col("phone") == row["phone"]) & (pl.col("sitting") == row["sitting"])
+        title = f"phone {row['phone']}, session {row['session']}: {word} network"
+        same = (pl.col("phone") == row["phone"]) & (pl.col("session") == row["session"])
         selected[title] = latencies.filter(same).with_columns(hundred_s=100 * pl.col("batch_s"))
     return selected
 

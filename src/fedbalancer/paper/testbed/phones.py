@@ -23,7 +23,7 @@ from fedbalancer.core.types import FloatArray
 from fedbalancer.simulation.devices.models import DeviceDraw
 
 FILE, ARCHIVE = "fedbalancer_testbed_21phones.json", "devices.zip"
-SITTINGS = ("experiments_batch1", "experiments_batch2", "experiments_batch3")
+SESSIONS = ("experiments_batch1", "experiments_batch2", "experiments_batch3")
 BATCH, NETWORK = "per_batch_train_times", "networking_times"
 
 
@@ -93,22 +93,22 @@ def read_phones(path: Path, seed: int) -> tuple[Phone, ...]:
     Raises:
         BadData: If the file has another format.
     """
-    sitting = SITTINGS[seed % len(SITTINGS)]
+    session = SESSIONS[seed % len(SESSIONS)]
     content = _content(path)
-    if sitting not in content:
-        raise BadData(f"{path} has no {sitting!r}; it must be the file of the paper's 21 phones, {FILE}")
-    recorded = content[sitting]
+    if session not in content:
+        raise BadData(f"{path} has no {session!r}; it must be the file of the paper's 21 phones, {FILE}")
+    recorded = content[session]
     try:
         names = sorted(recorded, key=int)
         phones = tuple(
             Phone(name, _seconds(recorded[name][BATCH]), _seconds(recorded[name][NETWORK])) for name in names
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise BadData(f"{path}, {sitting}: not the recorded seconds of phones ({error!r})") from error
+        raise BadData(f"{path}, {session}: not the recorded seconds of phones ({error!r})") from error
     for phone in phones:
         if len(phone.batch_s) == 0 or len(phone.batch_s) != len(phone.network_s):
             raise BadData(
-                f"{path}, {sitting}, phone {phone.name}: {BATCH} and {NETWORK} must have the same rounds, one or more"
+                f"{path}, {session}, phone {phone.name}: {BATCH} and {NETWORK} must have the same rounds, one or more"
             )
     return phones
 
@@ -137,7 +137,7 @@ def _content(path: Path) -> dict[str, Any]:
     except (KeyError, ValueError, zipfile.BadZipFile) as error:
         raise BadData(f"{path} is neither a JSON file of phones nor an archive with {FILE}: {error}") from error
     if not isinstance(content, dict):
-        raise BadData(f"{path} must contain an object with the sessions {', '.join(SITTINGS)}")
+        raise BadData(f"{path} must contain an object with the sessions {', '.join(SESSIONS)}")
     return content
 
 
