@@ -62,14 +62,6 @@ def test_a_forward_pass_costs_its_share_of_the_flops(cost: BatchCost, reference:
     assert replace(scale, basis="published").forward_epochs == FORWARD_PASS_EPOCHS
 
 
-@given(costs, st.floats(0, 1), st.floats(0, 1))
-def test_a_smaller_part_of_a_model_is_cheaper(cost: BatchCost, one: float, other: float) -> None:
-    scale = LatencyScale.estimated(cost)
-    low, high = sorted((one, other))
-    assert scale.part_factor(low) <= scale.part_factor(high) <= scale.part_factor(1.0) == 1.0
-    assert scale.part_factor(0.0) > 0
-
-
 @given(sizes, st.integers(1, 100), st.integers(1, 2000))
 def test_an_epoch_of_larger_batches_costs_the_same_samples(batch_size: int, reference: int, samples: int) -> None:
     """No epoch costs less than its samples, and none more than its whole batches."""
@@ -130,9 +122,7 @@ def test_a_cost_that_cannot_be_is_refused(values: tuple[float, float, int], text
         BatchCost(*values)
 
 
-def test_a_share_or_a_reference_that_cannot_be_is_refused() -> None:
+def test_a_reference_without_work_is_refused() -> None:
     cost = BatchCost(3.0, 1.0, 10)
-    with pytest.raises(BadSetting, match=r"share = 1.5 of a model must be from 0 to 1"):
-        cost.scaled(1.5)
     with pytest.raises(BadSetting, match="no FLOPs"):
         cost.factor(replace(cost, train_flops=0.0))

@@ -129,6 +129,21 @@ def test_a_client_of_two_samples_is_counted_where_there_is_one() -> None:
     assert count_flops(both) == count_flops(alone)
 
 
+def test_samples_of_several_columns_and_lengths_are_counted() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 2)
+
+        def forward(self, words: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.head(self.words(words).mean(1))
+            return scores
+
+    samples = {"words": [[1, 2], [3], [4, 5, 6], [7]]}, np.array([0, 1, 0, 1])
+    task = Task(clients={"ann": samples}, test=samples, model=Net)
+    assert count_flops(task).forward_flops == 2 * 4 * 2
+
+
 def test_an_estimate_without_torch_says_what_to_install() -> None:
     script = """
 import sys

@@ -61,25 +61,6 @@ class BatchCost:
         if self.batch_size < 1:
             raise BadSetting(f"batch_size = {self.batch_size!r} must be at least 1")
 
-    def scaled(self, share: float, forward_share: float | None = None) -> BatchCost:
-        """Return the cost of training a part of the model.
-
-        Args:
-            share: Share of the training FLOPs that the part needs.
-            forward_share: Share of the FLOPs of a forward pass. Default: the same.
-
-        Raises:
-            BadSetting: If a share is not from 0 to 1.
-
-        >>> BatchCost(3e6, 1e6, 10).scaled(0.5)
-        BatchCost(train_flops=1500000.0, forward_flops=500000.0, batch_size=10)
-        """
-        forward_share = share if forward_share is None else forward_share
-        for value in (share, forward_share):
-            if not 0 <= value <= 1:
-                raise BadSetting(f"share = {value!r} of a model must be from 0 to 1")
-        return replace(self, train_flops=self.train_flops * share, forward_flops=self.forward_flops * forward_share)
-
     def factor(self, reference: BatchCost) -> float:
         """Return the seconds of this batch as a multiple of the seconds of a measured batch.
 
@@ -190,17 +171,6 @@ class LatencyScale:
     def forward_epochs(self) -> float:
         """Seconds of a forward pass over all samples, in training epochs: 0.5 as published, or from counted FLOPs."""
         return self.cost.forward_epochs if self.basis == "estimated" else FORWARD_PASS_EPOCHS
-
-    def part_factor(self, share: float) -> float:
-        """Return the seconds of a batch that trains a part of the model, as a multiple of a batch of the whole model.
-
-        Args:
-            share: Share of the training FLOPs that the part needs.
-
-        >>> round(LatencyScale.published("femnist", batch_size=10).part_factor(0.5), 6)
-        0.5
-        """
-        return self.cost.scaled(share).factor(self.reference) / self.factor
 
     @property
     def counts_samples(self) -> bool:

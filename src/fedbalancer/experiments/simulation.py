@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -11,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.client.policies import bind_labels
-from fedbalancer.core.cost import LatencyScale
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import Availability, Executor
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.core.types import FloatArray, IndexArray, Layout, Ledger
+from fedbalancer.core.types import Layout, Ledger, Order
 from fedbalancer.data import Task
 from fedbalancer.experiments.clock import latency_row, latency_scale, recorded_scale
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
@@ -35,6 +35,7 @@ from fedbalancer.simulation.devices import (
     spread_latency,
 )
 from fedbalancer.simulation.engine import SENT_NOTHING, SimulatedEngine
+from fedbalancer.simulation.local_costs import LocalCosts, needs_costs
 from fedbalancer.simulation.state import ClassCounts
 from fedbalancer.store.privacy import is_private, spending_for
 
@@ -148,12 +149,17 @@ def build(
     encoded_bytes = None if plain else resolved.client.compress.encoded_bytes(layout())
     # A small task may declare the published model's size: the encoded upload is scaled by the same factor.
     up_bytes = model_bytes if encoded_bytes is None else round(encoded_bytes * model_bytes / layout().wire_bytes)
-    ledger = Ledger.start(
-        clients,
-        sizes,
-        estimate_network_s(devices, clients, model_bytes, up_bytes),
-        _measured_batch_s(scale, sizes, sample_batch_s(devices, clients, settings.latency_samples)),
-    )
+    network_s = estimate_network_s(devices, clients, model_bytes, up_bytes)
+    batch_s = sample_batch_s(devices, clients, settings.latency_samples)
+    costs = None
+    if needs_costs(resolved.client):
+        costs = LocalCosts.of(resolved.client, layout(), model_bytes, up_bytes, clients, batch_s.mean(axis=1))
+        order = first_order(settings, spec.seed)
+        network_s = costs.estimate_network_s(devices, clients, order)
+        batch_s = batch_s * costs.batch_factors(clients, order)[:, None]
+    if scale.counts_samples:  # a client with few samples has only short batches to measure
+        batch_s = batch_s * scale.batch_factors(sizes)[:, None]
+    ledger = Ledger.start(clients, sizes, network_s, batch_s)
     engine = SimulatedEngine(
         policies=resolved.client,
         ledger=ledger,
@@ -170,14 +176,26 @@ def build(
         classes=_classes(spec, task, settings),
         saves_losses=settings.save_exact_losses or not is_private(resolved),
         scale=scale,
+        costs=costs,
     )
-    server = Server(resolved.server, setup_of(resolved, ledger, settings, spec.seed, scale.forward_epochs))
+    setup = setup_of(resolved, ledger, settings, spec.seed, scale.forward_epochs)
+    if costs is not None:
+        setup = replace(setup, report_arrays=resolved.client.train.up_arrays(trained_by.layout))
+    server = Server(resolved.server, setup)
     return Simulation(spec, task, settings, resolved, server, engine, trained_by)
 
 
-def _measured_batch_s(scale: LatencyScale, sizes: IndexArray, batch_s: FloatArray) -> FloatArray:
-    """Return the batch latencies that clients measure before training, which a client with few samples has lower."""
-    return batch_s * scale.batch_factors(sizes)[:, None] if scale.counts_samples else batch_s
+def first_order(settings: Settings, seed: int) -> Order:
+    """Return an order like that of the first round, without a deadline.
+
+    Args:
+        settings: The settings.
+        seed: Seed of the run.
+    """
+    return Order(
+        1, 0.0, math.inf, settings.epochs, settings.batch_size, seed, learning_rate=settings.learning_rate,
+        clip_norm=settings.clip_norm,
+    )  # fmt: skip
 
 
 def _classes(spec: RunSpec, task: Task, settings: Settings) -> ClassCounts | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedbalancer.core.cost import BatchCost
 from fedbalancer.core.errors import MissingData
+from fedbalancer.core.samples import take
 from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork
 
@@ -61,7 +62,7 @@ def _count(task: BaseTask) -> BatchCost:
     from fedbalancer.training.trainer import TorchTrainer
 
     client = next((name for name, size in task.sizes.items() if size >= COUNTED_SAMPLES), next(iter(task.sizes)))
-    features, labels = (part[:COUNTED_SAMPLES] for part in task.clients[client])
+    features, labels = (take(part, slice(COUNTED_SAMPLES)) for part in task.samples(client))
     small = replace(task, clients={client: (features, labels)}, test=(features, labels))
     trainer, size = TorchTrainer(small, "plain"), len(labels)
     work = ClientWork(client, np.arange(size), 1, size, 1e-9, 0.0, None, 0)
