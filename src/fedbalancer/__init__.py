@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedbalancer.core.errors import FedBalancerError
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
-    from fedbalancer.experiments import STOP, RunResult, compare, resume, run
+    from fedbalancer.experiments import STOP, RunResult, compare, merge, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
 
@@ -29,6 +29,7 @@ _HOMES = {
     "Task": "data",
     "compare": "experiments",
     "load_task": "data",
+    "merge": "experiments",
     "method": "methods",
     "resume": "experiments",
     "run": "experiments",
@@ -44,6 +45,7 @@ __all__ = [
     "Task",
     "compare",
     "load_task",
+    "merge",
     "method",
     "resume",
     "run",

@@ -38,6 +38,14 @@ _DATA = "needs data that a checkout does not have; on the embedded task: "
 _NODES = "starts real nodes; typed by "
 
 NOT_TYPED = {
+    "fedbalancer compare --add runs/compare-watch --seeds 10..12 --methods canter": _HOURS + "tests/cli/test_cli.py",
+    "fedbalancer merge runs/array/seed-0 runs/array/seed-1 --out runs/array/merged": (
+        "folders of a cluster: tests/examples/test_slurm.py"
+    ),
+    "fedbalancer report runs/array/merged": "a folder of a cluster: tests/examples/test_slurm.py",
+    "fedbalancer compare --add runs/array/merged --methods canter": (
+        "a folder of a cluster: tests/experiments/test_merging.py"
+    ),
     "fedbalancer compare": "the demo, which is as long as make demo; smaller: tests/cli/test_cli.py",
     "fedbalancer export synthetic --runtime litert -o synthetic.tflite": "needs TensorFlow: tests/export/test_fresh.py",
     "fedbalancer export har --runtime litert --scale paper -o har.tflite": (
