@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedbalancer.experiments import STOP, RunResult, compare, merge, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
+    from fedbalancer.training.saved_model import load_model
 
 _HOMES = {
     "Comparison": "reporting",
@@ -28,6 +29,7 @@ _HOMES = {
     "Settings": "core.settings",
     "Task": "data",
     "compare": "experiments",
+    "load_model": "training.saved_model",
     "load_task": "data",
     "merge": "experiments",
     "method": "methods",
@@ -44,6 +46,7 @@ __all__ = [
     "Settings",
     "Task",
     "compare",
+    "load_model",
     "load_task",
     "merge",
     "method",

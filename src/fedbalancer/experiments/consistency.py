@@ -1,4 +1,4 @@
-"""What the runs of one comparison must have in common: task, settings, versions and kernels, read from manifests."""
+"""The task, settings, versions and kernels that the runs of one comparison share, read from their manifests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RunRecord:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What all runs of a comparison share, by name: the task, the options, and the settings of the run."""
+        """The values that all runs of a comparison share, by name: task, options and settings of the run."""
         spec, task = self.manifest.get("spec") or {}, self.manifest.get("task")
         options = {name: value for name, value in spec.items() if name not in OF_ONE_RUN}
         settings = self._without_grid(spec.get("settings") or {})
