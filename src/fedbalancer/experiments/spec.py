@@ -212,7 +212,8 @@ class RunSpec:
         if values["task"] is None or values["method"] is None:
             raise RunFolderError(
                 "this was started from Python with a Task or Method object, so it can continue only from Python: a run "
-                "with fedbalancer.resume(folder, task=..., method=...); a comparison has to start again"
+                "with fedbalancer.resume(folder, task=..., method=...), a comparison with "
+                "fedbalancer.compare(task, add=folder)"
             )
         _check_absolute(values["task"])
         try:
