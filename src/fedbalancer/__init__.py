@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from fedbalancer.core.metrics import Metric
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
-    from fedbalancer.experiments import STOP, RunResult, compare, resume, run
+    from fedbalancer.experiments import STOP, RunResult, compare, merge, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
+    from fedbalancer.training.saved_model import load_model
 
 _HOMES = {
     "Comparison": "reporting",
@@ -30,7 +31,9 @@ _HOMES = {
     "Settings": "core.settings",
     "Task": "data",
     "compare": "experiments",
+    "load_model": "training.saved_model",
     "load_task": "data",
+    "merge": "experiments",
     "method": "methods",
     "resume": "experiments",
     "run": "experiments",
@@ -46,7 +49,9 @@ __all__ = [
     "Settings",
     "Task",
     "compare",
+    "load_model",
     "load_task",
+    "merge",
     "method",
     "resume",
     "run",

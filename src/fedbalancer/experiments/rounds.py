@@ -17,11 +17,12 @@ from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation, RoundResult, ServerState, Weights
 from fedbalancer.core.types.round import total
 from fedbalancer.experiments.progress import Progress
-from fedbalancer.experiments.simulation import Simulation
+from fedbalancer.experiments.simulation import Simulation, first_order
 from fedbalancer.experiments.tracking import Sink
 from fedbalancer.reporting.rule import CLOCK_SLACK, HELD
 from fedbalancer.server.loop import rounds as run_rounds
 from fedbalancer.simulation.devices import Phones
+from fedbalancer.simulation.personal import evaluate_clients
 from fedbalancer.store import ClassRow, ClientRow, EvalRow, MemoryRecorder, PopulationRow, RoundRow, RunFolder
 from fedbalancer.store.rows import SECONDS, ClientSpread
 
@@ -173,7 +174,8 @@ class RunLoop:
         """Evaluate a model on the clients' own test data; None if there are none."""
         if not self.tested:
             return None
-        evaluations = self.simulation.executor.evaluate_clients(model, self.tested)
+        order = first_order(self.simulation.settings, self.spec.seed)
+        evaluations = evaluate_clients(self.simulation.engine, model, self.tested, order)
         return ClientSpread.of((each.value(self.metric.name) for each in evaluations), self.metric)
 
     def _record(self, row: RoundRow | None, evals: list[EvalRow], clients: list[ClientRow]) -> None:
@@ -314,7 +316,8 @@ def population_rows(simulation: Simulation, state: ServerState) -> list[Populati
     has_classes = isinstance(devices, Phones)
     classes = devices.device_classes(ledger.clients) if has_classes else [""] * len(ledger.clients)  # type: ignore[attr-defined]
     drawn = _draw_clients(ledger.clients, simulation.settings.eval_clients, simulation.spec.seed)
-    evaluations = simulation.executor.evaluate_clients(simulation.server.model(state), drawn)
+    order = first_order(simulation.settings, simulation.spec.seed)
+    evaluations = evaluate_clients(simulation.engine, simulation.server.model(state), drawn, order)
     by_client = dict(zip(drawn, evaluations, strict=True))
     tests = simulation.task.client_tests
     return [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +15,9 @@ from fedbalancer.client.policies import bind_labels
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import Availability, Executor
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.core.types import Layout, Ledger
+from fedbalancer.core.types import Layout, Ledger, Order
 from fedbalancer.data import Task
+from fedbalancer.experiments.clock import latency_row, latency_scale, recorded_scale
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.fields import check_settings_used
@@ -28,11 +31,11 @@ from fedbalancer.simulation.devices import (
     Phones,
     estimate_network_s,
     read_traces,
-    resolve_latency,
     sample_batch_s,
     spread_latency,
 )
 from fedbalancer.simulation.engine import SENT_NOTHING, SimulatedEngine
+from fedbalancer.simulation.local_costs import LocalCosts, needs_costs
 from fedbalancer.simulation.state import ClassCounts
 from fedbalancer.store.privacy import is_private, spending_for
 
@@ -121,25 +124,26 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     return settings, resolved
 
 
-def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simulation:
+def build(
+    spec: RunSpec, task: Task, executor: Executor | None = None, manifest: Mapping[str, Any] | None = None
+) -> Simulation:
     """Build the server and the engine of a run.
 
     Args:
         spec: The run.
         task: The loaded task.
         executor: Trains the clients. Default: this process.
+        manifest: Manifest of the run, with how its latencies are scaled. Default: by the task and the settings.
     """
     settings, resolved = resolve_spec(spec, task)
     bind_labels(resolved.client, lambda: task.test[1])  # refuses labels that the policies do not support
     trained_by = executor if executor is not None else ExecutorCache().executor(spec, task)
     layout = partial(_layout, spec, task, trained_by)  # only computed if needed: it may need torch
     model_bytes = task.model_bytes if task.model_bytes is not None else layout().wire_bytes
+    scale = latency_scale(task, settings) if manifest is None else recorded_scale(manifest, task, settings)
     devices = Phones(
         seed=spec.seed,
-        latency=spread_latency(
-            task.latency if isinstance(task.latency, Mapping) else resolve_latency(settings.latency),
-            settings.device_spread,
-        ),
+        latency=spread_latency(latency_row(task, scale), settings.device_spread),
         network=Network(seed=spec.seed, floor=settings.network_floor),
     )
     size_of = task.sizes
@@ -149,12 +153,17 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     encoded_bytes = None if plain else resolved.client.compress.encoded_bytes(layout())
     # A small task may declare the published model's size: the encoded upload is scaled by the same factor.
     up_bytes = model_bytes if encoded_bytes is None else round(encoded_bytes * model_bytes / layout().wire_bytes)
-    ledger = Ledger.start(
-        clients,
-        sizes,
-        estimate_network_s(devices, clients, model_bytes, up_bytes),
-        sample_batch_s(devices, clients, settings.latency_samples),
-    )
+    network_s = estimate_network_s(devices, clients, model_bytes, up_bytes)
+    batch_s = sample_batch_s(devices, clients, settings.latency_samples)
+    costs = None
+    if needs_costs(resolved.client):
+        costs = LocalCosts.of(resolved.client, layout(), model_bytes, up_bytes, clients, batch_s.mean(axis=1))
+        order = first_order(settings, spec.seed)
+        network_s = costs.estimate_network_s(devices, clients, order)
+        batch_s = batch_s * costs.batch_factors(clients, order)[:, None]
+    if scale.counts_samples:  # a client with few samples has only short batches to measure
+        batch_s = batch_s * scale.batch_factors(sizes)[:, None]
+    ledger = Ledger.start(clients, sizes, network_s, batch_s)
     engine = SimulatedEngine(
         policies=resolved.client,
         ledger=ledger,
@@ -170,9 +179,27 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         labels=task.labels,
         classes=_classes(spec, task, settings),
         saves_losses=settings.save_exact_losses or not is_private(resolved),
+        scale=scale,
+        costs=costs,
     )
-    server = Server(resolved.server, setup_of(resolved, ledger, settings, spec.seed))
+    setup = setup_of(resolved, ledger, settings, spec.seed, scale.forward_epochs)
+    if costs is not None:
+        setup = replace(setup, report_arrays=resolved.client.train.up_arrays(trained_by.layout))
+    server = Server(resolved.server, setup)
     return Simulation(spec, task, settings, resolved, server, engine, trained_by)
+
+
+def first_order(settings: Settings, seed: int) -> Order:
+    """Return an order like that of the first round, without a deadline.
+
+    Args:
+        settings: The settings.
+        seed: Seed of the run.
+    """
+    return Order(
+        1, 0.0, math.inf, settings.epochs, settings.batch_size, seed, learning_rate=settings.learning_rate,
+        clip_norm=settings.clip_norm,
+    )  # fmt: skip
 
 
 def _classes(spec: RunSpec, task: Task, settings: Settings) -> ClassCounts | None:

@@ -21,7 +21,7 @@ from fedbalancer.core.errors import BadData, FedBalancerError
 from fedbalancer.core.metrics import ACCURACY_NAME, LOSS_NAME, Metric, is_torchmetric
 from fedbalancer.core.types import Evaluation, FloatArray
 from fedbalancer.core.types.round import total
-from fedbalancer.training.tensors import count_correct
+from fedbalancer.training.tensors import class_axis, count_correct, count_labelled, find_logits
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ def combine_pieces(measures: Sequence[Measure], pieces: Sequence[Piece]) -> Eval
         for measure, of_metric in zip(measures, zip(*parts, strict=True), strict=True)
     }
     accuracy = values.pop(ACCURACY_NAME, math.nan)
-    return Evaluation(accuracy, total(losses) / samples, samples, values)
+    return Evaluation(accuracy, total(losses) / samples if samples else math.nan, samples, values)
 
 
 def _divide(parts: Sequence[Part]) -> float:
@@ -94,8 +94,8 @@ def _add(parts: Sequence[Part]) -> FloatArray:
     return reduce(np.add, (array for (array,) in parts))
 
 
-def _count_right(outputs: torch.Tensor, labels: torch.Tensor) -> Part:
-    return count_correct(outputs, labels), float(len(labels))
+def _count_right(outputs: Any, labels: torch.Tensor) -> Part:
+    return count_correct(outputs, labels), float(count_labelled(labels))
 
 
 def _count_top(name: str, k: int, outputs: torch.Tensor, labels: torch.Tensor) -> Part:
@@ -207,20 +207,21 @@ _BUILT_IN: Mapping[str, tuple[Callable[[Any, Any], Part], Callable[[Sequence[Par
 def _class_scores(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return one row of class scores per label, and the labels that are classes; other labels mark masked places.
 
-    The classes are in the second dimension of the outputs, as for torch's cross-entropy, or in the last one. A single
-    score per label is the logit of class 1.
+    The classes of sequences are in the last dimension of the outputs or, like those of images, in the second one. A
+    single score per label is the logit of class 1.
     """
     import torch
 
     if labels.is_floating_point():
         raise BadData(f"the metric {name!r} needs classes as labels, not floats")
+    outputs = _scores(name, outputs)
     if outputs.shape in (labels.shape, (*labels.shape, 1)):
         logit = outputs.reshape(-1)
         scores = torch.stack([torch.zeros_like(logit), logit], dim=1)
+    elif outputs.shape[:-1] == labels.shape and class_axis(labels) == outputs.ndim - 1:
+        scores = outputs.reshape(-1, outputs.shape[-1])
     elif outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]:
         scores = outputs.movedim(1, -1).reshape(-1, outputs.shape[1])
-    elif outputs.shape[:-1] == labels.shape:
-        scores = outputs.reshape(-1, outputs.shape[-1])
     else:
         raise BadData(
             f"the metric {name!r} needs one score per class: for labels of shape {tuple(labels.shape)} the model "
@@ -233,6 +234,7 @@ def _class_scores(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> tup
 
 def _like_labels(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the outputs in the shape of the labels, as float64."""
+    outputs = _scores(name, outputs)
     if outputs.shape not in (labels.shape, (*labels.shape, 1)) and (*outputs.shape, 1) != labels.shape:
         raise BadData(
             f"the metric {name!r} needs one output per label: for labels of shape {tuple(labels.shape)} the model "
@@ -254,7 +256,13 @@ def _call_function(name: str, function: Callable[..., Any], outputs: Any, labels
 
 
 def _call_once(name: str, function: Callable[..., Any], parts: Sequence[Part]) -> float:
-    result = _call(name, function, *_join(parts))
+    import torch
+
+    try:
+        outputs, labels = (torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
+    except ValueError as error:
+        raise BadData(f"the metric {name!r} needs all samples at once, but they differ in length") from error
+    result = _call(name, function, outputs, labels)
     with suppress(TypeError, ValueError):
         return float(result)
     raise _bad_result(name, "one number", result)
@@ -262,27 +270,36 @@ def _call_once(name: str, function: Callable[..., Any], parts: Sequence[Part]) -
 
 def _update_and_compute(name: str, metric: Any, parts: Sequence[Part]) -> float:
     """Compute a torchmetrics metric; the given object is not changed."""
+    import torch
 
-    def compute(outputs: Any, labels: Any) -> Any:
-        fresh = deepcopy(metric)
-        fresh.reset()
-        fresh.update(outputs.reshape(labels.shape) if outputs.shape == (*labels.shape, 1) else outputs, labels)
-        return fresh.compute()
-
-    result = _call(name, compute, *_join(parts))
+    fresh = deepcopy(metric)
+    fresh.reset()
+    for arrays in parts:
+        outputs, labels = map(torch.from_numpy, arrays)
+        _call(
+            name,
+            fresh.update,
+            outputs.reshape(labels.shape) if outputs.shape == (*labels.shape, 1) else outputs,
+            labels,
+        )
+    result = fresh.compute()
     with suppress(TypeError, ValueError, RuntimeError):
         return float(result)
     raise _bad_result(name, "one number (with torchmetrics, set average='macro' or the like)", result)
 
 
-def _copy_both(name: str, outputs: torch.Tensor, labels: torch.Tensor) -> Part:
-    return outputs.numpy(), labels.numpy()
+def _copy_both(name: str, outputs: Any, labels: torch.Tensor) -> Part:
+    return _scores(name, outputs).numpy(), labels.numpy()
 
 
-def _join(parts: Sequence[Part]) -> tuple[torch.Tensor, ...]:
+def _scores(name: str, outputs: Any) -> torch.Tensor:
+    """Return the scores among the outputs of a model, which may be an object with `.logits`."""
     import torch
 
-    return tuple(torch.from_numpy(np.concatenate(column)) for column in zip(*parts, strict=True))
+    scores = find_logits(outputs)
+    if not isinstance(scores, torch.Tensor):
+        raise BadData(f"the metric {name!r} needs a tensor of outputs, not {type(scores).__name__}")
+    return scores
 
 
 def _call(name: str, function: Callable[..., Any], outputs: Any, labels: Any) -> Any:
@@ -293,8 +310,8 @@ def _call(name: str, function: Callable[..., Any], outputs: Any, labels: Any) ->
     except Exception as error:  # the user's code may raise anything
         reason = " ".join(str(error).split())
         raise BadData(
-            f"the metric {name!r} fails on outputs of shape {tuple(outputs.shape)} and labels of shape "
-            f"{tuple(labels.shape)}: {type(error).__name__}: {reason}"
+            f"the metric {name!r} fails on {len(labels)} samples with labels of shape {tuple(labels.shape)}: "
+            f"{type(error).__name__}: {reason}"
         ) from error
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from fedbalancer.experiments.sweep.objective import (
     Reference,
-    value_at_budget,
     held_levels,
     reference,
     time_ratio,
+    value_at_budget,
 )
 from fedbalancer.reporting import RunCurve
 
