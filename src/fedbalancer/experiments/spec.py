@@ -15,6 +15,7 @@ from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, merge, resolve
 from fedbalancer.data import Task, load_task
 from fedbalancer.data.clients import add_label_noise
+from fedbalancer.experiments.clock import latency_scale
 from fedbalancer.methods.fields import describe_settings
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name, with_slots
 from fedbalancer.methods.table import Method, check_method_name
@@ -233,6 +234,7 @@ class RunSpec:
         return new_manifest(
             task={**description, "source": _name_or_none(self.task)},
             settings=describe_settings(settings, method),
+            clock=latency_scale(task, settings).to_json(),
             kernels=self.kernels(),
             **self.manifest_fields(),
         )
