@@ -101,8 +101,8 @@ def describe(thing: Thing, heading: str, level: int, page: Path) -> Iterator[str
         yield from ("```python", signature(thing, heading.rpartition(".")[2].split(" ")[0]), "```", "")
     elif thing.is_class:
         yield from _class_facts(thing, heading, page)
-    elif thing.is_attribute and thing.value is not None:  # type: ignore[union-attr]
-        yield from ("```python", f"{thing.name} = {thing.value}", "```", "")  # type: ignore[union-attr]
+    elif isinstance(thing, griffe.Attribute) and thing.value is not None:
+        yield from (f"`{thing.name} = {thing.value}`", "")
     elif _is_property(thing):
         yield from (f"Property of type {_type(thing)}.", "")
     yield from _docstring(thing)
