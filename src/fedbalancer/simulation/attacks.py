@@ -13,11 +13,12 @@ from typing import Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 
+from fedbalancer.core.calls import read_call
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.task import BaseTask, MadeOnDemand, Samples
 from fedbalancer.core.types import ClientReport, Order, Summary, batches_per_epoch
-from fedbalancer.methods.slots import create_object, load_class, read_call
+from fedbalancer.methods.slots import create_object, load_class
 
 __all__ = [
     "ATTACKS",
