@@ -190,7 +190,7 @@ class ClientRound:
     @property
     def per_epoch(self) -> int:
         """Batches per local epoch."""
-        return batches_per_epoch(len(self.indices), self.order.batch_size, self.order.epoch_batches)
+        return self.order.per_epoch(len(self.indices))
 
     @property
     def all_batches(self) -> int:
@@ -279,6 +279,7 @@ class ClientRound:
             clip_norm=order.clip_norm,
             seed=integer_seed(order.seed, "train", order.round, self.client),
             epoch_batches=order.epoch_batches,
+            training=order.training,
         )
 
     def note_batch_s(self, batch_s: float) -> None:

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 from fedbalancer.core.errors import BadSetting
 
 
-def read_call(place: str, text: str, example: str = "package.module:Class(key=value, ...)") -> tuple[str, dict[str, Any]]:
+def read_call(
+    place: str, text: str, example: str = "package.module:Class(key=value, ...)"
+) -> tuple[str, dict[str, Any]]:
     """Parse a call with keyword arguments. Values are literals; nothing is evaluated.
 
     Args:

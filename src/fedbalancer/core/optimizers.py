@@ -82,7 +82,9 @@ def _checked(place: str, name: str, options: Mapping[str, Any]) -> str:
     _check_options(place, options)
     for key, value in options.items():
         if not _is_plain(value):
-            raise BadSetting(f"{place}: {key} = {value!r} must be a number, true or false, a text, or a list of numbers")
+            raise BadSetting(
+                f"{place}: {key} = {value!r} must be a number, true or false, a text, or a list of numbers"
+            )
     return write_call(lower, {key: tuple(each) if isinstance(each, list) else each for key, each in options.items()})
 
 

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.core.errors import BadData
+from fedbalancer.core.optimizers import SGD, optimizer_text
+from fedbalancer.core.schedules import RateFunction, Schedule, read_schedule
 
 Samples = tuple[NDArray[Any], NDArray[Any]]
 """Features and labels, one row per sample."""
@@ -42,11 +44,19 @@ class BaseTask:
         variant: Name of the data set, where a task has several.
         batch_size: Samples per batch.
         epochs: Local epochs per round.
-        learning_rate: Learning rate of SGD.
+        learning_rate: Learning rate, or a function of the round number (from 1) that returns it.
+        schedule: Multiplies the learning rate: one of `fedbalancer.schedules`, or its text, as in "cosine(rounds=50)".
+        optimizer: Local optimizer: a class of `torch.optim`, a partial of one, its text, as in
+            "adamw(weight_decay=0.01)", or any function (parameters, lr=...) that returns an optimizer.
+        accumulate: Batches per step of the optimizer. The last step of an epoch may have fewer.
+        dtype: "float32", or "bfloat16" to compute the forward passes of training in that type (autocast).
+        drop_last: Whether an epoch omits a short last batch. A client with less than one batch trains it.
+        batch_norm: "average" to average the running statistics of batch norms with the model, or "forbid" to refuse
+            models with batch norms.
         clients_per_round: Number of clients selected per round.
         rounds: Number of rounds. In a comparison, every method has the time that FedAvg+1T needs for them.
         eval_every: Number of rounds between evaluations.
-        clip_norm: Largest norm of a batch's gradient. None: no clipping.
+        clip_norm: Largest norm of a step's gradient. None: no clipping.
         prox_mu: Weight of the proximal term, for methods that have one.
         sample_selection_deadline: Deadline of the method `sampleselection`, as a multiple of T.
         loss: "cross_entropy", or a function of (outputs, labels) that returns one value per sample.
@@ -66,7 +76,13 @@ class BaseTask:
     variant: str = ""
     batch_size: int = 10
     epochs: int = 5
-    learning_rate: float = 0.01
+    learning_rate: float | RateFunction = 0.01
+    schedule: Schedule | str | Mapping[str, Any] | None = None
+    optimizer: str | Mapping[str, Any] | Callable[..., Any] = SGD
+    accumulate: int = 1
+    dtype: str = "float32"
+    drop_last: bool = False
+    batch_norm: str = "average"
     clients_per_round: int = 10
     rounds: int = 50
     eval_every: int = 5
@@ -90,6 +106,8 @@ class BaseTask:
                 )
         if self.model_bytes is not None and not (isinstance(self.model_bytes, int) and self.model_bytes >= 1):
             raise BadData(f"model_bytes = {self.model_bytes!r} must be a whole number of bytes, at least 1")
+        read_schedule(self.schedule)
+        optimizer_text(self.optimizer)
         parts: dict[str, Samples] = {}
         if isinstance(self.clients, MadeOnDemand):
             for client, size in self.clients.sizes.items():
@@ -129,10 +147,13 @@ class BaseTask:
     def settings(self) -> dict[str, Any]:
         """Return the values that a configuration or `--set` may override."""
         names = (
-            "batch_size", "epochs", "learning_rate", "clients_per_round", "rounds", "eval_every", "clip_norm",
-            "prox_mu", "sample_selection_deadline",
+            "batch_size", "epochs", "learning_rate", "schedule", "optimizer", "accumulate", "dtype", "drop_last",
+            "batch_norm", "clients_per_round", "rounds", "eval_every", "clip_norm", "prox_mu",
+            "sample_selection_deadline",
         )  # fmt: skip
         values = {name: getattr(self, name) for name in names}
+        schedule = read_schedule(self.schedule)
+        values |= {"optimizer": optimizer_text(self.optimizer), "schedule": None if schedule is None else str(schedule)}
         if isinstance(self.latency, str):
             values["latency"] = self.latency
         return values

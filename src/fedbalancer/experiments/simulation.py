@@ -12,6 +12,7 @@ import numpy as np
 from fedbalancer.client.policies import bind_labels
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import Availability, Executor
+from fedbalancer.core.schedules import rate_of_round, read_schedule
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.core.types import Layout, Ledger
 from fedbalancer.data import Task
@@ -35,6 +36,7 @@ from fedbalancer.simulation.devices import (
 from fedbalancer.simulation.engine import SENT_NOTHING, SimulatedEngine
 from fedbalancer.simulation.state import ClassCounts
 from fedbalancer.store.privacy import is_private, spending_for
+from fedbalancer.training.optimizers import check_optimizer
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,9 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     make_attackers(settings.attacks, tuple(task.sizes), spec.seed)
     poison_task(task, settings.attacks, spec.seed)
     spending_for(resolved, settings, SENT_NOTHING)  # refuses a privacy budget that does not allow one round
+    rate_of_round(settings.learning_rate, read_schedule(settings.schedule), 1)  # refuses a function that fails
+    if not spec.timing_only:
+        check_optimizer(settings.optimizer, task.optimizer if callable(task.optimizer) else None)
     return settings, resolved
 
 

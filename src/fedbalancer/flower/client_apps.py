@@ -15,6 +15,7 @@ import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
 from fedbalancer.core.interfaces import Draw, Training
+from fedbalancer.core.optimizers import CUSTOM, optimizer_text
 from fedbalancer.core.task import Samples, check_samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced, introduce
@@ -25,7 +26,7 @@ from fedbalancer.training.tensors import prepare_samples
 
 if TYPE_CHECKING:
     from fedbalancer.training.model_file import ModelFile
-    from fedbalancer.training.sgd import MakeOptimizer
+    from fedbalancer.training.optimizers import MakeOptimizer
     from fedbalancer.training.trainer import TorchModel
 
 EXAMPLE = 10
@@ -54,8 +55,8 @@ def client_app(
 ) -> ClientApp:
     """Build a `ClientApp` that trains a torch model.
 
-    Epochs, batch size, learning rate and method come from the server with every order. The client stops itself at the
-    deadline.
+    Epochs, batch size, learning rate, optimizer and method come from the server with every order. The client stops
+    itself at the deadline.
 
     Example:
         >>> app = client_app(model=make_net, data=lambda context: (features, labels))  # doctest: +SKIP
@@ -67,7 +68,8 @@ def client_app(
         method: The server's `Method`, if it has custom policies.
         loss: Name of a loss, or a function of outputs and labels.
         metric: Name of a metric, or a function of outputs and labels.
-        optimizer: A class of `torch.optim`, or a partial of one. Default: plain SGD. The learning rate is the server's.
+        optimizer: A class of `torch.optim`, a partial of one, or a function (parameters, lr=...) that returns an
+            optimizer. It replaces the server's. Default: the server's. The learning rate is always the server's.
         backend: `fast` or `plain`, as in `fedbalancer run`.
         device: Torch device.
         threads: Threads of torch. Default: torch's own.
@@ -78,9 +80,11 @@ def client_app(
         The app.
 
     Raises:
-        BadSetting: A mod does not work here.
+        BadSetting: A mod or the optimizer does not work here.
     """
     example: list[Any] = []
+    if optimizer is not None:
+        optimizer_text(optimizer)  # refuses what does not work here
 
     @cache
     def build() -> TorchModel:
@@ -88,8 +92,8 @@ def client_app(
         from fedbalancer.training.trainer import TorchModel
 
         built = TorchModel(
-            model, loss=loss, metric=metric, backend=backend, device=device, optimizer=optimizer,
-            example=lambda: example[0],
+            model, loss=loss, metric=metric, backend=backend if optimizer is None else "plain", device=device,
+            optimizer=optimizer, example=lambda: example[0],
         )  # fmt: skip
         if threads is not None:
             import torch
@@ -102,7 +106,8 @@ def client_app(
         example[:] = [samples[0][:EXAMPLE]]
         return build()
 
-    return model_app(build_with_example, data, test=test, method=method, mods=mods, hold=hold)
+    own = optimizer is not None
+    return model_app(build_with_example, data, test=test, method=method, mods=mods, hold=hold, own_optimizer=own)
 
 
 def device_app(
@@ -118,7 +123,8 @@ def device_app(
     """Build a `ClientApp` that trains a model file of `fedbalancer export`, without torch.
 
     LiteRT runs files that end in `.tflite`, ExecuTorch those that end in `.pte`. The server's model must have the same
-    names and shapes as the exported one. Training is plain SGD, with mu and clip_norm from the server.
+    names and shapes as the exported one. Training is plain SGD, with mu and clip_norm from the server; orders with
+    another optimizer, accumulated gradients or another type are refused.
 
     Example:
         >>> app = device_app("model.tflite", data=lambda context: (features, labels))  # doctest: +SKIP
@@ -167,6 +173,7 @@ def model_app(
     method: Any = None,
     mods: Sequence[Mod] = (),
     hold: Hold | None = None,
+    own_optimizer: bool = False,
 ) -> ClientApp:
     """Build a `ClientApp` that trains any `LocalModel`.
 
@@ -177,6 +184,7 @@ def model_app(
         method: The server's `Method`, if it has custom policies.
         mods: Flower's mods around training.
         hold: Emulates a slower device.
+        own_optimizer: Whether the model's own optimizer replaces the server's.
     """
     check_mods(mods)
     app = ClientApp()
@@ -208,7 +216,7 @@ def model_app(
             message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method, clock=clock,
             labels=lambda: samples[1],
         )  # fmt: skip
-        reply = work.report(_train(work, model, samples), as_model=bool(mods))
+        reply = work.report(_train(work, model, samples, own_optimizer), as_model=bool(mods))
         if draw is not None:
             time.sleep(draw.upload_s)
         return reply
@@ -226,12 +234,15 @@ def model_app(
     return app
 
 
-def _train(work: LocalRound, model: LocalModel, samples: Samples) -> TrainResult | None:
+def _train(work: LocalRound, model: LocalModel, samples: Samples, own_optimizer: bool) -> TrainResult | None:
     """Train as ordered; returns the part that counts, in the order of the model that was sent."""
     sent = work.layout.layout
     weights = reorder(work.weights(), sent, model.layout)
     work.select(forward=lambda: model.losses(weights, samples, work.client))
-    with model.training(weights, samples, work.client_work()) as training:
+    client_work = work.client_work()
+    if own_optimizer:
+        client_work = replace(client_work, training=replace(client_work.training, optimizer=CUSTOM))
+    with model.training(weights, samples, client_work) as training:
         trained = work.live.train(training)
     return None if trained is None else replace(trained, update=reorder(trained.update, model.layout, sent))
 

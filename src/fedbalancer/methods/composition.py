@@ -21,6 +21,7 @@ from fedbalancer.core.contracts import (
     WorkPolicy,
 )
 from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.schedules import read_schedule
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import Ledger, Setup
 from fedbalancer.server.server import SERVER_SLOTS, ServerPolicies
@@ -154,6 +155,8 @@ def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> S
         epoch_batches=method.server.epoch_batches,
         learning_rate=settings.learning_rate,
         clip_norm=settings.clip_norm,
+        training=settings.training(),
+        schedule=read_schedule(settings.schedule),
         forward_pass_every_round=method.client.forward_pass == "every",
         loss_noise=method.client.summary.loss_noise,
         stops_in_epoch=method.client.work.stops_in_epoch,

@@ -1,6 +1,7 @@
-"""Training steps of plain SGD by torch's own operations, and the record that every local training keeps.
+"""Training steps by torch's own operations, and the record that every local training keeps.
 
-`PlainSteps` is the reference that the fast backend has to agree with. It also runs custom optimizers.
+`PlainSteps` is the reference that the fast backend has to agree with. It also runs all other optimizers, accumulates
+gradients and computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedbalancer.core.errors import BadData, BadSetting, TrainingDiverged
+from fedbalancer.core.errors import BadData, TrainingDiverged
+from fedbalancer.core.optimizers import SGD
 from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights, batches_per_epoch
 from fedbalancer.training.model_check import describe_failure
 from fedbalancer.training.tensors import FlatModule
@@ -20,6 +22,7 @@ from fedbalancer.training.tensors import FlatModule
 if TYPE_CHECKING:
     import torch
 
+    from fedbalancer.training.optimizers import MakeOptimizer
     from fedbalancer.training.tensors import Loss
 
 
@@ -45,23 +48,22 @@ class Steps(Protocol):
         """Return the outputs in evaluation mode; call it without gradients."""
 
 
-MakeOptimizer = Callable[..., Any]
-"""A `torch.optim.Optimizer` class, a partial of one, or any function (parameters, lr=...) that returns one."""
-
-
 class PlainSteps:
-    """Steps of SGD, w <- w - lr * clip(grad f(w) + mu * (w - w_global)), where f is the mean loss of the batch.
+    """Steps by torch's own operations, of plain SGD or of any optimizer of torch.
+
+    Plain SGD is w <- w - lr * clip(grad f(w) + mu * (w - w_global)), where f is the mean loss of the samples since the
+    last step. Other optimizers get the same gradient.
 
     Args:
         flat: The module.
         loss: Returns per-sample losses.
-        optimizer: Makes the optimizer that is used instead of plain SGD, once per training. Default: plain SGD.
+        optimizer: Makes the optimizer of trainings whose optimizer is `custom`.
     """
 
     def __init__(self, flat: FlatModule, loss: Loss, optimizer: MakeOptimizer | None = None) -> None:
         self._flat = flat
         self._loss = loss
-        self._make = optimizer
+        self._own = optimizer
         self._anchors: list[torch.Tensor] = []
 
     def begin(self, weights: Weights, work: ClientWork) -> None:
@@ -70,40 +72,72 @@ class PlainSteps:
         self._flat.module.train()
         self._weights, self._work = weights, work
         self._anchors = [parameter.detach().clone() for parameter in self._flat.parameters] if work.mu else []
-        make, parameters = self._make, self._flat.parameters
-        self._optimizer = None if make is None else make_optimizer(make, parameters, work.learning_rate)
+        self._optimizer = None if work.training.optimizer == SGD else self._make_optimizer(work)
+        self._batches = self._samples = 0
+
+    def _make_optimizer(self, work: ClientWork) -> Any:
+        from fedbalancer.training.optimizers import find_optimizer, make_optimizer
+
+        make = find_optimizer(work.training.optimizer, self._own)
+        assert make is not None
+        return make_optimizer(make, self._flat.parameters, work.learning_rate)
 
     def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Train one batch; return its per-sample losses before the step."""
         import torch
 
-        parameters = self._flat.parameters
-        losses = self._loss(run_module(self._flat.module, features, self._work), labels)
-        for parameter in parameters:
-            parameter.grad = None
-        torch.autograd.backward(losses.mean())
+        losses = self._loss(self._outputs(features), labels)
+        if not self._samples:
+            for parameter in self._flat.parameters:
+                parameter.grad = None
+        accumulate = self._work.training.accumulate
+        torch.autograd.backward(losses.mean() if accumulate == 1 else losses.sum())
+        self._batches, self._samples = self._batches + 1, self._samples + len(losses)
+        in_epoch = self._batches % self._work.per_epoch
+        if in_epoch % accumulate == 0:  # also after the last batch of an epoch
+            self._apply_gradients()
+        return losses.detach()
+
+    def _outputs(self, features: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        if self._work.training.dtype == "float32":
+            return run_module(self._flat.module, features, self._work)
+        with torch.autocast(features.device.type, torch.bfloat16):
+            return run_module(self._flat.module, features, self._work).float()
+
+    def _apply_gradients(self) -> None:
+        """Take the step of all batches since the last one."""
+        import torch
+
+        parameters, samples = self._flat.parameters, self._samples
+        self._samples = 0
         with torch.no_grad():
+            if self._work.training.accumulate > 1:
+                for parameter in parameters:
+                    if parameter.grad is not None:
+                        parameter.grad.div_(samples)
             for parameter, anchor in zip(parameters, self._anchors, strict=bool(self._anchors)):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter - anchor, alpha=self._work.mu)
             if self._work.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, self._work.clip_norm)
-            self._apply_gradients(parameters)
-        return losses.detach()
-
-    def _apply_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
-        if self._optimizer is not None:
-            self._optimizer.step()
-            return
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
+            if self._optimizer is not None:
+                self._optimizer.step()
+                return
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
 
     def update(self) -> Weights:
         """Return the current weights minus those at the beginning."""
         return self._flat.update(self._weights)
 
-    finish = update
+    def finish(self) -> Weights:
+        """Take the step of batches that are left; return the final weights minus those at the beginning."""
+        if self._samples:
+            self._apply_gradients()
+        return self.update()
 
     def load(self, weights: Weights) -> None:
         """Load weights for `apply`."""
@@ -114,30 +148,6 @@ class PlainSteps:
         self._flat.module.eval()
         outputs: torch.Tensor = self._flat.module(features)
         return outputs
-
-
-def make_optimizer(make: MakeOptimizer, parameters: list[torch.nn.Parameter], learning_rate: float) -> Any:
-    """Make the user's optimizer.
-
-    Args:
-        make: Makes the optimizer.
-        parameters: The parameters to train.
-        learning_rate: The learning rate.
-
-    Raises:
-        BadSetting: If the optimizer cannot be made or used.
-    """
-    import torch
-
-    try:
-        optimizer = make(parameters, lr=learning_rate)
-    except (TypeError, ValueError) as error:
-        raise BadSetting(f"optimizer(parameters, lr={learning_rate:g}) failed: {error}") from error
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise BadSetting(f"optimizer must make a torch.optim.Optimizer, not {type(optimizer).__name__}")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise BadSetting("optimizer LBFGS evaluates a batch several times per step, so its duration is unknown")
-    return optimizer
 
 
 def run_module(

@@ -162,6 +162,14 @@ class Order:
     clip_norm: float | None = None
     training: TrainOptions = PLAIN
 
+    def per_epoch(self, samples: int) -> int:
+        """Return the batches of a local epoch.
+
+        Args:
+            samples: Number of samples that a client trains on.
+        """
+        return batches_per_epoch(samples, self.batch_size, self.epoch_batches, self.training.drop_last)
+
 
 @dataclass(frozen=True)
 class RoundPlan:

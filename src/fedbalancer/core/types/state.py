@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.types.round import CountArray, FloatArray, IndexArray, RoundResult, Weights
+from fedbalancer.core.schedules import RateFunction, Schedule, rate_of_round
+from fedbalancer.core.types.round import (
+    PLAIN,
+    Count,
+    CountArray,
+    FloatArray,
+    IndexArray,
+    RoundResult,
+    TrainOptions,
+    Weights,
+    batches_per_epoch,
+)
 
 
 class Positions(Mapping[str, int]):
