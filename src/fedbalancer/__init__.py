@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from fedbalancer.core.errors import FedBalancerError
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
-    from fedbalancer.experiments import RunResult, compare, resume, run
+    from fedbalancer.experiments import STOP, RunResult, compare, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
+    from fedbalancer.training.saved_model import load_model
 
 _MODULES = {"schedules": "core.schedules"}
 _HOMES = {
@@ -26,9 +27,11 @@ _HOMES = {
     "FedBalancerError": "core.errors",
     "Method": "methods",
     "RunResult": "experiments",
+    "STOP": "experiments",
     "Settings": "core.settings",
     "Task": "data",
     "compare": "experiments",
+    "load_model": "training.saved_model",
     "load_task": "data",
     "method": "methods",
     "resume": "experiments",
@@ -36,6 +39,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "STOP",
     "Comparison",
     "FedBalancerError",
     "Method",
@@ -43,6 +47,7 @@ __all__ = [
     "Settings",
     "Task",
     "compare",
+    "load_model",
     "load_task",
     "method",
     "resume",

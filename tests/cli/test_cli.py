@@ -51,6 +51,8 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--rounds", "0"), "rounds = 0"),
         (("run", "synthetic", "--budget", "-5"), "budget = -5"),
         (("run", "synthetic", "--seed", "-1"), "seed = -1"),
+        (("run", "synthetic", "--target", "80"), "80% is 0.8"),
+        (("run", "synthetic", "--target", "0.5", "--timing-only"), "only simulates the clock"),
         (("run", "synthetic", "--config", "missing.toml"), "missing.toml"),
         (("run", "synthetic", "--backend", "fats"), "did you mean fast"),
         (("run", "synthetic", "--device", "tpu"), "device = 'tpu' must be cpu"),
@@ -85,6 +87,13 @@ def test_run_then_refuse_then_overwrite_then_report(cli: Cli, tmp_path: Path) ->
     assert json.loads(again.stdout)["rounds"] == 3
     assert cli("report", "r").returncode == 0
     assert (tmp_path / "r" / "report.html").is_file()
+
+
+def test_a_run_ends_when_it_reaches_its_target(cli: Cli) -> None:
+    done = cli("run", *SMALL, "--method", "fedavg+1t", "--target", "0.01", "--out", "r")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("done (reached the target 0.01): synthetic")
+    assert ": 1 rounds," in done.stdout
 
 
 def test_a_backend_is_kept_by_resume_and_executors_leave_no_trace(cli: Cli, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -11,7 +13,7 @@ import pytest
 from experiments import tinytask
 
 import fedbalancer as fb
-from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.experiments import progress
 from fedbalancer.reporting import RunCurve, score
 
@@ -85,6 +87,77 @@ def test_what_a_callback_raises_ends_the_run() -> None:
 
     with pytest.raises(StopIteration, match="round 1"):
         fb.run(tinytask.load(), "fedavg+1t", rounds=4, on_round=enough)
+
+
+def run_and_stop(out: Path, **callbacks: Any) -> tuple[fb.RunResult, dict[str, Any]]:
+    result = fb.run(tinytask.load(), "fedbalancer", rounds=8, settings={"w": 2}, out=out, **callbacks)
+    return result, json.loads((out / "manifest.json").read_text())
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("on_round", 3), ("on_eval", 4)])
+def test_a_callback_that_returns_stop_ends_the_run_cleanly_and_resume_continues_it(
+    name: str, rounds: int, tmp_path: Path
+) -> None:
+    def third(row: Mapping[str, Any]) -> object:
+        return fb.STOP if row["round"] >= 3 else None
+
+    whole, _ = run_and_stop(tmp_path / "whole")
+    result, manifest = run_and_stop(tmp_path / "run", **{name: third})
+    assert (result.status, len(result.rounds)) == ("stopped", rounds)
+    assert (manifest["status"], manifest["why"]) == ("stopped", f"{name} returned fb.STOP")
+    assert result.rounds.equals(whole.rounds.head(rounds))
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert len(result.weights) == len(whole.weights)
+    again = fb.resume(tmp_path / "run", task=tinytask.load(), **{name: third})  # type: ignore[arg-type]
+    assert (again.status, len(again.rounds)) == ("stopped", rounds + (1 if name == "on_round" else 2))
+    fb.resume(tmp_path / "run", task=tinytask.load())
+    for file in ("rounds.parquet", "evals.parquet", "clients.parquet", "population.parquet", "model.safetensors"):
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_a_run_can_stop_before_its_first_round_and_the_last_round_is_an_end() -> None:
+    first = fb.run(tinytask.load(), "fedavg+1t", rounds=4, on_eval=lambda row: fb.STOP)
+    assert (first.status, len(first.rounds), len(first.evals)) == ("stopped", 0, 1)
+    last = fb.run(tinytask.load(), "fedavg+1t", rounds=4, on_round=lambda row: fb.STOP if row["round"] == 4 else None)
+    assert (last.status, len(last.rounds)) == ("done", 4)
+
+
+def test_other_values_that_callbacks_return_do_not_stop_a_run() -> None:
+    result = fb.run(tinytask.load(), "fedavg+1t", rounds=3, on_round=lambda row: True, on_eval=lambda row: "stop")
+    assert (result.status, len(result.rounds)) == ("done", 3)
+
+
+def test_a_target_ends_a_run_at_the_first_evaluation_that_reaches_it(tmp_path: Path) -> None:
+    whole = fb.run(tinytask.load(), "fedavg+1t", rounds=8, settings={"eval_every": 1})
+    levels = whole.evals.filter(pl.col("round") > 0)
+    target = float(levels["accuracy"][2])
+    needed = int(levels.filter(pl.col("accuracy") >= target)["round"][0])
+    result = fb.run(
+        tinytask.load(), "fedavg+1t", rounds=8, settings={"eval_every": 1}, target=target, out=tmp_path / "run"
+    )
+    assert (result.status, len(result.rounds)) == ("done", needed)
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert (manifest["status"], manifest["why"]) == ("done", f"reached the target {target:g}")
+    assert result.population is not None
+    assert len(fb.resume(tmp_path / "run", task=tinytask.load()).rounds) == needed
+    longer = fb.resume(tmp_path / "run", task=tinytask.load(), target=max(levels["accuracy"]))
+    assert len(longer.rounds) > needed
+    assert longer.rounds.equals(whole.rounds.head(len(longer.rounds)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"target": 80}, "target = 80 must be an accuracy above 0 and at most 1; 80% is 0.8"),
+        ({"target": 0.0}, "target = 0 must be an accuracy"),
+        ({"target": float("nan")}, "target = nan must be a finite number"),
+        ({"target": "0.8"}, "target = '0.8' must be a finite number"),
+        ({"target": 0.8, "timing_only": True}, "timing_only"),
+    ],
+)
+def test_a_target_that_cannot_be_reached_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadSetting, match=re.escape(words)):
+        fb.run(tinytask.load(), "fedavg+1t", rounds=2, **options)
 
 
 def test_progress_is_shown_where_somebody_looks_on(

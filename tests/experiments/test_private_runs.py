@@ -57,7 +57,7 @@ def test_a_stopped_run_resumes_with_what_was_spent(tmp_path: Path) -> None:
     calls = iter(range(1000))
     private = spec(epsilon_budget=1.0, rounds=50)
     execute(private, tmp_path / "whole")
-    execute(private, tmp_path / "parts", stopped=lambda: next(calls) >= 3)
+    execute(private, tmp_path / "parts", stopped=lambda: next(calls) >= 2)
     resume(tmp_path / "parts", task=tinytask.load())
     for name in FILES:
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
@@ -96,7 +96,7 @@ def test_a_run_that_promises_nothing_writes_them(tmp_path: Path, method: str) ->
 def test_a_private_run_whose_lists_are_needed_resumes_with_new_ones_and_says_so(tmp_path: Path) -> None:
     calls = iter(range(1000))
     private = spec("fedbalancer[w=2,summary=histogram(noise_multiplier=7)]", rounds=8)
-    execute(private, tmp_path / "run", stopped=lambda: next(calls) >= 3)
+    execute(private, tmp_path / "run", stopped=lambda: next(calls) >= 2)
     assert resume(tmp_path / "run", task=tinytask.load()).rounds.height == 8
     assert "exact losses were not saved" in (tmp_path / "run" / "log.jsonl").read_text()
 

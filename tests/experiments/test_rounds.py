@@ -86,7 +86,7 @@ def test_a_run_that_is_carried_on_stays_on_its_grid(tmp_path: Path) -> None:
 def test_a_run_that_is_stopped_and_resumed_has_the_same_evaluations(rounds: int, tmp_path: Path) -> None:
     spec = RunSpec(task=tinytask.load(), settings={"w": 2, "eval_every_s": 3.0})
     asked = itertools.count()
-    stopped = execute(spec, tmp_path / "stopped", stopped=lambda: next(asked) > 2 * rounds)
+    stopped = execute(spec, tmp_path / "stopped", stopped=lambda: next(asked) >= rounds)
     assert stopped.status == "stopped"
     resume(tmp_path / "stopped", task=tinytask.load())
     execute(spec, tmp_path / "whole")

@@ -40,6 +40,9 @@ def run(
     budget: Annotated[
         float | None, typer.Option(help="Simulated seconds to run for. Default: a number of rounds.")
     ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="Accuracy at which the run stops, such as 0.8. Default: none.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/TASK-METHOD-seed-N.")] = None,
     epsilon_budget: Annotated[
         float | None,
@@ -63,7 +66,7 @@ def run(
 
         fedbalancer run watch --method 'fedbalancer[w=5,p=.75]'
 
-        fedbalancer run my_task.toml --method fedbalancer
+        fedbalancer run my_task.toml --method fedbalancer --target 0.8
 
         fedbalancer run synthetic -m fedbalancer+robust --attack metadata-liar:10 --attack 'update-flip(factor=100):5'
 
@@ -81,8 +84,8 @@ def run(
     folder = out if out is not None else Path("runs") / f"{folder_name(task)}-{full_name}-seed-{seed}"
     with StopFlag() as stop:
         result = fb.run(
-            task, name, seed, budget_s=budget, timing_only=timing_only, out=folder, overwrite=overwrite, progress=True,
-            observer=CommandLine(task, chosen, trained=not timing_only), stopped=stop, **chosen,
+            task, name, seed, budget_s=budget, target=target, timing_only=timing_only, out=folder, overwrite=overwrite,
+            progress=True, observer=CommandLine(task, chosen, trained=not timing_only), stopped=stop, **chosen,
         )  # fmt: skip
     finish(result, folder, as_json)
 
@@ -108,7 +111,8 @@ def finish(result: RunResult, folder: Path, as_json: bool) -> None:
         reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
         name = f"{label(task['name'], task['variant'])}, {manifest['method']}"
         seconds = f"{result.clock_s:,.0f} simulated seconds"
-        typer.echo(f"done: {name}: {len(result.rounds)} rounds, {seconds}{reached}; saved in {folder}")
+        why = f" ({manifest['why']})" if manifest.get("why") else ""
+        typer.echo(f"done{why}: {name}: {len(result.rounds)} rounds, {seconds}{reached}; saved in {folder}")
     if result.status == "stopped":
         command = f"fedbalancer resume {shlex.quote(str(folder))}"
         typer.echo(f"stopped after round {len(result.rounds)}; to continue: {command}", err=True)

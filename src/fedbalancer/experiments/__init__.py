@@ -4,5 +4,6 @@ from fedbalancer.experiments.comparison import compare
 from fedbalancer.experiments.execute import execute, resume, run
 from fedbalancer.experiments.result import RunResult
 from fedbalancer.experiments.spec import RunSpec
+from fedbalancer.experiments.tracking import STOP
 
-__all__ = ["RunResult", "RunSpec", "compare", "execute", "resume", "run"]
+__all__ = ["STOP", "RunResult", "RunSpec", "compare", "execute", "resume", "run"]

@@ -15,9 +15,9 @@ from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.progress import Observer, Progress, run_display, shows_progress
 from fedbalancer.experiments.result import RunResult
-from fedbalancer.experiments.rounds import Recorder, RunLoop, one_thread
+from fedbalancer.experiments.rounds import INTERRUPTED, Recorder, RunLoop, Stopped, one_thread
 from fedbalancer.experiments.run_warnings import missing_kernels, warnings_for_run
-from fedbalancer.experiments.simulation import build, check_settings, resolve_spec
+from fedbalancer.experiments.simulation import build, check_settings, check_target, resolve_spec
 from fedbalancer.experiments.spec import (
     ExecutionOptions,
     RunOptions,
@@ -39,8 +39,6 @@ BUDGET_SPENT = "every client has spent its epsilon_budget"
 """Why a run ends before its rounds or its time are over."""
 OnProgress = Callable[[Progress], None]
 """Called after every round."""
-Stopped = Callable[[], bool]
-"""Called after every round; if it returns True, the run saves its state and stops."""
 
 
 def run(
@@ -49,6 +47,7 @@ def run(
     seed: int = 0,
     *,
     budget_s: float | None = None,
+    target: float | None = None,
     timing_only: bool = False,
     out: Path | str | None = None,
     overwrite: bool = False,
@@ -66,14 +65,17 @@ def run(
         method: A method's name, or a `Method`.
         seed: Determines everything random. The same seed gives the same bytes.
         budget_s: Simulated seconds to run for, instead of a number of rounds.
+        target: Accuracy at which the run stops before its rounds or its time are over. One evaluation must reach it or,
+            with `eval_every_s`, the mean of three consecutive ones. The status is then done.
         timing_only: Simulate only the clock; train nothing.
         out: Run folder, from which the run can be resumed. Default: nothing is written to disk.
         overwrite: Replace a run that exists in the folder.
-        on_round: Called with every row of `rounds`. An exception in it ends the run.
-        on_eval: Called with every row of `evals`. An exception in it ends the run.
+        on_round: Called with every row of `rounds`. If it returns `fedbalancer.STOP`, the run saves its state and stops
+            after this round, with the status stopped; `resume` continues it. An exception in it ends the run.
+        on_eval: Called with every row of `evals`, also before the first round. It may return `fedbalancer.STOP` too.
         progress: Show progress on stderr. Default: in notebooks only.
         observer: Receives the loaded task and warnings. Default: Python warnings.
-        stopped: Called after every round; if it returns True, the run saves its state and stops.
+        stopped: Called after every round; if it returns True or a reason, the run saves its state and stops.
         **options: Further options, see `RunOptions` and `ExecutionOptions`.
 
     Returns:
@@ -86,18 +88,25 @@ def run(
     >>> result = fb.run("synthetic", "fedavg+1t", users=8, rounds=2, timing_only=True)
     >>> len(result.rounds), result.status
     (2, 'done')
+    >>> third = lambda row: fb.STOP if row["round"] == 3 else None
+    >>> result = fb.run("synthetic", "fedavg+1t", users=8, timing_only=True, on_round=third)
+    >>> len(result.rounds), result.status
+    (3, 'stopped')
     """
     observer = observer if observer is not None else Observer()
     spec_options, execution = split_options(options)
-    spec = RunSpec(task=task, method=method, seed=seed, budget_s=budget_s, timing_only=timing_only, **spec_options)
+    spec = RunSpec(
+        task=task, method=method, seed=seed, budget_s=budget_s, target=target, timing_only=timing_only, **spec_options
+    )
     spec, _ = move_policies_into_names(spec, [spec.method])
-    callbacks = () if on_round is None and on_eval is None else (Callbacks(on_round, on_eval),)
-    resources = Resources(**{**execution, "track": (*execution.get("track", ()), *callbacks)})
+    callbacks = Callbacks(on_round, on_eval)
+    resources = _add_callbacks(execution, callbacks)
     with ExecutorCache(resources) as executors:
         begun_s = time.perf_counter()
         loaded = executors.load_task(spec)
         seconds = time.perf_counter() - begun_s
         check_settings([spec], loaded)
+        check_target(spec, loaded)
         warnings = warnings_for_run(spec, loaded)
         observer.on_task(loaded, seconds)
         observer.on_warnings(warnings)
@@ -106,10 +115,16 @@ def run(
         with run_display(f"{loaded.name} {spec.method_name} seed {seed}", shows_progress(progress)) as on_progress:
             result = execute(
                 spec, Path(out) if out is not None else None, task=loaded, overwrite=overwrite, executors=executors,
-                progress=on_progress, stopped=stopped,
+                progress=on_progress, stopped=lambda: callbacks.stop_reason or stopped(),
             )  # fmt: skip
         observer.on_warnings(missing_kernels(spec))
         return result
+
+
+def _add_callbacks(execution: Mapping[str, Any], callbacks: Callbacks) -> Resources:
+    """Return the resources of a run, with the callbacks among its trackers if there are any."""
+    own = () if callbacks.round_hook is None and callbacks.evaluation_hook is None else (callbacks,)
+    return Resources(**{**execution, "track": (*execution.get("track", ()), *own)})
 
 
 def execute(
@@ -131,7 +146,7 @@ def execute(
         overwrite: Replace a run that exists in the folder.
         executors: Tasks and workers to use. Default: this process trains.
         progress: Called after every round.
-        stopped: Called after every round; if it returns True, the run saves its state and stops.
+        stopped: Called after every round; if it returns True or a reason, the run saves its state and stops.
     """
     executors = executors if executors is not None else ExecutorCache()
     task = executors.load_task(spec, task)
@@ -156,6 +171,8 @@ def resume(
     device: str | None = None,
     budget_s: float | None = None,
     target: float | None = None,
+    on_round: Hook | None = None,
+    on_eval: Hook | None = None,
     trust: bool = False,
     progress: OnProgress = lambda _: None,
     stopped: Stopped = lambda: False,
@@ -163,7 +180,8 @@ def resume(
 ) -> RunResult:
     """Resume a run from its last checkpoint. It ends with the same bytes as an uninterrupted run.
 
-    A run that is done is returned unchanged, unless a longer `budget_s` extends it.
+    A run that is done is returned unchanged, unless a longer `budget_s` or a higher `target` extends it. A run that a
+    callback stopped continues; pass the callbacks again if they are still needed.
 
     Args:
         out: The run folder.
@@ -172,10 +190,12 @@ def resume(
         backend: Training backend: fast or plain. Default: the run's.
         device: Where torch computes: cpu, cuda or mps. Default: the run's.
         budget_s: A new budget in simulated seconds.
-        target: An accuracy at which the run stops.
+        target: An accuracy at which the run stops. Default: the run's.
+        on_round: Called with every further row of `rounds`; may return `fedbalancer.STOP`.
+        on_eval: Called with every further row of `evals`; may return `fedbalancer.STOP`.
         trust: Run code that the folder names. By default only code with which you started a run before is run.
         progress: Called after every round.
-        stopped: Called after every round; if it returns True, the run saves its state and stops.
+        stopped: Called after every round; if it returns True or a reason, the run saves its state and stops.
         **options: Further options, see `ExecutionOptions`.
 
     Returns:
@@ -195,13 +215,13 @@ def resume(
     unknown = options.keys() - ExecutionOptions.__annotations__.keys()
     if unknown:
         raise UnknownName("option", sorted(unknown)[0], tuple(ExecutionOptions.__annotations__))
-    execution: dict[str, Any] = {**options, "track": tuple(options.get("track", ()))}
-    with ExecutorCache(Resources(**execution)) as executors:
+    callbacks = Callbacks(on_round, on_eval)
+    with ExecutorCache(_add_callbacks(options, callbacks)) as executors:
         requested = {"backend": backend, "device": device, "budget_s": budget_s, "target": target}
         changes = {name: value for name, value in requested.items() if value is not None}
         return continue_run(
             Path(out), executors, changes, task=task, method=method, trusted=EVERYTHING if trust else (),
-            progress=progress, stopped=stopped,
+            progress=progress, stopped=lambda: callbacks.stop_reason or stopped(),
         )  # fmt: skip
 
 
@@ -226,7 +246,7 @@ def continue_run(
         method: The `Method` object, if the run was started with one.
         trusted: Code (`code_of`) that may run besides code with which the user started a run before; None for all.
         progress: Called after every round.
-        stopped: Called after every round; if it returns True, the run saves its state and stops.
+        stopped: Called after every round; if it returns True or a reason, the run saves its state and stops.
     """
     with RunFolder.open(out) as folder:
         spec = replace(from_manifest(folder.manifest, task, method), **changes)
@@ -248,7 +268,7 @@ def run_to_end(
         recorder: The run folder, or the record of a run in memory.
         executors: Tasks and workers to use.
         progress: Called after every round.
-        stopped: Called after every round; if it returns True, the run saves its state and stops.
+        stopped: Called after every round; if it returns True or a reason, the run saves its state and stops.
 
     Returns:
         The tables and the weights of the run.
@@ -260,7 +280,7 @@ def run_to_end(
         _record_failure(recorder, sink, "failed", str(error))
         raise
     except KeyboardInterrupt:
-        _record_failure(recorder, sink, "stopped", "interrupted")
+        _record_failure(recorder, sink, "stopped", INTERRUPTED)
         raise
     except OSError as error:
         _record_failure(recorder, sink, "failed", f"{type(error).__name__}: {error}")
@@ -318,7 +338,7 @@ def _run_rounds(
         simulation = build(spec, task, executors.executor(spec, task))
         loop = RunLoop(simulation, recorder, sink, progress)
         finished = loop.run(stopped)
-    status, why = ("done", BUDGET_SPENT if loop.is_spent else None) if finished else ("stopped", "interrupted")
+    status, why = ("done", _why_done(loop)) if finished else ("stopped", loop.stop_reason)
     if (spending := simulation.engine.spending) is not None:
         clients = loop.state.ledger.clients
         recorder.record_privacy(privacy_rows(simulation.method, simulation.settings, clients, spending.releases))
@@ -330,3 +350,10 @@ def _run_rounds(
         classes=recorder.classes(), privacy=recorder.privacy(), task=task.name, method=spec.method_name,
         seed=spec.seed, **recorder.frames(),
     )  # fmt: skip
+
+
+def _why_done(loop: RunLoop) -> str | None:
+    """Return why a run is done before its rounds or its time are over; None if they are over."""
+    if loop.is_at_target:
+        return f"reached the target {loop.spec.target:g}"
+    return BUDGET_SPENT if loop.is_spent else None

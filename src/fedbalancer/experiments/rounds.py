@@ -16,11 +16,12 @@ from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation, RoundResult, ServerState, Weights
 from fedbalancer.core.types.round import total
 from fedbalancer.experiments.progress import Progress
-from fedbalancer.experiments.simulation import Simulation
+from fedbalancer.experiments.simulation import Simulation, first_order
 from fedbalancer.experiments.tracking import Sink
 from fedbalancer.reporting.rule import CLOCK_SLACK, HELD
 from fedbalancer.server.loop import rounds as run_rounds
 from fedbalancer.simulation.devices import Phones
+from fedbalancer.simulation.personal import evaluate_clients
 from fedbalancer.store import ClassRow, ClientRow, EvalRow, MemoryRecorder, PopulationRow, RoundRow, RunFolder
 from fedbalancer.store.rows import SECONDS
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 Recorder: TypeAlias = RunFolder | MemoryRecorder
+Stopped: TypeAlias = Callable[[], bool | str]
+"""Called after every round; if it returns True or a reason, the run saves its state and stops."""
+INTERRUPTED = "interrupted"
+"""Why a run stops, if `stopped` gives no reason."""
 TABLES_EVERY_S = 10.0
 """Seconds between updates of the tables on disk during a run."""
 
@@ -49,6 +54,7 @@ class RunLoop:
         self.recorder, self.sink, self.progress = recorder, sink, progress
         self.rounds = self.spec.rounds if self.spec.rounds is not None else simulation.settings.rounds
         self.accuracy: float | None = None
+        self.stop_reason: str | None = None
         self.start_s = 0.0
         self.reached = ReachedAccuracy(on_grid=simulation.settings.eval_every_s is not None)
         self.evaluated: tuple[Weights, Evaluation] | None = None
@@ -68,17 +74,17 @@ class RunLoop:
         elif not self.spec.timing_only:
             self._record(None, self._first_evals(), [])
 
-    def run(self, stopped: Callable[[], bool]) -> bool:
+    def run(self, stopped: Stopped) -> bool:
         """Run all remaining rounds.
 
         Args:
-            stopped: Called after every round; if it returns True, the run saves its state and stops.
+            stopped: Called after every round; if it returns True or a reason, the run saves its state and stops.
 
         Returns:
             Whether the run reached its end.
         """
         before = self.state
-        if stopped():
+        if self._is_stopped(stopped):
             return self.is_over(before)
         self.progress(self._progress())
         for state, result in run_rounds(self.simulation.server, self.simulation.engine, self.state, self.is_over):
@@ -89,8 +95,9 @@ class RunLoop:
             self._log_rejected_reports(result)
             before = state
             self.progress(self._progress())
-            self._save(force=stopped())
-            if stopped():
+            is_stopped = self._is_stopped(stopped)
+            self._save(force=is_stopped)
+            if is_stopped:
                 break
         self._save(force=True)
         over = self.is_over(self.state)
@@ -98,6 +105,12 @@ class RunLoop:
             self.recorder.record_classes(class_rows(self.simulation, self.state))
             self.recorder.record_population(population_rows(self.simulation, self.state))
         return over
+
+    def _is_stopped(self, stopped: Stopped) -> bool:
+        """Ask whether the run has to stop, and keep the reason."""
+        answer = stopped()
+        self.stop_reason = (answer if isinstance(answer, str) else INTERRUPTED) if answer else None
+        return bool(answer)
 
     def is_over(self, state: ServerState, with_target: bool = True) -> bool:
         """Return whether the budget, the rounds or the target is reached.
@@ -107,11 +120,14 @@ class RunLoop:
             with_target: Whether reaching the target ends the run.
         """
         spec = self.spec
-        if with_target and spec.target is not None and self.reached.is_at(spec.target):
-            return True
-        if self.is_spent:
+        if (with_target and self.is_at_target) or self.is_spent:
             return True
         return state.clock_s >= spec.budget_s if spec.budget_s is not None else state.round >= self.rounds
+
+    @property
+    def is_at_target(self) -> bool:
+        """Whether the run has a target and has reached it."""
+        return self.spec.target is not None and self.reached.is_at(self.spec.target)
 
     @property
     def is_spent(self) -> bool:
@@ -284,7 +300,8 @@ def population_rows(simulation: Simulation, state: ServerState) -> list[Populati
     has_classes = isinstance(devices, Phones)
     classes = devices.device_classes(ledger.clients) if has_classes else [""] * len(ledger.clients)  # type: ignore[attr-defined]
     drawn = _draw_clients(ledger.clients, simulation.settings.eval_clients, simulation.spec.seed)
-    evaluations = simulation.executor.evaluate_clients(simulation.server.model(state), drawn)
+    order = first_order(simulation.settings, simulation.spec.seed)
+    evaluations = evaluate_clients(simulation.engine, simulation.server.model(state), drawn, order)
     accuracies = {
         client: None if math.isnan(each.accuracy) else each.accuracy
         for client, each in zip(drawn, evaluations, strict=True)

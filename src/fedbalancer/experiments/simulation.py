@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import Availability, Executor
 from fedbalancer.core.schedules import rate_of_round, read_schedule
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.core.types import Layout, Ledger
+from fedbalancer.core.types import Layout, Ledger, Order
 from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
@@ -34,6 +35,7 @@ from fedbalancer.simulation.devices import (
     spread_latency,
 )
 from fedbalancer.simulation.engine import SENT_NOTHING, SimulatedEngine
+from fedbalancer.simulation.local_costs import LocalCosts, needs_costs
 from fedbalancer.simulation.state import ClassCounts
 from fedbalancer.store.privacy import is_private, spending_for
 from fedbalancer.training.optimizers import check_optimizer
@@ -79,6 +81,20 @@ def check_settings(specs: Iterable[RunSpec], task: Task) -> None:
     check_settings_used(resolve(runs[0].overrides), named)
 
 
+def check_target(spec: RunSpec, task: Task) -> None:
+    """Check that a run can reach its target.
+
+    Args:
+        spec: The run.
+        task: Its task.
+
+    Raises:
+        BadSetting: If the target is not a possible value of the task's metric.
+    """
+    if spec.target is not None and task.metric == "accuracy" and not 0 < spec.target <= 1:
+        raise BadSetting(f"target = {spec.target:g} must be an accuracy above 0 and at most 1; 80% is 0.8")
+
+
 def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     """Resolve the settings and the method of a spec, and check them against the task.
 
@@ -102,7 +118,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     make_attackers(settings.attacks, tuple(task.sizes), spec.seed)
     poison_task(task, settings.attacks, spec.seed)
     spending_for(resolved, settings, SENT_NOTHING)  # refuses a privacy budget that does not allow one round
-    rate_of_round(settings.learning_rate, read_schedule(settings.schedule), 1)  # refuses a function that fails
+    first_order(settings, spec.seed)  # refuses a learning rate that is a bad function
     if not spec.timing_only:
         check_optimizer(settings.optimizer, task.optimizer if callable(task.optimizer) else None)
     return settings, resolved
@@ -136,12 +152,15 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     encoded_bytes = None if plain else resolved.client.compress.encoded_bytes(layout())
     # A small task may declare the published model's size: the encoded upload is scaled by the same factor.
     up_bytes = model_bytes if encoded_bytes is None else round(encoded_bytes * model_bytes / layout().wire_bytes)
-    ledger = Ledger.start(
-        clients,
-        sizes,
-        estimate_network_s(devices, clients, model_bytes, up_bytes),
-        sample_batch_s(devices, clients, settings.latency_samples),
-    )
+    network_s = estimate_network_s(devices, clients, model_bytes, up_bytes)
+    batch_s = sample_batch_s(devices, clients, settings.latency_samples)
+    costs = None
+    if needs_costs(resolved.client):
+        costs = LocalCosts.of(resolved.client, layout(), model_bytes, up_bytes, clients, batch_s.mean(axis=1))
+        order = first_order(settings, spec.seed)
+        network_s = costs.estimate_network_s(devices, clients, order)
+        batch_s = batch_s * costs.batch_factors(clients, order)[:, None]
+    ledger = Ledger.start(clients, sizes, network_s, batch_s)
     engine = SimulatedEngine(
         policies=resolved.client,
         ledger=ledger,
@@ -157,9 +176,27 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         labels=task.labels,
         classes=_classes(spec, task, settings),
         saves_losses=settings.save_exact_losses or not is_private(resolved),
+        costs=costs,
     )
-    server = Server(resolved.server, setup_of(resolved, ledger, settings, spec.seed))
+    setup = setup_of(resolved, ledger, settings, spec.seed)
+    if costs is not None:
+        setup = replace(setup, report_arrays=resolved.client.train.up_arrays(trained_by.layout))
+    server = Server(resolved.server, setup)
     return Simulation(spec, task, settings, resolved, server, engine, trained_by)
+
+
+def first_order(settings: Settings, seed: int) -> Order:
+    """Return an order like that of the first round, without a deadline.
+
+    Args:
+        settings: The settings.
+        seed: Seed of the run.
+    """
+    rate = rate_of_round(settings.learning_rate, read_schedule(settings.schedule), 1)
+    return Order(
+        1, 0.0, math.inf, settings.epochs, settings.batch_size, seed, learning_rate=rate,
+        clip_norm=settings.clip_norm, training=settings.training(),
+    )  # fmt: skip
 
 
 def _classes(spec: RunSpec, task: Task, settings: Settings) -> ClassCounts | None:

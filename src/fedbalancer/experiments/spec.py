@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -137,8 +138,7 @@ class RunSpec:
     def __post_init__(self) -> None:
         if isinstance(self.task, str) and self.task.endswith(".toml"):  # `resume` must find it from any folder
             object.__setattr__(self, "task", str(Path(self.task).absolute()))
-        if self.settings is not None:
-            object.__setattr__(self, "settings", as_text(self.settings))
+        object.__setattr__(self, "settings", None if self.settings is None else as_text(self.settings))
         if isinstance(self.method, str):
             object.__setattr__(self, "method", canonical_name(self.method))
         elif self.method is not None:
@@ -153,6 +153,8 @@ class RunSpec:
             raise BadSetting(f"rounds = {self.rounds} must be at least 1")
         if self.budget_s is not None and not 0 < self.budget_s < float("inf"):
             raise BadSetting(f"budget = {self.budget_s} must be a finite number of seconds > 0")
+        if self.target is not None:
+            _check_target(self.target, self.timing_only)
         if self.users is not None and self.users < 1:
             raise BadSetting(f"users = {self.users} must be at least 1")
         if self.backend not in BACKENDS:
@@ -334,6 +336,13 @@ def _policies(settings: Mapping[str, Any]) -> dict[str, str]:
         if slot in resolved and not isinstance(resolved[slot], str):
             raise BadSetting(f"setting {slot} = {resolved[slot]!r} must be a policy, as in {slot}=package.module:Class")
     return {slot: resolved[slot] for slot in SLOTS if slot in resolved}
+
+
+def _check_target(target: Any, timing_only: bool) -> None:
+    if isinstance(target, bool) or not isinstance(target, Real) or not math.isfinite(target):
+        raise BadSetting(f"target = {target!r} must be a finite number, such as 0.8")
+    if timing_only:
+        raise BadSetting(f"target = {target:g}: a run that only simulates the clock (timing_only) has no accuracy")
 
 
 def _name_or_none(value: Any) -> str | None:

@@ -6,9 +6,10 @@ derive from `Sink`.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +17,16 @@ from typing import Any
 
 from fedbalancer.core.errors import BadSetting, MissingData, UnknownName
 
-Hook = Callable[[Mapping[str, Any]], None]
-"""Receives one row of a table, as a mapping from column to value."""
+
+class Stop(enum.Enum):
+    """The type of `STOP`, which a callback of `fedbalancer.run` returns to stop the run."""
+
+    STOP = "stop"
+
+
+STOP = Stop.STOP
+Hook = Callable[[Mapping[str, Any]], Any]
+"""Receives one row of a table, as a mapping from column to value. It may return `STOP`; other values are ignored."""
 ReportFailure = Callable[[str, str], None]
 """Receives the name of a sink that failed, and the reason."""
 
@@ -67,25 +76,31 @@ class Sink:
         """
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Callbacks(Sink):
     """The functions `on_round` and `on_eval` of `fedbalancer.run`. Their exceptions end the run.
 
     Args:
         round_hook: Called with every row of rounds.parquet.
         evaluation_hook: Called with every row of evals.parquet.
+
+    Attributes:
+        stop_reason: Why the run has to stop; empty unless a function returned `STOP`.
     """
 
     round_hook: Hook | None = None
     evaluation_hook: Hook | None = None
+    stop_reason: str = field(default="", init=False)
 
     def on_round(self, row: Mapping[str, Any]) -> None:
-        if self.round_hook is not None:
-            self.round_hook(row)
+        self._call("on_round", self.round_hook, row)
 
     def on_evaluation(self, row: Mapping[str, Any]) -> None:
-        if self.evaluation_hook is not None:
-            self.evaluation_hook(row)
+        self._call("on_eval", self.evaluation_hook, row)
+
+    def _call(self, name: str, hook: Hook | None, row: Mapping[str, Any]) -> None:
+        if hook is not None and hook(row) is STOP and not self.stop_reason:
+            self.stop_reason = f"{name} returned fb.STOP"
 
 
 class SinkGroup(Sink):

@@ -123,6 +123,7 @@ class Server:
             learning_rate=self.setup.rate_in(state.round + 1),
             clip_norm=self.setup.clip_norm,
             training=self.setup.training,
+            arrays=self.policies.aggregate.order_arrays(self.setup, state),
         )
         bounds_s = self.policies.deadline.between(self.setup, state, cohort)
         clients = tuple(sorted(state.ledger.clients[row] for row in cohort))

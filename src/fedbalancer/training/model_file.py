@@ -65,6 +65,9 @@ class ModelFile(ABC):
                 f"a model file trains with plain SGD in float32, one step per batch, not with {work.training}; train "
                 "with torch, or change the settings of the run"
             )
+        if work.train is not None or work.part is not None:
+            policy = "part" if work.train is None else type(work.train).__name__
+            raise BadSetting(f"model files train plainly: {policy} of the method needs torch (client_app)")
         self.put(weights)
         yield FileTraining(self, weights, samples, work)
 

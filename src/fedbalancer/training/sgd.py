@@ -15,9 +15,10 @@ import numpy as np
 
 from fedbalancer.core.errors import BadData, TrainingDiverged
 from fedbalancer.core.optimizers import SGD
+from fedbalancer.core.samples import count_rows
 from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights, batches_per_epoch
 from fedbalancer.training.model_check import describe_failure
-from fedbalancer.training.tensors import FlatModule
+from fedbalancer.training.tensors import FlatModule, call_model, count_labelled, mean_loss, to_float32
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,7 @@ class Steps(Protocol):
     def begin(self, weights: Weights, work: ClientWork) -> None:
         """Begin a training from these weights."""
 
-    def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def step(self, features: Any, labels: torch.Tensor) -> torch.Tensor:
         """Train one batch; return its per-sample losses before the step."""
 
     def update(self) -> Weights:
@@ -44,8 +45,12 @@ class Steps(Protocol):
     def load(self, weights: Weights) -> None:
         """Load weights for `apply`."""
 
-    def apply(self, features: torch.Tensor) -> torch.Tensor:
+    def apply(self, features: Any) -> Any:
         """Return the outputs in evaluation mode; call it without gradients."""
+
+
+Batch = tuple[Any, Any, int]
+"""Features and labels of a batch, and the number of its samples that count in the loss, if gradients accumulate."""
 
 
 class PlainSteps:
@@ -58,12 +63,20 @@ class PlainSteps:
         flat: The module.
         loss: Returns per-sample losses.
         optimizer: Makes the optimizer of trainings whose optimizer is `custom`.
+        forward: The task's function of (model, features).
     """
 
-    def __init__(self, flat: FlatModule, loss: Loss, optimizer: MakeOptimizer | None = None) -> None:
+    def __init__(
+        self,
+        flat: FlatModule,
+        loss: Loss,
+        optimizer: MakeOptimizer | None = None,
+        forward: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
         self._flat = flat
         self._loss = loss
         self._own = optimizer
+        self._forward = forward
         self._anchors: list[torch.Tensor] = []
 
     def begin(self, weights: Weights, work: ClientWork) -> None:
@@ -73,7 +86,8 @@ class PlainSteps:
         self._weights, self._work = weights, work
         self._anchors = [parameter.detach().clone() for parameter in self._flat.parameters] if work.mu else []
         self._optimizer = None if work.training.optimizer == SGD else self._make_optimizer(work)
-        self._batches = self._samples = 0
+        self._batches, self._per_epoch = 0, work.per_epoch
+        self._group: list[Batch] = []
 
     def _make_optimizer(self, work: ClientWork) -> Any:
         from fedbalancer.training.optimizers import find_optimizer, make_optimizer
@@ -82,52 +96,71 @@ class PlainSteps:
         assert make is not None
         return make_optimizer(make, self._flat.parameters, work.learning_rate)
 
-    def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def step(self, features: Any, labels: torch.Tensor) -> torch.Tensor:
         """Train one batch; return its per-sample losses before the step."""
         import torch
 
-        losses = self._loss(self._outputs(features), labels)
-        if not self._samples:
+        outputs = self._outputs(features)
+        losses = self._loss(outputs, labels)
+        objective, accumulate = self._objective(losses, outputs, labels), self._work.training.accumulate
+        if not self._group:
             for parameter in self._flat.parameters:
                 parameter.grad = None
-        accumulate = self._work.training.accumulate
-        torch.autograd.backward(losses.mean() if accumulate == 1 else losses.sum())
-        self._batches, self._samples = self._batches + 1, self._samples + len(losses)
-        in_epoch = self._batches % self._work.per_epoch
-        if in_epoch % accumulate == 0:  # also after the last batch of an epoch
-            self._apply_gradients()
+        samples = 1 if accumulate == 1 else count_labelled(labels)
+        torch.autograd.backward(objective if accumulate == 1 else objective * samples)
+        self._group.append((features, labels, samples))
+        self._batches += 1
+        if self._batches % self._per_epoch % accumulate == 0:  # also after the last batch of an epoch
+            self._take_step()
         return losses.detach()
 
-    def _outputs(self, features: torch.Tensor) -> torch.Tensor:
+    def _outputs(self, features: Any) -> Any:
+        """Return the module's outputs, in float32."""
         import torch
 
         if self._work.training.dtype == "float32":
-            return run_module(self._flat.module, features, self._work)
-        with torch.autocast(features.device.type, torch.bfloat16):
-            return run_module(self._flat.module, features, self._work).float()
+            return run_module(self._flat.module, features, self._work, self._forward)
+        with torch.autocast(self._flat.parameters[0].device.type, torch.bfloat16):
+            return to_float32(run_module(self._flat.module, features, self._work, self._forward))
 
-    def _apply_gradients(self) -> None:
+    def _take_step(self) -> None:
         """Take the step of all batches since the last one."""
         import torch
 
-        parameters, samples = self._flat.parameters, self._samples
-        self._samples = 0
+        parameters, group = self._flat.parameters, self._group
+        self._group = []
         with torch.no_grad():
             if self._work.training.accumulate > 1:
+                samples = max(sum(each for _, _, each in group), 1)
                 for parameter in parameters:
                     if parameter.grad is not None:
                         parameter.grad.div_(samples)
             for parameter, anchor in zip(parameters, self._anchors, strict=bool(self._anchors)):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter - anchor, alpha=self._work.mu)
+            self._adjust_gradients(group)
             if self._work.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, self._work.clip_norm)
-            if self._optimizer is not None:
-                self._optimizer.step()
-                return
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
+            self._apply_gradients(parameters)
+            self._after_step()
+
+    def _objective(self, losses: torch.Tensor, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Return the value to minimise."""
+        return mean_loss(losses, labels)
+
+    def _adjust_gradients(self, group: list[Batch]) -> None:
+        """Change the gradients of a step before they are clipped; here nothing is changed."""
+
+    def _after_step(self) -> None:
+        """Change the weights after a step; here nothing is changed."""
+
+    def _apply_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
+        if self._optimizer is not None:
+            self._optimizer.step()
+            return
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.add_(parameter.grad, alpha=-self._work.learning_rate)
 
     def update(self) -> Weights:
         """Return the current weights minus those at the beginning."""
@@ -135,38 +168,43 @@ class PlainSteps:
 
     def finish(self) -> Weights:
         """Take the step of batches that are left; return the final weights minus those at the beginning."""
-        if self._samples:
-            self._apply_gradients()
+        if self._group:
+            self._take_step()
         return self.update()
 
     def load(self, weights: Weights) -> None:
         """Load weights for `apply`."""
         self._flat.load(weights)
 
-    def apply(self, features: torch.Tensor) -> torch.Tensor:
+    def apply(self, features: Any) -> Any:
         """Return the outputs in evaluation mode."""
         self._flat.module.eval()
-        outputs: torch.Tensor = self._flat.module(features)
-        return outputs
+        return call_model(self._flat.module, features, self._forward)
+
+
+MODEL_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+"""What a model raises if a batch does not fit it."""
 
 
 def run_module(
-    module: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor, work: ClientWork
-) -> torch.Tensor:
+    module: Callable[..., Any], features: Any, work: ClientWork, forward: Callable[[Any, Any], Any] | None = None
+) -> Any:
     """Return a module's outputs for a batch.
 
     Args:
         module: The module.
         features: The batch.
         work: The client's work, for error messages.
+        forward: The task's function of (model, features).
 
     Raises:
         BadData: If the module fails on the batch; the message names the client.
     """
+    rows = len(features) if hasattr(features, "detach") else count_rows(features)
     try:
-        with _batch_norms_accept_one_value(module) if len(features) == 1 else nullcontext():
-            return module(features)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        with _batch_norms_accept_one_value(module) if rows == 1 else nullcontext():
+            return call_model(module, features, forward)
+    except MODEL_ERRORS as error:
         raise BadData(f"client {work.client!r}: {describe_failure(features, error)}") from error
 
 
@@ -218,7 +256,7 @@ class RecordedTraining:
         self._losses: list[FloatArray] = [np.empty(0)]
         self._before: list[IndexArray] = [np.empty(0, dtype=np.int64)]
         self._steps_done = 0
-        self._kept: tuple[Weights, int] | None = None
+        self._kept: tuple[Weights, int, Any] | None = None
 
     def record(self, rows: IndexArray, losses: Callable[[], FloatArray]) -> None:
         """Record the samples of one or several batches.
@@ -237,7 +275,7 @@ class RecordedTraining:
 
     def keep(self) -> None:
         """Remember the current model."""
-        self._kept = self._update(), len(self._seen)
+        self._kept = self._update(), len(self._seen), self._current_run()
 
     def kept(self) -> TrainResult:
         """Return the result at the last `keep`."""
@@ -246,9 +284,13 @@ class RecordedTraining:
 
     def result(self) -> TrainResult:
         """End the training and return its result."""
-        return self._result(self._finish(), len(self._seen))
+        return self._result(self._finish(), len(self._seen), self._current_run())
 
-    def _result(self, update: Weights, pieces: int) -> TrainResult:
+    def _current_run(self) -> Any:
+        """Return what a policy of the method knows about the training so far; here nothing."""
+        return None
+
+    def _result(self, update: Weights, pieces: int, run: Any) -> TrainResult:
         client, advice = self._work.client, _advise(self._work)
         rows, losses = np.concatenate(self._seen[:pieces]), np.concatenate(self._losses[:pieces])
         steps = np.concatenate(self._before[:pieces])

@@ -15,6 +15,10 @@ FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.int64]
 CountArray = NDArray[np.int32]
 Weights = NDArray[np.float32]
+Arrays = Mapping[str, Weights]
+"""Named arrays of a method: what a client keeps, receives or sends besides the model."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Names and shapes of such arrays."""
 
 
 class Layout(tuple[tuple[str, tuple[int, ...]], ...]):
@@ -148,6 +152,7 @@ class Order:
         learning_rate: Learning rate of this round.
         clip_norm: Largest norm of a step's gradient. None: no clipping.
         training: How a client turns batches into steps.
+        arrays: Named arrays from the aggregator to every client, for methods that send more than the model.
     """
 
     round: int
@@ -161,6 +166,7 @@ class Order:
     learning_rate: float = 0.01
     clip_norm: float | None = None
     training: TrainOptions = PLAIN
+    arrays: Arrays = field(default_factory=dict, compare=False)
 
     def per_epoch(self, samples: int) -> int:
         """Return the batches of a local epoch.
@@ -237,6 +243,24 @@ def step_bin(steps: IndexArray) -> IndexArray:
     return np.asarray(np.minimum(np.frexp(steps + 1.0)[1] - 1, STEP_BINS - 1), dtype=np.int64)
 
 
+Outside = Literal["absent", "frozen", "local"]
+"""What the parameters outside a client's part are: absent (zero, as in a smaller model), frozen (as received), or
+local (trained, but kept on the client)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The part of the model that a client trains and sends.
+
+    Args:
+        mask: Whether each parameter belongs to the part.
+        outside: What the other parameters are.
+    """
+
+    mask: NDArray[np.bool_]
+    outside: Outside = "absent"
+
+
 @dataclass(frozen=True, eq=False)
 class ClientWork:
     """One local training, as a pure function of its fields.
@@ -252,6 +276,10 @@ class ClientWork:
         seed: Seed of the shuffles.
         epoch_batches: Batches after which an epoch ends. None: all batches.
         training: How batches become steps.
+        train: The method's `LocalTraining`. None: plain training.
+        state: The client's arrays from earlier rounds.
+        arrays: Arrays from the server.
+        part: The part of the model that the client trains. None: all of it.
     """
 
     client: str
@@ -264,6 +292,10 @@ class ClientWork:
     seed: int
     epoch_batches: int | None = None
     training: TrainOptions = PLAIN
+    train: Any = None
+    state: Arrays = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    part: Part | None = None
 
     @property
     def per_epoch(self) -> int:
@@ -281,6 +313,8 @@ class TrainResult:
         seen: Sample numbers that were trained, in ascending order.
         losses: Loss of each of these samples when it was first seen, just before that step.
         steps: Number of batches trained before that. None if the trainer does not count them.
+        state: Arrays that the client keeps.
+        arrays: Arrays for the server.
     """
 
     client: str
@@ -288,6 +322,8 @@ class TrainResult:
     seen: IndexArray
     losses: FloatArray
     steps: IndexArray | None = None
+    state: Arrays = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
 
 
 UNDER_WAY = "under way"
@@ -390,6 +426,8 @@ class ClientReport:
         timings: Seconds in each phase.
         staleness: Rounds between the order and the report; 0 for a report in time.
         size: The client's current number of samples. None: the enrolled number.
+        arrays: Named arrays for the aggregator, as the method's `LocalTraining` declares them.
+        part: Which parameters the client trained. None: all.
     """
 
     client: str
@@ -400,6 +438,8 @@ class ClientReport:
     timings: Timings
     staleness: int = 0
     size: int | None = None
+    arrays: Arrays = field(default_factory=dict)
+    part: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)

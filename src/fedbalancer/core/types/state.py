@@ -6,7 +6,7 @@ import math
 import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -21,6 +21,7 @@ from fedbalancer.core.types.round import (
     FloatArray,
     IndexArray,
     RoundResult,
+    Shapes,
     TrainOptions,
     Weights,
     batches_per_epoch,
@@ -218,6 +219,7 @@ class Setup:
         loss_noise: Standard deviation of the noise on loss statistics. None: unknown.
         stops_in_epoch: Whether a client may report a partial epoch when its deadline passes.
         most_weight: Upper bound on a client's weight, as a multiple of the round's median weight. None: no bound.
+        report_arrays: Names and shapes of the arrays that every report must have.
     """
 
     ledger: Ledger
@@ -235,6 +237,7 @@ class Setup:
     loss_noise: float | None = None
     stops_in_epoch: bool = False
     most_weight: float | None = None
+    report_arrays: Shapes = field(default_factory=dict)
 
     def rate_in(self, round_number: int) -> float:
         """Return the clients' learning rate in a round.
