@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedbalancer.core.errors import FedBalancerError
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
-    from fedbalancer.experiments import STOP, RunResult, compare, resume, run
+    from fedbalancer.experiments import STOP, RunResult, compare, merge, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
     from fedbalancer.training.saved_model import load_model
@@ -33,6 +33,7 @@ _HOMES = {
     "compare": "experiments",
     "load_model": "training.saved_model",
     "load_task": "data",
+    "merge": "experiments",
     "method": "methods",
     "resume": "experiments",
     "run": "experiments",
@@ -49,6 +50,7 @@ __all__ = [
     "compare",
     "load_model",
     "load_task",
+    "merge",
     "method",
     "resume",
     "run",

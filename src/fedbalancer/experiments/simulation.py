@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from fedbalancer.core.schedules import rate_of_round, read_schedule
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.core.types import Layout, Ledger, Order
 from fedbalancer.data import Task
+from fedbalancer.experiments.clock import latency_row, latency_scale, recorded_scale
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.fields import check_settings_used
@@ -30,7 +32,6 @@ from fedbalancer.simulation.devices import (
     Phones,
     estimate_network_s,
     read_traces,
-    resolve_latency,
     sample_batch_s,
     spread_latency,
 )
@@ -124,25 +125,26 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     return settings, resolved
 
 
-def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simulation:
+def build(
+    spec: RunSpec, task: Task, executor: Executor | None = None, manifest: Mapping[str, Any] | None = None
+) -> Simulation:
     """Build the server and the engine of a run.
 
     Args:
         spec: The run.
         task: The loaded task.
         executor: Trains the clients. Default: this process.
+        manifest: Manifest of the run, with how its latencies are scaled. Default: by the task and the settings.
     """
     settings, resolved = resolve_spec(spec, task)
     bind_labels(resolved.client, lambda: task.test[1])  # refuses labels that the policies do not support
     trained_by = executor if executor is not None else ExecutorCache().executor(spec, task)
     layout = partial(_layout, spec, task, trained_by)  # only computed if needed: it may need torch
     model_bytes = task.model_bytes if task.model_bytes is not None else layout().wire_bytes
+    scale = latency_scale(task, settings) if manifest is None else recorded_scale(manifest, task, settings)
     devices = Phones(
         seed=spec.seed,
-        latency=spread_latency(
-            task.latency if isinstance(task.latency, Mapping) else resolve_latency(settings.latency),
-            settings.device_spread,
-        ),
+        latency=spread_latency(latency_row(task, scale), settings.device_spread),
         network=Network(seed=spec.seed, floor=settings.network_floor),
     )
     size_of = task.sizes
@@ -160,6 +162,8 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         order = first_order(settings, spec.seed)
         network_s = costs.estimate_network_s(devices, clients, order)
         batch_s = batch_s * costs.batch_factors(clients, order)[:, None]
+    if scale.counts_samples:  # a client with few samples has only short batches to measure
+        batch_s = batch_s * scale.batch_factors(sizes)[:, None]
     ledger = Ledger.start(clients, sizes, network_s, batch_s)
     engine = SimulatedEngine(
         policies=resolved.client,
@@ -176,9 +180,10 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         labels=task.labels,
         classes=_classes(spec, task, settings),
         saves_losses=settings.save_exact_losses or not is_private(resolved),
+        scale=scale,
         costs=costs,
     )
-    setup = setup_of(resolved, ledger, settings, spec.seed)
+    setup = setup_of(resolved, ledger, settings, spec.seed, scale.forward_epochs)
     if costs is not None:
         setup = replace(setup, report_arrays=resolved.client.train.up_arrays(trained_by.layout))
     server = Server(resolved.server, setup)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.schedules import RateFunction, Schedule, rate_of_round
 from fedbalancer.core.types.round import (
+    FORWARD_PASS_EPOCHS,
     PLAIN,
     Count,
     CountArray,
@@ -216,6 +217,7 @@ class Setup:
         training: How clients turn batches into steps.
         schedule: Multiplies the learning rate. None: it stays.
         forward_pass_every_round: Whether each client starts each round with a forward pass over all its data.
+        forward_epochs: Duration of a forward pass over all data, in training epochs.
         loss_noise: Standard deviation of the noise on loss statistics. None: unknown.
         stops_in_epoch: Whether a client may report a partial epoch when its deadline passes.
         most_weight: Upper bound on a client's weight, as a multiple of the round's median weight. None: no bound.
@@ -234,6 +236,7 @@ class Setup:
     training: TrainOptions = PLAIN
     schedule: Schedule | None = None
     forward_pass_every_round: bool = False
+    forward_epochs: float = FORWARD_PASS_EPOCHS
     loss_noise: float | None = None
     stops_in_epoch: bool = False
     most_weight: float | None = None

@@ -36,7 +36,7 @@ from fedbalancer.data.own.build import from_folder, from_npz
 from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names
 from fedbalancer.data.task import Task
 
-TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes")
+TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes", "latency_batch_size")
 """Keys of [settings]."""
 
 
