@@ -14,6 +14,8 @@ hidden = [32]
 [settings]
 rounds = 20                 # any setting of a task
 metric = "f1"               # default: accuracy; several: ["f1", "accuracy"], the main one first
+optimizer = {name = "adamw", weight_decay = 0.01}
+schedule = {name = "cosine", rounds = 20}
 """
 
 from __future__ import annotations
