@@ -10,8 +10,8 @@ import fedbalancer as fb
 
 def test_public_names() -> None:
     assert sorted(fb.__all__) == [
-        "Comparison", "FedBalancerError", "Method", "RunResult", "STOP", "Settings", "Task", "compare", "load_task",
-        "method", "resume", "run",
+        "Comparison", "Device", "FedBalancerError", "Fleet", "Method", "RunResult", "STOP", "Settings", "Task",
+        "compare", "load_task", "method", "resume", "run",
     ]  # fmt: skip
     for name in fb.__all__:
         assert getattr(fb, name) is not None

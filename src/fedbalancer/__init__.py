@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from fedbalancer.experiments import STOP, RunResult, compare, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
+    from fedbalancer.simulation.devices import Device, Fleet
 
 _HOMES = {
     "Comparison": "reporting",
+    "Device": "simulation.devices",
     "FedBalancerError": "core.errors",
+    "Fleet": "simulation.devices",
     "Method": "methods",
     "RunResult": "experiments",
     "STOP": "experiments",
@@ -37,7 +40,9 @@ _HOMES = {
 __all__ = [
     "STOP",
     "Comparison",
+    "Device",
     "FedBalancerError",
+    "Fleet",
     "Method",
     "RunResult",
     "Settings",

@@ -54,6 +54,7 @@ class BaseTask:
             possible number.
         latency: Row of batch latencies of the device model: the name of a task of the paper, or a mapping of slow, mid
             and fast to (mean, standard deviation) in milliseconds. Default: femnist.
+        devices: Devices on which runs of this task are simulated, unless a run names others; see `RunOptions`.
         model_bytes: Size of the model on the network. Default: 4 bytes per parameter.
         classes: Number of classes. None if the labels are not classes.
         notes: Facts about the data, for summaries.
@@ -76,6 +77,7 @@ class BaseTask:
     loss: str | Callable[[Any, Any], Any] = "cross_entropy"
     metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy"
     latency: str | Mapping[str, tuple[float, float]] | None = None
+    devices: Any = None
     model_bytes: int | None = None
     classes: int | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)

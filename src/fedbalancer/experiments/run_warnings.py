@@ -18,6 +18,8 @@ from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import Method
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.simulation.devices import LATENCY_MS, are_available
+from fedbalancer.simulation.devices.fleet import Fleet
+from fedbalancer.simulation.devices.fleet_check import find_problems
 from fedbalancer.store.privacy import model_claim
 
 
@@ -113,11 +115,15 @@ def _milliseconds(latency: Mapping[str, tuple[float, float]]) -> str:
 
 
 def _availability_warnings(spec: RunSpec, task: Task, settings: Settings) -> Iterator[str]:
-    """Yield a warning if too few recorded phones are available when the run starts."""
-    if settings.availability is None:
+    """Yield warnings about an implausible fleet, and if too few devices are online when the run starts."""
+    spec = spec.with_devices_of(task)
+    devices = spec.devices
+    if isinstance(devices, Fleet):
+        yield from find_problems(devices)
+    if settings.availability is None and not (isinstance(devices, Fleet) and devices.has_online):
         return
     clients = tuple(sorted(task.sizes))
-    available = int(are_available(availability_of(settings, clients, spec.seed), clients, settings.window_s).sum())
+    available = int(are_available(availability_of(spec, settings, clients), clients, settings.window_s).sum())
     if available < settings.clients_per_round:
         yield (
             f"{available} of {len(clients)} clients are available when seed {spec.seed} starts, fewer than the "
