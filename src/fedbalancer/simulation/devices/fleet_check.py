@@ -1,4 +1,4 @@
-"""What a fleet consists of, and what is implausible about it."""
+"""Figures of a fleet, and warnings about implausible values."""
 
 from __future__ import annotations
 
