@@ -10,19 +10,20 @@ from pathlib import Path
 from runpy import run_path
 from shutil import copy
 
+import numpy as np
 import polars as pl
 import pytest
+from safetensors.numpy import load_file
 
 from fedbalancer.testing import check_policy
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(example: str, folder: Path) -> list[str]:
+def run(example: str, folder: Path, *options: str) -> list[str]:
     """What an example prints, started in a folder of its own."""
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / example)], cwd=folder, capture_output=True, text=True, timeout=240, check=False
-    )
+    command = [sys.executable, str(EXAMPLES / example), *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -34,6 +35,27 @@ def run(example: str, folder: Path) -> list[str]:
 def test_own_data_takes_few_lines_and_runs(example: str, lines: int, tmp_path: Path) -> None:
     assert len((EXAMPLES / example).read_text().splitlines()) <= lines
     assert [line.split()[0] for line in run(example, tmp_path)] == ["fedavg+1t", "fedavg+wfa", "fedbalancer"]
+
+
+def test_lora_sends_its_adapters_only(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    (line,) = run("lora_bert.py", tmp_path, "--clients", "3", "--rounds", "2")
+    assert line.startswith("26,596 parameters, 1,090 trained, 4,360 bytes to a client")
+    saved = load_file(tmp_path / "runs" / "lora-bert" / "model.safetensors")
+    assert sum(values.size for values in saved.values()) == 1090
+    assert (tmp_path / "runs" / "lora-bert" / "adapter" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_a_resnet_trains_on_synthetic_images_and_on_files_of_cifar(real: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"):
+        rows = rng.integers(0, 256, (30, 1 + 3072), dtype=np.uint8)
+        rows[:, 0] %= 10
+        rows.tofile(tmp_path / name)
+    data = ("--data", str(tmp_path)) if real else ("--images", "60")
+    (line,) = run("resnet_cifar.py", tmp_path, *data, "--clients", "2", "--width", "4", "--rounds", "1")
+    assert line.startswith("44,622 parameters; 1 rounds")
 
 
 def test_my_task_is_a_task_of_what_own_parquet_writes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import fedbalancer as fb
 def test_public_names() -> None:
     assert sorted(fb.__all__) == [
         "Comparison", "Device", "FedBalancerError", "Fleet", "Method", "RunResult", "STOP", "Settings", "Task",
-        "compare", "load_task", "method", "resume", "run",
+        "compare", "load_model", "load_task", "method", "resume", "run",
     ]  # fmt: skip
     for name in fb.__all__:
         assert getattr(fb, name) is not None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
     from fedbalancer.simulation.devices import Device, Fleet
+    from fedbalancer.training.saved_model import load_model
 
 _HOMES = {
     "Comparison": "reporting",
@@ -31,6 +32,7 @@ _HOMES = {
     "Settings": "core.settings",
     "Task": "data",
     "compare": "experiments",
+    "load_model": "training.saved_model",
     "load_task": "data",
     "method": "methods",
     "resume": "experiments",
@@ -48,6 +50,7 @@ __all__ = [
     "Settings",
     "Task",
     "compare",
+    "load_model",
     "load_task",
     "method",
     "resume",

@@ -150,7 +150,13 @@ PATTERNS = {
 }
 """Whole families, by a regular expression of the command."""
 
+RUN = ("docs/how-to/fine-tune.md",)
+"""Pages whose blocks marked as Python run from top to bottom."""
+
 PYTHON = {
+    ("docs/how-to/fine-tune.md", "from fedbalancer.flower import Strategy, trained_arrays"): (
+        "part of an app: tests/flower/test_client_app.py"
+    ),
     ("README.md", "import fedbalancer as fb"): "the reader's arrays stand for `...`; whole: tests/test_examples.py",
     ("README.md", "pip install -e '.[flower,torch]'"): "three files in one block; whole: tests/docs/test_tutorials.py",
     (

@@ -26,6 +26,7 @@ class Snippet:
 
     page: str
     text: str
+    fenced: bool = False  # as ```python
 
 
 def pages() -> list[Path]:
@@ -61,7 +62,7 @@ def named() -> list[Snippet]:
 def python() -> list[Snippet]:
     """Every block that is Python: said to be, or without a language and with a statement that only Python has."""
     found = (block for block in _blocks() if block[2] == "python" or _is_python(*block[1:]))
-    return [Snippet(_name(path), block) for path, block, _ in found]
+    return [Snippet(_name(path), block, kind == "python") for path, block, kind in found]
 
 
 def _blocks() -> list[tuple[Path, str, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 import typer
-from docs.ledger import LATER, NOT_TYPED, NOW, PATTERNS, PYTHON
+from docs.ledger import LATER, NOT_TYPED, NOW, PATTERNS, PYTHON, RUN
 
 from docs import snippets
 from fedbalancer.cli.app import app
@@ -91,9 +91,19 @@ def test_python_is_run_or_has_a_reason() -> None:
     unknown = [
         f"{found.page}: {first_line(found.text)}"
         for found in snippets.python()
-        if (found.page, first_line(found.text)) not in PYTHON
+        if (found.page, first_line(found.text)) not in PYTHON and not (found.page in RUN and found.fenced)
     ]
     assert unknown == [], "add a line to tests/docs/ledger.py"
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_the_python_of_a_page_runs_from_top_to_bottom(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", (snippets.ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    exec("\n".join(blocks), {"__name__": page})
 
 
 @pytest.mark.timeout(900)

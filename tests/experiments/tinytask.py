@@ -28,6 +28,15 @@ def wide() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(4, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 2))
 
 
+def adapted() -> Any:
+    """A frozen layer that is drawn at random, a batch norm, and a trained layer."""
+    import torch
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 2))
+    net[0].requires_grad_(False)
+    return net
+
+
 def load_wide() -> Task:
     """With that model, and a test in several pieces."""
     return load(model=wide, test=samples(900, 99))

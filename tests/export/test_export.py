@@ -82,7 +82,15 @@ AVERAGED = (
     nn.AvgPool2d(2, 1, 1, ceil_mode=True, count_include_pad=False), nn.AdaptiveAvgPool2d(1),
     nn.Flatten(), nn.Linear(3, 3),
 )  # fmt: skip
+
+
+def frozen() -> Any:
+    """The first layer is a constant of the file."""
+    return nn.Sequential(nn.Linear(4, 5).requires_grad_(False), nn.Tanh(), nn.Linear(5, 3))
+
+
 MODELS = {
+    "frozen": task(frozen, 4),
     "average pooling": task(layers(*AVERAGED), 2, 9, 8),
     "strided, dilated, overlapping": task(layers(*CONVOLUTIONS), 2, 17, 15),
     "batch norm, ceil": task(layers(*NORMED), 1, 7, 7),

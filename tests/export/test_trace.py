@@ -14,8 +14,10 @@ import torch
 from torch import nn
 
 from fedbalancer.core.errors import BadData
+from fedbalancer.export.torch_operators import TorchReplay
 from fedbalancer.export.trace import PerBatch, trace, trace_model
 from fedbalancer.export.windows import make_windows
+from fedbalancer.training.tensors import build_module
 
 
 def steps(function: Any, *shape: int) -> Any:
@@ -50,6 +52,24 @@ def test_running_statistics_are_refused_with_the_layer() -> None:
 
     with pytest.raises(BadData, match=r"layer 1 \(BatchNorm1d\) keeps '1.running_mean'"):
         trace_model(make, "cross_entropy", small_nets.samples())
+
+
+def test_frozen_parameters_are_constants_and_have_no_gradient() -> None:
+    def make() -> Any:
+        return nn.Sequential(nn.Flatten(), nn.Linear(24, 5).requires_grad_(False), nn.Linear(5, 3))
+
+    model = trace_model(make, "cross_entropy", small_nets.samples())
+    assert [name for name, _ in model.layout] == ["2.weight", "2.bias"]
+    assert len(model.train.outputs) == 1 + len(model.layout)
+    shapes = {step.args[0].shape for step in model.infer.steps if step.kind == "constant"}
+    assert {(5, 24), (5,)} <= shapes
+    net = build_module(make)
+    x, y = (torch.as_tensor(part) for part in small_nets.samples(5))
+    losses = nn.functional.cross_entropy(net(x), y, reduction="none")
+    gradients = torch.autograd.grad(losses.mean(), list(net[2].parameters()))
+    replayed = TorchReplay().run(model.train, [*(p.detach() for p in net[2].parameters()), x, y], 5)
+    for one, other in zip(replayed, (losses.detach(), *gradients), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("ceil", [False, True])

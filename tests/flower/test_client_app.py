@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from fedbalancer.client.work import batches
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.randomness import integer_seed, stream
 from fedbalancer.core.types import ClientWork
-from fedbalancer.flower import Strategy, balanced, client_app
+from fedbalancer.flower import Strategy, balanced, client_app, trained_arrays
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.messages import Instruction
 from fedbalancer.methods.table import method
@@ -51,9 +52,9 @@ class Nodes:
     """Apps behind a fake grid; a reply comes a second after its message, or as late as this machine really was: the
     clients look at the wall clock, and a report of more seconds than its round trip is not believed."""
 
-    def __init__(self, apps: int, model: Any = net, **options: Any) -> None:
+    def __init__(self, apps: int, model: Any = net, data: Any = samples, **options: Any) -> None:
         self.clock, self.replies = Clock(), []
-        app = client_app(model, samples, **options)
+        app = client_app(model, data, **options)
         contexts = [make_context(n + 2, **{"partition-id": n}) for n in range(apps)]
 
         def node(context: Any) -> Any:
@@ -66,11 +67,18 @@ class Nodes:
 
         self.grid = FakeGrid(self.clock, {context.node_id: node(context) for context in contexts})
 
-    def start(self, method: str, rounds: int, initial: Any = net, **options: Any) -> Any:
+    def start(
+        self,
+        method: str,
+        rounds: int,
+        initial: Any = net,
+        as_arrays: Any = lambda module: ArrayRecord(module.state_dict()),
+        **options: Any,
+    ) -> Any:
         waiting = Waiting(clock=self.clock, sleep=self.clock.sleep, background=False)
         given = {"clients_per_round": 3, "epochs": 2, "batch_size": 8, "learning_rate": 0.1, "min_clients": 1}
         torch.manual_seed(0)
-        arrays = ArrayRecord(initial().state_dict())
+        arrays = as_arrays(initial())
         return arrays, Strategy(method, waiting=waiting, **(given | options)).start(self.grid, arrays, rounds)
 
 
@@ -95,6 +103,78 @@ def test_fedbalancer_learns_and_is_evaluated_by_the_clients() -> None:
     _, result = Nodes(3).start("fedbalancer", 6, federated_evaluate=True)
     found = [result.evaluate_metrics_clientapp[n]["accuracy"] for n in (0, 6)]
     assert found[1] > max(found[0], 0.8)
+
+
+class Halves(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A linear layer on two named inputs, with outputs as transformers return them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(5, 3)
+
+    def forward(self, left: Any, right: Any) -> Any:
+        return SimpleNamespace(logits=self.layer(torch.cat([left, right], dim=1)))
+
+
+class Pairs(torch.utils.data.Dataset):  # type: ignore[misc,name-defined]
+    """A data set of torch whose items are dictionaries."""
+
+    def __init__(self, context: Any) -> None:
+        self.x, self.y = samples(context)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, row: int) -> Any:
+        return {"left": self.x[row, :2], "right": self.x[row, 2:], "labels": self.y[row]}
+
+
+def test_named_inputs_data_sets_and_a_forward_function_train_as_arrays_do() -> None:
+    def named(context: Any) -> Any:
+        x, y = samples(context)
+        return {"left": torch.tensor(x[:, :2]), "right": x[:, 2:].tolist()}, y.tolist()
+
+    def joined(items: Any) -> Any:
+        rows = [np.concatenate([item["left"], item["right"]]) for item in items]
+        return torch.tensor(np.stack(rows)), torch.tensor([item["labels"] for item in items])
+
+    ways: list[Any] = [
+        (Halves, named, {}),
+        (Halves, Pairs, {}),
+        (Halves, samples, {"forward": lambda model, x: model(x[:, :2], x[:, 2:]).logits}),
+        (Halves, Pairs, {"collate_fn": joined, "forward": lambda model, x: model(x[:, :2], x[:, 2:])}),
+    ]
+    arrays = []
+    for model, data, options in ways:
+        result = Nodes(2, model=model, data=data, **options).start("fedbalancer", 2, initial=model)[1]
+        arrays.append(result.arrays["layer.weight"].numpy())
+    plain = Nodes(2, model=linear, backend="plain").start("fedbalancer", 2, initial=linear)[1]
+    for found in arrays:
+        assert found == pytest.approx(plain.arrays["weight"].numpy(), abs=1e-5)
+
+
+def adapted() -> Any:
+    """A frozen layer that is drawn at random, and a trained one."""
+    return torch.nn.Sequential(torch.nn.Linear(5, 8).requires_grad_(False), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+
+def test_only_trained_arrays_travel_and_give_what_the_simulators_trainer_gives() -> None:
+    sent, result = Nodes(1, model=adapted).start("fedavg+wfa", 1, initial=adapted, as_arrays=trained_arrays)
+    assert set(sent) == set(result.arrays) == {"2.weight", "2.bias"}
+    x, y = samples(make_context(2, **{"partition-id": 0}))
+    trainer = TorchTrainer(Task(clients={"client-0": (x, y)}, test=(x, y), model=adapted))
+    weights = trainer.layout.join({name: array.numpy() for name, array in sent.items()})
+    seed = integer_seed(0, "train", 1, "client-0")
+    update = trainer.train(weights, ClientWork("client-0", np.arange(40), 10, 8, 0.1, 0.0, None, seed)).update
+    assert trainer.layout.join({name: array.numpy() for name, array in result.arrays.items()}) == pytest.approx(
+        weights + update, abs=1e-6
+    )
+
+
+def test_a_server_that_sends_frozen_parameters_is_told_how_to_start() -> None:
+    message = Message(RecordDict({"arrays": ArrayRecord(adapted().state_dict())}), 2, "evaluate", ttl=100.0)
+    with pytest.raises(BadData, match=r"differs from this client's in \('0.bias', \(8,\)\).*trained_arrays\(model\)"):
+        client_app(adapted, samples)(message, make_context(2, **{"partition-id": 0}))
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD with momentum", "RMSprop"])

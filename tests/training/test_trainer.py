@@ -376,17 +376,21 @@ def test_tokens_stay_whole_numbers() -> None:
     assert trainer.train(trainer.initial_weights(0), work()).update.any()
 
 
-def test_frozen_parameters_do_not_move() -> None:
+@pytest.mark.parametrize("backend", ["fast", "plain"])
+def test_frozen_parameters_are_used_but_neither_trained_nor_in_the_update(backend: str) -> None:
     def frozen() -> Any:
         module = mlp()
         module[0].requires_grad_(False)
         return module
 
-    trainer = TorchTrainer(task(frozen))
-    update = trainer.train(trainer.initial_weights(0), work(mu=0.1)).update
-    count = FEATURES * 4 + 4
-    assert not update[:count].any()
-    assert update[count:].any()
+    trainer, whole = TorchTrainer(task(frozen), backend), TorchTrainer(task(), backend)
+    weights, count = trainer.initial_weights(0), FEATURES * 4 + 4
+    update = trainer.train(weights, work(mu=0.1)).update
+    assert len(update) == len(whole.initial_weights(0)) - count
+    assert update.any()
+    values = [p.detach().numpy().ravel() for p in trainer.model.flat.module[0].parameters()]
+    expected = whole.train(np.concatenate([*values, weights]), work(mu=0.1, batches=1)).update[count:]
+    assert trainer.train(weights, work(mu=0.1, batches=1)).update == pytest.approx(expected, abs=1e-6)
 
 
 def test_results_can_be_sent_to_another_process() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from fedbalancer.core.samples import IGNORED
 from fedbalancer.core.settings import Settings
-from fedbalancer.core.task import MadeOnDemand
+from fedbalancer.core.task import CountedClients, MadeOnDemand
 from fedbalancer.core.types import IndexArray
 from fedbalancer.data import Task
 from fedbalancer.data.registry import TASKS
@@ -100,14 +102,27 @@ def _data_warnings(spec: RunSpec, task: Task) -> Iterator[str]:
     requested, clients = task.clients_per_round, len(task.sizes)
     if requested > clients and requested != Task.clients_per_round:  # the default is not a request
         yield f"clients_per_round = {requested}: {task.name} has {clients} clients, so every round selects all of them"
+    if isinstance(task.clients, CountedClients):
+        kind = type(task.clients.clients).__name__
+        yield (
+            f"clients is a {kind} without sizes, so all {clients:,} clients were loaded to count their samples; give "
+            "it a property `sizes` (number of samples by client id), and clients are loaded only when they train"
+        )
     if isinstance(task.clients, MadeOnDemand) or np.ndim(task.test[1]) > 1:
         return
     if any(np.asarray(labels).dtype.kind not in "iu" for _, labels in task.clients.values()):
         return
-    by_client = {client: np.unique(labels) for client, (_, labels) in task.clients.items()}
-    used = np.unique(np.concatenate([*by_client.values(), np.unique(task.test[1])]))
+    by_client = {client: _classes(labels) for client, (_, labels) in task.clients.items()}
+    by_client = {client: classes for client, classes in by_client.items() if len(classes)}
+    used = np.unique(np.concatenate([*by_client.values(), _classes(task.test[1])]))
     if len(used) >= 2:
         yield from _label_warnings(task, by_client, used)
+
+
+def _classes(labels: Any) -> IndexArray:
+    """Return the classes that occur, without ignored labels."""
+    array = np.asarray(labels)
+    return np.unique(array[array != IGNORED])
 
 
 def _milliseconds(latency: Mapping[str, tuple[float, float]]) -> str:

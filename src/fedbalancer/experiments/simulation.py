@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from fedbalancer.client.policies import bind_labels
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.core.types import Layout, Ledger
+from fedbalancer.core.types import Layout, Ledger, Order
 from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
@@ -36,6 +37,7 @@ from fedbalancer.simulation.devices import (
 from fedbalancer.simulation.devices.fleet import Fleet
 from fedbalancer.simulation.devices.fleet_files import MODEL_METHODS, is_availability, is_device_model
 from fedbalancer.simulation.engine import SENT_NOTHING, SimulatedEngine
+from fedbalancer.simulation.local_costs import LocalCosts, needs_costs
 from fedbalancer.simulation.state import ClassCounts
 from fedbalancer.store.privacy import is_private, spending_for
 
@@ -144,12 +146,15 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     encoded_bytes = None if plain else resolved.client.compress.encoded_bytes(layout())
     # A small task may declare the published model's size: the encoded upload is scaled by the same factor.
     up_bytes = model_bytes if encoded_bytes is None else round(encoded_bytes * model_bytes / layout().wire_bytes)
-    ledger = Ledger.start(
-        clients,
-        sizes,
-        estimate_network_s(devices, clients, model_bytes, up_bytes),
-        sample_batch_s(devices, clients, settings.latency_samples),
-    )
+    network_s = estimate_network_s(devices, clients, model_bytes, up_bytes)
+    batch_s = sample_batch_s(devices, clients, settings.latency_samples)
+    costs = None
+    if needs_costs(resolved.client):
+        costs = LocalCosts.of(resolved.client, layout(), model_bytes, up_bytes, clients, batch_s.mean(axis=1))
+        order = first_order(settings, spec.seed)
+        network_s = costs.estimate_network_s(devices, clients, order)
+        batch_s = batch_s * costs.batch_factors(clients, order)[:, None]
+    ledger = Ledger.start(clients, sizes, network_s, batch_s)
     engine = SimulatedEngine(
         policies=resolved.client,
         ledger=ledger,
@@ -165,9 +170,26 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         labels=task.labels,
         classes=_classes(spec, task, settings),
         saves_losses=settings.save_exact_losses or not is_private(resolved),
+        costs=costs,
     )
-    server = Server(resolved.server, setup_of(resolved, ledger, settings, spec.seed))
+    setup = setup_of(resolved, ledger, settings, spec.seed)
+    if costs is not None:
+        setup = replace(setup, report_arrays=resolved.client.train.up_arrays(trained_by.layout))
+    server = Server(resolved.server, setup)
     return Simulation(spec, task, settings, resolved, server, engine, trained_by)
+
+
+def first_order(settings: Settings, seed: int) -> Order:
+    """Return an order like that of the first round, without a deadline.
+
+    Args:
+        settings: The settings.
+        seed: Seed of the run.
+    """
+    return Order(
+        1, 0.0, math.inf, settings.epochs, settings.batch_size, seed, learning_rate=settings.learning_rate,
+        clip_norm=settings.clip_norm,
+    )  # fmt: skip
 
 
 def _classes(spec: RunSpec, task: Task, settings: Settings) -> ClassCounts | None:

@@ -119,14 +119,15 @@ def _run_torch(module: torch.nn.Module, loss: Any, batch: Samples) -> Results:
     trained = {name: each for name, each in parameters.items() if each.requires_grad}
     gradients = torch.autograd.grad(step_losses.mean(), list(trained.values()), allow_unused=True)
     present = {name: each for name, each in zip(trained, gradients, strict=True) if each is not None}
-    zeros = {name: np.zeros(each.shape) for name, each in parameters.items()}
+    zeros = {name: np.zeros(each.shape) for name, each in trained.items()}
     computed = {name: each.double().numpy() for name, each in present.items()}
     plain = [part.detach().double().numpy() for part in (outputs, losses, step_losses)]
     return Results(plain[0], plain[1], plain[2], zeros | computed)
 
 
 def _tensor(part: Any) -> torch.Tensor:
-    return make_batch(part, slice(None))
+    tensor: torch.Tensor = make_batch(part, slice(None))
+    return tensor
 
 
 def _run_file(model: ModelFile, weights: Weights, batch: Samples) -> Results:

@@ -96,7 +96,9 @@ def _check_path(path: Path, runtime: str) -> None:
 
 
 def _examples(task: Task) -> Samples:
-    features, labels = task.clients[next(iter(task.clients))]
+    features, labels = task.samples(next(iter(task.clients)))
+    if task.forward is not None or not isinstance(features, np.ndarray) or not isinstance(labels, np.ndarray):
+        raise BadData(f"task {task.name!r} cannot be exported: its model needs one array of features, no forward=")
     return features[:EXAMPLES], labels[:EXAMPLES]
 
 

@@ -179,8 +179,8 @@ def _named_layers(module: torch.nn.Module, layers: dict[Any, str]) -> Iterator[N
 
 
 def _parameter_layers(module: torch.nn.Module) -> list[str]:
-    """Return the layer of every parameter."""
-    names = [name.rpartition(".")[0] for name, _ in module.named_parameters()]
+    """Return the layer of every trained parameter."""
+    names = [name.rpartition(".")[0] for name, each in module.named_parameters() if each.requires_grad]
     return [layer_name(name, module.get_submodule(name)) for name in names]
 
 
@@ -269,7 +269,7 @@ class TracedModel:
 
 
 def trace_model(make: Callable[[], Any], loss: str | Callable[[Any, Any], Any], samples: Samples) -> TracedModel:
-    """Trace a torch model and its loss.
+    """Trace a torch model and its loss. Frozen parameters become constants of the file.
 
     Args:
         make: Function that returns the torch model.
@@ -292,7 +292,7 @@ def trace_model(make: Callable[[], Any], loss: str | Callable[[Any, Any], Any], 
 
     def inputs(size: int, count: int) -> tuple[Any, ...]:
         rows = np.arange(size) % len(labels)
-        parameters = [each.detach().clone().requires_grad_(each.requires_grad) for each in module.parameters()]
+        parameters = [each.detach().clone().requires_grad_() for each in flat.parameters]
         return (*parameters, *(make_batch(part, rows) for part in (features, labels)[:count]))
 
     def outputs(args: tuple[Any, ...]) -> torch.Tensor:
@@ -304,9 +304,7 @@ def trace_model(make: Callable[[], Any], loss: str | Callable[[Any, Any], Any], 
         losses = values(outputs(args), args[-1])
         if not losses.requires_grad:
             raise BadData("the model's output has no gradient for any weight: it cannot learn")
-        moved = [each for each in args[: len(names)] if each.requires_grad]
-        gradients = iter(torch.autograd.grad(losses.mean(), moved, allow_unused=True))
-        return losses.detach(), *(next(gradients) if each.requires_grad else None for each in args[: len(names)])
+        return losses.detach(), *torch.autograd.grad(losses.mean(), args[: len(names)], allow_unused=True)
 
     module.train()
     train_trace = trace(train, lambda size: inputs(size, 2), module)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedbalancer.flower.aggregation import FlowerAggregator
     from fedbalancer.flower.client import LocalRound, balanced, introduce
     from fedbalancer.flower.client_apps import client_app, device_app
+    from fedbalancer.flower.messages import trained_arrays
     from fedbalancer.flower.strategy import Strategy
 
 _HOMES = {
@@ -22,9 +23,19 @@ _HOMES = {
     "client_app": "client_apps",
     "device_app": "client_apps",
     "introduce": "client",
+    "trained_arrays": "messages",
 }
 
-__all__ = ["FlowerAggregator", "LocalRound", "Strategy", "balanced", "client_app", "device_app", "introduce"]
+__all__ = [
+    "FlowerAggregator",
+    "LocalRound",
+    "Strategy",
+    "balanced",
+    "client_app",
+    "device_app",
+    "introduce",
+    "trained_arrays",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
+from fedbalancer.core.errors import BadData
 from fedbalancer.core.interfaces import Draw, Training
-from fedbalancer.core.task import Samples, check_samples
+from fedbalancer.core.samples import columns_of, take
+from fedbalancer.core.task import Samples, check_samples, is_plain
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced, introduce
 from fedbalancer.flower.compat import ClientApp, Context, Message, MetricRecord, RecordDict, reply_to
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
 EXAMPLE = 10
 """Samples that the layers of a torch model are tested on."""
 
-Data = Callable[[Context], Samples]
-"""(context) -> (features, labels), one row per sample."""
+Data = Callable[[Context], Any]
+"""(context) -> (features, labels), one row per sample, or a data set: what `Task` accepts as a client's samples."""
 Hold = Callable[[Context, int], Draw | None]
 """(context, round) -> the seconds of an emulated device, or None to use this machine's own speed."""
 
@@ -46,6 +48,8 @@ def client_app(
     loss: str | Callable[[Any, Any], Any] = "cross_entropy",
     metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
     optimizer: MakeOptimizer | None = None,
+    forward: Callable[[Any, Any], Any] | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
     backend: str = "fast",
     device: str = "cpu",
     threads: int | None = None,
@@ -68,6 +72,8 @@ def client_app(
         loss: Name of a loss, or a function of outputs and labels.
         metric: Name of a metric, or a function of outputs and labels.
         optimizer: A class of `torch.optim`, or a partial of one. Default: plain SGD. The learning rate is the server's.
+        forward: Function of (model, features) that returns the outputs, as in `Task`.
+        collate_fn: Converts items of a data set, as in `Task`.
         backend: `fast` or `plain`, as in `fedbalancer run`.
         device: Torch device.
         threads: Threads of torch. Default: torch's own.
@@ -88,7 +94,7 @@ def client_app(
         from fedbalancer.training.trainer import TorchModel
 
         built = TorchModel(
-            model, loss=loss, metric=metric, backend=backend, device=device, optimizer=optimizer,
+            model, loss=loss, metric=metric, backend=backend, device=device, optimizer=optimizer, forward=forward,
             example=lambda: example[0],
         )  # fmt: skip
         if threads is not None:
@@ -99,10 +105,10 @@ def client_app(
         return built
 
     def build_with_example(samples: Samples) -> TorchModel:
-        example[:] = [samples[0][:EXAMPLE]]
+        example[:] = [take(samples[0], slice(EXAMPLE))]
         return build()
 
-    return model_app(build_with_example, data, test=test, method=method, mods=mods, hold=hold)
+    return model_app(build_with_example, data, test=test, method=method, mods=mods, hold=hold, collate_fn=collate_fn)
 
 
 def device_app(
@@ -145,7 +151,12 @@ def device_app(
 
         return open_model(file, threads)
 
-    return model_app(lambda samples: load(), data, test=test, method=method, mods=mods, hold=hold)
+    def load_for(samples: Samples) -> ModelFile:
+        if not is_plain(samples):
+            raise BadData("a model file takes one array of features and one of labels; other samples need client_app")
+        return load()
+
+    return model_app(load_for, data, test=test, method=method, mods=mods, hold=hold)
 
 
 class LocalModel(Protocol):
@@ -167,6 +178,7 @@ def model_app(
     method: Any = None,
     mods: Sequence[Mod] = (),
     hold: Hold | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
 ) -> ClientApp:
     """Build a `ClientApp` that trains any `LocalModel`.
 
@@ -177,12 +189,16 @@ def model_app(
         method: The server's `Method`, if it has custom policies.
         mods: Flower's mods around training.
         hold: Emulates a slower device.
+        collate_fn: Converts items of a data set.
     """
     check_mods(mods)
     app = ClientApp()
 
+    def load_samples(source: Data, context: Context) -> Samples:
+        return prepare_samples(check_samples(source(context), "the client's data", None, collate_fn))
+
     def samples_and_model(context: Context) -> tuple[Samples, LocalModel]:
-        samples = _load_samples(data, context)
+        samples = load_samples(data, context)
         return samples, build(samples)
 
     def size(context: Context) -> int:
@@ -195,7 +211,7 @@ def model_app(
         samples, model = samples_and_model(context)
         return model.time_batches(samples, batch_size, count)
 
-    introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(_load_samples(data, context)))
+    introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(load_samples(data, context)))
 
     @app.train(mods=[skip_without_arrays(mod) for mod in mods])
     def train(message: Message, context: Context) -> Message:
@@ -217,7 +233,7 @@ def model_app(
     def evaluate(message: Message, context: Context) -> Message:
         started = time.monotonic()
         (_, model), arrays = samples_and_model(context), message.content.array_records[ARRAYS]
-        samples = _load_samples(test if test is not None else data, context)
+        samples = load_samples(test if test is not None else data, context)
         layout = ModelLayout.of(arrays)
         result = model.evaluate(reorder(layout.flat(arrays), layout.layout, model.layout), samples)
         metrics = MetricRecord({"num-examples": result.samples, "accuracy": result.accuracy, "loss": result.loss})
@@ -236,15 +252,10 @@ def _train(work: LocalRound, model: LocalModel, samples: Samples) -> TrainResult
     return None if trained is None else replace(trained, update=reorder(trained.update, model.layout, sent))
 
 
-def _load_samples(data: Data, context: Context) -> Samples:
-    samples = data(context)
-    check_samples(samples, "the client's data", None)
-    return prepare_samples(samples)
-
-
 def _fingerprint(samples: Samples) -> str:
     """Return a hash of the labels and of some rows of the features."""
     features, labels = samples
     digest = hashlib.blake2b(np.ascontiguousarray(labels).tobytes(), digest_size=16)
-    digest.update(np.ascontiguousarray(features[:: max(len(features) // 64, 1)]).tobytes())
+    for column in columns_of(features).values():
+        digest.update(np.ascontiguousarray(column[:: max(len(column) // 64, 1)]).tobytes())
     return digest.hexdigest()

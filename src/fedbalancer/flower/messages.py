@@ -112,6 +112,29 @@ class ModelLayout:
         return ArrayRecord({**self.others, **floating})
 
 
+def trained_arrays(module: Any) -> ArrayRecord:
+    """Return the arrays of a torch module that travel: what training can change.
+
+    For a model without frozen parameters, Flower's `ArrayRecord(module.state_dict())` works as well. A module reads
+    the arrays of the strategy's result with `module.load_state_dict(arrays.to_torch_state_dict(), strict=False)`.
+
+    Args:
+        module: The `torch.nn.Module` that training starts from.
+
+    Returns:
+        The parameters with `requires_grad=True` and the saved floating-point buffers, for `Strategy.start`.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 3).requires_grad_(False), torch.nn.Linear(3, 2))
+        >>> sorted(trained_arrays(net))
+        ['1.bias', '1.weight']
+    """
+    from fedbalancer.training.tensors import trained_tensors
+
+    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in trained_tensors(module).items()})
+
+
 def reorder(vector: Weights, order: Layout, wanted: Layout) -> Weights:
     """Reorder a vector from one layout to another.
 
@@ -129,7 +152,9 @@ def reorder(vector: Weights, order: Layout, wanted: Layout) -> Weights:
         return vector
     if dict(order) != dict(wanted):
         different = sorted({str(item) for item in set(order) ^ set(wanted)})
-        raise BadData(f"the server's model differs from this client's in {', '.join(different[:3])}")
+        hint = "; frozen parameters do not travel, so start the strategy from trained_arrays(model)"
+        more = hint if set(wanted) < set(order) else ""
+        raise BadData(f"the server's model differs from this client's in {', '.join(different[:3])}{more}")
     return wanted.join(order.split(vector))
 
 

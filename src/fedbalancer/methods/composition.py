@@ -13,8 +13,10 @@ from fedbalancer.core.contracts import (
     Compressor,
     DeadlinePolicy,
     LatePolicy,
+    LocalTraining,
     ModelAverage,
     PacePolicy,
+    PartPolicy,
     SampleSelector,
     Summarizer,
     ThresholdPolicy,
@@ -101,6 +103,16 @@ class Method:
     def compress(self) -> Compressor:
         """Encodes updates."""
         return self.client.compress
+
+    @property
+    def train(self) -> LocalTraining:
+        """Decides how a client trains."""
+        return self.client.train
+
+    @property
+    def part(self) -> PartPolicy:
+        """Decides which part of the model a client trains."""
+        return self.client.part
 
     @property
     def mu(self) -> float:

@@ -17,7 +17,8 @@ def check_composition(method: Any) -> None:
     """Refuse a method whose policies do not work together, before anything runs.
 
     A policy that needs the clients' losses (`needs_losses`) needs a summary that releases them. A policy that needs
-    counts of local steps (`needs_counts`) needs a summary without privacy. Any policy can refuse others by `refuses`.
+    counts of local steps (`needs_counts`) needs a summary without privacy. A part of the model needs an aggregator that
+    averages each parameter over the clients that trained it. Any policy can refuse others by `refuses`.
 
     Args:
         method: The `Method`.
@@ -28,6 +29,17 @@ def check_composition(method: Any) -> None:
     for slot in SLOTS:
         if why := _find_conflict(method, slot):
             raise BadSetting(f"method {method.name!r} cannot run: {why}")
+    if not method.part.is_whole and (why := _find_part_conflict(method)):
+        raise BadSetting(f"method {method.name!r} cannot run: {why}")
+
+
+def _find_part_conflict(method: Any) -> str | None:
+    part = type(method.part).__name__
+    if not method.aggregate.handles_parts:
+        return f"part {part} trains parts of the model, which {type(method.aggregate).__name__} does not average"
+    if not method.compress.is_identity:
+        return f"part {part} sends parts of the model, and {type(method.compress).__name__} encodes whole updates"
+    return None
 
 
 def _find_conflict(method: Any, slot: str) -> str | None:

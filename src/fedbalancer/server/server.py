@@ -122,6 +122,7 @@ class Server:
             epoch_batches=self.setup.epoch_batches,
             learning_rate=self.setup.learning_rate,
             clip_norm=self.setup.clip_norm,
+            arrays=self.policies.aggregate.order_arrays(self.setup, state),
         )
         bounds_s = self.policies.deadline.between(self.setup, state, cohort)
         clients = tuple(sorted(state.ledger.clients[row] for row in cohort))

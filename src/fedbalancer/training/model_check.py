@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.errors import BadData
+from fedbalancer.core.samples import count_rows, describe, match_ragged, take
 from fedbalancer.core.task import TEST, BaseTask, MadeOnDemand, Samples, check_alike, check_labels
-from fedbalancer.training.tensors import build_module, count_correct, to_tensors
+from fedbalancer.training.tensors import (
+    build_module,
+    call_model,
+    class_axis,
+    count_correct,
+    find_logits,
+    has_labels,
+    to_tensors,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -38,31 +45,49 @@ def check_model(task: BaseTask, module: torch.nn.Module, loss: Loss, metric: Met
     import torch
 
     client = next(iter(task.clients))
-    first = task.clients[client]
+    first = task.samples(client)
+    first = match_ragged(first[0], task.test[0]), match_ragged(first[1], task.test[1])
     check_alike({f"client {client!r}": first, TEST: task.test})
-    features, labels = to_tensors((first[0][:2], first[1][:2]))
+    features, labels = to_tensors((take(first[0], slice(2)), first[1][:2]))
     module.eval()
     with torch.no_grad():
         try:
-            outputs = module(features)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            outputs = call_model(module, features, task.forward)
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
             raise BadData(f"client {client!r}: {describe_failure(features, error)}") from error
-        if callable(task.loss):
+        if callable(task.loss) or not has_labels(labels):
             loss(outputs, labels)
             metric(outputs, labels)
             return None
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or len(outputs) != len(labels):
-        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-        raise BadData(
-            f"client {client!r}: for {len(labels)} samples the model returns {got}; the cross-entropy needs "
-            f"({len(labels)}, classes); give the task a custom loss for other outputs"
-        )
-    classes = int(outputs.shape[1])
+    classes = _count_classes(f"client {client!r}", find_logits(outputs), labels)
     if callable(task.metric):
         metric(outputs, labels)
     for where, samples in _loaded_samples(task):
-        check_labels(np.asarray(samples[1]), where, classes)
+        check_labels(samples[1], where, classes)
     return classes
+
+
+def _count_classes(where: str, outputs: Any, labels: torch.Tensor) -> int:
+    """Return the number of classes that a model scores, for the cross-entropy."""
+    import torch
+
+    rows, steps = len(labels), tuple(labels.shape[1:])
+    is_tensor = isinstance(outputs, torch.Tensor) and len(outputs) == rows
+    if is_tensor and outputs.ndim == 2 and (labels.ndim != 1 or labels.is_floating_point()):
+        got = f"{str(labels.dtype).removeprefix('torch.')} of shape {steps} per sample"
+        raise BadData(f"{where}: the cross-entropy needs one whole number per sample as labels, not {got}")
+    if is_tensor and outputs.ndim == labels.ndim + 1:
+        at = class_axis(labels)
+        if tuple(outputs.shape[:at]) + tuple(outputs.shape[at + 1 :]) == tuple(labels.shape):
+            return int(outputs.shape[at])
+    got = str(tuple(outputs.shape)) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    needed = ", ".join(str(side) for side in (rows, *steps, "classes"))
+    if labels.ndim > 2:
+        needed = ", ".join(str(side) for side in (rows, "classes", *steps))
+    raise BadData(
+        f"{where}: for {rows} samples the model returns {got}; the cross-entropy needs ({needed}); "
+        "give the task a custom loss, or forward= that returns such scores"
+    )
 
 
 def _loaded_samples(task: BaseTask) -> Iterator[tuple[str, Samples]]:
@@ -82,11 +107,11 @@ def check_accuracy(task: BaseTask) -> None:
         return
     import torch
 
-    features, labels = to_tensors((task.test[0][:2], task.test[1][:2]))
+    features, labels = to_tensors((take(task.test[0], slice(2)), task.test[1][:2]))
     module = build_module(task.model).eval()
     with torch.no_grad():
-        outputs = module(features)
-    if not isinstance(outputs, torch.Tensor) or math.isnan(count_correct(outputs, labels)):
+        outputs = call_model(module, features, task.forward)
+    if math.isnan(count_correct(outputs, labels)):
         kind = str(labels.dtype).removeprefix("torch.")
         raise BadData(
             f"task {task.name!r} has no accuracy, by which a comparison scores: its labels are {kind} of shape "
@@ -95,8 +120,13 @@ def check_accuracy(task: BaseTask) -> None:
         )
 
 
-def describe_failure(features: torch.Tensor, error: Exception) -> str:
-    """Describe in one line that a model fails on a batch."""
-    shape, kind = tuple(features.shape), str(features.dtype).removeprefix("torch.")
+def describe_failure(features: Any, error: Exception) -> str:
+    """Describe in one line that a model fails on a batch.
+
+    Args:
+        features: The batch: a tensor, or a dictionary or tuple of tensors.
+        error: What the model raised.
+    """
+    shapes = describe(features, lambda batch: f"{tuple(batch.shape[1:])} ({str(batch.dtype).removeprefix('torch.')})")
     reason = " ".join(str(error).split())
-    return f"the model fails on {len(features)} samples of shape {shape[1:]} ({kind}): {reason}"
+    return f"the model fails on {count_rows(features)} samples of shape {shapes}: {reason}"

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedbalancer.core.errors import BadData, BadSetting, TrainingDiverged
+from fedbalancer.core.samples import count_rows
 from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights, batches_per_epoch
 from fedbalancer.training.model_check import describe_failure
-from fedbalancer.training.tensors import FlatModule
+from fedbalancer.training.tensors import FlatModule, call_model, mean_loss
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ class Steps(Protocol):
     def begin(self, weights: Weights, work: ClientWork) -> None:
         """Begin a training from these weights."""
 
-    def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def step(self, features: Any, labels: torch.Tensor) -> torch.Tensor:
         """Train one batch; return its per-sample losses before the step."""
 
     def update(self) -> Weights:
@@ -41,7 +42,7 @@ class Steps(Protocol):
     def load(self, weights: Weights) -> None:
         """Load weights for `apply`."""
 
-    def apply(self, features: torch.Tensor) -> torch.Tensor:
+    def apply(self, features: Any) -> Any:
         """Return the outputs in evaluation mode; call it without gradients."""
 
 
@@ -56,12 +57,20 @@ class PlainSteps:
         flat: The module.
         loss: Returns per-sample losses.
         optimizer: Makes the optimizer that is used instead of plain SGD, once per training. Default: plain SGD.
+        forward: The task's function of (model, features).
     """
 
-    def __init__(self, flat: FlatModule, loss: Loss, optimizer: MakeOptimizer | None = None) -> None:
+    def __init__(
+        self,
+        flat: FlatModule,
+        loss: Loss,
+        optimizer: MakeOptimizer | None = None,
+        forward: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
         self._flat = flat
         self._loss = loss
         self._make = optimizer
+        self._forward = forward
         self._anchors: list[torch.Tensor] = []
 
     def begin(self, weights: Weights, work: ClientWork) -> None:
@@ -73,23 +82,36 @@ class PlainSteps:
         make, parameters = self._make, self._flat.parameters
         self._optimizer = None if make is None else make_optimizer(make, parameters, work.learning_rate)
 
-    def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def step(self, features: Any, labels: torch.Tensor) -> torch.Tensor:
         """Train one batch; return its per-sample losses before the step."""
         import torch
 
         parameters = self._flat.parameters
-        losses = self._loss(run_module(self._flat.module, features, self._work), labels)
+        outputs = run_module(self._flat.module, features, self._work, self._forward)
+        losses = self._loss(outputs, labels)
         for parameter in parameters:
             parameter.grad = None
-        torch.autograd.backward(losses.mean())
+        torch.autograd.backward(self._objective(losses, outputs, labels))
         with torch.no_grad():
             for parameter, anchor in zip(parameters, self._anchors, strict=bool(self._anchors)):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter - anchor, alpha=self._work.mu)
+            self._adjust_gradients(features, labels)
             if self._work.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, self._work.clip_norm)
             self._apply_gradients(parameters)
+            self._after_step()
         return losses.detach()
+
+    def _objective(self, losses: torch.Tensor, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Return the value to minimise."""
+        return mean_loss(losses, labels)
+
+    def _adjust_gradients(self, features: Any, labels: torch.Tensor) -> None:
+        """Change the gradients of a batch before they are clipped; here nothing is changed."""
+
+    def _after_step(self) -> None:
+        """Change the weights after a step; here nothing is changed."""
 
     def _apply_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
         if self._optimizer is not None:
@@ -109,11 +131,10 @@ class PlainSteps:
         """Load weights for `apply`."""
         self._flat.load(weights)
 
-    def apply(self, features: torch.Tensor) -> torch.Tensor:
+    def apply(self, features: Any) -> Any:
         """Return the outputs in evaluation mode."""
         self._flat.module.eval()
-        outputs: torch.Tensor = self._flat.module(features)
-        return outputs
+        return call_model(self._flat.module, features, self._forward)
 
 
 def make_optimizer(make: MakeOptimizer, parameters: list[torch.nn.Parameter], learning_rate: float) -> Any:
@@ -140,23 +161,29 @@ def make_optimizer(make: MakeOptimizer, parameters: list[torch.nn.Parameter], le
     return optimizer
 
 
+MODEL_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+"""What a model raises if a batch does not fit it."""
+
+
 def run_module(
-    module: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor, work: ClientWork
-) -> torch.Tensor:
+    module: Callable[..., Any], features: Any, work: ClientWork, forward: Callable[[Any, Any], Any] | None = None
+) -> Any:
     """Return a module's outputs for a batch.
 
     Args:
         module: The module.
         features: The batch.
         work: The client's work, for error messages.
+        forward: The task's function of (model, features).
 
     Raises:
         BadData: If the module fails on the batch; the message names the client.
     """
+    rows = len(features) if hasattr(features, "detach") else count_rows(features)
     try:
-        with _batch_norms_accept_one_value(module) if len(features) == 1 else nullcontext():
-            return module(features)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        with _batch_norms_accept_one_value(module) if rows == 1 else nullcontext():
+            return call_model(module, features, forward)
+    except MODEL_ERRORS as error:
         raise BadData(f"client {work.client!r}: {describe_failure(features, error)}") from error
 
 
@@ -208,7 +235,7 @@ class RecordedTraining:
         self._losses: list[FloatArray] = [np.empty(0)]
         self._before: list[IndexArray] = [np.empty(0, dtype=np.int64)]
         self._steps_done = 0
-        self._kept: tuple[Weights, int] | None = None
+        self._kept: tuple[Weights, int, Any] | None = None
 
     def record(self, rows: IndexArray, losses: Callable[[], FloatArray]) -> None:
         """Record the samples of one or several batches.
@@ -227,7 +254,7 @@ class RecordedTraining:
 
     def keep(self) -> None:
         """Remember the current model."""
-        self._kept = self._update(), len(self._seen)
+        self._kept = self._update(), len(self._seen), self._current_run()
 
     def kept(self) -> TrainResult:
         """Return the result at the last `keep`."""
@@ -236,9 +263,13 @@ class RecordedTraining:
 
     def result(self) -> TrainResult:
         """End the training and return its result."""
-        return self._result(self._finish(), len(self._seen))
+        return self._result(self._finish(), len(self._seen), self._current_run())
 
-    def _result(self, update: Weights, pieces: int) -> TrainResult:
+    def _current_run(self) -> Any:
+        """Return what a policy of the method knows about the training so far; here nothing."""
+        return None
+
+    def _result(self, update: Weights, pieces: int, run: Any) -> TrainResult:
         client, advice = self._work.client, _advise(self._work)
         rows, losses = np.concatenate(self._seen[:pieces]), np.concatenate(self._losses[:pieces])
         steps = np.concatenate(self._before[:pieces])

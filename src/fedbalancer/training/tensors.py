@@ -8,18 +8,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData, FedBalancerError, UnknownName
-from fedbalancer.core.task import Samples, as_array
+from fedbalancer.core.samples import IGNORED, Ragged, as_features, as_labels, count_bytes, count_rows, map_columns
+from fedbalancer.core.task import Samples
 from fedbalancer.core.types import IndexArray, Layout, Weights
 
 if TYPE_CHECKING:
     import torch
 
-    Tensors = tuple[torch.Tensor, torch.Tensor]
-    Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    Metric = Callable[[torch.Tensor, torch.Tensor], tuple[float, float]]
+    Tensors = tuple[Any, torch.Tensor]
+    Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+    Metric = Callable[[Any, torch.Tensor], tuple[float, float]]
 
 CACHE_BYTES = 512 * 1024**2
 """Maximum bytes of samples that a trainer keeps ready."""
@@ -43,29 +43,179 @@ def prepare_samples(samples: Samples) -> Samples:
     Returns:
         Features and labels as arrays.
     """
-    features, labels = map(as_array, samples)
-    if features.dtype.kind == "f":
-        features = features.astype(np.float32, copy=False)
-    elif features.dtype != np.uint8 and features.dtype.kind != "b":
-        features = features.astype(np.int64, copy=False)
-    return features, labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64, copy=False)
+    features, labels = samples
+    if not isinstance(features, np.ndarray):
+        return map_columns(as_features(features), _prepare_column), _prepare_labels(labels, count_rows(features))
+    return _prepare_column(features), _prepare_labels(labels, len(features))
 
 
-def make_batch(array: NDArray[Any], rows: IndexArray | slice) -> torch.Tensor:
-    """Copy some rows of a prepared array to a tensor; bytes and booleans become float32.
+def _prepare_column(column: Any) -> Any:
+    kind = column.values.dtype if isinstance(column, Ragged) else column.dtype
+    if kind.kind == "f":
+        return column.astype(np.float32) if isinstance(column, Ragged) else column.astype(np.float32, copy=False)
+    if kind == np.uint8 or kind.kind == "b":
+        return column
+    return column.astype(np.int64) if isinstance(column, Ragged) else column.astype(np.int64, copy=False)
+
+
+def _prepare_labels(labels: Any, count: int) -> Any:
+    column = labels if isinstance(labels, np.ndarray) else as_labels(labels, count)
+    if isinstance(column, Ragged):
+        return column.astype(np.float32 if column.values.dtype.kind == "f" else np.int64)
+    return column.astype(np.float32 if column.dtype.kind == "f" else np.int64, copy=False)
+
+
+def make_batch(part: Any, rows: IndexArray | slice) -> Any:
+    """Copy some rows of prepared samples to tensors; bytes and booleans become float32.
 
     Args:
-        array: Features or labels, as `prepare_samples` returns them.
+        part: Features or labels, as `prepare_samples` returns them.
         rows: The rows.
+
+    Returns:
+        A tensor, or a dictionary or tuple of tensors. Ragged rows are padded to the longest one.
     """
     import torch
 
-    chosen = array[rows]
+    if not isinstance(part, np.ndarray):
+        return _make_batches(part, rows)
+    chosen = part[rows]
     if chosen.dtype in (np.uint8, np.bool_):
         chosen = chosen.astype(np.float32, order="C")
     elif isinstance(rows, slice):
         chosen = chosen.copy()
     return torch.from_numpy(np.ascontiguousarray(chosen))
+
+
+def _make_batches(part: Any, rows: IndexArray | slice) -> Any:
+    """Make a batch of ragged rows, or of several columns, with the masks that they ask for."""
+    if isinstance(part, Ragged):
+        return make_batch(part[rows].pad(), slice(None))
+    batch = map_columns(part, lambda column: make_batch(column, rows))
+    if isinstance(batch, dict):
+        for name, column in part.items():
+            if isinstance(column, Ragged) and column.mask is not None and column.mask not in part:
+                present = column[rows].present(batch[name].shape[1])
+                batch[column.mask] = make_batch(present.astype(np.int64), slice(None))
+    return batch
+
+
+def split_batch(part: Any, rows: IndexArray, size: int, make: Callable[[Any, IndexArray], Any]) -> Iterable[Any]:
+    """Return the batches of an epoch. Arrays are copied at once and split, which is faster.
+
+    Args:
+        part: Features or labels.
+        rows: The samples of the epoch in their order.
+        size: Samples per batch.
+        make: Makes the tensors of some rows.
+    """
+    if isinstance(part, np.ndarray):
+        batches: Iterable[Any] = make(part, rows).split(size)
+        return batches
+    return (make(part, rows[start : start + size]) for start in range(0, len(rows), size))
+
+
+def call_model(model: Callable[..., Any], features: Any, forward: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Return a model's outputs: `model(features)`, `model(**features)` or `model(*features)`.
+
+    Args:
+        model: The module.
+        features: A tensor, or a dictionary or tuple of tensors.
+        forward: The task's own function of (model, features).
+    """
+    if forward is not None:
+        return forward(model, features)
+    if isinstance(features, dict):
+        return model(**features)
+    return model(*features) if isinstance(features, tuple) else model(features)
+
+
+def to_device(values: Any, device: str) -> Any:
+    """Move tensors, and those in dictionaries, tuples and outputs of transformers, to a device."""
+    if hasattr(values, "to"):
+        return values.to(device)
+    if isinstance(values, Mapping):
+        moved = {name: to_device(value, device) for name, value in values.items()}
+        return moved if type(values) is dict else type(values)(**moved)  # keeps `.logits`
+    if isinstance(values, tuple | list):
+        return type(values)(to_device(value, device) for value in values) if type(values) in (tuple, list) else values
+    return values
+
+
+def find_logits(outputs: Any) -> Any:
+    """Return the scores among a model's outputs: `.logits`, the entry "logits", or the first of a tuple.
+
+    Args:
+        outputs: What the model returns.
+    """
+    if isinstance(outputs, Mapping):
+        return outputs.get("logits", outputs)
+    if isinstance(outputs, tuple) and outputs and not hasattr(outputs, "logits"):
+        return outputs[0]
+    return getattr(outputs, "logits", outputs)
+
+
+def _find_losses(outputs: Any) -> Any:
+    """Return the per-sample losses among the outputs of a model without labels."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("loss", outputs)
+    return getattr(outputs, "loss", outputs[0] if isinstance(outputs, tuple) and outputs else outputs)
+
+
+def has_labels(labels: Any) -> bool:
+    """Whether there are labels. Absent ones have the shape (samples, 0)."""
+    return not (labels.ndim == 2 and labels.shape[1] == 0)
+
+
+def class_axis(labels: torch.Tensor) -> int:
+    """Return the axis of the classes in the outputs.
+
+    Sequences have the shape (samples, steps, classes), as transformers return them. Images have the shape (samples,
+    classes, height, width), as torch's cross-entropy takes them.
+    """
+    return 2 if labels.ndim == 2 else 1
+
+
+def sample_losses(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy of each sample: the mean over its positions that are not ignored, or 0.
+
+    Args:
+        outputs: Scores of the classes; see `class_axis`.
+        labels: Classes of shape (samples,) or (samples, ...); -100 is ignored.
+    """
+    from torch.nn.functional import cross_entropy
+
+    if labels.ndim == 1:
+        return cross_entropy(outputs, labels, reduction="none", ignore_index=IGNORED)
+    losses = cross_entropy(outputs.movedim(class_axis(labels), 1), labels, reduction="none", ignore_index=IGNORED)
+    counted = (labels != IGNORED).flatten(1).sum(dim=1)
+    return losses.flatten(1).sum(dim=1) / counted.clamp(min=1)
+
+
+def count_labelled(labels: torch.Tensor) -> int:
+    """Return the number of samples with at least one label that is not ignored. Samples without labels all count."""
+    if labels.is_floating_point() or not labels.numel() or int(labels.min()) >= 0:
+        return len(labels)
+    return int(_are_labelled(labels).sum())
+
+
+def _are_labelled(labels: torch.Tensor) -> torch.Tensor:
+    return (labels != IGNORED).reshape(len(labels), -1).any(dim=1)
+
+
+def mean_loss(losses: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean loss of the samples that have a label which is not ignored.
+
+    Args:
+        losses: Per-sample losses, 0 for samples that are ignored.
+        labels: Their labels.
+    """
+    if labels.is_floating_point():
+        return losses.mean()
+    if not labels.is_cpu:  # the number stays on the device, so that nothing waits for it
+        return losses.sum() / _are_labelled(labels).sum().clamp(min=1)
+    counted = count_labelled(labels)
+    return losses.mean() if counted == len(losses) else losses.sum() / max(counted, 1)
 
 
 class SampleCache:
@@ -94,7 +244,7 @@ class SampleCache:
 
 
 def _count_bytes(samples: Samples) -> int:
-    return sum(part.nbytes for part in samples)
+    return sum(part.nbytes if isinstance(part, np.ndarray) else count_bytes(part) for part in samples)
 
 
 def resolve_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:
@@ -111,14 +261,17 @@ def resolve_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:
     if isinstance(loss, str) and loss != "cross_entropy":
         raise UnknownName("loss", loss, ["cross_entropy"])
 
-    def compute(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def compute(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         if callable(loss):
             losses = loss(outputs, labels)
+        elif not has_labels(labels):
+            losses = _find_losses(outputs)
         else:
-            losses = torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
+            losses = sample_losses(find_logits(outputs), labels)
         if not isinstance(losses, torch.Tensor) or losses.shape != (len(labels),):
             got = f"shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise BadData(f"the loss must return one value per sample: a tensor of shape ({len(labels)},), not {got}")
+            whose = "the loss" if callable(loss) or has_labels(labels) else "a model without labels"
+            raise BadData(f"{whose} must return one value per sample: a tensor of shape ({len(labels)},), not {got}")
         return losses
 
     return compute
@@ -155,7 +308,7 @@ def resolve_metric(metric: str | Callable[[Any, Any], tuple[float, float]]) -> M
         return lambda outputs, labels: _check_two_numbers(metric(outputs, labels))
     if metric != "accuracy":
         raise UnknownName("metric", metric, ["accuracy"])
-    return lambda outputs, labels: (count_correct(outputs, labels), float(len(labels)))
+    return lambda outputs, labels: (count_correct(outputs, labels), float(count_labelled(labels)))
 
 
 def _check_two_numbers(result: Any) -> tuple[float, float]:
@@ -170,43 +323,67 @@ def _check_two_numbers(result: Any) -> tuple[float, float]:
     )
 
 
-def count_correct(outputs: torch.Tensor, labels: torch.Tensor) -> float:
+def count_correct(outputs: Any, labels: torch.Tensor) -> float:
     """Count the correctly classified samples; NaN if the labels are not classes.
 
-    A sample with several labels counts by its share of correct ones.
+    A sample with several labels counts by its share of correct ones. Ignored labels do not count.
     """
-    if labels.is_floating_point() or outputs.ndim != labels.ndim + 1:
+    scores = find_logits(outputs)
+    if labels.is_floating_point() or getattr(scores, "ndim", 0) != labels.ndim + 1:
         return float("nan")
-    right = (outputs.argmax(dim=1) == labels).double()
-    return float(right.reshape(len(labels), -1).mean(dim=1).sum())
+    at = class_axis(labels) if scores.shape[:-1] == labels.shape else 1
+    right = (scores.argmax(dim=at) == labels).double().reshape(len(labels), -1)
+    kept = (labels != IGNORED).reshape(len(labels), -1)
+    if bool(kept.all()):
+        return float(right.mean(dim=1).sum())
+    return float((right.sum(dim=1) / kept.sum(dim=1).clamp(min=1)).sum())
+
+
+FROZEN_SEED = 0
+"""Seed of torch's generator while a module is built, so that frozen values drawn at random are the same everywhere."""
+
+
+def trained_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors that training can change, which are those that travel between server and clients.
+
+    These are the parameters with `requires_grad=True`, then the saved floating-point buffers. The buffers include the
+    running statistics of batch norms, also of frozen ones, because torch updates them in training. A constant that must
+    not travel is a frozen parameter or a buffer with `persistent=False`.
+
+    Args:
+        module: The module.
+    """
+    saved = module.state_dict().keys()
+    parameters = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
+    buffers = {name: tensor for name, tensor in module.named_buffers() if name in saved}
+    return {name: tensor for name, tensor in {**parameters, **buffers}.items() if tensor.is_floating_point()}
 
 
 class FlatModule:
-    """A module whose weights are read and written as one float32 vector.
+    """A module whose trained tensors are read and written as one float32 vector.
 
-    The vector holds the named parameters, then the saved floating-point buffers. These include the running statistics
-    of batch norms, which must be averaged with the model. The module's tensors are views of the vector, so that loading
-    is one copy. Other buffers, such as counters, are reset at every load, so that no trace of earlier training is left.
+    The vector holds `trained_tensors`, which are views of it, so that loading is one copy. Frozen parameters are not in
+    the vector and must not change. Other buffers, such as counters, are reset at every load, so that no trace of
+    earlier training is left.
 
     Args:
         make: Returns a new `torch.nn.Module`.
         device: Where the module computes.
+        seed: Seed of torch's generator while the module is built.
+
+    Raises:
+        BadData: If the module has parameters but all are frozen.
     """
 
-    def __init__(self, make: Callable[[], Any], device: str = "cpu") -> None:
+    def __init__(self, make: Callable[[], Any], device: str = "cpu", seed: int = FROZEN_SEED) -> None:
         import torch
 
         self.make = make
-        self.module = build_module(make).to(device)
-        saved = self.module.state_dict().keys()
-        tensors: dict[str, torch.Tensor] = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        parameters = {name for name, _ in self.module.named_parameters()}
-        kept = {
-            name: tensor
-            for name, tensor in tensors.items()
-            if tensor.is_floating_point() and (name in parameters or name in saved)
-        }
+        self.module = build_module(make, seed).to(device)
+        kept = trained_tensors(self.module)
         self.parameters = [tensor for tensor in self.module.parameters() if tensor.requires_grad]
+        if not self.parameters and next(self.module.parameters(), None) is not None:
+            raise BadData("every parameter of the task's model has requires_grad=False, so there is nothing to train")
         self.layout = Layout((name, tuple(tensor.shape)) for name, tensor in kept.items())
         self._vector = torch.empty(self.layout.parameters, device=device)
         self.spans = {id(kept[name]): span for name, span in self.layout.spans.items()}
@@ -215,24 +392,30 @@ class FlatModule:
             view = self._vector[self.spans[id(tensor)]].view(tensor.shape)
             view.copy_(tensor.detach())
             tensor.data = view
-        self._others = [(tensor, tensor.detach().clone()) for name, tensor in tensors.items() if name not in kept]
+        others = [buffer for name, buffer in self.module.named_buffers() if name not in kept]
+        self._others = [(buffer, buffer.detach().clone()) for buffer in others]
+        frozen = [(name, each) for name, each in self.module.named_parameters() if not each.requires_grad]
+        self._frozen = [(name, each, _state_of(each)) for name, each in frozen]
 
     def initial(self, seed: int) -> Weights:
         """Return the weights of a new module under this seed; torch's global generators are left unchanged."""
-        import torch
-
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return FlatModule(self.make).read()
+        return FlatModule(self.make, seed=seed).read()
 
     def load(self, weights: Weights) -> None:
         """Write a vector into the module.
 
         Raises:
             ValueError: If the vector has the wrong length.
+            BadData: If a frozen parameter has changed since the module was built.
         """
         import torch
 
+        for name, parameter, state in self._frozen:
+            if _state_of(parameter) != state:
+                raise BadData(
+                    f"the model changes its parameter {name!r}, which has requires_grad=False and does not travel; "
+                    "register it as a buffer instead"
+                )
         if weights.shape != tuple(self._vector.shape):
             raise ValueError(f"expected a vector of {len(self._vector)} weights, got shape {weights.shape}")
         if self._vector.device.type == "cpu":
@@ -260,18 +443,25 @@ class FlatModule:
             np.subtract(vector[span], weights[span], out=update[span])
 
 
-def build_module(make: Callable[[], Any]) -> torch.nn.Module:
+def _state_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return what differs after a tensor was written to: torch's counter of writes, and the address of its data."""
+    return tensor._version, tensor.data_ptr()
+
+
+def build_module(make: Callable[[], Any], seed: int = FROZEN_SEED) -> torch.nn.Module:
     """Build a new module from the user's function, in float32 on the CPU.
 
     Args:
         make: Returns a new `torch.nn.Module`.
+        seed: Seed of torch's generator meanwhile; afterwards the generator is as before.
 
     Raises:
         BadData: If the function fails or returns something else.
     """
     import torch
 
-    with torch.random.fork_rng(devices=[]):  # the user's random numbers do not depend on it
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         module = _call_factory(make)
     if not isinstance(module, torch.nn.Module):
         raise BadData(f"the task's model must make a torch.nn.Module, not {type(module).__name__}")

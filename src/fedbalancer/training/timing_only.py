@@ -42,7 +42,9 @@ class TimingOnly:
             seen = np.sort(work.indices)
         else:
             seen = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(rows for _, rows in batches(work))]))
-        return TrainResult(work.client, np.empty(0, dtype=np.float32), seen, _ones(len(seen)))
+        sent = {} if work.train is None else work.train.up_arrays(self.layout)
+        arrays = {name: np.zeros(shape, dtype=np.float32) for name, shape in sent.items()}
+        return TrainResult(work.client, np.empty(0, dtype=np.float32), seen, _ones(len(seen)), arrays=arrays)
 
     def losses(self, weights: Weights, client: str) -> FloatArray:
         """Return a loss of 1 for every sample of the client."""

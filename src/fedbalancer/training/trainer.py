@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedbalancer.client.work import epochs
 from fedbalancer.core.errors import BadSetting, MissingData, UnknownName
 from fedbalancer.core.randomness import integer_seed
+from fedbalancer.core.samples import take
 from fedbalancer.core.task import BaseTask, Samples, check_client
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
 from fedbalancer.core.types.round import total
@@ -24,10 +24,13 @@ from fedbalancer.training.tensors import (
     FlatModule,
     SampleCache,
     build_module,
+    count_labelled,
     make_batch,
     prepare_samples,
     resolve_loss,
     resolve_metric,
+    split_batch,
+    to_device,
 )
 
 if TYPE_CHECKING:
@@ -58,6 +61,8 @@ class TorchModel:
         backend: `fast` or `plain`.
         device: `cpu`, `cuda`, `cuda:1` or `mps`. Other devices than the CPU use the plain backend.
         optimizer: Makes an optimizer, as `optimizer(parameters, lr=...)`, which uses the plain backend. Default: SGD.
+        forward: Function of (model, features) that returns the outputs, which uses the plain backend. Default: the
+            model is called with the features.
         example: Returns the features of a few samples, on which the fast backend tries the model's layers.
 
     Raises:
@@ -75,7 +80,8 @@ class TorchModel:
         backend: str = "fast",
         device: str = "cpu",
         optimizer: MakeOptimizer | None = None,
-        example: Callable[[], NDArray[Any]],
+        forward: Callable[[Any, Any], Any] | None = None,
+        example: Callable[[], Any],
     ) -> None:
         try:
             import torch  # noqa: F401
@@ -84,8 +90,9 @@ class TorchModel:
         if backend not in BACKENDS:
             raise UnknownName("backend", backend, BACKENDS)
         self._device = check_device(device)
-        self._backend = backend if device == "cpu" and optimizer is None else "plain"
+        self._backend = backend if device == "cpu" and optimizer is None and forward is None else "plain"
         self._optimizer = optimizer
+        self.forward = forward
         self._example = example
         self._loss_name, self.loss = loss, resolve_loss(loss)
         self.metric = resolve_metric(metric)
@@ -98,15 +105,25 @@ class TorchModel:
             return None
         from fedbalancer.training.fast.plan import make_plan
 
-        return make_plan(self.flat.module, make_batch(self._example(), slice(None)), self._loss_name)
+        example = self._example()
+        if not isinstance(example, np.ndarray):  # kernels take one array
+            return None
+        return make_plan(self.flat.module, make_batch(example, slice(None)), self._loss_name)
 
     @cached_property
     def _steps(self) -> Steps:
         if self.plan is None:
-            return PlainSteps(self.flat, self.loss, self._optimizer)
+            return PlainSteps(self.flat, self.loss, self._optimizer, self.forward)
         from fedbalancer.training.fast.steps import FastSteps
 
         return FastSteps(self.flat, self.loss, self.plan)
+
+    @cached_property
+    def _policy_steps(self) -> Steps:
+        """Steps for methods with a policy in slot `train` or `part`, which the fast backend does not run."""
+        from fedbalancer.training.policy_steps import PolicySteps
+
+        return PolicySteps(self.flat, self.loss, self._optimizer, self.forward)
 
     @property
     def layout(self) -> Layout:
@@ -129,9 +146,10 @@ class TorchModel:
             samples: The client's samples.
             work: The client's work.
         """
+        steps = self._steps if work.train is None and work.part is None else self._policy_steps
         with self._seed_generator(integer_seed(work.seed, "torch", 0, work.client)):
-            self._steps.begin(weights, work)
-            yield TorchTraining(self._steps, self._batch, samples, work)
+            steps.begin(weights, work)
+            yield TorchTraining(steps, self._batch, samples, work)
 
     def train(self, weights: Weights, samples: Samples, work: ClientWork) -> TrainResult:
         """Run all `work.batches` steps of a training.
@@ -188,9 +206,9 @@ class TorchModel:
     def _piece(self, samples: Samples, start: int) -> Piece:
         outputs, labels, losses = self._forward(samples, start)
         right, counted = self.metric(outputs, labels)
-        return float(losses.double().sum()), right, counted, len(labels)
+        return float(losses.double().sum()), right, counted, count_labelled(labels)
 
-    def _forward(self, samples: Samples, start: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _forward(self, samples: Samples, start: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """Return outputs, labels and per-sample losses of the piece that begins at `start`, on the CPU."""
         import torch
 
@@ -198,11 +216,13 @@ class TorchModel:
         with torch.no_grad():
             outputs = self._steps.apply(features)
             losses = self.loss(outputs, labels)
-        return outputs.cpu(), labels.cpu(), losses.cpu()
+        if self._device == "cpu":
+            return outputs, labels, losses
+        return to_device(outputs, "cpu"), labels.cpu(), losses.cpu()
 
-    def _batch(self, array: NDArray[Any], rows: IndexArray | slice) -> torch.Tensor:
-        tensor = make_batch(array, rows)
-        return tensor if self._device == "cpu" else tensor.to(self._device)
+    def _batch(self, part: Any, rows: IndexArray | slice) -> Any:
+        batch = make_batch(part, rows)
+        return batch if self._device == "cpu" else to_device(batch, self._device)
 
     @contextmanager
     def _seed_generator(self, seed: int) -> Iterator[None]:
@@ -223,14 +243,26 @@ class TorchTraining(RecordedTraining):
 
     Args:
         steps: Trains batches.
-        batch: Makes a tensor of some rows.
+        batch: Makes the tensors of some rows.
         samples: The client's samples.
         work: The client's work.
     """
 
-    def __init__(self, steps: Steps, batch: Callable[..., torch.Tensor], samples: Samples, work: ClientWork) -> None:
+    def __init__(self, steps: Steps, batch: Callable[..., Any], samples: Samples, work: ClientWork) -> None:
         super().__init__(len(samples[1]), work, steps.update, steps.finish)
         self._steps, self._batch, self._samples = steps, batch, samples
+
+    def _current_run(self) -> Any:
+        """Return a copy of the policy's run; None for plain training."""
+        return None if self._work.train is None and self._work.part is None else self._steps.run.copy()  # type: ignore[attr-defined]
+
+    def _result(self, update: Weights, pieces: int, run: Any) -> TrainResult:
+        trained = super()._result(update, pieces, run)
+        if run is None:
+            return trained
+        from fedbalancer.training.policy_steps import finish
+
+        return finish(trained, run)
 
     def step(self, rows: IndexArray) -> None:
         """Train one batch of these samples."""
@@ -239,9 +271,7 @@ class TorchTraining(RecordedTraining):
 
     def epoch(self, rows: IndexArray) -> None:
         """Train these samples batch by batch, which is faster than separate calls of `step`."""
-        import torch
-
-        split = (torch.split(self._batch(part, rows), self._work.batch_size) for part in self._samples)
+        split = (split_batch(part, rows, self._work.batch_size, self._batch) for part in self._samples)
         losses = [self._steps.step(*batch) for batch in zip(*split, strict=True)]
         self.record(rows, lambda: _to_array(losses))
 
@@ -254,7 +284,7 @@ def count_pieces(samples: Samples) -> int:
 def combine_pieces(pieces: Sequence[Piece]) -> Evaluation:
     """Combine all pieces of an evaluation, in their order."""
     loss, right, counted, samples = (total(column) for column in zip(*pieces, strict=True))
-    return Evaluation(right / counted if counted else math.nan, loss / samples, int(samples))
+    return Evaluation(right / counted if counted else math.nan, loss / samples if samples else math.nan, int(samples))
 
 
 def _to_array(losses: list[torch.Tensor]) -> FloatArray:
@@ -309,7 +339,8 @@ class TorchTrainer:
         self._task = task
         self.model = TorchModel(
             task.model, loss=task.loss, metric=task.metric, backend=backend, device=device,
-            example=lambda: self._samples[next(iter(task.clients))][0][: task.batch_size],
+            forward=task.forward,
+            example=lambda: take(self._samples[next(iter(task.clients))][0], slice(task.batch_size)),
         )  # fmt: skip
         on_cpu = self.model.flat.module if device == "cpu" else build_module(task.model)
         self._classes = check_model(task, on_cpu, self.model.loss, self.model.metric)
@@ -361,4 +392,5 @@ class TorchTrainer:
     combine = staticmethod(combine_pieces)
 
     def _load(self, client: str) -> Samples:
-        return check_client(self._task.clients[client], client, self._test, self._classes)
+        task = self._task
+        return check_client(task.clients[client], client, self._test, self._classes, task.collate_fn)

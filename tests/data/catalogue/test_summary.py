@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedbalancer.data import Task
-from fedbalancer.data.catalogue.summary import OTHER, count_labels
+from fedbalancer.data.catalogue.summary import OTHER, count_labels, describe_task
 
 
 def task(labels: dict[str, object]) -> Task:
@@ -68,3 +72,13 @@ def test_some_clients_are_spread_from_the_largest_to_the_smallest(count: int, mo
     assert len(rows) == min(count, most)
     assert rows[0] == 0
     assert rows[-1] == count - 1 or most == 1
+
+
+def test_the_summary_says_how_much_of_a_model_is_trained() -> None:
+    nn = pytest.importorskip("torch").nn
+
+    def half() -> Any:
+        return nn.Sequential(nn.Linear(2, 4).requires_grad_(False), nn.Linear(4, 2))
+
+    assert "22 parameters, of which 10 are trained" in describe_task(replace(task({"a": [0, 1]}), model=half))
+    assert "of which" not in describe_task(replace(task({"a": [0, 1]}), model=lambda: nn.Linear(2, 2)))

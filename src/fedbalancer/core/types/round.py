@@ -15,6 +15,10 @@ FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.int64]
 CountArray = NDArray[np.int32]
 Weights = NDArray[np.float32]
+Arrays = Mapping[str, Weights]
+"""Named arrays of a method: what a client keeps, receives or sends besides the model."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Names and shapes of such arrays."""
 
 
 class Layout(tuple[tuple[str, tuple[int, ...]], ...]):
@@ -114,6 +118,7 @@ class Order:
         epoch_batches: Batches after which a local epoch ends (Oort trains one). None: all batches.
         learning_rate: Learning rate of SGD.
         clip_norm: Largest norm of a batch's gradient. None: no clipping.
+        arrays: Named arrays from the aggregator to every client, for methods that send more than the model.
     """
 
     round: int
@@ -126,6 +131,7 @@ class Order:
     epoch_batches: int | None = None
     learning_rate: float = 0.01
     clip_norm: float | None = None
+    arrays: Arrays = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,24 @@ def step_bin(steps: IndexArray) -> IndexArray:
     return np.asarray(np.minimum(np.frexp(steps + 1.0)[1] - 1, STEP_BINS - 1), dtype=np.int64)
 
 
+Outside = Literal["absent", "frozen", "local"]
+"""What the parameters outside a client's part are: absent (zero, as in a smaller model), frozen (as received), or
+local (trained, but kept on the client)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The part of the model that a client trains and sends.
+
+    Args:
+        mask: Whether each parameter belongs to the part.
+        outside: What the other parameters are.
+    """
+
+    mask: NDArray[np.bool_]
+    outside: Outside = "absent"
+
+
 @dataclass(frozen=True, eq=False)
 class ClientWork:
     """One local training, as a pure function of its fields.
@@ -205,6 +229,10 @@ class ClientWork:
         clip_norm: Largest norm of a batch's gradient. None: no clipping.
         seed: Seed of the shuffles.
         epoch_batches: Batches after which an epoch ends. None: all batches.
+        train: The method's `LocalTraining`. None: plain training.
+        state: The client's arrays from earlier rounds.
+        arrays: Arrays from the server.
+        part: The part of the model that the client trains. None: all of it.
     """
 
     client: str
@@ -216,6 +244,10 @@ class ClientWork:
     clip_norm: float | None
     seed: int
     epoch_batches: int | None = None
+    train: Any = None
+    state: Arrays = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    part: Part | None = None
 
     @property
     def per_epoch(self) -> int:
@@ -233,6 +265,8 @@ class TrainResult:
         seen: Sample numbers that were trained, in ascending order.
         losses: Loss of each of these samples when it was first seen, just before that step.
         steps: Number of steps before that. None if the trainer does not count them.
+        state: Arrays that the client keeps.
+        arrays: Arrays for the server.
     """
 
     client: str
@@ -240,6 +274,8 @@ class TrainResult:
     seen: IndexArray
     losses: FloatArray
     steps: IndexArray | None = None
+    state: Arrays = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
 
 
 UNDER_WAY = "under way"
@@ -342,6 +378,8 @@ class ClientReport:
         timings: Seconds in each phase.
         staleness: Rounds between the order and the report; 0 for a report in time.
         size: The client's current number of samples. None: the enrolled number.
+        arrays: Named arrays for the aggregator, as the method's `LocalTraining` declares them.
+        part: Which parameters the client trained. None: all.
     """
 
     client: str
@@ -352,6 +390,8 @@ class ClientReport:
     timings: Timings
     staleness: int = 0
     size: int | None = None
+    arrays: Arrays = field(default_factory=dict)
+    part: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)

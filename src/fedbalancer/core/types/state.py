@@ -6,14 +6,14 @@ import math
 import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.types.round import CountArray, FloatArray, IndexArray, RoundResult, Weights
+from fedbalancer.core.types.round import CountArray, FloatArray, IndexArray, RoundResult, Shapes, Weights
 
 
 class Positions(Mapping[str, int]):
@@ -205,6 +205,7 @@ class Setup:
         loss_noise: Standard deviation of the noise on loss statistics. None: unknown.
         stops_in_epoch: Whether a client may report a partial epoch when its deadline passes.
         most_weight: Upper bound on a client's weight, as a multiple of the round's median weight. None: no bound.
+        report_arrays: Names and shapes of the arrays that every report must have.
     """
 
     ledger: Ledger
@@ -220,6 +221,7 @@ class Setup:
     loss_noise: float | None = None
     stops_in_epoch: bool = False
     most_weight: float | None = None
+    report_arrays: Shapes = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,8 @@ CHUNK = 2**15
 def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
     """Return the mean update, each update weighted by its report's `weight`.
 
-    The sum uses double precision and the order of client ids, so the order of arrival does not change the bytes.
+    If clients trained parts of the model, each parameter is averaged over the clients that trained it. The sum uses
+    double precision and the order of client ids, so the order of arrival does not change the bytes.
 
     Args:
         reports: At least one report.
@@ -30,6 +31,8 @@ def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
         One value per parameter.
     """
     ordered = sort_by_client(reports)
+    if any(report.part is not None for report in ordered):
+        return _mean_of_parts(ordered)
     total = np.zeros(ordered[0].update.shape, dtype=np.float64)
     weights = total_of(report.weight for report in ordered)
     for start in range(0, len(total), CHUNK):
@@ -40,6 +43,17 @@ def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
             part += np.multiply(report.update[piece], report.weight, out=weighted, dtype=np.float64)
         part /= weights
     return total
+
+
+def _mean_of_parts(ordered: Sequence[ClientReport]) -> FloatArray:
+    """Return the mean update of each parameter over the clients that trained it; 0 if there is none."""
+    total, weights = np.zeros((2, *ordered[0].update.shape))
+    for report in ordered:
+        covered = np.ones(1) if report.part is None else report.part.astype(np.float64)
+        total += report.update * covered * report.weight
+        weights += covered * report.weight
+    mean: FloatArray = np.divide(total, weights, out=np.zeros_like(total), where=weights > 0)
+    return mean
 
 
 def sort_by_client(reports: Sequence[ClientReport]) -> list[ClientReport]:
@@ -62,6 +76,8 @@ class WeightedMean(Aggregator):
         >>> fb.method("fedbalancer").aggregate
         WeightedMean()
     """
+
+    handles_parts: ClassVar[bool] = True
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
         return (state.weights + mean_update(reports)).astype(np.float32), None
