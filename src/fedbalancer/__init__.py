@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedbalancer.core.errors import FedBalancerError
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
-    from fedbalancer.experiments import STOP, RunResult, compare, resume, run
+    from fedbalancer.experiments import STOP, RunResult, compare, merge, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
     from fedbalancer.simulation.devices import Device, Fleet
@@ -34,6 +34,7 @@ _HOMES = {
     "compare": "experiments",
     "load_model": "training.saved_model",
     "load_task": "data",
+    "merge": "experiments",
     "method": "methods",
     "resume": "experiments",
     "run": "experiments",
@@ -52,6 +53,7 @@ __all__ = [
     "compare",
     "load_model",
     "load_task",
+    "merge",
     "method",
     "resume",
     "run",

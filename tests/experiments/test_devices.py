@@ -12,9 +12,12 @@ import polars as pl
 import pytest
 
 import fedbalancer as fb
+from fedbalancer.core.cost import PUBLISHED
 from fedbalancer.core.errors import BadData, BadSetting, RunFolderError
 from fedbalancer.core.types import FloatArray
+from fedbalancer.experiments.clock import fleet_batch_s, latency_scale
 from fedbalancer.experiments.run_warnings import warnings_for_run
+from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.simulation.devices import DeviceDraw
 from fedbalancer.store import read_manifest
@@ -224,3 +227,50 @@ def test_an_implausible_fleet_is_a_warning() -> None:
     assert any("look like milliseconds" in text for text in warnings_for_run(spec, spec.load_task()))
     nights = RunSpec(task="synthetic", users=12, devices=equal_devices(online=[(80_000, 86_000)]))
     assert any("0 of 12 clients are available" in text for text in warnings_for_run(nights, nights.load_task()))
+
+
+def batch_s_of(device: fb.Device, task: fb.Task, **settings: Any) -> float:
+    """Return the seconds of a batch of a run on one device."""
+    resolved, _ = resolve_spec(RunSpec(task=task, method="fedavg+wfa", settings=settings), task)
+    return fleet_batch_s(task, resolved, latency_scale(task, resolved))(device)
+
+
+def test_seconds_are_scaled_from_their_measurement_to_the_run() -> None:
+    task = fb.load_task("synthetic", users=12)  # stands for femnist's model at batches of 10
+    flops, har = PUBLISHED["femnist"].train_flops, PUBLISHED["har"].train_flops
+    assert batch_s_of(fb.Device(id="a", batch_s=2.0), task) == 2.0
+    assert batch_s_of(fb.Device(id="a", batch_s=2.0, model="femnist"), task) == 2.0
+    assert batch_s_of(fb.Device(id="a", batch_s=2.0), task, batch_size=100) == pytest.approx(2 * 9.1)
+    assert batch_s_of(fb.Device(id="a", batch_s=2.0, batch_size=100), task) == pytest.approx(2 * 0.19)
+    assert batch_s_of(fb.Device(id="a", batch_s=2.0, flops=flops / 2), task) == pytest.approx(2 * 2.0)
+    assert batch_s_of(fb.Device(id="a", batch_s=2.0, model="har"), task) == pytest.approx(2 * flops / har)
+    assert batch_s_of(fb.Device(id="a", sample_s=0.5), task) == 5.0
+    assert batch_s_of(fb.Device(id="a", sample_s=0.5, flops=flops / 2), task, batch_size=20) == 20.0
+
+
+def test_a_larger_batch_on_a_fleet_is_no_free_lunch() -> None:
+    slow = fb.Fleet([fb.Device(id="x", batch_s=2.0, down_mbit_s=800, up_mbit_s=800)])
+    small, large = (
+        fb.run(
+            "synthetic", "fedavg+wfa", rounds=2, timing_only=True, users=12, devices=slow, settings={"batch_size": B}
+        )
+        for B in (10, 60)
+    )
+    assert large.clock_s > 0.8 * small.clock_s
+
+
+def test_short_batches_cost_by_their_samples_if_the_seconds_are_per_sample() -> None:
+    fleet = fb.Fleet([fb.Device(id="x", sample_s=0.2, down_mbit_s=800, up_mbit_s=800)])
+    options: dict[str, Any] = {"rounds": 1, "timing_only": True, "devices": fleet, "users": 12}
+    runs = [fb.run("synthetic", "fedavg+wfa", settings={"batch_size": size}, **options) for size in (10, 500)]
+    rows = [run.clients.filter(pl.col("train_s") > 0).sort("client") for run in runs]
+    shares = (rows[1]["train_s"] / rows[0]["train_s"]).to_numpy()
+    assert shares.min() > 0.8
+    assert shares.max() < 1.2, "a client does not pay for 500 samples that it does not have"
+
+
+def test_own_seconds_need_no_estimate() -> None:
+    task = replace(fb.load_task("synthetic", users=12), latency=None, name="mine")
+    for devices, estimated in ((None, True), (equal_devices(), False), (Steady(), False), ("paper", True)):
+        spec = RunSpec(task=task, devices=devices)
+        assert any("has no latency" in text for text in warnings_for_run(spec, task)) == estimated

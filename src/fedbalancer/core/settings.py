@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedbalancer.core.contracts import SLOTS
+from fedbalancer.core.cost import ESTIMATED
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.fields import BelowOne, Bounds, Count, NonzeroShare, Seconds, Step, Weight, read_type
 
@@ -47,7 +48,8 @@ class Settings(BaseModel):
         clip_norm: Global norm at which gradients are clipped.
         prox_mu: Weight of Prox's proximal term.
         sample_selection_deadline: SampleSelection's deadline in multiples of T, as of the better Prox.
-        latency: Row of batch latencies: femnist, celeba, reddit, shakespeare, har.
+        latency: Row of batch latencies: femnist, celeba, reddit, shakespeare, har; custom (the task's own); flops
+            (estimated from the model).
         latency_samples: Batch latencies sampled per client before training (k).
         window_s: Seconds that selecting clients takes.
         network_floor: Minimum network speed as a share of the mean speed.
@@ -76,7 +78,7 @@ class Settings(BaseModel):
     prox_mu: Weight = 0.0
     sample_selection_deadline: Literal[1, 2] = 1
 
-    latency: str = "femnist"
+    latency: str = ESTIMATED
     latency_samples: Annotated[int, Bounds(ge=1, le=10**4)] = 10
     window_s: Seconds = 20.0
     network_floor: NonzeroShare | None = None

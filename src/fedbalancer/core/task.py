@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.cost import CUSTOM, ESTIMATED
 from fedbalancer.core.datasets import to_samples
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.samples import (
@@ -88,8 +89,11 @@ class BaseTask:
         loss: "cross_entropy", or a function of (outputs, labels) that returns one value per sample.
         metric: "accuracy", or a function of (outputs, labels) that returns the number of correct answers and their
             possible number.
-        latency: Row of batch latencies of the device model: the name of a task of the paper, or a mapping of slow, mid
-            and fast to (mean, standard deviation) in milliseconds. Default: femnist.
+        latency: Time of a batch on the devices. The name of a task of the paper: this task stands for its published
+            model. A mapping of slow, mid and fast to (mean, standard deviation) in milliseconds: measured with this
+            task's model. "flops", the default: estimated from the model's FLOPs.
+        latency_batch_size: Samples per batch to which `latency` belongs; other batch sizes are scaled. Default: the
+            published batch size for a task of the paper, and `batch_size` for a mapping.
         devices: Devices on which runs of this task are simulated, unless a run names others; see `RunOptions`.
         model_bytes: Size of the model on the network. Default: 4 bytes per trained parameter.
         classes: Number of classes. None if the labels are not classes.
@@ -116,6 +120,7 @@ class BaseTask:
     loss: str | Callable[[Any, Any], Any] = "cross_entropy"
     metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy"
     latency: str | Mapping[str, tuple[float, float]] | None = None
+    latency_batch_size: int | None = None
     devices: Any = None
     model_bytes: int | None = None
     classes: int | None = None
@@ -133,6 +138,7 @@ class BaseTask:
                 )
         if self.model_bytes is not None and not (isinstance(self.model_bytes, int) and self.model_bytes >= 1):
             raise BadData(f"model_bytes = {self.model_bytes!r} must be a whole number of bytes, at least 1")
+        self._check_latency_batch_size()
         for name in ("forward", "collate_fn"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise BadData(f"{name} must be a function, not {type(getattr(self, name)).__name__}")
@@ -148,6 +154,15 @@ class BaseTask:
         arrays = match_all(arrays)
         check_alike(arrays)
         self._keep_arrays(parts, arrays)
+
+    def _check_latency_batch_size(self) -> None:
+        size = self.latency_batch_size
+        if size is None:
+            return
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise BadData(f"latency_batch_size = {size!r} must be a whole number of samples, at least 1")
+        if self.latency is None or self.latency == ESTIMATED:
+            raise BadData(f"latency_batch_size = {size} needs a latency that was measured with batches of this size")
 
     def _keep_arrays(self, parts: Mapping[str, Any], arrays: dict[str, Samples]) -> None:
         """Replace lists, tensors and data sets by arrays. Clients of a lazy mapping are counted and stay lazy."""
@@ -193,8 +208,8 @@ class BaseTask:
             "prox_mu", "sample_selection_deadline",
         )  # fmt: skip
         values = {name: getattr(self, name) for name in names}
-        if isinstance(self.latency, str):
-            values["latency"] = self.latency
+        if self.latency is not None:
+            values["latency"] = self.latency if isinstance(self.latency, str) else CUSTOM
         return values
 
 

@@ -342,7 +342,8 @@ def _run_rounds(
     stopped: Stopped,
 ) -> RunResult:
     with one_thread(spec.timing_only):
-        simulation = build(spec, task, executors.executor(spec, task))
+        manifest = recorder.manifest if isinstance(recorder, RunFolder) else None
+        simulation = build(spec, task, executors.executor(spec, task), manifest)
         loop = RunLoop(simulation, recorder, sink, progress)
         finished = loop.run(stopped)
     status, why = ("done", _why_done(loop)) if finished else ("stopped", loop.stop_reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.core.types import Layout, Ledger, Order
 from fedbalancer.data import Task
+from fedbalancer.experiments.clock import fleet_batch_s, latency_row, latency_scale, recorded_scale, scale_for_devices
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.fields import check_settings_used
@@ -30,11 +31,10 @@ from fedbalancer.simulation.devices import (
     Phones,
     estimate_network_s,
     read_traces,
-    resolve_latency,
     sample_batch_s,
     spread_latency,
 )
-from fedbalancer.simulation.devices.fleet import Fleet
+from fedbalancer.simulation.devices.fleet import Device, Fleet
 from fedbalancer.simulation.devices.fleet_files import MODEL_METHODS, is_availability, is_device_model
 from fedbalancer.simulation.engine import SENT_NOTHING, SimulatedEngine
 from fedbalancer.simulation.local_costs import LocalCosts, needs_costs
@@ -123,13 +123,16 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     return settings, resolved
 
 
-def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simulation:
+def build(
+    spec: RunSpec, task: Task, executor: Executor | None = None, manifest: Mapping[str, Any] | None = None
+) -> Simulation:
     """Build the server and the engine of a run.
 
     Args:
         spec: The run.
         task: The loaded task.
         executor: Trains the clients. Default: this process.
+        manifest: Manifest of the run, with how its latencies are scaled. Default: by the task and the settings.
     """
     spec = spec.with_devices_of(task)
     settings, resolved = resolve_spec(spec, task)
@@ -137,10 +140,12 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
     trained_by = executor if executor is not None else ExecutorCache().executor(spec, task)
     layout = partial(_layout, spec, task, trained_by)  # only computed if needed: it may need torch
     model_bytes = task.model_bytes if task.model_bytes is not None else layout().wire_bytes
+    scale = latency_scale(task, settings) if manifest is None else recorded_scale(manifest, task, settings)
+    latency = spread_latency(latency_row(task, scale), settings.device_spread)
     size_of = task.sizes
     clients = tuple(sorted(size_of))
-    latency = task.latency if isinstance(task.latency, Mapping) else resolve_latency(settings.latency)
-    devices = device_model_of(spec, settings, spread_latency(latency, settings.device_spread), clients)
+    devices = device_model_of(spec, settings, latency, fleet_batch_s(task, settings, scale), clients)
+    scale = scale_for_devices(scale, task, spec.devices)
     sizes = np.array([size_of[client] for client in clients], dtype=np.int64)
     plain = resolved.client.compress.is_identity
     encoded_bytes = None if plain else resolved.client.compress.encoded_bytes(layout())
@@ -154,6 +159,8 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         order = first_order(settings, spec.seed)
         network_s = costs.estimate_network_s(devices, clients, order)
         batch_s = batch_s * costs.batch_factors(clients, order)[:, None]
+    if scale.counts_samples:  # a client with few samples has only short batches to measure
+        batch_s = batch_s * scale.batch_factors(sizes)[:, None]
     ledger = Ledger.start(clients, sizes, network_s, batch_s)
     engine = SimulatedEngine(
         policies=resolved.client,
@@ -170,9 +177,10 @@ def build(spec: RunSpec, task: Task, executor: Executor | None = None) -> Simula
         labels=task.labels,
         classes=_classes(spec, task, settings),
         saves_losses=settings.save_exact_losses or not is_private(resolved),
+        scale=scale,
         costs=costs,
     )
-    setup = setup_of(resolved, ledger, settings, spec.seed)
+    setup = setup_of(resolved, ledger, settings, spec.seed, scale.forward_epochs)
     if costs is not None:
         setup = replace(setup, report_arrays=resolved.client.train.up_arrays(trained_by.layout))
     server = Server(resolved.server, setup)
@@ -207,7 +215,11 @@ def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:
 
 
 def device_model_of(
-    spec: RunSpec, settings: Settings, latency: Mapping[str, tuple[float, float]], clients: tuple[str, ...]
+    spec: RunSpec,
+    settings: Settings,
+    latency: Mapping[str, tuple[float, float]],
+    batch_s: Callable[[Device], float],
+    clients: tuple[str, ...],
 ) -> DeviceModel:
     """Return how fast every client is.
 
@@ -215,12 +227,15 @@ def device_model_of(
         spec: The run, with the task's devices if it names none.
         settings: The settings.
         latency: Milliseconds per batch by class, for devices that do not have their own speed.
+        batch_s: Seconds of a batch of the run on a device that has its own speed.
         clients: The clients.
     """
     if spec.devices is None:
         return Phones(spec.seed, latency, Network(seed=spec.seed, floor=settings.network_floor))
     if isinstance(spec.devices, Fleet):
-        return spec.devices.device_model(clients, spec.seed, latency=latency, network_floor=settings.network_floor)
+        return spec.devices.device_model(
+            clients, spec.seed, latency=latency, network_floor=settings.network_floor, batch_s=batch_s
+        )
     return _own_devices(spec, clients)
 
 

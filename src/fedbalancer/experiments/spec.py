@@ -15,6 +15,7 @@ from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, merge, resolve
 from fedbalancer.data import Task, load_task
 from fedbalancer.data.clients import add_label_noise
+from fedbalancer.experiments.clock import latency_scale
 from fedbalancer.methods.fields import describe_settings
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name, with_slots
 from fedbalancer.methods.table import Method, check_method_name
@@ -239,7 +240,8 @@ class RunSpec:
         if values["task"] is None or values["method"] is None:
             raise RunFolderError(
                 "this was started from Python with a Task or Method object, so it can continue only from Python: a run "
-                "with fedbalancer.resume(folder, task=..., method=...); a comparison has to start again"
+                "with fedbalancer.resume(folder, task=..., method=...), a comparison with "
+                "fedbalancer.compare(task, add=folder)"
             )
         _check_absolute(values["task"])
         values["devices"] = _recorded_devices(content.get("devices"), devices)
@@ -261,6 +263,7 @@ class RunSpec:
         return new_manifest(
             task={**description, "source": _name_or_none(self.task)},
             settings=describe_settings(settings, method),
+            clock=latency_scale(task, settings).to_json(),
             kernels=self.kernels(),
             **self.manifest_fields(),
         )

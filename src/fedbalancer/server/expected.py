@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.types import (
-    FORWARD_PASS_EPOCHS,
     FloatArray,
     IndexArray,
     Ledger,
@@ -92,7 +91,7 @@ def forward_pass_batches(setup: Setup, size: IndexArray) -> FloatArray:
         setup: Constants of the run.
         size: Number of samples of each client.
     """
-    return np.asarray(FORWARD_PASS_EPOCHS * batches_per_epoch(size, setup.batch_size))
+    return np.asarray(setup.forward_epochs * batches_per_epoch(size, setup.batch_size))
 
 
 def mean_completion_s(setup: Setup, forward_pass: bool = False) -> float:

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.types.round import CountArray, FloatArray, IndexArray, RoundResult, Shapes, Weights
+from fedbalancer.core.types.round import (
+    FORWARD_PASS_EPOCHS,
+    CountArray,
+    FloatArray,
+    IndexArray,
+    RoundResult,
+    Shapes,
+    Weights,
+)
 
 
 class Positions(Mapping[str, int]):
@@ -202,6 +210,7 @@ class Setup:
         learning_rate: Clients' learning rate.
         clip_norm: Largest norm of a batch's gradient. None: no clipping.
         forward_pass_every_round: Whether each client starts each round with a forward pass over all its data.
+        forward_epochs: Duration of a forward pass over all data, in training epochs.
         loss_noise: Standard deviation of the noise on loss statistics. None: unknown.
         stops_in_epoch: Whether a client may report a partial epoch when its deadline passes.
         most_weight: Upper bound on a client's weight, as a multiple of the round's median weight. None: no bound.
@@ -218,6 +227,7 @@ class Setup:
     learning_rate: float = 0.01
     clip_norm: float | None = None
     forward_pass_every_round: bool = False
+    forward_epochs: float = FORWARD_PASS_EPOCHS
     loss_noise: float | None = None
     stops_in_epoch: bool = False
     most_weight: float | None = None

@@ -37,7 +37,7 @@ from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names
 from fedbalancer.data.task import Task
 from fedbalancer.simulation.devices.fleet_files import fleet_of_table
 
-TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes")
+TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes", "latency_batch_size")
 """Keys of [settings]."""
 
 

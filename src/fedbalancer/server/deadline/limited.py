@@ -11,7 +11,6 @@ import numpy as np
 from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
 from fedbalancer.core.fields import AtLeastOne, Share
 from fedbalancer.core.types import (
-    FORWARD_PASS_EPOCHS,
     RECENT_COUNTS,
     FloatArray,
     IndexArray,
@@ -155,7 +154,7 @@ def _epoch_s(setup: Setup, network_s: float, before_s: float, timings: Timings, 
     took_s = timings.total_s - timings.paused_s
     if took_s <= 0 or before_s <= 0:
         return before_s
-    forward = FORWARD_PASS_EPOCHS if setup.forward_pass_every_round else 0.0
+    forward = setup.forward_epochs if setup.forward_pass_every_round else 0.0
     allowed_s = max(math.ceil(took_s / deadline_s), 1) * deadline_s if 0 < deadline_s < math.inf else math.inf
     worked_s, allowed_s = took_s - network_s, allowed_s - network_s
     epochs = min(max(allowed_s / before_s - forward, LEAST_SHARE), float(setup.epochs))
