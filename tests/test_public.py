@@ -11,7 +11,9 @@ import fedbalancer as fb
 def test_public_names() -> None:
     assert sorted(fb.__all__) == [
         "Comparison",
+        "Device",
         "FedBalancerError",
+        "Fleet",
         "Method",
         "Metric",
         "RunResult",

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from fedbalancer.experiments import STOP, RunResult, compare, merge, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
+    from fedbalancer.simulation.devices import Device, Fleet
     from fedbalancer.training.saved_model import load_model
 
 _MODULES = {"schedules": "core.schedules"}
 _HOMES = {
     "Comparison": "reporting",
+    "Device": "simulation.devices",
     "FedBalancerError": "core.errors",
+    "Fleet": "simulation.devices",
     "Method": "methods",
     "Metric": "core.metrics",
     "RunResult": "experiments",
@@ -44,7 +47,9 @@ _HOMES = {
 __all__ = [
     "STOP",
     "Comparison",
+    "Device",
     "FedBalancerError",
+    "Fleet",
     "Method",
     "Metric",
     "RunResult",

@@ -107,6 +107,7 @@ class BaseTask:
             task's model. "flops", the default: estimated from the model's FLOPs.
         latency_batch_size: Samples per batch to which `latency` belongs; other batch sizes are scaled. Default: the
             published batch size for a task of the paper, and `batch_size` for a mapping.
+        devices: Devices on which runs of this task are simulated, unless a run names others; see `RunOptions`.
         model_bytes: Size of the model on the network. Default: 4 bytes per trained parameter.
         classes: Number of classes. None if the labels are not classes.
         client_tests: Test data (features, labels) of clients that have their own, by client id. The model is evaluated
@@ -141,6 +142,7 @@ class BaseTask:
     metric: Metrics | None = None
     latency: str | Mapping[str, tuple[float, float]] | None = None
     latency_batch_size: int | None = None
+    devices: Any = None
     model_bytes: int | None = None
     classes: int | None = None
     client_tests: Mapping[str, Samples] = field(default_factory=dict)

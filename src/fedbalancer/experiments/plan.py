@@ -87,6 +87,7 @@ class ComparisonPlan:
         rounds = {} if base.rounds is None else {"rounds": base.rounds}
         base = replace(base, method=methods[0], rounds=None, settings={**base.overrides, **rounds})
         task = base.load_task()
+        base = base.with_devices_of(task)
         check_settings([replace(base, method=method) for method in (*methods, *varied)], task)
         settings, _ = resolve_spec(base, task)
         return cls(
@@ -147,7 +148,11 @@ class ComparisonPlan:
     @property
     def file(self) -> ComparisonFile:
         """The content of comparison.json."""
-        named = self.own_task is None and all(isinstance(method, str) for method in self.methods)
+        named = (
+            self.own_task is None
+            and not self.base.has_device_object
+            and all(isinstance(method, str) for method in self.methods)
+        )
         return ComparisonFile(
             methods=self.method_names,
             seeds=self.seeds,
