@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +20,7 @@ class Task(BaseTask):
     """A learning problem: the clients' data, the test data, the model and the settings of the training.
 
     Only `clients`, `test` and `model` are required. `BaseTask` documents all fields. The class methods build a task
-    from arrays, from a folder of files or from a Parquet file.
+    from arrays, files, folders, Hugging Face data sets and the partitions of flwr-datasets.
 
     >>> import numpy as np
     >>> x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])
@@ -160,3 +160,108 @@ class Task(BaseTask):
         test_samples = read_table(Path(test), features, label, shape, None)[0] if test is not None else None
         settings.setdefault("name", Path(path).stem)
         return from_table(samples, users, test_samples, model, classes, split, settings, str(path))
+
+    @classmethod
+    def from_huggingface(
+        cls,
+        dataset: Any,
+        *,
+        model: Model,
+        partition_by: str | None = None,
+        features: str | Sequence[str] | None = None,
+        label: str | None = None,
+        test: Any = None,
+        split: str = "train",
+        subset: str | None = None,
+        padding: float | Mapping[str, float] = 0,
+        mask: str | None = None,
+        classes: int | None = None,
+        **options: Unpack[OwnOptions],
+    ) -> Task:
+        """Build a task from a Hugging Face data set. Clients are read when they train.
+
+        A column of lists of different lengths is padded per batch. A format or transform of the data set is kept.
+
+        Args:
+            dataset: A `datasets.Dataset`, a `DatasetDict`, or the name of a data set, which is downloaded.
+            model: See `from_arrays`. It is called as `model(**features)` if there are several columns of features.
+            partition_by: Column of the users. Without it, `partition` and `clients` are required, as in `from_arrays`.
+            features: Column or list of columns. One name gives one input, a list gives named inputs. Default: all
+                columns but the label and the users.
+            label: Column of the labels. Default: `label` or `labels`; without such a column there are no labels.
+            test: Test data, or the name of a split. Default: the split `test`, or a held-out share as in
+                `from_arrays`.
+            split: Split of the training data, if the data set has splits.
+            subset: Configuration of a data set by name.
+            padding: Value that fills shorter lists, for all columns or by column. Padded labels are ignored.
+            mask: Name of a mask that the model receives with padded features: 1 for values, 0 for padding.
+            classes: Number of classes. Default: from the labels.
+            **options: Options of the split and settings of the task, as in `from_arrays`.
+
+        Raises:
+            BadData: If the data cannot be used.
+            BadSetting: If an option is invalid.
+            MissingData: If `fedbalancer[data]` is not installed.
+
+        >>> import datasets  # doctest: +SKIP
+        >>> notes = datasets.Dataset.from_dict(
+        ...     {"who": ["ann", "bob", "cy"] * 4, "ids": [[1, 2], [3], [4, 5, 6]] * 4, "label": ["no", "yes"] * 6}
+        ... )  # doctest: +SKIP
+        >>> task = Task.from_huggingface(notes, partition_by="who", model=make_model)  # doctest: +SKIP
+        >>> task.sizes, task.notes["labels"]  # doctest: +SKIP
+        ({'bob': 4, 'cy': 4}, ['no', 'yes'])
+        """
+        from fedbalancer.data.own.huggingface import from_huggingface
+
+        return from_huggingface(
+            dataset, model=model, partition_by=partition_by, features=features, label=label, test=test, split=split,
+            subset=subset, padding=padding, mask=mask, classes=classes, **options,
+        )  # fmt: skip
+
+    @classmethod
+    def from_flower_datasets(
+        cls,
+        data: Any,
+        *,
+        model: Model,
+        features: str | Sequence[str] | None = None,
+        label: str | None = None,
+        test: Any = None,
+        split: str | None = None,
+        padding: float | Mapping[str, float] = 0,
+        mask: str | None = None,
+        classes: int | None = None,
+        **options: Unpack[OwnOptions],
+    ) -> Task:
+        """Build a task whose clients are the partitions of flwr-datasets. Clients are read when they train.
+
+        All partitioners that split rows work. A natural id names its client. Empty partitions are left out.
+
+        Args:
+            data: A `FederatedDataset`, or a pair (dataset, partitioner).
+            model: See `from_huggingface`.
+            features: See `from_huggingface`.
+            label: See `from_huggingface`.
+            test: Test data, or the name of a split of the `FederatedDataset`. Default: its split `test`, or
+                `test_share` (0.1) of the partitions is held out.
+            split: Partitioned split. Default: the only one.
+            padding: See `from_huggingface`.
+            mask: See `from_huggingface`.
+            classes: Number of classes. Default: from the labels.
+            **options: `test_share`, `seed` and settings of the task.
+
+        Raises:
+            BadData: If the data cannot be used.
+            BadSetting: If an option is invalid.
+            MissingData: If `fedbalancer[data]` is not installed.
+
+        >>> from flwr_datasets.partitioner import DirichletPartitioner  # doctest: +SKIP
+        >>> parts = DirichletPartitioner(num_partitions=20, partition_by="label", alpha=0.5)  # doctest: +SKIP
+        >>> task = Task.from_flower_datasets((dataset, parts), model=make_model)  # doctest: +SKIP
+        """
+        from fedbalancer.data.own.huggingface import from_flower_datasets
+
+        return from_flower_datasets(
+            data, model=model, features=features, label=label, test=test, split=split, padding=padding, mask=mask,
+            classes=classes, **options,
+        )  # fmt: skip
