@@ -16,11 +16,11 @@ from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation, RoundResult, ServerState, Weights
 from fedbalancer.core.types.round import total
 from fedbalancer.experiments.progress import Progress
-from fedbalancer.experiments.simulation import Simulation
+from fedbalancer.experiments.simulation import Simulation, first_order
 from fedbalancer.experiments.tracking import Sink
 from fedbalancer.reporting.rule import CLOCK_SLACK, HELD
 from fedbalancer.server.loop import rounds as run_rounds
-from fedbalancer.simulation.devices import Phones
+from fedbalancer.simulation.personal import evaluate_clients
 from fedbalancer.store import ClassRow, ClientRow, EvalRow, MemoryRecorder, PopulationRow, RoundRow, RunFolder
 from fedbalancer.store.rows import SECONDS
 
@@ -296,10 +296,11 @@ def population_rows(simulation: Simulation, state: ServerState) -> list[Populati
         evaluated. The seed draws them, so they are the same for every method.
     """
     ledger, devices = state.ledger, simulation.engine.devices
-    has_classes = isinstance(devices, Phones)
-    classes = devices.device_classes(ledger.clients) if has_classes else [""] * len(ledger.clients)  # type: ignore[attr-defined]
+    classes_of = getattr(devices, "device_classes", None)
+    classes = classes_of(ledger.clients) if classes_of is not None else [""] * len(ledger.clients)
     drawn = _draw_clients(ledger.clients, simulation.settings.eval_clients, simulation.spec.seed)
-    evaluations = simulation.executor.evaluate_clients(simulation.server.model(state), drawn)
+    order = first_order(simulation.settings, simulation.spec.seed)
+    evaluations = evaluate_clients(simulation.engine, simulation.server.model(state), drawn, order)
     accuracies = {
         client: None if math.isnan(each.accuracy) else each.accuracy
         for client, each in zip(drawn, evaluations, strict=True)

@@ -25,6 +25,7 @@ from fedbalancer.core.contracts.server import (
     ServerPolicy,
     ThresholdPolicy,
 )
+from fedbalancer.core.contracts.training import LocalRun, LocalTraining, PartPolicy
 
 __all__ = [
     "EVERYTHING",
@@ -36,9 +37,12 @@ __all__ = [
     "Compressor",
     "DeadlinePolicy",
     "LatePolicy",
+    "LocalRun",
+    "LocalTraining",
     "ModelAverage",
     "ObservingPolicy",
     "PacePolicy",
+    "PartPolicy",
     "Policy",
     "Private",
     "Ratios",
@@ -54,7 +58,7 @@ SLOTS: dict[str, type[Policy]] = {
     base.slot: base
     for base in (
         ClientSelector, SampleSelector, DeadlinePolicy, WorkPolicy, Aggregator, ModelAverage, LatePolicy,
-        ThresholdPolicy, PacePolicy, Summarizer, Compressor,
+        ThresholdPolicy, PacePolicy, Summarizer, Compressor, LocalTraining, PartPolicy,
     )
 }  # fmt: skip
 """The base class of every slot."""
@@ -74,5 +78,5 @@ def policies_in(module: ModuleType, slot: str) -> dict[str, type[Policy]]:
     return {
         name: kind
         for name, kind in exported
-        if issubclass(kind, SLOTS[slot]) and not inspect.isabstract(kind) and not name.startswith("_")
+        if issubclass(kind, SLOTS[slot]) and kind is not SLOTS[slot] and not inspect.isabstract(kind) and name[0] != "_"
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -44,6 +45,8 @@ class ServerMomentum(Aggregator):
         >>> fb.method("fedavg+1t+momentum").aggregate
         ServerMomentum(beta=0.9, eta=1.0)
     """
+
+    handles_parts: ClassVar[bool] = True
 
     beta: BelowOne = 0.9
     eta: Step = 1.0

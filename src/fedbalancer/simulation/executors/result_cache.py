@@ -35,7 +35,7 @@ MAX_MISSES = 5000
 Otherwise a long run would fill the folder with files that no other run needs.
 """
 
-_TRAIN_FIELDS = tuple(field.name for field in fields(TrainResult) if field.name != "client")
+_TRAIN_FIELDS = tuple(field.name for field in fields(TrainResult) if field.name not in ("client", "state", "arrays"))
 
 Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")
@@ -70,13 +70,14 @@ class CachingExecutor:
 
     def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
         """Train every client from these weights."""
-        if weights.nbytes * len(works) > self._max_round_bytes:
+        custom = any(work.train is not None or work.part is not None for work in works)  # their state differs
+        if custom or weights.nbytes * len(works) > self._max_round_bytes:
             return self._executor.train(weights, works)
         return self._get_or_compute(
             [self._key("train", weights, _TRAIN_FIELDS, *_values(work)) for work in works],
             lambda places: self._executor.train(weights, [works[place] for place in places]),
             lambda result: {name: array for name in _TRAIN_FIELDS if (array := getattr(result, name)) is not None},
-            lambda place, arrays: TrainResult(works[place].client, **arrays),
+            lambda place, arrays: TrainResult(works[place].client, *map(arrays.get, _TRAIN_FIELDS)),  # type: ignore[arg-type]
         )
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
