@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.task import BaseTask
 
 if TYPE_CHECKING:
@@ -32,20 +33,20 @@ class Task(BaseTask):
     @classmethod
     def from_arrays(
         cls,
-        x: ArrayLike,
-        y: ArrayLike,
+        x: Any,
+        y: Any,
         *,
         model: Model,
         users: ArrayLike | None = None,
-        test: tuple[ArrayLike, ArrayLike] | None = None,
+        test: tuple[Any, Any] | None = None,
         classes: int | None = None,
         **options: Unpack[OwnOptions],
     ) -> Task:
         """Build a task from arrays with one row per sample.
 
         Args:
-            x: Features.
-            y: Labels: 0, 1, 2, ... or text.
+            x: Features: an array, tensor, list or `Ragged`, or a dictionary or tuple of these.
+            y: Labels: 0, 1, 2, ... or text. None: there are no labels.
             model: Name of a built-in model (mlp, cnn1d, cnn2d or lstm), an import path "package.module:function", a
                 mapping of such a name and options, or a function that returns a model.
             users: User of every row. Without users, `partition` (dirichlet, shards or iid) and `clients` distribute
@@ -115,7 +116,7 @@ class Task(BaseTask):
         *,
         model: Model,
         label: str,
-        features: str | Sequence[str],
+        features: str | Sequence[str] | None = None,
         user: str | None = None,
         shape: Sequence[int] | None = None,
         test: Path | str | None = None,
@@ -128,7 +129,7 @@ class Task(BaseTask):
             path: The file.
             model: See `from_arrays`.
             label: Column of the labels.
-            features: Columns of numbers, or one column of lists.
+            features: Columns of numbers, or one column of lists. Default: all but the label and the user.
             user: Column of the users. Without it, `partition` and `clients` are required, as in `from_arrays`.
             shape: Shape of a sample. Default: the length of its list.
             test: File with the test data, with the same columns.
@@ -159,6 +160,98 @@ class Task(BaseTask):
         samples, users = read_table(Path(path), features, label, shape, user)
         test_samples = read_table(Path(test), features, label, shape, None)[0] if test is not None else None
         settings.setdefault("name", Path(path).stem)
+        return from_table(samples, users, test_samples, model, classes, split, settings, str(path))
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: Path | str,
+        *,
+        model: Model,
+        label: str,
+        features: str | Sequence[str] | None = None,
+        user: str | None = None,
+        shape: Sequence[int] | None = None,
+        test: Path | str | None = None,
+        classes: int | None = None,
+        **options: Unpack[OwnOptions],
+    ) -> Task:
+        """Build a task from a CSV file with a header and one row per sample.
+
+        Args:
+            path: The file. Values are separated by commas, or by tabs if the name ends in `.tsv`.
+            model: See `from_arrays`.
+            label: Column of the labels.
+            features: Columns of numbers. Default: all but the label and the user.
+            user: Column of the users. Without it, `partition` and `clients` are required, as in `from_arrays`.
+            shape: Shape of a sample. Default: one number per column.
+            test: File with the test data, with the same columns.
+            classes: Number of classes. Default: from the labels.
+            **options: Options of the split and settings of the task, as in `from_arrays`.
+
+        Raises:
+            BadData: If the data cannot be used.
+            BadSetting: If an option is invalid.
+
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "rooms.csv"
+        ...     _ = file.write_text("who,light,room\\nann,3,hall\\nann,9,attic\\nbob,2,hall\\nbob,8,attic\\n")
+        ...     task = Task.from_csv(file, user="who", label="room", model="mlp", test_share=0.5)
+        >>> task.name, task.notes["labels"], task.test[0].shape
+        ('rooms', ['attic', 'hall'], (2, 1))
+        """
+        from fedbalancer.data.own.parquet import CSV
+
+        for file in (path, test):
+            if file is not None and Path(file).suffix.lower() not in CSV:
+                raise BadSetting(f"{file}: the name of a CSV file ends in {' or '.join(CSV)}")
+        return cls.from_parquet(
+            path, model=model, label=label, features=features, user=user, shape=shape, test=test, classes=classes,
+            **options,
+        )  # fmt: skip
+
+    @classmethod
+    def from_images(
+        cls,
+        path: Path | str,
+        *,
+        model: Model,
+        by: str = "class",
+        size: Sequence[int] | None = None,
+        color: str = "rgb",
+        test: Path | str | None = None,
+        classes: int | None = None,
+        **options: Unpack[OwnOptions],
+    ) -> Task:
+        """Build a task from a folder of images. Samples are bytes of shape (channels, height, width).
+
+        Args:
+            path: The folder: `FOLDER/CLASS/image.png`, or `FOLDER/USER/CLASS/image.png` with users.
+            model: See `from_arrays`. Built-in models divide the bytes by 255.
+            by: "class" if the folder has one folder per class; then `partition` and `clients` are required, as in
+                `from_arrays`. "user" if it has one folder per user.
+            size: Height and width to which images are scaled. Default: all images have the same size.
+            color: "rgb" (3 channels) or "grey" (1 channel).
+            test: Folder of the test data, with the same structure.
+            classes: Number of classes. Default: from the names of the folders.
+            **options: Options of the split and settings of the task, as in `from_arrays`.
+
+        Raises:
+            BadData: If the images cannot be used.
+            BadSetting: If an option is invalid.
+            MissingData: If Pillow is not installed.
+        """
+        from fedbalancer.data.own.build import from_table
+        from fedbalancer.data.own.images import read_images
+        from fedbalancer.data.own.options import check_options, split_options
+
+        split, settings = split_options(options)
+        check_options(split, by == "user", test is not None)
+        samples, users, sides = read_images(Path(path), by, size, color)
+        test_samples = read_images(Path(test), by, sides, color)[0] if test is not None else None
+        settings.setdefault("name", Path(path).resolve().name)
         return from_table(samples, users, test_samples, model, classes, split, settings, str(path))
 
     @classmethod

@@ -192,7 +192,7 @@ ALL: dict[str, Any] = {
     "NaturalIdPartitioner": lambda make: make("who"),
     "GroupedNaturalIdPartitioner": lambda make: make("who", 2),
     "ContinuousPartitioner": lambda make: make(4, "age", 0.5),
-    "DistributionPartitioner": lambda make: make(np.full((2, 4), 0.25), 4, 1, "kind", 1),
+    "DistributionPartitioner": lambda make: make(np.full((2, 2), 0.5), 4, 1, "kind", 1),
 }
 
 

@@ -18,7 +18,7 @@ from fedbalancer.core.samples import IGNORED, Ragged, concatenate, map_columns
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import IndexArray
 from fedbalancer.data.own.build import count_classes, number_labels
-from fedbalancer.data.own.models import Model, convert_features, make_factory
+from fedbalancer.data.own.models import Model, convert_features, is_built_in, make_factory
 from fedbalancer.data.own.options import (
     check_options,
     draw_test_users,
@@ -242,7 +242,7 @@ def _assemble(
     columns, count, names = _find_classes(dataset, tests, columns, classes, callable(settings.get("loss")))
     if isinstance(model, str | Mapping):
         everything = [columns.read(dataset, "the data set")[0]]
-        if not isinstance(everything[0], np.ndarray):
+        if is_built_in(model) and not isinstance(everything[0], np.ndarray):
             raise BadSetting("a model by name takes one array of features; give a function that returns the model")
         model = make_factory(model, everything, count)
         columns = replace(columns, factory=model)
