@@ -144,15 +144,15 @@ def _collate(collate_fn: Collate | None, item: Any, where: str) -> Any:
     def first(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {name: first(part) for name, part in value.items()}
-        if isinstance(value, tuple | list) and not (value and np.isscalar(value[0])):
+        if isinstance(value, tuple):
             return tuple(first(part) for part in value)
         if value is None:
             return None
-        if not hasattr(value, "__len__") or len(value) != 1:
+        if getattr(value, "shape", None) == () or not hasattr(value, "__len__") or len(value) != 1:
             raise BadData(f"{where}: collate_fn([item]) must return a batch of one row, not {type(value).__name__}")
         return value[0]
 
-    return first(batch)
+    return first(tuple(batch) if isinstance(batch, list) else batch)
 
 
 def _join(items: list[Any], where: str) -> Any:

@@ -153,10 +153,11 @@ class Task(BaseTask):
         """
         from fedbalancer.data.own.build import from_table
         from fedbalancer.data.own.options import check_options, split_options
-        from fedbalancer.data.own.parquet import read_table
+        from fedbalancer.data.own.parquet import list_features, read_table
 
         split, settings = split_options(options)
         check_options(split, user is not None, test is not None)
+        features = features if features is not None else list_features(Path(path), label, user)
         samples, users = read_table(Path(path), features, label, shape, user)
         test_samples = read_table(Path(test), features, label, shape, None)[0] if test is not None else None
         settings.setdefault("name", Path(path).stem)
@@ -244,10 +245,11 @@ class Task(BaseTask):
             MissingData: If Pillow is not installed.
         """
         from fedbalancer.data.own.build import from_table
-        from fedbalancer.data.own.images import read_images
-        from fedbalancer.data.own.options import check_options, split_options
+        from fedbalancer.data.own.images import LAYOUTS, read_images
+        from fedbalancer.data.own.options import check_names, check_options, split_options
 
         split, settings = split_options(options)
+        check_names([by], LAYOUTS, "by")
         check_options(split, by == "user", test is not None)
         samples, users, sides = read_images(Path(path), by, size, color)
         test_samples = read_images(Path(test), by, sides, color)[0] if test is not None else None

@@ -239,7 +239,8 @@ def test_dictionaries_tuples_tensors_and_lists_of_lists_are_split_by_user() -> N
         return torch.nn.Linear(3, 3)
 
     plain = fb.Task.from_arrays(X, Y, users=USERS, model=model)
-    named = {"left": torch.tensor(X[:, :1], requires_grad=True), "right": [row[: 1 + number % 2] for number, row in enumerate(X.tolist())]}  # fmt: skip
+    lists = [row[: 1 + number % 2] for number, row in enumerate(X.tolist())]
+    named = {"left": torch.tensor(X[:, :1], requires_grad=True), "right": lists}
     task = fb.Task.from_arrays(named, torch.tensor(Y), users=USERS, model=model)
     assert task.sizes == plain.sizes
     for client in plain.clients:

@@ -118,7 +118,8 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
         fb.Task.from_parquet(tmp_path / "empty.parquet", **options)
 
 
-CSV = "person,kind,a,b\n" + "".join(f"{p},{k},{row}.5,{row}\n" for row, (p, k) in enumerate(zip(["007", "7", "9"] * 4, ["run", "walk"] * 6, strict=True)))  # fmt: skip
+PEOPLE, KINDS = ["007", "7", "9"] * 4, ["run", "walk"] * 6
+CSV = "".join(["person,kind,a,b\n", *(f"{PEOPLE[row]},{KINDS[row]},{row}.5,{row}\n" for row in range(ROWS))])
 
 
 def load_csv(folder: Path, text: str = CSV, name: str = "d.csv", **changes: Any) -> fb.Task:

@@ -169,7 +169,7 @@ def test_compare_loads_a_model_beside_the_file_in_every_worker(place: Path) -> N
         ("test_share = 0.3", "test_share = 3", "test_share = 3.0 must be"),
         ("test_share = 0.3", "shape = [3]", "unknown key in [data] of my_task.toml 'shape'"),
         ('kind = "npz"', 'kind = "npy"', "unknown kind of data in my_task.toml 'npy'; did you mean npz"),
-        ('kind = "npz"\n', "", "[data] has no kind; it must be parquet, folder, npz"),
+        ('kind = "npz"\n', "", "[data] has no kind; it must be parquet, csv, images, folder, npz"),
         ('kind = "npz"', 'kind = "parquet"', "[data] has no label, which kind = 'parquet' needs"),
         ('path = "data/tiny.npz"\n', "", "[data] has no path"),
         ("data/tiny.npz", "data/tyni.npz", "tyni.npz"),

@@ -33,7 +33,7 @@ Padding = float | Mapping[str, float]
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """How the columns of a data set become samples.
+    """The conversion of the columns of a data set to samples.
 
     Args:
         features: Columns of features: one name, several names, or None for what a transform returns.

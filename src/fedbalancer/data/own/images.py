@@ -56,9 +56,8 @@ def read_images(
         from PIL import Image
     except ImportError as error:
         raise MissingData("images need Pillow; install it with: pip install pillow") from error
-    for name, value, known in (("by", by, LAYOUTS), ("color", color, COLORS)):
-        if value not in known:
-            raise UnknownName(name, str(value), known)
+    if color not in COLORS:
+        raise UnknownName("color", str(color), COLORS)
     target = _check_size(size)
     files = list(_list_files(folder, by))
     if not files:

@@ -16,13 +16,13 @@ from fedbalancer.core.task import Samples
 
 
 def read_table(
-    path: Path, features: str | Sequence[str] | None, label: str, shape: Sequence[int] | None, user: str | None
+    path: Path, features: str | Sequence[str], label: str, shape: Sequence[int] | None, user: str | None
 ) -> tuple[Samples, NDArray[Any] | None]:
     """Read the samples of a file: CSV if its name ends in .csv or .tsv, else Parquet.
 
     Args:
         path: The file.
-        features: Columns of features, or one column of lists. None: all but the label and the user.
+        features: Columns of features, or one column of lists.
         label: Column of labels.
         shape: Shape of a sample. None: the length of its list.
         user: Column of users. None: there are none.
@@ -34,14 +34,17 @@ def read_table(
         BadData: If the file cannot be read or has invalid values.
         BadSetting: If `features` or `shape` is invalid.
     """
-    if features is None:
-        features = [name for name in _open(path, user)[0] if name not in (label, user)]
     names = [features] if isinstance(features, str) else list(features)
     if not names:
         raise BadSetting(f"features must name at least one column of {path}")
     frame = read_columns(path, [*names, label, *([user] if user is not None else [])], user)
     samples = _convert_samples(frame, names, label, shape, path, user)
     return samples, frame[user].to_numpy() if user is not None else None
+
+
+def list_features(path: Path, label: str, user: str | None) -> list[str]:
+    """Return all columns of a file but the label and the user."""
+    return [name for name in _open(path, user)[0] if name not in (label, user)]
 
 
 def read_columns(path: Path, columns: Sequence[str], user: str | None) -> pl.DataFrame:
