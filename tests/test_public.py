@@ -24,6 +24,7 @@ def test_public_names() -> None:
         "method",
         "resume",
         "run",
+        "schedules",
     ]
     for name in fb.__all__:
         assert getattr(fb, name) is not None

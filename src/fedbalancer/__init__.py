@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fedbalancer.core import schedules
     from fedbalancer.core.errors import FedBalancerError
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fedbalancer.reporting import Comparison
     from fedbalancer.training.saved_model import load_model
 
+_MODULES = {"schedules": "core.schedules"}
 _HOMES = {
     "Comparison": "reporting",
     "FedBalancerError": "core.errors",
@@ -52,6 +54,7 @@ __all__ = [
     "method",
     "resume",
     "run",
+    "schedules",
 ]
 
 
@@ -59,6 +62,8 @@ def __getattr__(name: str) -> Any:
     # Public names are found when first used: the core algorithms import with NumPy alone.
     from importlib import import_module
 
+    if name in _MODULES:
+        return import_module(f"fedbalancer.{_MODULES[name]}")
     if name in _HOMES:
         return getattr(import_module(f"fedbalancer.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'fedbalancer' has no attribute {name!r}")

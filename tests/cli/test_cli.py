@@ -40,6 +40,8 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--set", "learningrate=1"), "did you mean learning_rate"),
         (("run", "synthetic", "--set", "learning_rate=-1"), "learning_rate = -1"),
         (("run", "synthetic", "--set", "learning_rate=nan"), "learning_rate"),
+        (("run", "synthetic", "--set", "optimizer=adamz"), "did you mean adam"),
+        (("run", "synthetic", "--set", "optimizer=adam(weight_decay=-1)"), "weight_decay"),
         (("run", "synthetic", "--set", "p=0.2"), "must be a number >= 0.5 and <= 1"),
         (("run", "synthetic", "--set", "w"), "key=value"),
         (("run", "synthetic", "--set", "latency=tablet"), "unknown latency row 'tablet'"),

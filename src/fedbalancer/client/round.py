@@ -201,7 +201,7 @@ class ClientRound:
     @property
     def per_epoch(self) -> int:
         """Batches per local epoch."""
-        return batches_per_epoch(len(self.indices), self.order.batch_size, self.order.epoch_batches)
+        return self.order.per_epoch(len(self.indices))
 
     @property
     def all_batches(self) -> int:
@@ -290,6 +290,7 @@ class ClientRound:
             clip_norm=order.clip_norm,
             seed=integer_seed(order.seed, "train", order.round, self.client),
             epoch_batches=order.epoch_batches,
+            training=order.training,
             train=None if self.policies.train.is_plain else self.policies.train,
             state=self.memory.state,
             arrays=order.arrays,

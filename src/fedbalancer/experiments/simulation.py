@@ -14,6 +14,7 @@ import numpy as np
 from fedbalancer.client.policies import bind_labels
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import Availability, Executor
+from fedbalancer.core.schedules import rate_of_round, read_schedule
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.core.types import Layout, Ledger, Order
 from fedbalancer.data import Task
@@ -38,6 +39,7 @@ from fedbalancer.simulation.engine import SENT_NOTHING, SimulatedEngine
 from fedbalancer.simulation.local_costs import LocalCosts, needs_costs
 from fedbalancer.simulation.state import ClassCounts
 from fedbalancer.store.privacy import is_private, spending_for
+from fedbalancer.training.optimizers import check_optimizer
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,9 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     make_attackers(settings.attacks, tuple(task.sizes), spec.seed)
     poison_task(task, settings.attacks, spec.seed)
     spending_for(resolved, settings, SENT_NOTHING)  # refuses a privacy budget that does not allow one round
+    first_order(settings, spec.seed)  # refuses a learning rate that is a bad function
+    if not spec.timing_only:
+        check_optimizer(settings.optimizer, task.optimizer if callable(task.optimizer) else None)
     return settings, resolved
 
 
@@ -192,9 +197,10 @@ def first_order(settings: Settings, seed: int) -> Order:
         settings: The settings.
         seed: Seed of the run.
     """
+    rate = rate_of_round(settings.learning_rate, read_schedule(settings.schedule), 1)
     return Order(
-        1, 0.0, math.inf, settings.epochs, settings.batch_size, seed, learning_rate=settings.learning_rate,
-        clip_norm=settings.clip_norm,
+        1, 0.0, math.inf, settings.epochs, settings.batch_size, seed, learning_rate=rate,
+        clip_norm=settings.clip_norm, training=settings.training(),
     )  # fmt: skip
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypedDict
 
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
-from fedbalancer.core.settings import RUN_KEYS, Settings, is_policy_key, merge, resolve
+from fedbalancer.core.schedules import describe_rate
+from fedbalancer.core.settings import RUN_KEYS, Settings, as_text, is_policy_key, merge, resolve
 from fedbalancer.data import Task, load_task
 from fedbalancer.data.clients import add_label_noise
 from fedbalancer.experiments.clock import latency_scale
@@ -21,6 +22,7 @@ from fedbalancer.methods.names import canonical_name, check_name, parse_method_n
 from fedbalancer.methods.table import Method, check_method_name
 from fedbalancer.store import new_manifest
 from fedbalancer.training.fast.kernels import describe_environment
+from fedbalancer.training.optimizers import why_plain
 from fedbalancer.training.trainer import BACKENDS
 
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
@@ -137,6 +139,7 @@ class RunSpec:
     def __post_init__(self) -> None:
         if isinstance(self.task, str) and self.task.endswith(".toml"):  # `resume` must find it from any folder
             object.__setattr__(self, "task", str(Path(self.task).absolute()))
+        object.__setattr__(self, "settings", None if self.settings is None else as_text(self.settings))
         if isinstance(self.method, str):
             object.__setattr__(self, "method", canonical_name(self.method))
         elif self.method is not None:
@@ -236,12 +239,25 @@ class RunSpec:
             settings=describe_settings(settings, method),
             clock=latency_scale(task, settings).to_json(),
             kernels=self.kernels(),
+            training=self.training(settings),
             **self.manifest_fields(),
         )
 
     def kernels(self) -> dict[str, str]:
         """Return the processor and the implementation of every kernel, as far as known."""
         return describe_environment(self.backend if self.device == "cpu" and not self.timing_only else "none")
+
+    def training(self, settings: Settings) -> dict[str, Any]:
+        """Return how clients are trained: the backend that takes the steps, why, and the options.
+
+        Args:
+            settings: The resolved settings.
+        """
+        options = settings.training()
+        why = "nothing is trained" if self.timing_only else why_plain(options, self.backend, self.device)
+        path = "none" if self.timing_only else "plain" if why else "fast"
+        rate = {"learning_rate": describe_rate(settings.learning_rate), "schedule": settings.schedule}
+        return {"path": path, "why": why, **rate, **asdict(options)}
 
     def manifest_fields(self) -> dict[str, Any]:
         """Return the fields of manifest.json that come from the spec: the spec, and copies of its main values."""

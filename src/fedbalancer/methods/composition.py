@@ -23,6 +23,7 @@ from fedbalancer.core.contracts import (
     WorkPolicy,
 )
 from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.schedules import read_schedule
 from fedbalancer.core.settings import Settings
 from fedbalancer.core.types import FORWARD_PASS_EPOCHS, Ledger, Setup
 from fedbalancer.server.server import SERVER_SLOTS, ServerPolicies
@@ -169,6 +170,8 @@ def setup_of(
         epoch_batches=method.server.epoch_batches,
         learning_rate=settings.learning_rate,
         clip_norm=settings.clip_norm,
+        training=settings.training(),
+        schedule=read_schedule(settings.schedule),
         forward_pass_every_round=method.client.forward_pass == "every",
         forward_epochs=forward_epochs,
         loss_noise=method.client.summary.loss_noise,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedbalancer.core.cost import ESTIMATED
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
 from fedbalancer.core.randomness import stream
+from fedbalancer.core.schedules import RateFunction, Schedule
 from fedbalancer.core.types import IndexArray
 from fedbalancer.data.partition import Partition, by_column, check_seed, dirichlet, iid, shards
 
@@ -43,7 +44,13 @@ class TaskSettings(TypedDict, total=False):
     variant: str
     batch_size: int
     epochs: int
-    learning_rate: float
+    learning_rate: float | RateFunction
+    schedule: Schedule | str | Mapping[str, Any] | None
+    optimizer: str | Mapping[str, Any] | Callable[..., Any]
+    accumulate: int
+    dtype: str
+    drop_last: bool
+    batch_norm: str
     clients_per_round: int
     rounds: int
     eval_every: int

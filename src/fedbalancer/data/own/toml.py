@@ -13,6 +13,8 @@ name = "mlp"                # or cnn1d, cnn2d, lstm, or "package.module:function
 hidden = [32]
 [settings]
 rounds = 20                 # any setting of a task
+optimizer = {name = "adamw", weight_decay = 0.01}
+schedule = {name = "cosine", rounds = 20}
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from fedbalancer.core.types import (
     ServerState,
     Setup,
     Timings,
-    batches_per_epoch,
 )
 from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.server.deadline.peak import PeakDeadline
@@ -105,7 +104,7 @@ class LimitedDeadline(Wrapping, DeadlinePolicy):
     def _floor_s(self, setup: Setup, state: ServerState, cohort: IndexArray) -> float:
         """Return when the share `floor` is expected to finish one epoch."""
         trained = state.ledger.recent_trained[cohort].mean(axis=1)
-        per_epoch = batches_per_epoch(trained, setup.batch_size, setup.epoch_batches)
+        per_epoch = setup.per_epoch(trained)
         expected_s = np.sort(completion_s(setup, state.ledger, per_epoch, 1, cohort))
         return float(expected_s[max(int(np.ceil(self.floor * len(expected_s))) - 1, 0)])
 
@@ -129,7 +128,7 @@ def _update_batch_s(setup: Setup, ledger: Ledger, batch_s: FloatArray, result: R
     timed_out = [missing.client for missing in result.missing if missing.why in TIMED_OUT]
     for client in (*seen, *(timed_out if math.isfinite(deadline_s) else ())):
         row, report = ledger.position[client], seen.get(client)
-        batches = batches_per_epoch(int(ledger.size[row]), setup.batch_size, setup.epoch_batches)
+        batches = setup.per_epoch(int(ledger.size[row]))
         if math.isnan(fresh[row]):
             fresh[row] = _first_batch_s(ledger, row, None if report is None else report.summary.batch_s)
         before_s, network_s = float(fresh[row]) * batches, float(ledger.network_s[row])
