@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from fedbalancer.client.round import ClientMemory
 from fedbalancer.client.work import batches
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.randomness import integer_seed, stream
-from fedbalancer.core.types import ClientWork
+from fedbalancer.core.types import ClientWork, TrainOptions
 from fedbalancer.flower import Strategy, balanced, client_app, trained_arrays
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.messages import Instruction
@@ -200,6 +201,43 @@ def test_any_optimizer_of_torch_trains(name: str) -> None:
     for key, tensor in module.state_dict().items():
         assert result.arrays[key].numpy() == pytest.approx(tensor.numpy(), abs=1e-5)
         assert np.abs(result.arrays[key].numpy() - plain.arrays[key].numpy()).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "adamw(weight_decay=0.1)"},
+        {"accumulate": 3, "drop_last": True},
+        {"optimizer": "sgd(momentum=0.9)", "dtype": "bfloat16"},
+    ],
+    ids=str,
+)
+def test_the_server_chooses_how_clients_train_as_in_the_simulator(options: dict[str, Any]) -> None:
+    """Three rounds with a schedule; each is what the simulator's trainer makes of the same options."""
+    settings = {**options, "schedule": "step(every=1,factor=0.5)"}
+    sent, result = Nodes(1, model=linear).start("fedavg+wfa", 3, initial=linear, settings=settings, batch_size=12)
+    x, y = samples(make_context(2, **{"partition-id": 0}))
+    trainer = TorchTrainer(Task(clients={"client-0": (x, y)}, test=(x, y), model=linear))
+    weights = np.concatenate([sent[name].numpy().ravel() for name, _ in trainer.layout])
+    for number in (1, 2, 3):
+        seed, training = integer_seed(0, "train", number, "client-0"), TrainOptions(**options)
+        work = ClientWork("client-0", np.arange(40), 0, 12, 0.1 / 2 ** (number - 1), 0.0, None, seed, None, training)
+        weights = weights + trainer.train(weights, replace(work, batches=2 * work.per_epoch)).update
+    got = np.concatenate([result.arrays[name].numpy().ravel() for name, _ in trainer.layout])
+    assert got == pytest.approx(weights, abs=1e-6)
+
+
+def test_an_optimizer_that_only_the_server_has_is_refused_by_name() -> None:
+    with pytest.raises(BadSetting, match=r"client_app\(optimizer="):
+        Nodes(1, model=linear).start("fedavg+wfa", 1, initial=linear, settings={"optimizer": "custom"})
+
+
+def test_a_function_of_the_round_is_the_rate_on_flower() -> None:
+    plain = Nodes(1, model=linear).start("fedavg+wfa", 2, initial=linear)[1]
+    changed = Nodes(1, model=linear).start("fedavg+wfa", 2, initial=linear, learning_rate=lambda number: 0.1 / number)[
+        1
+    ]
+    assert np.abs(changed.arrays["weight"].numpy() - plain.arrays["weight"].numpy()).max() > 1e-3
 
 
 def test_an_optimizer_that_cannot_be_used_is_told() -> None:

@@ -70,8 +70,8 @@ def test_both_worlds_train_the_same_model_and_keep_the_same_state(name: str) -> 
         kept = {name: each.numpy() for name, each in context.state.array_records["fedbalancer.memory"].items()}
         wanted = simulation.engine.memory[f"client-{number}"].state
         assert (LOCAL in wanted) == (not own.part.is_whole)
-        for name, values in wanted.items():
-            assert kept[f"pending_state.{name}"] == pytest.approx(values, abs=1e-4)
+        for key, values in wanted.items():
+            assert kept[f"pending_state.{key}"] == pytest.approx(values, abs=1e-4)
 
 
 def test_only_the_part_is_uploaded() -> None:

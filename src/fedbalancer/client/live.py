@@ -142,7 +142,7 @@ class LiveRound(ClientRound):
         self._clock.computed(1.0)
         self.train_s = self._clock.now_s() - self._train_from_s
         self.done += 1
-        if self.done <= self.per_epoch or self.order.epoch_batches is not None:
+        if self.done <= self.per_epoch or self.order.epoch_batches is not None or self.order.training.drop_last:
             self.seen = np.concatenate([self.seen, rows])
 
     def batches(self) -> Iterator[IndexArray]:

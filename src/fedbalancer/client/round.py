@@ -129,6 +129,7 @@ class ClientRound:
         memory: The client's memory before the round.
         batch_s: Expected seconds per batch if the memory has none.
         part: The part of the model that the client trains. None: all of it.
+        forward_epochs: Duration of a forward pass over all samples, in training epochs.
     """
 
     def __init__(
@@ -140,10 +141,11 @@ class ClientRound:
         memory: ClientMemory,
         batch_s: float = math.nan,
         part: Part | None = None,
+        forward_epochs: float = FORWARD_PASS_EPOCHS,
     ) -> None:
         self.policies, self.order, self.client, self.size, self.memory = policies, order, client, size, memory
         self.part = part
-        self._expected_batch_s = batch_s
+        self._expected_batch_s, self._forward_epochs = batch_s, forward_epochs
         self._had_forward_pass = False
         self._forward_losses: FloatArray | None = None
         known = None if policies.forward_pass == "every" else memory.losses
@@ -194,12 +196,12 @@ class ClientRound:
         """
         if not self._had_forward_pass or (self.policies.forward_pass == "first" and len(self.indices) == self.size):
             return 0.0
-        return FORWARD_PASS_EPOCHS * batches_per_epoch(self.size, self.order.batch_size)
+        return self._forward_epochs * batches_per_epoch(self.size, self.order.batch_size)
 
     @property
     def per_epoch(self) -> int:
         """Batches per local epoch."""
-        return batches_per_epoch(len(self.indices), self.order.batch_size, self.order.epoch_batches)
+        return self.order.per_epoch(len(self.indices))
 
     @property
     def all_batches(self) -> int:
@@ -288,6 +290,7 @@ class ClientRound:
             clip_norm=order.clip_norm,
             seed=integer_seed(order.seed, "train", order.round, self.client),
             epoch_batches=order.epoch_batches,
+            training=order.training,
             train=None if self.policies.train.is_plain else self.policies.train,
             state=self.memory.state,
             arrays=order.arrays,

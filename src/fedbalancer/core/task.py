@@ -10,8 +10,10 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.cost import CUSTOM, ESTIMATED
 from fedbalancer.core.datasets import to_samples
 from fedbalancer.core.errors import BadData
+from fedbalancer.core.optimizers import SGD, optimizer_text
 from fedbalancer.core.samples import (
     IGNORED,
     Ragged,
@@ -22,6 +24,7 @@ from fedbalancer.core.samples import (
     describe,
     match_ragged,
 )
+from fedbalancer.core.schedules import RateFunction, Schedule, read_schedule
 
 Samples = tuple[Any, Any]
 """Features and labels, one row per sample. Both are arrays, or what `core.samples` lists."""
@@ -78,18 +81,30 @@ class BaseTask:
         variant: Name of the data set, where a task has several.
         batch_size: Samples per batch.
         epochs: Local epochs per round.
-        learning_rate: Learning rate of SGD.
+        learning_rate: Learning rate, or a function of the round number (from 1) that returns it.
+        schedule: Multiplies the learning rate: one of `fedbalancer.schedules`, or its text, as in "cosine(rounds=50)".
+        optimizer: Local optimizer: a class of `torch.optim`, a partial of one, its text, as in
+            "adamw(weight_decay=0.01)", or any function (parameters, lr=...) that returns an optimizer.
+        accumulate: Batches per step of the optimizer. The last step of an epoch may have fewer.
+        dtype: "float32", or "bfloat16" to compute the forward passes of training in that type (autocast).
+        drop_last: Whether an epoch omits a short last batch. A client with less than one batch trains it.
+        batch_norm: "average" to average the running statistics of batch norms with the model, or "forbid" to refuse
+            models with batch norms.
         clients_per_round: Number of clients selected per round.
         rounds: Number of rounds. In a comparison, every method has the time that FedAvg+1T needs for them.
         eval_every: Number of rounds between evaluations.
-        clip_norm: Largest norm of a batch's gradient. None: no clipping.
+        clip_norm: Largest norm of a step's gradient. None: no clipping.
         prox_mu: Weight of the proximal term, for methods that have one.
         sample_selection_deadline: Deadline of the method `sampleselection`, as a multiple of T.
         loss: "cross_entropy", or a function of (outputs, labels) that returns one value per sample.
         metric: "accuracy", or a function of (outputs, labels) that returns the number of correct answers and their
             possible number.
-        latency: Row of batch latencies of the device model: the name of a task of the paper, or a mapping of slow, mid
-            and fast to (mean, standard deviation) in milliseconds. Default: femnist.
+        latency: Time of a batch on the devices. The name of a task of the paper: this task stands for its published
+            model. A mapping of slow, mid and fast to (mean, standard deviation) in milliseconds: measured with this
+            task's model. "flops", the default: estimated from the model's FLOPs.
+        latency_batch_size: Samples per batch to which `latency` belongs; other batch sizes are scaled. Default: the
+            published batch size for a task of the paper, and `batch_size` for a mapping.
+        devices: Devices on which runs of this task are simulated, unless a run names others; see `RunOptions`.
         model_bytes: Size of the model on the network. Default: 4 bytes per trained parameter.
         classes: Number of classes. None if the labels are not classes.
         notes: Facts about the data, for summaries.
@@ -105,7 +120,13 @@ class BaseTask:
     variant: str = ""
     batch_size: int = 10
     epochs: int = 5
-    learning_rate: float = 0.01
+    learning_rate: float | RateFunction = 0.01
+    schedule: Schedule | str | Mapping[str, Any] | None = None
+    optimizer: str | Mapping[str, Any] | Callable[..., Any] = SGD
+    accumulate: int = 1
+    dtype: str = "float32"
+    drop_last: bool = False
+    batch_norm: str = "average"
     clients_per_round: int = 10
     rounds: int = 50
     eval_every: int = 5
@@ -115,6 +136,8 @@ class BaseTask:
     loss: str | Callable[[Any, Any], Any] = "cross_entropy"
     metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy"
     latency: str | Mapping[str, tuple[float, float]] | None = None
+    latency_batch_size: int | None = None
+    devices: Any = None
     model_bytes: int | None = None
     classes: int | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -131,9 +154,12 @@ class BaseTask:
                 )
         if self.model_bytes is not None and not (isinstance(self.model_bytes, int) and self.model_bytes >= 1):
             raise BadData(f"model_bytes = {self.model_bytes!r} must be a whole number of bytes, at least 1")
+        self._check_latency_batch_size()
         for name in ("forward", "collate_fn"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise BadData(f"{name} must be a function, not {type(getattr(self, name)).__name__}")
+        read_schedule(self.schedule)
+        optimizer_text(self.optimizer)
         parts: dict[str, Any] = {}
         if isinstance(self.clients, MadeOnDemand):
             for client, size in self.clients.sizes.items():
@@ -146,6 +172,15 @@ class BaseTask:
         arrays = match_all(arrays)
         check_alike(arrays)
         self._keep_arrays(parts, arrays)
+
+    def _check_latency_batch_size(self) -> None:
+        size = self.latency_batch_size
+        if size is None:
+            return
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise BadData(f"latency_batch_size = {size!r} must be a whole number of samples, at least 1")
+        if self.latency is None or self.latency == ESTIMATED:
+            raise BadData(f"latency_batch_size = {size} needs a latency that was measured with batches of this size")
 
     def _keep_arrays(self, parts: Mapping[str, Any], arrays: dict[str, Samples]) -> None:
         """Replace lists, tensors and data sets by arrays. Clients of a lazy mapping are counted and stay lazy."""
@@ -187,12 +222,15 @@ class BaseTask:
     def settings(self) -> dict[str, Any]:
         """Return the values that a configuration or `--set` may override."""
         names = (
-            "batch_size", "epochs", "learning_rate", "clients_per_round", "rounds", "eval_every", "clip_norm",
-            "prox_mu", "sample_selection_deadline",
+            "batch_size", "epochs", "learning_rate", "schedule", "optimizer", "accumulate", "dtype", "drop_last",
+            "batch_norm", "clients_per_round", "rounds", "eval_every", "clip_norm", "prox_mu",
+            "sample_selection_deadline",
         )  # fmt: skip
         values = {name: getattr(self, name) for name in names}
-        if isinstance(self.latency, str):
-            values["latency"] = self.latency
+        schedule = read_schedule(self.schedule)
+        values |= {"optimizer": optimizer_text(self.optimizer), "schedule": None if schedule is None else str(schedule)}
+        if self.latency is not None:
+            values["latency"] = self.latency if isinstance(self.latency, str) else CUSTOM
         return values
 
 

@@ -105,6 +105,7 @@ def run(
         begun_s = time.perf_counter()
         loaded = executors.load_task(spec)
         seconds = time.perf_counter() - begun_s
+        spec = spec.with_devices_of(loaded)
         check_settings([spec], loaded)
         check_target(spec, loaded)
         warnings = warnings_for_run(spec, loaded)
@@ -150,6 +151,7 @@ def execute(
     """
     executors = executors if executors is not None else ExecutorCache()
     task = executors.load_task(spec, task)
+    spec = spec.with_devices_of(task)
     settings, method = resolve_spec(spec, task)
     executors.check(spec)
     if out is None:
@@ -167,6 +169,7 @@ def resume(
     *,
     task: Task | None = None,
     method: Method | None = None,
+    devices: Any = None,
     backend: str | None = None,
     device: str | None = None,
     budget_s: float | None = None,
@@ -187,6 +190,7 @@ def resume(
         out: The run folder.
         task: The `Task` object, if the run was started with one.
         method: The `Method` object, if the run was started with one.
+        devices: The device model, if the run was started with an object other than a `Fleet`.
         backend: Training backend: fast or plain. Default: the run's.
         device: Where torch computes: cpu, cuda or mps. Default: the run's.
         budget_s: A new budget in simulated seconds.
@@ -220,7 +224,8 @@ def resume(
         requested = {"backend": backend, "device": device, "budget_s": budget_s, "target": target}
         changes = {name: value for name, value in requested.items() if value is not None}
         return continue_run(
-            Path(out), executors, changes, task=task, method=method, trusted=EVERYTHING if trust else (),
+            Path(out), executors, changes, task=task, method=method, devices=devices,
+            trusted=EVERYTHING if trust else (),
             progress=progress, stopped=lambda: callbacks.stop_reason or stopped(),
         )  # fmt: skip
 
@@ -232,6 +237,7 @@ def continue_run(
     *,
     task: Task | None = None,
     method: Method | None = None,
+    devices: Any = None,
     trusted: Collection[str] | None = (),
     progress: OnProgress = lambda _: None,
     stopped: Stopped = lambda: False,
@@ -244,12 +250,13 @@ def continue_run(
         changes: Changes to the run's spec.
         task: The `Task` object, if the run was started with one.
         method: The `Method` object, if the run was started with one.
+        devices: The devices, if the run was started with an object.
         trusted: Code (`code_of`) that may run besides code with which the user started a run before; None for all.
         progress: Called after every round.
         stopped: Called after every round; if it returns True or a reason, the run saves its state and stops.
     """
     with RunFolder.open(out) as folder:
-        spec = replace(from_manifest(folder.manifest, task, method), **changes)
+        spec = replace(from_manifest(folder.manifest, task, method, devices), **changes)
         check_trusted(code_of(spec), trusted)
         executors.check(spec)
         folder.update_manifest(**spec.manifest_fields(), status="running", why=None)
@@ -335,7 +342,8 @@ def _run_rounds(
     stopped: Stopped,
 ) -> RunResult:
     with one_thread(spec.timing_only):
-        simulation = build(spec, task, executors.executor(spec, task))
+        manifest = recorder.manifest if isinstance(recorder, RunFolder) else None
+        simulation = build(spec, task, executors.executor(spec, task), manifest)
         loop = RunLoop(simulation, recorder, sink, progress)
         finished = loop.run(stopped)
     status, why = ("done", _why_done(loop)) if finished else ("stopped", loop.stop_reason)

@@ -308,7 +308,7 @@ def _run_or_resume(
     method = spec.method if not isinstance(spec.method, str) else None
     return continue_run(
         job.storage, executors, changes, task=worker.task, method=method, trusted=code_of(spec), progress=progress,
-        stopped=stopped,
+        stopped=stopped, devices=spec.devices if spec.has_device_object else None,
     )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ class ComparisonPlan:
             BadSetting: If an option is invalid.
             UnknownName: If a method is unknown.
         """
-        numbers = _seed_numbers(seeds)
+        numbers = seed_numbers(seeds)
         methods = [canonical_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
         if not numbers or not names:
@@ -86,6 +86,7 @@ class ComparisonPlan:
         rounds = {} if base.rounds is None else {"rounds": base.rounds}
         base = replace(base, method=methods[0], rounds=None, settings={**base.overrides, **rounds})
         task = base.load_task()
+        base = base.with_devices_of(task)
         check_settings([replace(base, method=method) for method in (*methods, *varied)], task)
         settings, _ = resolve_spec(base, task)
         return cls(
@@ -141,7 +142,11 @@ class ComparisonPlan:
     @property
     def file(self) -> ComparisonFile:
         """The content of comparison.json."""
-        named = self.own_task is None and all(isinstance(method, str) for method in self.methods)
+        named = (
+            self.own_task is None
+            and not self.base.has_device_object
+            and all(isinstance(method, str) for method in self.methods)
+        )
         return ComparisonFile(
             methods=self.method_names,
             seeds=self.seeds,
@@ -157,7 +162,15 @@ class ComparisonPlan:
         )
 
 
-def _seed_numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
+def seed_numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the seeds of a comparison.
+
+    Args:
+        seeds: Number of seeds, starting at 0, or the seeds themselves.
+
+    Raises:
+        BadSetting: If this is neither.
+    """
     if isinstance(seeds, str | bool | float):
         raise BadSetting(f"seeds = {seeds!r} must be a number of seeds (5), or the seeds: [4, 7] or range(10, 20)")
     return tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)

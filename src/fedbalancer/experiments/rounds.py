@@ -20,7 +20,6 @@ from fedbalancer.experiments.simulation import Simulation, first_order
 from fedbalancer.experiments.tracking import Sink
 from fedbalancer.reporting.rule import CLOCK_SLACK, HELD
 from fedbalancer.server.loop import rounds as run_rounds
-from fedbalancer.simulation.devices import Phones
 from fedbalancer.simulation.personal import evaluate_clients
 from fedbalancer.store import ClassRow, ClientRow, EvalRow, MemoryRecorder, PopulationRow, RoundRow, RunFolder
 from fedbalancer.store.rows import SECONDS
@@ -297,8 +296,8 @@ def population_rows(simulation: Simulation, state: ServerState) -> list[Populati
         evaluated. The seed draws them, so they are the same for every method.
     """
     ledger, devices = state.ledger, simulation.engine.devices
-    has_classes = isinstance(devices, Phones)
-    classes = devices.device_classes(ledger.clients) if has_classes else [""] * len(ledger.clients)  # type: ignore[attr-defined]
+    classes_of = getattr(devices, "device_classes", None)
+    classes = classes_of(ledger.clients) if classes_of is not None else [""] * len(ledger.clients)
     drawn = _draw_clients(ledger.clients, simulation.settings.eval_clients, simulation.spec.seed)
     order = first_order(simulation.settings, simulation.spec.seed)
     evaluations = evaluate_clients(simulation.engine, simulation.server.model(state), drawn, order)

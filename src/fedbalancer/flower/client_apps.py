@@ -17,6 +17,7 @@ from fedbalancer.client.live import HeldClock, WallClock
 from fedbalancer.client.training import start_model
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.interfaces import Draw, Training
+from fedbalancer.core.optimizers import CUSTOM, optimizer_text
 from fedbalancer.core.samples import columns_of, take
 from fedbalancer.core.task import Samples, check_samples, is_plain
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Part, TrainResult, Weights
@@ -28,7 +29,7 @@ from fedbalancer.training.tensors import prepare_samples
 
 if TYPE_CHECKING:
     from fedbalancer.training.model_file import ModelFile
-    from fedbalancer.training.sgd import MakeOptimizer
+    from fedbalancer.training.optimizers import MakeOptimizer
     from fedbalancer.training.trainer import TorchModel
 
 EXAMPLE = 10
@@ -59,8 +60,8 @@ def client_app(
 ) -> ClientApp:
     """Build a `ClientApp` that trains a torch model.
 
-    Epochs, batch size, learning rate and method come from the server with every order. The client stops itself at the
-    deadline.
+    Epochs, batch size, learning rate, optimizer and method come from the server with every order. The client stops
+    itself at the deadline.
 
     Example:
         >>> app = client_app(model=make_net, data=lambda context: (features, labels))  # doctest: +SKIP
@@ -72,7 +73,8 @@ def client_app(
         method: The server's `Method`, if it has custom policies.
         loss: Name of a loss, or a function of outputs and labels.
         metric: Name of a metric, or a function of outputs and labels.
-        optimizer: A class of `torch.optim`, or a partial of one. Default: plain SGD. The learning rate is the server's.
+        optimizer: A class of `torch.optim`, a partial of one, or a function (parameters, lr=...) that returns an
+            optimizer. It replaces the server's. Default: the server's. The learning rate is always the server's.
         forward: Function of (model, features) that returns the outputs, as in `Task`.
         collate_fn: Converts items of a data set, as in `Task`.
         backend: `fast` or `plain`, as in `fedbalancer run`.
@@ -85,9 +87,11 @@ def client_app(
         The app.
 
     Raises:
-        BadSetting: A mod does not work here.
+        BadSetting: A mod or the optimizer does not work here.
     """
     example: list[Any] = []
+    if optimizer is not None:
+        optimizer_text(optimizer)  # refuses what does not work here
 
     @cache
     def build() -> TorchModel:
@@ -95,8 +99,8 @@ def client_app(
         from fedbalancer.training.trainer import TorchModel
 
         built = TorchModel(
-            model, loss=loss, metric=metric, backend=backend, device=device, optimizer=optimizer, forward=forward,
-            example=lambda: example[0],
+            model, loss=loss, metric=metric, backend=backend if optimizer is None else "plain", device=device,
+            optimizer=optimizer, forward=forward, example=lambda: example[0],
         )  # fmt: skip
         if threads is not None:
             import torch
@@ -109,7 +113,10 @@ def client_app(
         example[:] = [take(samples[0], slice(EXAMPLE))]
         return build()
 
-    return model_app(build_with_example, data, test=test, method=method, mods=mods, hold=hold, collate_fn=collate_fn)
+    return model_app(
+        build_with_example, data, test=test, method=method, mods=mods, hold=hold, collate_fn=collate_fn,
+        own_optimizer=optimizer is not None,
+    )  # fmt: skip
 
 
 def device_app(
@@ -125,7 +132,8 @@ def device_app(
     """Build a `ClientApp` that trains a model file of `fedbalancer export`, without torch.
 
     LiteRT runs files that end in `.tflite`, ExecuTorch those that end in `.pte`. The server's model must have the same
-    names and shapes as the exported one. Training is plain SGD, with mu and clip_norm from the server.
+    names and shapes as the exported one. Training is plain SGD, with mu and clip_norm from the server; orders with
+    another optimizer, accumulated gradients or another type are refused.
 
     Example:
         >>> app = device_app("model.tflite", data=lambda context: (features, labels))  # doctest: +SKIP
@@ -180,6 +188,7 @@ def model_app(
     mods: Sequence[Mod] = (),
     hold: Hold | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
+    own_optimizer: bool = False,
 ) -> ClientApp:
     """Build a `ClientApp` that trains any `LocalModel`.
 
@@ -191,6 +200,7 @@ def model_app(
         mods: Flower's mods around training.
         hold: Emulates a slower device.
         collate_fn: Converts items of a data set.
+        own_optimizer: Whether the model's own optimizer replaces the server's.
     """
     check_mods(mods)
     app = ClientApp()
@@ -225,7 +235,7 @@ def model_app(
             message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method, clock=clock,
             labels=lambda: samples[1],
         )  # fmt: skip
-        reply = work.report(_train(work, model, samples), as_model=bool(mods))
+        reply = work.report(_train(work, model, samples, own_optimizer), as_model=bool(mods))
         if draw is not None:
             time.sleep(draw.upload_s)
         return reply
@@ -243,13 +253,15 @@ def model_app(
     return app
 
 
-def _train(work: LocalRound, model: LocalModel, samples: Samples) -> TrainResult | None:
+def _train(work: LocalRound, model: LocalModel, samples: Samples, own_optimizer: bool) -> TrainResult | None:
     """Train as ordered; returns the part that counts, in the order of the model that was sent."""
     sent, own = work.layout.layout, model.layout
     weights = reorder(work.weights(), sent, own)
     work.select(forward=lambda: model.losses(_start_model(work, weights, own), samples, work.client))
     todo = work.client_work()
     todo = replace(todo, arrays=reorder_arrays(todo.arrays, sent, own), part=_reorder_part(work.live.part, sent, own))
+    if own_optimizer:
+        todo = replace(todo, training=replace(todo.training, optimizer=CUSTOM))
     with model.training(weights, samples, todo) as training:
         trained = work.live.train(training)
     if trained is None:

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.core.errors import BadData, BadSetting
-from fedbalancer.core.types import Arrays, Layout, Order, Shapes, Summary, Weights
+from fedbalancer.core.fields import check_fields
+from fedbalancer.core.optimizers import optimizer_text
+from fedbalancer.core.types import Arrays, Layout, Order, Shapes, Summary, TrainOptions, Weights
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 STYPE = "numpy.ndarray"
@@ -158,7 +160,7 @@ def reorder(vector: Weights, order: Layout, wanted: Layout) -> Weights:
     return wanted.join(order.split(vector))
 
 
-VERSION = 2
+VERSION = 3
 """Version of the wire format. Client and server of different versions refuse each other."""
 
 FEDBALANCER, ARRAYS, CONFIG, METRICS = "fedbalancer", "arrays", "config", "metrics"
@@ -215,6 +217,9 @@ class Instruction:
             "clip-norm": float(_NONE) if order.clip_norm is None else order.clip_norm,
             "accepted-round": self.accepted_round, "batch-s": self.batch_s, "run-key": self.run_key,
             "method": self.method, "policies": self.policies, "late-counts": self.late_counts, "rank": self.rank,
+            "optimizer": order.training.optimizer, "accumulate": order.training.accumulate,
+            "dtype": order.training.dtype, "drop-last": order.training.drop_last,
+            "batch-norm": order.training.batch_norm,
         })  # fmt: skip
 
     @classmethod
@@ -237,6 +242,7 @@ class Instruction:
             epoch_batches=None if cut < 0 else int(cut),
             learning_rate=_number(record, "learning-rate"),
             clip_norm=None if clip < 0 else clip,
+            training=_read_training(record),
         )
         return cls(
             client=read_text(record, "client"),
@@ -279,6 +285,19 @@ def read_text(record: Mapping[str, Any], name: str, most: int = 200) -> str:
     if not isinstance(value, str) or len(value) > most:
         raise BadSetting(f"{name} must be a text of at most {most} characters")
     return value
+
+
+def _read_training(record: Mapping[str, Any]) -> TrainOptions:
+    """Return how batches become steps; the optimizer must be one of the known names."""
+    options = TrainOptions(
+        optimizer=optimizer_text(read_text(record, "optimizer", POLICIES_CHARACTERS)),
+        accumulate=_whole(record, "accumulate", 1),
+        dtype=read_text(record, "dtype"),  # type: ignore[arg-type] # checked below
+        drop_last=record.get("drop-last") is True,
+        batch_norm=read_text(record, "batch-norm"),  # type: ignore[arg-type] # checked below
+    )
+    check_fields(options)
+    return options
 
 
 def _number(record: Mapping[str, Any], name: str, endless: bool = False) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.files import cache_folder
+from fedbalancer.core.schedules import RateFunction
 from fedbalancer.core.settings import resolve
 from fedbalancer.flower.aggregation import with_aggregator
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
@@ -71,8 +72,8 @@ class Strategy(RoundHooks):
         clients_per_round: Clients that are selected in each round.
         epochs: Local epochs.
         batch_size: Samples per local batch.
-        learning_rate: Local learning rate.
-        settings: Other settings by name (`fedbalancer list settings`).
+        learning_rate: Local learning rate, or a function of the round that returns it.
+        settings: Other settings by name (`fedbalancer list settings`), such as `optimizer` and `schedule`.
         aggregate: Another aggregation policy, or one of Flower's strategies.
         robust: Whether to use the method's `+robust` form, which limits the influence of malicious clients.
         seed: Seed of all random choices.
@@ -109,7 +110,7 @@ class Strategy(RoundHooks):
         clients_per_round: int = 10,
         epochs: int = 5,
         batch_size: int = 10,
-        learning_rate: float = 0.01,
+        learning_rate: float | RateFunction = 0.01,
         settings: Mapping[str, Any] | None = None,
         aggregate: Any = None,
         robust: bool = False,

@@ -23,8 +23,9 @@ from fedbalancer.core.contracts import (
     WorkPolicy,
 )
 from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.schedules import read_schedule
 from fedbalancer.core.settings import Settings
-from fedbalancer.core.types import Ledger, Setup
+from fedbalancer.core.types import FORWARD_PASS_EPOCHS, Ledger, Setup
 from fedbalancer.server.server import SERVER_SLOTS, ServerPolicies
 
 
@@ -147,7 +148,9 @@ class Method:
         )
 
 
-def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> Setup:
+def setup_of(
+    method: Method, ledger: Ledger, settings: Settings, seed: int, forward_epochs: float = FORWARD_PASS_EPOCHS
+) -> Setup:
     """Return what the server of a method knows before the first round.
 
     Args:
@@ -155,6 +158,7 @@ def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> S
         ledger: One row per client.
         settings: Settings of the run.
         seed: Seed of the run.
+        forward_epochs: Duration of a forward pass over all data, in training epochs.
     """
     return Setup(
         ledger=ledger,
@@ -166,7 +170,10 @@ def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> S
         epoch_batches=method.server.epoch_batches,
         learning_rate=settings.learning_rate,
         clip_norm=settings.clip_norm,
+        training=settings.training(),
+        schedule=read_schedule(settings.schedule),
         forward_pass_every_round=method.client.forward_pass == "every",
+        forward_epochs=forward_epochs,
         loss_noise=method.client.summary.loss_noise,
         stops_in_epoch=method.client.work.stops_in_epoch,
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
-import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
+from fedbalancer.core.calls import read_call
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, UnknownName
 
@@ -148,49 +147,6 @@ def base_advice(slot: str, policy: Any) -> str:
         'derive object from fedbalancer.core.contracts.DeadlinePolicy'
     """
     return f"derive {type(policy).__name__} from fedbalancer.core.contracts.{SLOTS[slot].__name__}"
-
-
-def read_call(place: str, text: str) -> tuple[str, dict[str, Any]]:
-    """Parse a call with keyword arguments. Values are literals; nothing is evaluated.
-
-    Args:
-        place: Where the text is given, for error messages.
-        text: The call, or a name alone.
-
-    Returns:
-        The name and the arguments.
-
-    Raises:
-        BadSetting: If the text is no such call.
-
-    Example:
-        >>> read_call("here", "my.module:Mine(first=60, names=['a'], early=true)")
-        ('my.module:Mine', {'first': 60, 'names': ['a'], 'early': True})
-    """
-    name, parenthesis, _ = text.partition("(")
-    if not parenthesis:
-        return text.strip(), {}
-    advice = f"{place} must look like package.module:Class(key=value, ...), with plain values"
-    try:
-        call = ast.parse(f"f{text[len(name) :].rstrip()}", mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-            raise BadSetting(advice)
-        arguments = [(keyword.arg, ast.literal_eval(_Words().visit(keyword.value))) for keyword in call.keywords]
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
-        raise BadSetting(advice) from error
-    keys = [str(key) for key, _ in arguments if key is not None]
-    if len(set(keys)) < len(arguments):
-        raise BadSetting(f"{place}: an argument is given twice, or has no name")
-    return name.strip(), dict(zip(keys, (value for _, value in arguments), strict=True))
-
-
-class _Words(ast.NodeTransformer):
-    """Replaces TOML's words for values by Python's."""
-
-    values: ClassVar = {"true": True, "false": False, "inf": math.inf, "none": None}
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(self.values[node.id]) if node.id in self.values else node
 
 
 def _is_missing(error: Exception, module_name: str) -> bool:

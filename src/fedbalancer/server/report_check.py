@@ -30,7 +30,6 @@ from fedbalancer.core.types import (
     Shapes,
     Summary,
     Weights,
-    batches_per_epoch,
 )
 
 MAX_ROUNDS = 64
@@ -344,7 +343,7 @@ def _latency_fault(report: ClientReport, order: Order, slack_s: float) -> str | 
     took_s, claimed_s = report.timings.total_s, report.summary.batch_s
     if took_s <= 0 or not math.isfinite(took_s):  # not measured
         return None
-    per_epoch = batches_per_epoch(report.summary.trained, order.batch_size, order.epoch_batches)
+    per_epoch = order.per_epoch(report.summary.trained)
     batches = 1.0 if report.summary.withholds_counts else max(report.epochs * per_epoch, 1.0)
     most_s = (took_s + slack_s) / batches
     if claimed_s > most_s * (1 + ROUNDING):

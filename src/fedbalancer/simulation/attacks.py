@@ -13,12 +13,13 @@ from typing import Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 
+from fedbalancer.core.calls import read_call
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.samples import IGNORED
 from fedbalancer.core.task import BaseTask, Samples
-from fedbalancer.core.types import ClientReport, Order, Summary, batches_per_epoch
-from fedbalancer.methods.slots import create_object, load_class, read_call
+from fedbalancer.core.types import ClientReport, Order, Summary
+from fedbalancer.methods.slots import create_object, load_class
 
 __all__ = [
     "ATTACKS",
@@ -100,7 +101,7 @@ class EpochsLiar:
         """Return the report with fewer epochs, fewer samples and slower batches."""
         epochs = min(report.epochs * self.factor, float(order.epochs))
         trained = max(int(report.summary.trained * self.samples), 1)
-        batches = max(epochs * batches_per_epoch(trained, order.batch_size, order.epoch_batches), 1.0)
+        batches = max(epochs * order.per_epoch(trained), 1.0)
         total_s = report.timings.total_s
         batch_s = total_s / batches if total_s > 0 else report.summary.batch_s / self.factor
         summary = replace(report.summary, trained=trained, batch_s=batch_s)

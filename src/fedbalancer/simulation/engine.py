@@ -18,10 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 from fedbalancer.client.policies import ClientPolicies, bind_labels
 from fedbalancer.client.round import ClientRound, decode_summaries, decode_update
 from fedbalancer.client.training import start_model
+from fedbalancer.core.cost import LatencyScale
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import (
+    FORWARD_PASS_EPOCHS,
     UNDER_WAY,
     ClientReport,
     ClientWork,
@@ -77,6 +79,7 @@ class SimulatedEngine:
         labels: Returns the labels of a client's samples, for policies that select by label.
         classes: Counts the classes that are trained.
         saves_losses: Whether snapshots and `seen_losses` may contain exact losses.
+        scale: How the latencies of `devices` were scaled. Default: they are as published.
         costs: Bytes and seconds of a method that does not train the whole model plainly.
     """
 
@@ -96,6 +99,7 @@ class SimulatedEngine:
         labels: Callable[[str], ArrayLike] | None = None,
         classes: ClassCounts | None = None,
         saves_losses: bool = True,
+        scale: LatencyScale | None = None,
         costs: LocalCosts | None = None,
     ) -> None:
         self.policies = policies
@@ -112,6 +116,8 @@ class SimulatedEngine:
         self.labels = labels
         self.classes = classes
         self.saves_losses = saves_losses
+        self._forward_epochs = FORWARD_PASS_EPOCHS if scale is None else scale.forward_epochs
+        self._short_batches = scale if scale is not None and scale.counts_samples else None
         self.costs = costs
         self.memory = Memories(ledger)
         self.pending = PendingReports()
@@ -158,13 +164,13 @@ class SimulatedEngine:
         ]
         draws = self._draw(order, rounds)
         self._forward_passes(order, rounds, draws, weights, clock, math.inf if late_counts else order.deadline_s)
-        attempts = simulate_attempts(rounds, draws, order, clock, late_counts)
+        attempts = simulate_attempts(rounds, draws, order, clock, late_counts, self._short_batches)
         accepted, stale, seconds = close_with_pending(plan, attempts, self.pending, clock.start_s)
         if seconds + self.window_s == 0:
             seconds = LOST_ROUND_S
         for place, (client_round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
             if attempts.started[place]:
-                client_round.note_batch_s(float(draws.batch_s[place]))
+                client_round.note_batch_s(float(attempts.draws.batch_s[place]))
                 client_round.note_upload_s(float(draws.upload_s[place]))
             self.memory.put(row, client_round.memory)
         timings = attempts.timings()
@@ -244,7 +250,8 @@ class SimulatedEngine:
     def _client_round(self, order: Order, client: str, row: int) -> ClientRound:
         policies = bind_labels(self.policies, partial(self.labels, client) if self.labels is not None else None)
         part = None if self.costs is None else self.costs.part(client, order)
-        return ClientRound(policies, order, client, int(self.ledger.size[row]), self.memory.of(row), part=part)
+        size, memory = int(self.ledger.size[row]), self.memory.of(row)
+        return ClientRound(policies, order, client, size, memory, part=part, forward_epochs=self._forward_epochs)
 
     def _draw(self, order: Order, rounds: list[ClientRound]) -> DeviceDraws:
         """Draw the times of the round's clients."""

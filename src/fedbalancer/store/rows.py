@@ -359,7 +359,7 @@ def _busy_s(client: ClientReport | FailedClient) -> float:
 
 
 def _samples_per_epoch(samples: int, order: Order) -> int:
-    return samples if order.epoch_batches is None else min(samples, order.epoch_batches * order.batch_size)
+    return min(samples, order.per_epoch(samples) * order.batch_size)
 
 
 def _discarded_passes(missing: FailedClient, order: Order) -> float:

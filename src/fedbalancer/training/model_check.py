@@ -120,6 +120,25 @@ def check_accuracy(task: BaseTask) -> None:
         )
 
 
+def check_no_batch_norm(module: torch.nn.Module) -> None:
+    """Check that a module has no batch norms, for tasks with batch_norm = "forbid".
+
+    Args:
+        module: The module.
+
+    Raises:
+        BadData: If it has one; the message names it.
+    """
+    import torch
+
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
+            raise BadData(
+                f"the model has a batch norm, {name or 'model'} ({type(layer).__name__}), and batch_norm is 'forbid'; "
+                "use a GroupNorm, or set batch_norm = 'average'"
+            )
+
+
 def describe_failure(features: Any, error: Exception) -> str:
     """Describe in one line that a model fails on a batch.
 

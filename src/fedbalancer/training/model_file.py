@@ -56,7 +56,15 @@ class ModelFile(ABC):
             weights: The global model.
             samples: The client's samples.
             work: The client's work.
+
+        Raises:
+            BadSetting: If the work has options that the file does not support.
         """
+        if not work.training.is_plain:
+            raise BadSetting(
+                f"a model file trains with plain SGD in float32, one step per batch, not with {work.training}; train "
+                "with torch, or change the settings of the run"
+            )
         if work.train is not None or work.part is not None:
             policy = "part" if work.train is None else type(work.train).__name__
             raise BadSetting(f"model files train plainly: {policy} of the method needs torch (client_app)")

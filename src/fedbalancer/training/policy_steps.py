@@ -13,7 +13,7 @@ from fedbalancer.core.arrays import find_array_fault
 from fedbalancer.core.contracts import LocalRun, LocalTraining
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
 from fedbalancer.core.types import Arrays, ClientWork, Shapes, TrainResult, Weights
-from fedbalancer.training.sgd import PlainSteps, run_module
+from fedbalancer.training.sgd import Batch, PlainSteps
 from fedbalancer.training.tensors import mean_loss
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class PolicySteps(PlainSteps):
             raise BadSetting(f"{type(self._train).__name__}.objective must return a scalar of torch")
         return objective
 
-    def _adjust_gradients(self, features: Any, labels: torch.Tensor) -> None:
-        """Let the policy change the gradients of a batch, and clear those of parameters outside the part."""
+    def _adjust_gradients(self, group: list[Batch]) -> None:
+        """Let the policy change the gradients of a step, and clear those of parameters outside the part."""
         policy, run = self._train, self.run
         if type(policy).gradient is not LocalTraining.gradient:
-            run.gradient_at = self._gradient_at(features, labels)
+            run.gradient_at = self._gradient_at(group)
             direction: Any = policy.gradient(self._read_gradients(), self._flat.read(), run)
             run.gradient_at = None
             direction = np.asarray(direction, dtype=np.float32)
@@ -80,8 +80,8 @@ class PolicySteps(PlainSteps):
         if self._fixed is not None:
             self._flat.load(np.where(self._fixed, self.run.start, self._flat.read()))
 
-    def _gradient_at(self, features: Any, labels: torch.Tensor) -> Callable[[Weights], Weights]:
-        """Return the function that computes the gradient of this batch at other weights."""
+    def _gradient_at(self, group: list[Batch]) -> Callable[[Weights], Weights]:
+        """Return the function that computes the gradient of the step's batches at other weights."""
 
         def compute(weights: Weights) -> Weights:
             import torch
@@ -89,11 +89,13 @@ class PolicySteps(PlainSteps):
             flat, now = self._flat, self._flat.read()
             grads = [parameter.grad for parameter in flat.parameters]
             flat.load(np.asarray(weights, dtype=np.float32))
+            for parameter in flat.parameters:
+                parameter.grad = None
+            counted = max(sum(samples for *_, samples in group), 1)
             with torch.enable_grad():
-                losses = self._loss(run_module(flat.module, features, self._work, self._forward), labels)
-                for parameter in flat.parameters:
-                    parameter.grad = None
-                torch.autograd.backward(mean_loss(losses, labels))
+                for features, labels, samples in group:
+                    losses = self._loss(self._outputs(features), labels)
+                    torch.autograd.backward(mean_loss(losses, labels) * (samples / counted))
             gradient = self._read_gradients()
             flat.load(now)
             for parameter, grad in zip(flat.parameters, grads, strict=True):

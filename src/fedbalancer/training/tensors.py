@@ -142,6 +142,18 @@ def to_device(values: Any, device: str) -> Any:
     return values
 
 
+def to_float32(values: Any) -> Any:
+    """Convert floating-point tensors, and those in dictionaries, tuples and outputs of transformers, to float32."""
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        return values.float() if values.is_floating_point() else values
+    if isinstance(values, Mapping):
+        converted = {name: to_float32(value) for name, value in values.items()}
+        return converted if type(values) is dict else type(values)(**converted)
+    return type(values)(map(to_float32, values)) if type(values) in (tuple, list) else values
+
+
 def find_logits(outputs: Any) -> Any:
     """Return the scores among a model's outputs: `.logits`, the entry "logits", or the first of a tuple.
 

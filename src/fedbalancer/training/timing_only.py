@@ -38,7 +38,8 @@ class TimingOnly:
 
     def train(self, weights: Weights, work: ClientWork) -> TrainResult:
         """Return an empty update and the samples that a real trainer would see, each with a loss of 1."""
-        if work.epoch_batches is None and work.batches * work.batch_size >= len(work.indices):
+        is_whole = work.epoch_batches is None and not work.training.drop_last
+        if is_whole and work.batches * work.batch_size >= len(work.indices):
             seen = np.sort(work.indices)
         else:
             seen = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(rows for _, rows in batches(work))]))

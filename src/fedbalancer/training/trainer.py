@@ -18,8 +18,8 @@ from fedbalancer.core.samples import take
 from fedbalancer.core.task import BaseTask, Samples, check_client
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
 from fedbalancer.core.types.round import total
-from fedbalancer.training.model_check import check_model
-from fedbalancer.training.sgd import MakeOptimizer, PlainSteps, RecordedTraining, Steps, check_finite
+from fedbalancer.training.model_check import check_model, check_no_batch_norm
+from fedbalancer.training.sgd import PlainSteps, RecordedTraining, Steps, check_finite
 from fedbalancer.training.tensors import (
     FlatModule,
     SampleCache,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     from fedbalancer.training.fast.plan import FastPlan
+    from fedbalancer.training.optimizers import MakeOptimizer
 
 BACKENDS = ("fast", "plain")
 FORWARD_BATCH = 256
@@ -51,7 +52,8 @@ class TorchModel:
 
     Samples must be as `prepare_samples` returns them. One module is reused for all calls; each call first loads its
     weights. The backend `plain` is the reference, by torch's own operations; `fast` agrees with it within float error.
-    On the CPU of one machine, each backend always produces the same bytes.
+    On the CPU of one machine, each backend always produces the same bytes. Trainings with other options than plain SGD
+    (`TrainOptions.is_plain`) use the steps of the plain backend.
 
     Args:
         make: Returns a new `torch.nn.Module`.
@@ -60,7 +62,7 @@ class TorchModel:
             possible number.
         backend: `fast` or `plain`.
         device: `cpu`, `cuda`, `cuda:1` or `mps`. Other devices than the CPU use the plain backend.
-        optimizer: Makes an optimizer, as `optimizer(parameters, lr=...)`, which uses the plain backend. Default: SGD.
+        optimizer: Makes the optimizer of trainings whose optimizer is `custom`, as `optimizer(parameters, lr=...)`.
         forward: Function of (model, features) that returns the outputs, which uses the plain backend. Default: the
             model is called with the features.
         example: Returns the features of a few samples, on which the fast backend tries the model's layers.
@@ -90,7 +92,7 @@ class TorchModel:
         if backend not in BACKENDS:
             raise UnknownName("backend", backend, BACKENDS)
         self._device = check_device(device)
-        self._backend = backend if device == "cpu" and optimizer is None and forward is None else "plain"
+        self._backend = backend if device == "cpu" and forward is None else "plain"
         self._optimizer = optimizer
         self.forward = forward
         self._example = example
@@ -113,10 +115,14 @@ class TorchModel:
     @cached_property
     def _steps(self) -> Steps:
         if self.plan is None:
-            return PlainSteps(self.flat, self.loss, self._optimizer, self.forward)
+            return self._plain_steps
         from fedbalancer.training.fast.steps import FastSteps
 
         return FastSteps(self.flat, self.loss, self.plan)
+
+    @cached_property
+    def _plain_steps(self) -> PlainSteps:
+        return PlainSteps(self.flat, self.loss, self._optimizer, self.forward)
 
     @cached_property
     def _policy_steps(self) -> Steps:
@@ -138,15 +144,24 @@ class TorchModel:
     def training(self, weights: Weights, samples: Samples, work: ClientWork) -> Iterator[TorchTraining]:
         """Open a training that runs step by step.
 
-        A step is w <- w - lr * clip(grad f(w) + mu * (w - w_global)), where f is the mean loss of the batch. The
-        recorded losses come from the forward passes of the training: for each sample the first, just before its step.
+        A step of plain SGD is w <- w - lr * clip(grad f(w) + mu * (w - w_global)), where f is the mean loss of the
+        batch. The recorded losses come from the forward passes of the training: for each sample the first, just before
+        its step.
 
         Args:
             weights: The global model.
             samples: The client's samples.
             work: The client's work.
+
+        Raises:
+            BadSetting: If the optimizer cannot be made.
+            BadData: If the model has batch norms, and the work forbids them.
         """
-        steps = self._steps if work.train is None and work.part is None else self._policy_steps
+        if work.training.batch_norm == "forbid":
+            check_no_batch_norm(self.flat.module)
+        steps = self._steps if work.training.is_plain else self._plain_steps
+        if work.train is not None or work.part is not None:
+            steps = self._policy_steps
         with self._seed_generator(integer_seed(work.seed, "torch", 0, work.client)):
             steps.begin(weights, work)
             yield TorchTraining(steps, self._batch, samples, work)
@@ -339,7 +354,7 @@ class TorchTrainer:
         self._task = task
         self.model = TorchModel(
             task.model, loss=task.loss, metric=task.metric, backend=backend, device=device,
-            forward=task.forward,
+            optimizer=task.optimizer if callable(task.optimizer) else None, forward=task.forward,
             example=lambda: take(self._samples[next(iter(task.clients))][0], slice(task.batch_size)),
         )  # fmt: skip
         on_cpu = self.model.flat.module if device == "cpu" else build_module(task.model)
@@ -366,7 +381,7 @@ class TorchTrainer:
         return self.model.initial_weights(seed)
 
     def train(self, weights: Weights, work: ClientWork) -> TrainResult:
-        """Run `work.batches` steps of SGD from `weights`."""
+        """Train `work.batches` batches from `weights`."""
         return self.model.train(weights, self._samples[work.client], work)
 
     def losses(self, weights: Weights, client: str) -> FloatArray:

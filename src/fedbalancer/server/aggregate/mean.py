@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.fields import Bounds, UpTo100
-from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights, batches_per_epoch
+from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.core.types.round import total
 from fedbalancer.core.types.round import total as total_of
 
@@ -93,7 +93,7 @@ def local_steps(setup: Setup, report: ClientReport) -> float:
     Returns:
         At least 1.
     """
-    per_epoch = batches_per_epoch(report.summary.trained, setup.batch_size, setup.epoch_batches)
+    per_epoch = setup.per_epoch(report.summary.trained)
     return float(max(report.epochs, 1.0) * max(per_epoch, 1))
 
 
@@ -156,7 +156,7 @@ class QFFL(Aggregator):
     q: UpTo100 = 0.01
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
-        lipschitz = 1 / setup.learning_rate
+        lipschitz = 1 / setup.rate_in(state.round + 1)
         total, h = np.zeros(state.weights.shape), 0.0
         for report in sort_by_client(reports):
             loss = max(report.summary.loss_mean, MIN_LOSS)
@@ -189,7 +189,7 @@ class MajorityVote(Aggregator):
     step: Annotated[float, Bounds(gt=0)] | None = None
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
-        step = setup.learning_rate if self.step is None else self.step
+        step = setup.rate_in(state.round + 1) if self.step is None else self.step
         votes = np.zeros(state.weights.shape)
         for report in sort_by_client(reports):
             votes += np.sign(report.update)
