@@ -15,6 +15,7 @@ def test_public_names() -> None:
         "FedBalancerError",
         "Fleet",
         "Method",
+        "Metric",
         "RunResult",
         "STOP",
         "Settings",

@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedbalancer.core import schedules
     from fedbalancer.core.errors import FedBalancerError
+    from fedbalancer.core.metrics import Metric
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
     from fedbalancer.experiments import STOP, RunResult, compare, merge, resume, run
@@ -29,6 +30,7 @@ _HOMES = {
     "FedBalancerError": "core.errors",
     "Fleet": "simulation.devices",
     "Method": "methods",
+    "Metric": "core.metrics",
     "RunResult": "experiments",
     "STOP": "experiments",
     "Settings": "core.settings",
@@ -49,6 +51,7 @@ __all__ = [
     "FedBalancerError",
     "Fleet",
     "Method",
+    "Metric",
     "RunResult",
     "Settings",
     "Task",

@@ -159,7 +159,10 @@ PATTERNS = {
 }
 """Whole families, by a regular expression of the command."""
 
-RUN = ("docs/how-to/fine-tune.md",)
+RUN = (
+    "docs/explanation/clock.md",
+    "docs/how-to/fine-tune.md",
+)
 """Pages whose blocks marked as Python run from top to bottom."""
 
 PYTHON = {

@@ -92,10 +92,13 @@ def check_target(spec: RunSpec, task: Task) -> None:
         task: Its task.
 
     Raises:
-        BadSetting: If the target is not a possible value of the task's metric.
+        BadSetting: If the target is not a possible value of the metric.
     """
-    if spec.target is not None and task.metric == "accuracy" and not 0 < spec.target <= 1:
-        raise BadSetting(f"target = {spec.target:g} must be an accuracy above 0 and at most 1; 80% is 0.8")
+    metric = spec.metric(task)
+    if spec.target is not None and metric.is_share and not 0 < spec.target <= 1:
+        raise BadSetting(
+            f"target = {spec.target:g} must be a value of {metric.title} above 0 and at most 1; 80% is 0.8"
+        )
 
 
 def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
@@ -108,6 +111,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     Raises:
         BadSetting: If a setting is invalid for the method or the task.
     """
+    spec.metric(task)
     settings = resolve(task.settings(), spec.overrides, spec.own_settings)
     resolved = method_of_run(spec.method, settings) if isinstance(spec.method, str) else spec.method
     if settings.clients_per_round > len(task.sizes):

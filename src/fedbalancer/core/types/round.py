@@ -512,11 +512,23 @@ class Evaluation:
     """Quality of a model on test data.
 
     Args:
-        accuracy: Share of correct answers.
+        accuracy: Share of correct answers; NaN if it was not computed.
         loss: Mean loss.
         samples: Number of test samples.
+        metrics: Further metrics by name.
     """
 
     accuracy: float
     loss: float
     samples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def value(self, name: str) -> float:
+        """Return a metric by its name; NaN if it was not computed.
+
+        Example:
+            >>> evaluation = Evaluation(0.5, 1.2, 10, {"f1": 0.4})
+            >>> evaluation.value("f1"), evaluation.value("loss"), evaluation.value("mae")
+            (0.4, 1.2, nan)
+        """
+        return {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}.get(name, math.nan)

@@ -13,6 +13,7 @@ name = "mlp"                # or cnn1d, cnn2d, lstm, or "package.module:function
 hidden = [32]
 [settings]
 rounds = 20                 # any setting of a task
+metric = "f1"               # default: accuracy; several: ["f1", "accuracy"], the main one first
 optimizer = {name = "adamw", weight_decay = 0.01}
 schedule = {name = "cosine", rounds = 20}
 [devices]                   # optional
@@ -39,7 +40,7 @@ from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names
 from fedbalancer.data.task import Task
 from fedbalancer.simulation.devices.fleet_files import fleet_of_table
 
-TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes", "latency_batch_size")
+TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "metric", "model_bytes", "latency_batch_size")
 """Keys of [settings]."""
 
 
@@ -104,8 +105,10 @@ def load_toml(path: Path, users: int | None = None, variant: str | None = None) 
         sys.path.append(folder)  # the model's module may be next to the file, also for worker processes
     task = load(data.pop("path"), model=document["model"], name=document["name"], **data, **document["settings"])
     users = check_user_count(users, len(task.clients), str(path))
+    clients = dict(islice(task.clients.items(), users))
+    tests = {client: samples for client, samples in task.client_tests.items() if client in clients}
     devices = fleet_of_table(document["devices"], path.parent) if document["devices"] else None
-    return replace(task, clients=dict(islice(task.clients.items(), users)), devices=devices)
+    return replace(task, clients=clients, client_tests=tests, devices=devices)
 
 
 def model_name(path: Path) -> str:
