@@ -23,6 +23,7 @@ from fedbalancer.core.contracts.server import (
     PacePolicy,
     Ratios,
     ServerPolicy,
+    SumAggregator,
     ThresholdPolicy,
 )
 
@@ -44,6 +45,7 @@ __all__ = [
     "Ratios",
     "SampleSelector",
     "ServerPolicy",
+    "SumAggregator",
     "Summarizer",
     "ThresholdPolicy",
     "WorkPolicy",

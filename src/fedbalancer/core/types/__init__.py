@@ -7,6 +7,7 @@ The server plans a round (`RoundPlan`), an engine runs it (`RoundResult`), and t
 from __future__ import annotations
 
 from fedbalancer.core.types.round import (
+    FOLDED,
     FORWARD_PASS_EPOCHS,
     STEP_BINS,
     UNDER_WAY,
@@ -16,6 +17,7 @@ from fedbalancer.core.types.round import (
     Evaluation,
     FailedClient,
     FloatArray,
+    FoldedUpdates,
     IndexArray,
     LateRule,
     Layout,
@@ -26,6 +28,7 @@ from fedbalancer.core.types.round import (
     Summary,
     Timings,
     TrainResult,
+    UpdateFold,
     Weights,
     batches_per_epoch,
     step_bin,
@@ -33,6 +36,7 @@ from fedbalancer.core.types.round import (
 from fedbalancer.core.types.state import RECENT_COUNTS, Ledger, ServerState, Setup
 
 __all__ = [
+    "FOLDED",
     "FORWARD_PASS_EPOCHS",
     "RECENT_COUNTS",
     "STEP_BINS",
@@ -43,6 +47,7 @@ __all__ = [
     "Evaluation",
     "FailedClient",
     "FloatArray",
+    "FoldedUpdates",
     "IndexArray",
     "LateRule",
     "Layout",
@@ -56,6 +61,7 @@ __all__ = [
     "Summary",
     "Timings",
     "TrainResult",
+    "UpdateFold",
     "Weights",
     "batches_per_epoch",
     "step_bin",
