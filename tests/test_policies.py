@@ -69,6 +69,8 @@ USES: dict[str, Callable[[Any, ServerState], Any]] = {
         np.linspace(0, 1, 9), np.arange(4), 1.0, make_order(), stream(0, "noise")
     ),
     "compress": lambda policy, _: policy.encode(np.ones(2, dtype=np.float32), Layout([("w", (2,))]), 7, None),
+    "train": lambda policy, _: policy.client_state(Layout([("w", (2,))])),
+    "part": lambda policy, _: policy.mask(Layout([("w", (2,))]), "c0", 0.5, make_order()),
 }
 """What each slot is there for."""
 

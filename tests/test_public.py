@@ -10,9 +10,25 @@ import fedbalancer as fb
 
 def test_public_names() -> None:
     assert sorted(fb.__all__) == [
-        "Comparison", "FedBalancerError", "Method", "RunResult", "STOP", "Settings", "Task", "compare", "load_model",
-        "load_task", "method", "resume", "run",
-    ]  # fmt: skip
+        "Comparison",
+        "Device",
+        "FedBalancerError",
+        "Fleet",
+        "Method",
+        "Metric",
+        "RunResult",
+        "STOP",
+        "Settings",
+        "Task",
+        "compare",
+        "load_model",
+        "load_task",
+        "merge",
+        "method",
+        "resume",
+        "run",
+        "schedules",
+    ]
     for name in fb.__all__:
         assert getattr(fb, name) is not None
     assert dir(fb) == sorted(fb.__all__)

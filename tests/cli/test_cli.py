@@ -40,6 +40,8 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--set", "learningrate=1"), "did you mean learning_rate"),
         (("run", "synthetic", "--set", "learning_rate=-1"), "learning_rate = -1"),
         (("run", "synthetic", "--set", "learning_rate=nan"), "learning_rate"),
+        (("run", "synthetic", "--set", "optimizer=adamz"), "did you mean adam"),
+        (("run", "synthetic", "--set", "optimizer=adam(weight_decay=-1)"), "weight_decay"),
         (("run", "synthetic", "--set", "p=0.2"), "must be a number >= 0.5 and <= 1"),
         (("run", "synthetic", "--set", "w"), "key=value"),
         (("run", "synthetic", "--set", "latency=tablet"), "unknown latency row 'tablet'"),
@@ -50,6 +52,9 @@ def refused(done: CompletedProcess[str]) -> str:
         (("run", "synthetic", "--budget", "-5"), "budget = -5"),
         (("run", "synthetic", "--seed", "-1"), "seed = -1"),
         (("run", "synthetic", "--target", "80"), "80% is 0.8"),
+        (("compare", "--add", "nowhere"), "nowhere holds no comparison"),
+        (("compare", "--add", "c", "--out", "d"), "--add names the folder that grows"),
+        (("merge", "nowhere", "--out", "c"), "nowhere holds no comparison"),
         (("run", "synthetic", "--target", "0.5", "--timing-only"), "only simulates the clock"),
         (("run", "synthetic", "--config", "missing.toml"), "missing.toml"),
         (("run", "synthetic", "--backend", "fats"), "did you mean fast"),
@@ -85,6 +90,23 @@ def test_run_then_refuse_then_overwrite_then_report(cli: Cli, tmp_path: Path) ->
     assert json.loads(again.stdout)["rounds"] == 3
     assert cli("report", "r").returncode == 0
     assert (tmp_path / "r" / "report.html").is_file()
+
+
+def test_a_comparison_grows_and_is_merged(cli: Cli) -> None:
+    small = ("synthetic", "--users", "8", "--rounds", "2", "--extend", "1", "--jobs", "1")
+    for seed in ("0", "1"):
+        done = cli("compare", *small, "-m", "fedavg+1t", "--seeds", f"{seed}..{seed}", "--out", seed)
+        assert done.returncode == 0, done.stderr
+    assert "users is 8 in 0, 9 in what is added" in refused(cli("compare", "--add", "0", "--users", "9"))
+    assert "rule is fair in 0, paper in what is added" in refused(cli("compare", "--add", "0", "--rule", "paper"))
+    grown = cli("compare", "--add", "0", "-m", "fedavg+wfa", "--jobs", "1")
+    assert grown.returncode == 0, grown.stderr
+    assert "fedavg+wfa" in grown.stdout
+    merged = cli("merge", "0", "1", "--out", "both", "--json")
+    assert merged.returncode == 0, merged.stderr
+    assert set(json.loads(merged.stdout)["methods"]) == {"fedavg+1t", "fedavg+wfa"}
+    assert "not done yet: fedavg+wfa seed 1; to run what is missing: fedbalancer resume both" in merged.stderr
+    assert "already holds a comparison" in refused(cli("merge", "0", "1", "--out", "both"))
 
 
 def test_a_run_ends_when_it_reaches_its_target(cli: Cli) -> None:

@@ -71,6 +71,12 @@ def test_the_doctor_has_a_line_for_each_thing_and_an_exit_code(cli: Cli) -> None
         assert any(line[8:].startswith(what) for line in lines), what
 
 
+def test_the_doctor_says_which_backend_trains_a_task_and_why(cli: Cli) -> None:
+    done = cli("doctor", "synthetic", "--set", "optimizer=adamw(weight_decay=0.01)", "--json")
+    words = {each["what"]: each["words"] for each in json.loads(done.stdout)}["training of synthetic"]
+    assert words.startswith("backend plain; optimizer adamw(weight_decay=0.01) runs on torch's own step")
+
+
 def test_the_doctor_names_what_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     found = {each["what"]: each for each in json.loads(cli("doctor", "--json").stdout)}

@@ -31,6 +31,8 @@ def test_every_known_policy_is_used_by_some_method() -> None:
         "fedbalancer[summary=histogram]",
         "prox+1t[summary=secagg-histogram]",
         f"fedbalancer-clients[{tracked}]",
+        "fedavg+1t[train=FineTuning]",
+        "fedavg+1t[part=LocalLayers]",
     ]
     used: dict[str, set[str]] = {slot: set() for slot in KNOWN}
     for name in names:

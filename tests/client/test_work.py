@@ -152,7 +152,7 @@ def test_only_who_forecasts_remembers_uploads_and_only_the_last() -> None:
     assert forecasting.memory.uploads_s == tuple(map(float, range(3, UPLOADS + 3)))
     assert knowing.memory.uploads_s == ()
     forecasting.note_batch_s(1.0)
-    assert len(forecasting.memory.note_report(np.zeros(60), None).uploads_s) == UPLOADS
+    assert len(forecasting.memory.note_report(np.zeros(60), None, {}).uploads_s) == UPLOADS
     assert math.isfinite(forecasting.memory.batch_s())
 
 

@@ -23,6 +23,7 @@ LATER = (
     "fedbalancer run synthetic --method fedbalancer --set w=5 --set p=0.75",
     "fedbalancer run synthetic --set epochs=2 --set deadline.guard_s=20 --out runs/two-epochs",
     "fedbalancer run synthetic -m fedavg+1t --users 10000 --rounds 1000 --timing-only --set clients_per_round=100",
+    "fedbalancer run watch --method fedbalancer --target 0.8",
     "fedbalancer compare watch --methods fedavg+1t,prox+1t,fedbalancer --seeds 5",
     "fedbalancer resume runs/compare-watch",
     "fedbalancer report runs/compare-watch",
@@ -37,6 +38,14 @@ _DATA = "needs data that a checkout does not have; on the embedded task: "
 _NODES = "starts real nodes; typed by "
 
 NOT_TYPED = {
+    "fedbalancer compare --add runs/compare-watch --seeds 10..12 --methods canter": _HOURS + "tests/cli/test_cli.py",
+    "fedbalancer merge runs/array/seed-0 runs/array/seed-1 --out runs/array/merged": (
+        "folders of a cluster: tests/examples/test_slurm.py"
+    ),
+    "fedbalancer report runs/array/merged": "a folder of a cluster: tests/examples/test_slurm.py",
+    "fedbalancer compare --add runs/array/merged --methods canter": (
+        "a folder of a cluster: tests/experiments/test_merging.py"
+    ),
     "fedbalancer compare": "the demo, which is as long as make demo; smaller: tests/cli/test_cli.py",
     "fedbalancer export synthetic --runtime litert -o synthetic.tflite": "needs TensorFlow: tests/export/test_fresh.py",
     "fedbalancer export har --runtime litert --scale paper -o har.tflite": (
@@ -150,7 +159,10 @@ PATTERNS = {
 }
 """Whole families, by a regular expression of the command."""
 
-RUN = ("docs/how-to/fine-tune.md",)
+RUN = (
+    "docs/explanation/clock.md",
+    "docs/how-to/fine-tune.md",
+)
 """Pages whose blocks marked as Python run from top to bottom."""
 
 PYTHON = {
@@ -187,6 +199,7 @@ PYTHON = {
         'task = fb.Task.from_arrays(x, y, model="mlp", partition="dirichlet", clients=50, alpha=0.3)',
     ): ("with arrays: tests/test_examples.py"),
     ("docs/how-to/track-runs.md", "def show(row):"): "with a function of its own: tests/experiments/test_notebook.py",
+    ("docs/how-to/track-runs.md", "def patient(row):"): "with a rule of its own: tests/experiments/test_notebook.py",
     (
         "docs/how-to/track-runs.md",
         "from fedbalancer.experiments.tracking import Sink",

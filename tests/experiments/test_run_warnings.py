@@ -54,27 +54,21 @@ def test_more_clients_a_round_than_there_are_is_said_where_somebody_asked_for_it
     assert sentence == "clients_per_round = 60: custom has 2 clients, so every round selects all of them"
 
 
-def test_a_task_without_latencies_says_whose_it_gets_and_how_to_set_them() -> None:
+def test_a_task_without_latencies_says_that_they_are_estimated_and_how_to_set_them() -> None:
     task = tinytask.load(latency=None)
     (sentence,) = said(task, method="fedavg+1t")
-    assert sentence.startswith("tiny has no latency, so a batch takes as long as a batch of femnist")
-    assert "(slow 1,642 ms, mid 588 ms, fast 179 ms)" in sentence
+    assert sentence.startswith("tiny has no latency, so the time of a batch is estimated from the model's FLOPs")
+    assert "(32 per sample): 0.01 times a batch of femnist" in sentence
+    assert "(slow 16 ms, mid 5.9 ms, fast 1.8 ms)" in sentence
     assert "`fedbalancer list devices`" in sentence
     row = {"slow": (3.0, 1.0), "mid": (2.0, 1.0), "fast": (1.0, 0.1)}
-    for latency in ("femnist", "har", row):
+    for latency in ("femnist", "har", "flops", row):
         assert said(tinytask.load(latency=latency), method="fedavg+1t") == []
-    assert said(task, method="fedavg+1t", settings={"latency": "femnist"}) == []
+    for name in ("femnist", "flops"):
+        assert said(task, method="fedavg+1t", settings={"latency": name}) == []
     assert said("synthetic", method="fedavg+1t") == []
     plan = ComparisonPlan.make(RunSpec(task=task), ["fedavg+1t", "fedavg+2t"], 2)
     assert warnings_for_comparison(plan) == [sentence]
-
-
-def test_the_latencies_are_those_of_femnist_unless_set() -> None:
-    unset, femnist, har = (
-        fb.run(tinytask.load(latency=latency), "fedavg+1t", rounds=2, timing_only=True).rounds["end_s"].to_list()
-        for latency in (None, "femnist", "har")
-    )
-    assert unset == femnist != har
 
 
 def test_a_run_that_begins_with_nobody_there_says_so(tmp_path: Path) -> None:

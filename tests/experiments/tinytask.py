@@ -73,6 +73,13 @@ def plain_loss(scores: Any, labels: Any) -> Any:
     return torch.nn.functional.cross_entropy(scores, labels, reduction="none")
 
 
+def decaying(parameters: Any, lr: float) -> Any:
+    """An optimizer of the user's own."""
+    import torch
+
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=0.5)
+
+
 def load_named(*, scale: str = "small", users: int | None = None) -> Task:
     """The shape that the registry calls."""
     return load()

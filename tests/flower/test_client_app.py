@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from fedbalancer.client.round import ClientMemory
 from fedbalancer.client.work import batches
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.randomness import integer_seed, stream
-from fedbalancer.core.types import ClientWork
+from fedbalancer.core.types import ClientWork, TrainOptions
 from fedbalancer.flower import Strategy, balanced, client_app, trained_arrays
 from fedbalancer.flower.grid_engine import Waiting
 from fedbalancer.flower.messages import Instruction
@@ -51,10 +53,10 @@ class Nodes:
     """Apps behind a fake grid; a reply comes a second after its message, or as late as this machine really was: the
     clients look at the wall clock, and a report of more seconds than its round trip is not believed."""
 
-    def __init__(self, apps: int, model: Any = net, **options: Any) -> None:
+    def __init__(self, apps: int, model: Any = net, data: Any = samples, **options: Any) -> None:
         self.clock, self.replies = Clock(), []
-        app = client_app(model, samples, **options)
-        contexts = [make_context(n + 2, **{"partition-id": n}) for n in range(apps)]
+        app = client_app(model, data, **options)
+        contexts = self.contexts = [make_context(n + 2, **{"partition-id": n}) for n in range(apps)]
 
         def node(context: Any) -> Any:
             def handle(message: Message, sent_s: float) -> Any:
@@ -65,6 +67,10 @@ class Nodes:
             return handle
 
         self.grid = FakeGrid(self.clock, {context.node_id: node(context) for context in contexts})
+
+    def trained(self) -> list[Any]:
+        """The replies with an update."""
+        return [reply for reply in self.replies if "arrays" in reply.content.array_records]
 
     def start(
         self,
@@ -102,6 +108,54 @@ def test_fedbalancer_learns_and_is_evaluated_by_the_clients() -> None:
     _, result = Nodes(3).start("fedbalancer", 6, federated_evaluate=True)
     found = [result.evaluate_metrics_clientapp[n]["accuracy"] for n in (0, 6)]
     assert found[1] > max(found[0], 0.8)
+
+
+class Halves(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A linear layer on two named inputs, with outputs as transformers return them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(5, 3)
+
+    def forward(self, left: Any, right: Any) -> Any:
+        return SimpleNamespace(logits=self.layer(torch.cat([left, right], dim=1)))
+
+
+class Pairs(torch.utils.data.Dataset):  # type: ignore[misc,name-defined]
+    """A data set of torch whose items are dictionaries."""
+
+    def __init__(self, context: Any) -> None:
+        self.x, self.y = samples(context)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, row: int) -> Any:
+        return {"left": self.x[row, :2], "right": self.x[row, 2:], "labels": self.y[row]}
+
+
+def test_named_inputs_data_sets_and_a_forward_function_train_as_arrays_do() -> None:
+    def named(context: Any) -> Any:
+        x, y = samples(context)
+        return {"left": torch.tensor(x[:, :2]), "right": x[:, 2:].tolist()}, y.tolist()
+
+    def joined(items: Any) -> Any:
+        rows = [np.concatenate([item["left"], item["right"]]) for item in items]
+        return torch.tensor(np.stack(rows)), torch.tensor([item["labels"] for item in items])
+
+    ways: list[Any] = [
+        (Halves, named, {}),
+        (Halves, Pairs, {}),
+        (Halves, samples, {"forward": lambda model, x: model(x[:, :2], x[:, 2:]).logits}),
+        (Halves, Pairs, {"collate_fn": joined, "forward": lambda model, x: model(x[:, :2], x[:, 2:])}),
+    ]
+    arrays = []
+    for model, data, options in ways:
+        result = Nodes(2, model=model, data=data, **options).start("fedbalancer", 2, initial=model)[1]
+        arrays.append(result.arrays["layer.weight"].numpy())
+    plain = Nodes(2, model=linear, backend="plain").start("fedbalancer", 2, initial=linear)[1]
+    for found in arrays:
+        assert found == pytest.approx(plain.arrays["weight"].numpy(), abs=1e-5)
 
 
 def adapted() -> Any:
@@ -147,6 +201,43 @@ def test_any_optimizer_of_torch_trains(name: str) -> None:
     for key, tensor in module.state_dict().items():
         assert result.arrays[key].numpy() == pytest.approx(tensor.numpy(), abs=1e-5)
         assert np.abs(result.arrays[key].numpy() - plain.arrays[key].numpy()).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "adamw(weight_decay=0.1)"},
+        {"accumulate": 3, "drop_last": True},
+        {"optimizer": "sgd(momentum=0.9)", "dtype": "bfloat16"},
+    ],
+    ids=str,
+)
+def test_the_server_chooses_how_clients_train_as_in_the_simulator(options: dict[str, Any]) -> None:
+    """Three rounds with a schedule; each is what the simulator's trainer makes of the same options."""
+    settings = {**options, "schedule": "step(every=1,factor=0.5)"}
+    sent, result = Nodes(1, model=linear).start("fedavg+wfa", 3, initial=linear, settings=settings, batch_size=12)
+    x, y = samples(make_context(2, **{"partition-id": 0}))
+    trainer = TorchTrainer(Task(clients={"client-0": (x, y)}, test=(x, y), model=linear))
+    weights = np.concatenate([sent[name].numpy().ravel() for name, _ in trainer.layout])
+    for number in (1, 2, 3):
+        seed, training = integer_seed(0, "train", number, "client-0"), TrainOptions(**options)
+        work = ClientWork("client-0", np.arange(40), 0, 12, 0.1 / 2 ** (number - 1), 0.0, None, seed, None, training)
+        weights = weights + trainer.train(weights, replace(work, batches=2 * work.per_epoch)).update
+    got = np.concatenate([result.arrays[name].numpy().ravel() for name, _ in trainer.layout])
+    assert got == pytest.approx(weights, abs=1e-6)
+
+
+def test_an_optimizer_that_only_the_server_has_is_refused_by_name() -> None:
+    with pytest.raises(BadSetting, match=r"client_app\(optimizer="):
+        Nodes(1, model=linear).start("fedavg+wfa", 1, initial=linear, settings={"optimizer": "custom"})
+
+
+def test_a_function_of_the_round_is_the_rate_on_flower() -> None:
+    plain = Nodes(1, model=linear).start("fedavg+wfa", 2, initial=linear)[1]
+    changed = Nodes(1, model=linear).start("fedavg+wfa", 2, initial=linear, learning_rate=lambda number: 0.1 / number)[
+        1
+    ]
+    assert np.abs(changed.arrays["weight"].numpy() - plain.arrays["weight"].numpy()).max() > 1e-3
 
 
 def test_an_optimizer_that_cannot_be_used_is_told() -> None:

@@ -16,8 +16,9 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from flwr.app import ConfigRecord
 
 from fedbalancer import method
-from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import resolve
+from fedbalancer.core.types import TrainOptions
 from fedbalancer.flower.messages import Instruction
 
 CLIENT = method("fedbalancer", resolve({"p": 0.75})).client
@@ -27,7 +28,16 @@ TOLD = Instruction(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("told", [TOLD, replace(TOLD, order=make_order(deadline_s=math.inf), budget_s=math.inf)])
+OPTIONS = TrainOptions("adam(betas=(0.8, 0.9))", 4, "bfloat16", True, "forbid")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        TOLD, replace(TOLD, order=make_order(deadline_s=math.inf), budget_s=math.inf),
+        replace(TOLD, order=make_order(training=OPTIONS)),
+    ],
+)  # fmt: skip
 def test_an_instruction_arrives_as_it_was(told: Instruction) -> None:
     assert Instruction.read(told.record()) == told
 
@@ -39,11 +49,18 @@ def test_the_client_runs_what_the_server_says() -> None:
 @pytest.mark.parametrize(
     "change",
     [{"version": 1}, {"round": 0}, {"round": "1"}, {"epochs": -1}, {"deadline-s": math.nan},
-     {"learning-rate": math.inf}, {"client": "x" * 201}, {"policies": 5}],
+     {"learning-rate": math.inf}, {"client": "x" * 201}, {"policies": 5},
+     {"accumulate": 0}, {"dtype": "float8"}, {"optimizer": "lbfgs"}, {"batch-norm": "both"}],
 )  # fmt: skip
 def test_an_instruction_that_makes_no_sense_is_refused(change: dict[str, float | str]) -> None:
     with pytest.raises(BadSetting):
         Instruction.read(ConfigRecord({**dict(TOLD.record()), **change}))
+
+
+@pytest.mark.parametrize("text", ["os:system", "builtins.eval", "Optimizer"])
+def test_a_server_can_name_optimizers_of_torch_only(text: str) -> None:
+    with pytest.raises(UnknownName, match="unknown optimizer"):
+        Instruction.read(ConfigRecord({**dict(TOLD.record()), "optimizer": text}))
 
 
 @pytest.mark.parametrize("policy", ["os:system", "system", "Uniform", "builtins.eval"])

@@ -33,6 +33,8 @@ def run(tmp_path: Path, config: str, patience_s: float = PATIENCE_S, slow_s: flo
         while time.monotonic() < until:
             if manifest.exists() and json.loads(manifest.read_text())["status"] != "running":
                 break
+            if not manifest.exists() and "Finished task" in federation.log("superlink"):  # it failed before its start
+                break
             time.sleep(0.5)
         logs = "\n".join(federation.log(name)[-1500:] for name in ("superlink", "node0"))
     assert manifest.exists(), logs

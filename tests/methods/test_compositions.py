@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scaffold import Ditto
 
 from fedbalancer.client.compress import (
     GradientDropping,
@@ -29,6 +30,7 @@ from fedbalancer.client.samples import (
     Trimmed,
 )
 from fedbalancer.client.summary import LossesBySteps, LossStatistics, Silent
+from fedbalancer.client.training import FineTuning, LocalLayers, PlainTraining, WholeModel
 from fedbalancer.client.work import AllOrNothing, ForecastBatches, WholeBatches, WholeEpochs
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.data import load_task
@@ -107,6 +109,8 @@ CHOICES: dict[str, list[Any]] = {
     "compress": [
         NoCompression(), LowRank(4), RandomMask(0.2), Subsample(0.2), Quantised(4), GradientDropping(), SignSGD(),
     ],
+    "train": [PlainTraining(), FineTuning(), Ditto()],
+    "part": [WholeModel(), LocalLayers("*bias")],
     "mu": [0.0, 0.1],
     "forward_pass": ["first", "every"],
     "epoch_batches": [None, 1],
@@ -118,12 +122,15 @@ STEERED_BY_LOSSES = (
 
 
 def must_be_refused(slots: dict[str, Any]) -> bool:
-    """The four rules, said once more."""
+    """The five rules, said once more."""
     silent = isinstance(slots["summary"], Silent) and any(isinstance(v, STEERED_BY_LOSSES) for v in slots.values())
     other_samples = isinstance(slots["pace"], ProgressControl) and slots["summary"] == LossStatistics(0.01)
     unvoted = isinstance(slots["compress"], SignSGD) and not isinstance(slots["aggregate"], MajorityVote)
     untold = isinstance(slots["deadline"], LearnedWork) and not isinstance(slots["summary"], LossesBySteps)
-    return silent or other_samples or unvoted or untold
+    whole = isinstance(slots["part"], WholeModel)
+    averages = isinstance(slots["aggregate"], WeightedMean | ServerMomentum | ClippedAround)
+    unaveraged = not whole and not (averages and isinstance(slots["compress"], NoCompression))
+    return silent or other_samples or unvoted or untold or unaveraged
 
 
 def covering(seed: int) -> Iterator[dict[str, Any]]:
@@ -146,7 +153,10 @@ def covering(seed: int) -> Iterator[dict[str, Any]]:
         slots = {slot: CHOICES[slot][choice] for slot, choice in picked.items()}
         yield slots
         if must_be_refused(slots):  # its other choices meet as well
-            yield {**slots, "summary": LossesBySteps(utility_samples="all"), "compress": NoCompression()}
+            yield {
+                **slots, "summary": LossesBySteps(utility_samples="all"), "compress": NoCompression(),
+                "part": WholeModel(),
+            }  # fmt: skip
 
 
 def _pairs(picked: dict[str, int]) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
@@ -161,7 +171,7 @@ def _gain(left: set[Any], picked: dict[str, int]) -> int:
 def runs_or_is_refused(slots: dict[str, Any]) -> bool:
     """True if it ran to a finite model, False if it was refused with a sentence."""
     try:
-        composed = method("fedavg+1t", **slots)
+        composed = method("fedavg+1t", name="composed", **slots)
     except BadSetting as refusal:
         sentence = str(refusal)
         if not must_be_refused(slots) or "cannot run: " not in sentence or len(sentence.split()) < 10:

@@ -14,6 +14,7 @@ from builders import Unchanged, make_ledger, make_report, make_result, make_setu
 
 from fedbalancer.core.contracts import DeadlinePolicy
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
+from fedbalancer.core.schedules import LinearWarmup
 from fedbalancer.core.types import ClientReport, FailedClient, RoundPlan, RoundResult, ServerState
 from fedbalancer.methods.table import BASES, method
 from fedbalancer.server.server import STATEFUL_SLOTS, Server
@@ -56,6 +57,12 @@ class TestPlan:
             with Unchanged(server.setup, state, EVERYBODY):
                 plan = server.plan(state, EVERYBODY)
             assert plan == server.plan(copy.deepcopy(state), EVERYBODY)
+
+    def test_an_order_has_the_learning_rate_of_its_round(self) -> None:
+        rates = {"learning_rate": lambda number: 1 / number, "schedule": LinearWarmup(rounds=1)}
+        server = Server(method("fedavg+1t+qffl").server, make_setup(**rates))
+        states = played(server, 3)
+        assert [server.plan(state, EVERYBODY).order.learning_rate for state in states] == [0.5, 0.5, 1 / 3, 1 / 4]
 
     def test_says_all_that_a_client_is_told(self) -> None:
         server = Server(method("fedavg+1t").server, make_setup(seed=7, sample_cap=50, epochs=2, batch_size=20))

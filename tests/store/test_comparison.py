@@ -42,7 +42,7 @@ def test_a_file_gives_the_plan(tmp_path: Path) -> None:
 def test_what_a_file_cannot_hold_cannot_be_resumed_from_it(tmp_path: Path, spec: dict[str, object] | None) -> None:
     (tmp_path / "comparison.json").write_text(json.dumps({**PLAN, "spec": spec}))
     assert ComparisonFile.read(tmp_path).methods == ("fedavg+1t", "prox+1t")
-    with pytest.raises(RunFolderError, match="has to start again"):
+    with pytest.raises(RunFolderError, match="add=folder"):
         ComparisonPlan.read(tmp_path)
 
 

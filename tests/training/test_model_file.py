@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from fedbalancer.core.errors import BadData, BadSetting, MissingData, TrainingDiverged
 from fedbalancer.core.task import BaseTask
-from fedbalancer.core.types import ClientWork
+from fedbalancer.core.types import ClientWork, TrainOptions
 from fedbalancer.training.model_file import ModelFile
 from fedbalancer.training.open_model import FileTrainer, open_model
 from fedbalancer.training.trainer import TorchModel, TorchTrainer
@@ -47,10 +47,19 @@ def work(**changes: Any) -> ClientWork:
 
 
 @pytest.mark.parametrize(
+    "options", [TrainOptions("adamw"), TrainOptions(accumulate=2), TrainOptions(dtype="bfloat16")], ids=str
+)
+def test_a_file_refuses_what_it_cannot_train(model: ModelFile, torch_model: TorchModel, options: TrainOptions) -> None:
+    with pytest.raises(BadSetting, match="a model file trains with plain SGD"):
+        model.train(torch_model.initial_weights(0), samples(), work(training=options))
+
+
+@pytest.mark.parametrize(
     "changes",
-    [{}, {"mu": 0.7}, {"clip_norm": 0.05}, {"mu": 0.3, "clip_norm": 0.2}, {"batch_size": 1}, {"epoch_batches": 2},
+    [{}, {"training": TrainOptions(drop_last=True)},
+     {"mu": 0.7}, {"clip_norm": 0.05}, {"mu": 0.3, "clip_norm": 0.2}, {"batch_size": 1}, {"epoch_batches": 2},
      {"indices": np.array([3, 4, 8, 20])}],
-    ids=["plain", "proximal", "clipped", "both", "single samples", "short epochs", "some samples"],
+    ids=["plain", "drop last", "proximal", "clipped", "both", "single samples", "short epochs", "some samples"],
 )  # fmt: skip
 def test_a_training_is_torchs(model: ModelFile, torch_model: TorchModel, changes: dict[str, Any]) -> None:
     weights = torch_model.initial_weights(0)

@@ -17,6 +17,7 @@ from fedbalancer.cli.export import export
 from fedbalancer.cli.flower import flower
 from fedbalancer.cli.leaderboard import leaderboard
 from fedbalancer.cli.list import list_
+from fedbalancer.cli.merge import merge
 from fedbalancer.cli.paper import paper
 from fedbalancer.cli.privacy import privacy
 from fedbalancer.cli.report import report
@@ -52,6 +53,7 @@ def _options(
 app.command("compare")(with_clear_errors(compare))
 app.command("run")(with_clear_errors(run))
 app.command("resume")(with_clear_errors(resume))
+app.command("merge")(with_clear_errors(merge))
 app.command("report")(with_clear_errors(report))
 app.command("dashboard")(with_clear_errors(dashboard))
 app.command("leaderboard")(with_clear_errors(leaderboard))

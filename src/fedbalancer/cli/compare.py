@@ -9,6 +9,7 @@ import typer
 
 from fedbalancer.cli import options as shared
 from fedbalancer.cli.output import folder_name
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.processes import StopFlag
 
 
@@ -48,6 +49,7 @@ FedAvg was still improving at the end of the budget and the loss threshold moves
 
 @shared.with_options(shared.RUN_OPTIONS, shared.EXECUTION_OPTIONS)
 def compare(
+    context: typer.Context,
     task: Annotated[
         str | None,
         typer.Argument(
@@ -77,6 +79,13 @@ def compare(
     target: shared.Targets = None,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/compare-TASK.")] = None,
     overwrite: shared.Overwrite = False,
+    add: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a comparison to which these methods and seeds are added. Its runs are kept, and all other "
+            "options are its own. Default: a new comparison."
+        ),
+    ] = None,
     jobs: shared.Jobs = None,
     as_json: shared.Json = False,
     **options: Any,
@@ -95,12 +104,23 @@ def compare(
         fedbalancer compare watch --methods 'fedavg+1t,fedavg[deadline=.5T],fedbalancer[w=5,p=.75]'
 
         fedbalancer compare my_task.toml
+
+        fedbalancer compare --add runs/compare-watch --seeds 10..12 --methods canter
     """
     import fedbalancer as fb
     from fedbalancer.cli.observer import CommandLine
     from fedbalancer.experiments.comparison import DEFAULT_METHODS
     from fedbalancer.store.comparison import TARGETS
 
+    if add is not None:
+        if out is not None or overwrite:
+            raise BadSetting("--add names the folder that grows; it does not allow --out or --overwrite")
+        rules = {
+            "jobs": jobs, "extend": extend, "rule": rule if _is_typed(context, "rule") else None,
+            "targets": shared.parse_targets(target),
+        }  # fmt: skip
+        _add(context, add, task, methods, seeds, rules, options, as_json)
+        return
     folder = out if out is not None else Path("runs") / f"compare-{folder_name(task or 'demo')}"
     default = DEMO if task is None else Defaults(task, None, seeds=3, extend=2.0, methods=DEFAULT_METHODS)
     chosen = shared.run_options(options)
@@ -114,4 +134,38 @@ def compare(
             extend=extend if extend is not None else default.extend, rule=rule,
             targets=shared.parse_targets(target) or TARGETS, out=folder, overwrite=overwrite, jobs=jobs, progress=True,
             observer=CommandLine(default.task, chosen, folder=folder, as_json=as_json), stopped=stop, **chosen,
+        )  # fmt: skip
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    """Return whether the user typed an option, instead of leaving its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _add(
+    context: typer.Context,
+    folder: Path,
+    task: str | None,
+    methods: list[str] | None,
+    seeds: str | None,
+    rules: dict[str, Any],
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Add to the comparison in a folder. Only options that the user typed are compared with the folder's."""
+    import fedbalancer as fb
+    from fedbalancer.cli.observer import CommandLine
+    from fedbalancer.methods.names import split_names
+    from fedbalancer.store import ComparisonFile
+
+    described = shared.run_options(options)
+    unchanged = {name for name in shared.RUN_OPTIONS if not _is_typed(context, name)}
+    chosen = {name: value for name, value in described.items() if name not in unchanged}
+    shown = task or str(ComparisonFile.read(folder).spec.get("task") or "")
+    with StopFlag() as stop:
+        fb.compare(
+            task, split_names(",".join(methods)) if methods else None,
+            shared.parse_seeds(seeds) if seeds is not None else None, add=folder, progress=True,
+            observer=CommandLine(shown, described, folder=folder, as_json=as_json), stopped=stop, **rules, **chosen,
         )  # fmt: skip

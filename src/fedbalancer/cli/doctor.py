@@ -6,16 +6,18 @@ import json
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from fedbalancer import __version__
 from fedbalancer.cli.errors import EXIT_USER_ERROR
-from fedbalancer.cli.options import Json
+from fedbalancer.cli.options import Assignments, Backend, Json, complete_task
+from fedbalancer.core.errors import BadSetting
 
 OPTIONAL = {
     "torch": ("torch", "training; without it only --timing-only runs"),
@@ -45,14 +47,33 @@ class Finding:
     words: str
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            help="Task whose training is explained: which backend takes the steps, and why. Default: none.",
+            autocompletion=complete_task,
+        ),
+    ] = None,
+    set_: Assignments = None,
+    backend: Backend = "fast",
+    as_json: Json = False,
+) -> None:
     """Check the installation and the machine. The exit code is 2 if something required is missing.
 
-    Example:
+    Examples:
 
         fedbalancer doctor
+
+        fedbalancer doctor synthetic --set optimizer=adamw
     """
+    from fedbalancer.core.settings import parse_assignments
+
     results = list(run_checks())
+    if task is not None:
+        results += _training(task, parse_assignments(set_ or ()), backend)
+    elif set_:
+        raise BadSetting(f"--set {set_[0]} is for a task: fedbalancer doctor TASK --set {set_[0]}")
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in results]))
     else:
@@ -122,6 +143,23 @@ def _kernels() -> Iterator[Finding]:
     yield Finding("ok", "kernels", names) if names else Finding("note", "kernels", "none")
     for name, why in failed.items():
         yield Finding("note", f"kernel {name}", f"{why}; torch is used instead")
+
+
+def _training(task: str, settings: Mapping[str, Any], backend: str) -> Iterator[Finding]:
+    """Explain which backend trains a task, and how each layer runs."""
+    from fedbalancer.experiments.executor_cache import require_torch
+    from fedbalancer.experiments.simulation import resolve_spec
+    from fedbalancer.experiments.spec import RunSpec
+    from fedbalancer.training.trainer import TorchTrainer
+
+    require_torch()
+    spec = RunSpec(task=task, method="fedavg+1t", settings=settings, backend=backend)
+    loaded = spec.load_task()
+    training = spec.training(resolve_spec(spec, loaded)[0])
+    yield Finding("ok", f"training of {loaded.name}", f"backend {training['path']}; {training['why'] or 'plain SGD'}")
+    plan = TorchTrainer(loaded, training["path"]).plan
+    for layer in plan.layers if plan is not None else ():
+        yield Finding("ok", f"layer {layer.name or 'model'}", f"{layer.how}{f' ({layer.why})' if layer.why else ''}")
 
 
 def _cores() -> Finding:

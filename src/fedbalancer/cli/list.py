@@ -60,10 +60,16 @@ def _methods() -> Rows:
 
 
 def _devices() -> Rows:
+    from fedbalancer.core.cost import PUBLISHED
     from fedbalancer.simulation.devices import LATENCY_MS
 
     return [
-        {"latency row": row, **{f"{name} ms/batch": f"{mean:.1f} ± {std:.1f}" for name, (mean, std) in classes.items()}}
+        {
+            "latency row": row,
+            **{f"{name} ms/batch": f"{mean:.1f} ± {std:.1f}" for name, (mean, std) in classes.items()},
+            "batch size": str(PUBLISHED[row].batch_size),
+            "MFLOPs/sample": f"{PUBLISHED[row].train_flops / 1e6:.1f}",
+        }
         for row, classes in LATENCY_MS.items()
     ]
 

@@ -15,7 +15,7 @@ from fedbalancer.client.round import ClientMemory, ClientRound, PreparedReport
 from fedbalancer.client.summary import coarse, system_generator
 from fedbalancer.client.work import batches
 from fedbalancer.core.interfaces import Training
-from fedbalancer.core.types import FloatArray, IndexArray, Layout, Order, TrainResult
+from fedbalancer.core.types import FloatArray, IndexArray, Layout, Order, Part, TrainResult
 
 SHORTEST_S = 1e-9
 
@@ -85,16 +85,17 @@ class LiveRound(ClientRound):
         began_s: When the order arrived, by that clock.
         late_counts: Whether a late report counts. A client without a report then continues past its budget, by one
             deadline at a time.
+        part: The part of the model that the client trains. None: all of it.
     """
 
     def __init__(
         self, policies: ClientPolicies, order: Order, client: str, size: int, memory: ClientMemory, batch_s: float, *,
-        budget_s: float, clock: DeviceClock, began_s: float, late_counts: bool = False,
+        budget_s: float, clock: DeviceClock, began_s: float, late_counts: bool = False, part: Part | None = None,
     ) -> None:  # fmt: skip
         self.budget_s, self._clock, self._began_s, self._late_counts = budget_s, clock, began_s, late_counts
         self.forward_s = self.train_s = 0.0
         self.done, self.seen = 0, np.zeros(0, dtype=np.int64)
-        super().__init__(policies, order, client, size, memory, batch_s)
+        super().__init__(policies, order, client, size, memory, batch_s, part)
         self._train_from_s = clock.now_s()
 
     def elapsed_s(self) -> float:
@@ -141,7 +142,7 @@ class LiveRound(ClientRound):
         self._clock.computed(1.0)
         self.train_s = self._clock.now_s() - self._train_from_s
         self.done += 1
-        if self.done <= self.per_epoch or self.order.epoch_batches is not None:
+        if self.done <= self.per_epoch or self.order.epoch_batches is not None or self.order.training.drop_last:
             self.seen = np.concatenate([self.seen, rows])
 
     def batches(self) -> Iterator[IndexArray]:

@@ -9,12 +9,22 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from fedbalancer.client import compress, samples, summary, work
+from fedbalancer.client import compress, samples, summary, training, work
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.samples import EverySample
 from fedbalancer.client.summary import FractionTracker, Histogram, LossStatistics, SecAggHistogram
+from fedbalancer.client.training import PlainTraining, WholeModel
 from fedbalancer.client.work import AllOrNothing
-from fedbalancer.core.contracts import Compressor, Policy, SampleSelector, Summarizer, WorkPolicy, policies_in
+from fedbalancer.core.contracts import (
+    Compressor,
+    LocalTraining,
+    PartPolicy,
+    Policy,
+    SampleSelector,
+    Summarizer,
+    WorkPolicy,
+    policies_in,
+)
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.fields import Weight, check_fields
 
@@ -27,6 +37,8 @@ KNOWN: dict[str, Mapping[str, type[Policy]]] = {
         "fraction-tracker": FractionTracker,
     },
     "compress": policies_in(compress, "compress"),
+    "train": policies_in(training, "train"),
+    "part": policies_in(training, "part"),
 }  # fmt: skip
 """The policies that a server may name, by slot. No other class is ever loaded."""
 
@@ -40,6 +52,8 @@ class ClientPolicies:
         work: Decides how much to train before the deadline.
         summary: Summarises losses and speed for the server.
         compress: Compresses the update.
+        train: Decides how the client trains, and what it keeps and sends besides the update.
+        part: Decides which part of the model the client trains.
         mu: Weight of the proximal term.
         forward_pass: When a client computes the losses of all its samples: the `first` time that its policy needs them,
             or in `every` round.
@@ -49,6 +63,8 @@ class ClientPolicies:
     work: WorkPolicy = field(default_factory=AllOrNothing)
     summary: Summarizer = field(default_factory=LossStatistics)
     compress: Compressor = field(default_factory=NoCompression)
+    train: LocalTraining = field(default_factory=PlainTraining)
+    part: PartPolicy = field(default_factory=WholeModel)
     mu: Weight = 0.0
     forward_pass: Literal["first", "every"] = "first"
 

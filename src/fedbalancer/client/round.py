@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,12 +21,14 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import integer_seed, stream
 from fedbalancer.core.types import (
     FORWARD_PASS_EPOCHS,
+    Arrays,
     ClientReport,
     ClientWork,
     FloatArray,
     IndexArray,
     Layout,
     Order,
+    Part,
     Summary,
     TrainResult,
     Weights,
@@ -47,6 +49,7 @@ class ClientMemory:
         batch_s_count: Number of these latencies.
         residual: Part of earlier updates that compression has not sent. None if nothing is kept.
         uploads_s: Durations of the last uploads, for clients that predict the next one.
+        state: Named arrays that the method's `LocalTraining` keeps on the client. Empty before the first report.
     """
 
     losses: FloatArray | None = None
@@ -54,6 +57,7 @@ class ClientMemory:
     batch_s_count: int = 0
     residual: Weights | None = None
     uploads_s: tuple[float, ...] = ()
+    state: Arrays = field(default_factory=dict)
 
     def batch_s(self, otherwise: float = float("nan")) -> float:
         """Return the mean batch latency, or `otherwise` before the first measurement."""
@@ -67,9 +71,9 @@ class ClientMemory:
         """Return the memory with one more upload."""
         return replace(self, uploads_s=(*self.uploads_s, upload_s)[-UPLOADS:])
 
-    def note_report(self, losses: FloatArray, residual: Weights | None) -> ClientMemory:
-        """Return the memory after a report: its loss list and its residual."""
-        return replace(self, losses=losses, residual=residual)
+    def note_report(self, losses: FloatArray, residual: Weights | None, state: Arrays) -> ClientMemory:
+        """Return the memory after a report: its loss list, its residual and the arrays of its method."""
+        return replace(self, losses=losses, residual=residual, state=state)
 
 
 def update_losses(losses: FloatArray | None, size: int, seen: IndexArray, fresh: FloatArray) -> FloatArray:
@@ -103,11 +107,13 @@ class PreparedReport:
         sent: The update, or its encoded bytes.
         summary: What the client releases about its losses.
         memory: The next memory of the client.
+        arrays: Named arrays for the aggregator.
     """
 
     sent: Weights | bytes
     summary: Summary
     memory: ClientMemory
+    arrays: Arrays = field(default_factory=dict)
 
 
 class ClientRound:
@@ -122,6 +128,8 @@ class ClientRound:
         size: Number of the client's samples.
         memory: The client's memory before the round.
         batch_s: Expected seconds per batch if the memory has none.
+        part: The part of the model that the client trains. None: all of it.
+        forward_epochs: Duration of a forward pass over all samples, in training epochs.
     """
 
     def __init__(
@@ -132,9 +140,12 @@ class ClientRound:
         size: int,
         memory: ClientMemory,
         batch_s: float = math.nan,
+        part: Part | None = None,
+        forward_epochs: float = FORWARD_PASS_EPOCHS,
     ) -> None:
         self.policies, self.order, self.client, self.size, self.memory = policies, order, client, size, memory
-        self._expected_batch_s = batch_s
+        self.part = part
+        self._expected_batch_s, self._forward_epochs = batch_s, forward_epochs
         self._had_forward_pass = False
         self._forward_losses: FloatArray | None = None
         known = None if policies.forward_pass == "every" else memory.losses
@@ -185,12 +196,12 @@ class ClientRound:
         """
         if not self._had_forward_pass or (self.policies.forward_pass == "first" and len(self.indices) == self.size):
             return 0.0
-        return FORWARD_PASS_EPOCHS * batches_per_epoch(self.size, self.order.batch_size)
+        return self._forward_epochs * batches_per_epoch(self.size, self.order.batch_size)
 
     @property
     def per_epoch(self) -> int:
         """Batches per local epoch."""
-        return batches_per_epoch(len(self.indices), self.order.batch_size, self.order.epoch_batches)
+        return self.order.per_epoch(len(self.indices))
 
     @property
     def all_batches(self) -> int:
@@ -279,6 +290,11 @@ class ClientRound:
             clip_norm=order.clip_norm,
             seed=integer_seed(order.seed, "train", order.round, self.client),
             epoch_batches=order.epoch_batches,
+            training=order.training,
+            train=None if self.policies.train.is_plain else self.policies.train,
+            state=self.memory.state,
+            arrays=order.arrays,
+            part=self.part,
         )
 
     def note_batch_s(self, batch_s: float) -> None:
@@ -308,7 +324,7 @@ class ClientRound:
             summary = replace(summary, released=policy.by_steps(trained, noise))
         summary = without_counts(summary) if policy.is_private else summary
         sent, residual = self._encode(trained.update, layout)
-        return PreparedReport(sent, summary, self.memory.note_report(losses, residual))
+        return PreparedReport(sent, summary, self.memory.note_report(losses, residual, trained.state), trained.arrays)
 
     @property
     def reported_samples(self) -> int:

@@ -2,10 +2,10 @@
 
 The paper's seconds per batch were measured with its own models and batch sizes. A batch of another model or size takes
 
-    seconds = measured seconds x (FIXED_SHARE + (1 - FIXED_SHARE) x (B / B0) x (F / F0))
+    seconds = measured seconds x (F / F0) x (FIXED_SHARE + (1 - FIXED_SHARE) x B / B0)
 
-where B is the batch size, F the floating-point operations per sample of a training step, and B0 and F0 are those of the
-measurement. At the published settings the factor is exactly 1.
+where F is the number of floating-point operations per sample of a training step, B the batch size, and F0 and B0 are
+those of the measurement. At the published settings the factor is exactly 1.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import FORWARD_PASS_EPOCHS, FloatArray, IndexArray, batches_per_epoch
 
 FIXED_SHARE = 0.1
-"""Share of a measured batch that depends on neither the model nor the batch size.
+"""Share of a measured batch that does not depend on the batch size, such as the update of the weights.
 
-The published rows do not determine it: fits per device class give 0.60 (slow), 0.45 (mid) and -0.57 (fast) of a batch
-of femnist. The two LSTMs, which differ in batch size, give 0.40, 0.17 and -0.15. A small value is conservative: a
-larger batch saves at most a tenth of the time per sample.
+The published rows hardly determine it. Only the two LSTMs differ in batch size, and they give 0.42 (slow), 0.18 (mid)
+and -0.16 (fast). A value below their mean of 0.14 is conservative: a larger batch saves at most a tenth per sample.
 """
+LEAST_FLOPS = 0.01
+"""Smallest ratio of FLOPs. A training step has overheads that FLOPs do not show, so no model is cheaper."""
 
 
 @dataclass(frozen=True)
@@ -60,25 +61,6 @@ class BatchCost:
         if self.batch_size < 1:
             raise BadSetting(f"batch_size = {self.batch_size!r} must be at least 1")
 
-    def scaled(self, share: float, forward_share: float | None = None) -> BatchCost:
-        """Return the cost of training a part of the model.
-
-        Args:
-            share: Share of the training FLOPs that the part needs.
-            forward_share: Share of the FLOPs of a forward pass. Default: the same.
-
-        Raises:
-            BadSetting: If a share is not from 0 to 1.
-
-        >>> BatchCost(3e6, 1e6, 10).scaled(0.5)
-        BatchCost(train_flops=1500000.0, forward_flops=500000.0, batch_size=10)
-        """
-        forward_share = share if forward_share is None else forward_share
-        for value in (share, forward_share):
-            if not 0 <= value <= 1:
-                raise BadSetting(f"share = {value!r} of a model must be from 0 to 1")
-        return replace(self, train_flops=self.train_flops * share, forward_flops=self.forward_flops * forward_share)
-
     def factor(self, reference: BatchCost) -> float:
         """Return the seconds of this batch as a multiple of the seconds of a measured batch.
 
@@ -88,25 +70,19 @@ class BatchCost:
         Raises:
             BadSetting: If the reference has no FLOPs.
         """
-        return _factor(self.train_flops, self.batch_size, reference)
+        if not reference.train_flops:
+            raise BadSetting("the measured batch has no FLOPs, so no other batch can be compared with it")
+        flops = max(self.train_flops / reference.train_flops, LEAST_FLOPS)
+        return flops * _size_factor(self.batch_size, reference.batch_size)
 
-    def forward_epochs(self, reference: BatchCost) -> float:
-        """Return the seconds of a forward pass over all samples as a multiple of those of a training epoch.
-
-        Args:
-            reference: Cost of the measured batch.
-
-        >>> round(BatchCost(3e6, 1e6, 10).forward_epochs(BatchCost(3e6, 1e6, 10)), 3)
-        0.4
-        """
-        return _factor(self.forward_flops, self.batch_size, reference) / self.factor(reference)
+    @property
+    def forward_epochs(self) -> float:
+        """Duration of a forward pass over all samples, in training epochs, by the ratio of the FLOPs."""
+        return self.forward_flops / self.train_flops if self.train_flops else FORWARD_PASS_EPOCHS
 
 
-def _factor(flops: float, batch_size: int, reference: BatchCost) -> float:
-    if not reference.train_flops:
-        raise BadSetting("the measured batch has no FLOPs, so no other batch can be compared with it")
-    ratio = (batch_size / reference.batch_size) * (flops / reference.train_flops)
-    return 1 + (1 - FIXED_SHARE) * (ratio - 1)  # exactly 1 for the same cost
+def _size_factor(batch_size: float, reference_size: int) -> float:
+    return 1 + (1 - FIXED_SHARE) * (batch_size / reference_size - 1)  # exactly 1 for the same size
 
 
 PUBLISHED: Mapping[str, BatchCost] = {
@@ -131,7 +107,7 @@ Basis = Literal["published", "measured", "estimated"]
 
 @dataclass(frozen=True)
 class LatencyScale:
-    """How the batch latencies of a row become those of a run.
+    """Conversion of the batch latencies of a row to those of a run.
 
     Args:
         row: Name of the latency row, or "custom" for the task's own measurements.
@@ -194,18 +170,7 @@ class LatencyScale:
     @property
     def forward_epochs(self) -> float:
         """Seconds of a forward pass over all samples, in training epochs: 0.5 as published, or from counted FLOPs."""
-        return self.cost.forward_epochs(self.reference) if self.basis == "estimated" else FORWARD_PASS_EPOCHS
-
-    def part_factor(self, share: float) -> float:
-        """Return the seconds of a batch that trains a part of the model, as a multiple of a batch of the whole model.
-
-        Args:
-            share: Share of the training FLOPs that the part needs.
-
-        >>> round(LatencyScale.published("femnist", batch_size=10).part_factor(0.5), 6)
-        0.55
-        """
-        return self.cost.scaled(share).factor(self.reference) / self.factor
+        return self.cost.forward_epochs if self.basis == "estimated" else FORWARD_PASS_EPOCHS
 
     @property
     def counts_samples(self) -> bool:
@@ -226,10 +191,11 @@ class LatencyScale:
         """
         if not self.counts_samples:
             return np.ones(len(samples))
-        unit, batches = self.reference.batch_size, batches_per_epoch(samples, self.cost.batch_size)
-        charged = np.minimum(-(-np.maximum(samples, 1) // unit) * unit, batches * self.cost.batch_size)
-        whole = self.factor - FIXED_SHARE
-        return np.asarray((FIXED_SHARE + whole * charged / (batches * self.cost.batch_size)) / self.factor)
+        size, unit = self.cost.batch_size, self.reference.batch_size
+        batches = batches_per_epoch(samples, size)
+        charged = np.minimum(-(-np.maximum(samples, 1) // unit) * unit, batches * size)
+        mean = 1 + (1 - FIXED_SHARE) * (charged / batches / unit - 1)
+        return np.asarray(mean / _size_factor(size, unit))
 
     def apply(self, latency: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
         """Return the latencies of a row for the batches of the run.
@@ -246,7 +212,6 @@ class LatencyScale:
             "basis": self.basis,
             "row": self.row,
             "factor": self.factor,
-            "fixed_share": FIXED_SHARE,
             "forward_epochs": self.forward_epochs,
             "cost": _cost_to_json(self.cost, self.basis),
             "reference": _cost_to_json(self.reference, self.basis),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -151,10 +152,12 @@ def read_type(annotation: Any) -> FieldType:
     if get_origin(annotation) is Literal:
         return FieldType(None, choices=get_args(annotation))
     if get_origin(annotation) in (Union, UnionType):
-        options = [option for option in get_args(annotation) if option is not NoneType]
+        # A function can only be passed from Python.
+        options = [each for each in get_args(annotation) if each is not NoneType and get_origin(each) is not Callable]
         if len(options) == 1 and len(get_args(annotation)) == 2:
             inner_type = read_type(options[0])
-            return FieldType(inner_type.base, inner_type.bounds, inner_type.choices, optional=True)
+            optional = NoneType in get_args(annotation)
+            return FieldType(inner_type.base, inner_type.bounds, inner_type.choices, optional)
     return FieldType(annotation if annotation in (bool, int, float, str) else None)
 
 

@@ -11,11 +11,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_serializer
 
 from fedbalancer.core.contracts import SLOTS
+from fedbalancer.core.cost import ESTIMATED
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.fields import BelowOne, Bounds, Count, NonzeroShare, Seconds, Step, Weight, read_type
+from fedbalancer.core.optimizers import CUSTOM, OPTIMIZERS, SGD, optimizer_text
+from fedbalancer.core.schedules import SCHEDULES, RateFunction, describe_rate, read_schedule
+from fedbalancer.core.types import TrainOptions
 
 SHORT_NAMES: Mapping[str, str] = {
     "w": "pace.w",
@@ -32,22 +36,34 @@ _LEADING_POINT = re.compile(r"^(?=\.\d)|(?<=^[+-])(?=\.\d)")
 """Where a number such as .75 or -.5 lacks the 0 that TOML requires."""
 
 
+def _schedule_text(value: Any) -> str | None:
+    schedule = read_schedule(value)
+    return None if schedule is None else str(schedule)
+
+
 class Settings(BaseModel):
     """Settings of a run, except for the fields of policies, which have their defaults in the policies.
 
     Args:
         batch_size: Samples in a mini-batch (B).
         epochs: Local epochs per round (E).
-        learning_rate: Step size of the local SGD.
+        learning_rate: Step size of the local optimizer.
+        schedule: Multiplies the learning rate by a share that depends on the round.
+        optimizer: Local optimizer.
+        accumulate: Batches per step of the optimizer.
+        dtype: Type of the numbers in the forward pass of a training (autocast).
+        drop_last: Whether an epoch omits a short last batch.
+        batch_norm: Running statistics of batch norms are averaged with the model, or such models are refused.
         clients_per_round: Clients selected per round (K).
         rounds: Number of rounds. In a comparison, FedAvg+1T's time for them is the budget of all methods.
         eval_every: Rounds between two evaluations on the test data.
         eval_every_s: Simulated seconds between additional evaluations (comparisons: budget / 50).
         eval_clients: Clients on whose data the final model is evaluated. If there are more, the seed selects them.
-        clip_norm: Global norm at which gradients are clipped.
+        clip_norm: Global norm at which the gradient of a step is clipped.
         prox_mu: Weight of Prox's proximal term.
         sample_selection_deadline: SampleSelection's deadline in multiples of T, as of the better Prox.
-        latency: Row of batch latencies: femnist, celeba, reddit, shakespeare, har.
+        latency: Row of batch latencies: femnist, celeba, reddit, shakespeare, har; custom (the task's own); flops
+            (estimated from the model).
         latency_samples: Batch latencies sampled per client before training (k).
         window_s: Seconds that selecting clients takes.
         network_floor: Minimum network speed as a share of the mean speed.
@@ -66,7 +82,13 @@ class Settings(BaseModel):
 
     batch_size: Count = 10
     epochs: Annotated[int, Bounds(ge=1, le=1000)] = 5
-    learning_rate: Step = 0.01
+    learning_rate: Step | RateFunction = 0.01
+    schedule: Annotated[str | None, BeforeValidator(_schedule_text)] = None
+    optimizer: Annotated[str, BeforeValidator(optimizer_text)] = SGD
+    accumulate: Annotated[int, Bounds(ge=1, le=10**6)] = 1
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    drop_last: bool = False
+    batch_norm: Literal["average", "forbid"] = "average"
     clients_per_round: Count = 10
     rounds: Count = 50
     eval_every: Count = 5
@@ -76,7 +98,7 @@ class Settings(BaseModel):
     prox_mu: Weight = 0.0
     sample_selection_deadline: Literal[1, 2] = 1
 
-    latency: str = "femnist"
+    latency: str = ESTIMATED
     latency_samples: Annotated[int, Bounds(ge=1, le=10**4)] = 10
     window_s: Seconds = 20.0
     network_floor: NonzeroShare | None = None
@@ -91,6 +113,14 @@ class Settings(BaseModel):
     attacks: tuple[str, ...] = ()
     checkpoint_s: Seconds = 1.0
     policies: dict[str, Any] = Field(default_factory=dict)
+
+    @field_serializer("learning_rate", when_used="json")
+    def _describe_rate(self, rate: float | RateFunction) -> float | str:
+        return describe_rate(rate)
+
+    def training(self) -> TrainOptions:
+        """Return how clients turn batches into steps."""
+        return TrainOptions(self.optimizer, self.accumulate, self.dtype, self.drop_last, self.batch_norm)
 
 
 RUN_KEYS = tuple(name for name in Settings.model_fields if name != "policies")
@@ -133,7 +163,33 @@ def resolve(*layers: Mapping[str, Any]) -> Settings:
     try:
         return Settings(**{key: merged[key] for key in merged if key not in policies}, policies=policies)
     except ValidationError as error:
-        raise BadSetting("; ".join(_describe_problem(problem) for problem in error.errors())) from None
+        problems = dict.fromkeys(_describe_problem(problem) for problem in error.errors())
+        raise BadSetting("; ".join(problems)) from None
+
+
+def as_text(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in which optimizers and schedules are texts, so that a run folder can hold them.
+
+    Args:
+        settings: Settings by key, which may contain objects.
+
+    Raises:
+        BadSetting: If a function has no text.
+
+    Example:
+        >>> from fedbalancer.core.schedules import Cosine
+        >>> as_text({"schedule": Cosine(rounds=9), "epochs": 2})
+        {'schedule': 'cosine(rounds=9)', 'epochs': 2}
+    """
+    plain = dict(settings)
+    if "schedule" in plain and not isinstance(plain["schedule"], str):
+        plain["schedule"] = _schedule_text(plain["schedule"])
+    if callable(plain.get("optimizer")):
+        plain["optimizer"] = optimizer_text(plain["optimizer"])
+    for key, value in settings.items():
+        if callable(value) and (callable(plain[key]) or plain[key] == CUSTOM):
+            raise BadSetting(f"setting {key} is a function, which only a task can have: Task({key}=...)")
+    return plain
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +228,14 @@ def allowed(key: str) -> str:
         ('a number > 0 and <= 1000', 'a number > 0; off', 'a list of texts')
     """
     declared = read_type(get_type_hints(Settings, include_extras=True)[key])
-    return declared.text if declared.is_plain else "a list of texts"
+    return _IN_WORDS.get(key) or declared.text
+
+
+_IN_WORDS = {
+    "attacks": "a list of texts",
+    "optimizer": f"one of {', '.join(OPTIMIZERS)}, with options as in adamw(weight_decay=0.01)",
+    "schedule": f"one of {', '.join(SCHEDULES)}, as in cosine(rounds=50); off",
+}
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:

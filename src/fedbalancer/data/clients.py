@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.task import MadeOnDemand, Samples
+from fedbalancer.core.samples import IGNORED
+from fedbalancer.core.task import Samples
 from fedbalancer.data.task import Task
 
 
@@ -139,37 +140,31 @@ def add_label_noise(task: AnyTask, share: float) -> AnyTask:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise BadSetting(f"setting label_noise = {share}: task {task.name!r} does not have one class per sample")
     classes = task.classes or int(labels.max()) + 1
-    clients: Mapping[str, Samples] = _Noisy(task.clients, share, classes)
-    if isinstance(task.clients, MadeOnDemand):
-        clients = _NoisyOnDemand(task.clients, share, classes)
-    return replace(task, clients=clients, notes={**task.notes, _NOTE: share})
+    return replace(task, clients=_Noisy(task, share, classes), notes={**task.notes, _NOTE: share})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Noisy(Mapping[str, Samples]):
-    clean: Mapping[str, Samples]
+    """Clients with wrong labels, made on demand."""
+
+    clean: Task
     share: float
     classes: int
-
-    def __getitem__(self, client: str) -> Samples:
-        features, labels = self.clean[client]
-        rng = stream(0, "label noise", 0, client)
-        other = (np.asarray(labels) + rng.integers(1, self.classes, len(labels))) % self.classes
-        wrong = rng.random(len(labels)) < self.share
-        return features, np.where(wrong, other, labels).astype(np.asarray(labels).dtype)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.clean)
-
-    def __len__(self) -> int:
-        return len(self.clean)
-
-
-class _NoisyOnDemand(_Noisy):
-    """Noisy labels of clients whose samples are made on demand."""
 
     @property
     def sizes(self) -> Mapping[str, int]:
         """Number of samples by client."""
-        assert isinstance(self.clean, MadeOnDemand)
         return self.clean.sizes
+
+    def __getitem__(self, client: str) -> Samples:
+        features, labels = self.clean.samples(client)
+        rng = stream(0, "label noise", 0, client)
+        other = (np.asarray(labels) + rng.integers(1, self.classes, len(labels))) % self.classes
+        wrong = (rng.random(len(labels)) < self.share) & (np.asarray(labels) != IGNORED)
+        return features, np.where(wrong, other, labels).astype(np.asarray(labels).dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.clean.clients)
+
+    def __len__(self) -> int:
+        return len(self.clean.clients)

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import polars as pl
 
+from fedbalancer.core.errors import BadSetting, RunFolderError
 from fedbalancer.core.files import LOCK, FolderLock
 from fedbalancer.data import Task
+from fedbalancer.experiments.addition import plan_addition
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import ComparisonPlan
@@ -41,7 +43,7 @@ from fedbalancer.methods.table import Method
 from fedbalancer.reporting import Comparison, RunCurve, score, write_report
 from fedbalancer.reporting.results import load_run
 from fedbalancer.simulation.executors import Resources
-from fedbalancer.store import COMPARISON, EvalRow, MemoryRecorder, check_free, read_status, schema_of
+from fedbalancer.store import COMPARISON, ComparisonFile, EvalRow, MemoryRecorder, check_free, read_status, schema_of
 from fedbalancer.store.comparison import TARGETS
 from fedbalancer.store.contents import MANIFEST, make_folder, refuse_links
 from fedbalancer.training.model_check import check_accuracy
@@ -54,15 +56,16 @@ SHARED_RESULTS = ".shared-results"
 
 
 def compare(
-    task: str | Task,
-    methods: str | Sequence[str | Method] = DEFAULT_METHODS,
-    seeds: int | Sequence[int] = 3,
+    task: str | Task | None = None,
+    methods: str | Sequence[str | Method] | None = None,
+    seeds: int | Sequence[int] | None = None,
     *,
-    extend: float = 2.0,
-    rule: str = "fair",
-    targets: Sequence[float] = TARGETS,
+    extend: float | None = None,
+    rule: str | None = None,
+    targets: Sequence[float] | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
+    add: Path | str | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
     observer: Observer | None = None,
@@ -75,14 +78,18 @@ def compare(
 
     Args:
         task: A task's name, a TOML file, `package.module:function`, or a `Task`.
-        methods: Method names, as a list or separated by commas, and `Method` objects.
-        seeds: Number of seeds, starting at 0, or the seeds themselves.
-        extend: Maximum number of budgets that a method may take to reach the target.
-        rule: fair (all methods are evaluated on one grid of simulated seconds and must hold a target) or paper (the
-            published rule: a target counts when an evaluation after a round first reaches it).
-        targets: Targets as shares of the reference's final accuracy, the main one first.
+        methods: Method names, as a list or separated by commas, and `Method` objects. Default: FedBalancer and the
+            paper's baselines.
+        seeds: Number of seeds, starting at 0, or the seeds themselves. Default: 3.
+        extend: Maximum number of budgets that a method may take to reach the target. Default: 2.
+        rule: fair (default: all methods are evaluated on one grid of simulated seconds and must hold a target) or paper
+            (the published rule: a target counts when an evaluation after a round first reaches it).
+        targets: Targets as shares of the reference's final accuracy (or other `target_metric`), the main one first. If
+            lower values are better, the target is the final value divided by the share. Default: 1, 0.95 and 0.9.
         out: Folder for all runs and the report. Default: nothing is written to disk.
         overwrite: Replace a comparison that exists in the folder.
+        add: Folder of a comparison to which these methods and seeds are added. Only the runs that are missing are run.
+            Everything else is the folder's; an option that differs is an error.
         jobs: Number of runs in parallel. Default: as many as the cores and `workers` allow.
         progress: Show progress and the remaining time on stderr. Default: in notebooks only.
         observer: Receives the loaded task, warnings and how each run ended. Default: Python warnings.
@@ -103,9 +110,18 @@ def compare(
     observer = observer if observer is not None else Observer()
     spec_options, execution = split_options(options)
     names = split_names(methods) if isinstance(methods, str) else methods
-    base, named = move_policies_into_names(RunSpec(task=task, **spec_options), names)
+    folder = Path(out) if out is not None else None
+    before: ComparisonFile | None = None
     begun_s = time.perf_counter()
-    plan = ComparisonPlan.make(base, named, seeds, extend, rule, targets)
+    if add is not None:
+        if folder is not None or overwrite:
+            raise BadSetting("add names the folder that grows; it does not allow out or overwrite")
+        folder, before = Path(add), ComparisonFile.read(Path(add))
+        further = before.seeds if seeds is None else seeds
+        rules = {"extend": extend, "rule": rule, "targets": targets}
+        plan = plan_addition(folder, before, task, names or (), further, spec_options, rules)
+    else:
+        plan = _plan_new(task, names, seeds, spec_options, extend=extend, rule=rule, targets=targets)
     seconds = time.perf_counter() - begun_s
     resources = Resources(**{"workers": None, **execution, "track": tuple(execution.get("track", ()))})
     warnings = warnings_for_comparison(plan)
@@ -113,12 +129,34 @@ def compare(
     observer.on_warnings(warnings)
     with comparison_display(plan.method_names, plan.seeds, shows_progress(progress)) as listen:
         outcome = run_comparison(
-            plan, Path(out) if out is not None else None, overwrite=overwrite, jobs=jobs, resources=resources,
+            plan, folder, overwrite=overwrite, resumed=add is not None, before=before, jobs=jobs, resources=resources,
             listen=listen, stopped=stopped,
         )  # fmt: skip
     observer.on_warnings(missing_kernels(plan.base))
     observer.on_comparison(outcome)
     return outcome.scores_or_error()
+
+
+def _plan_new(
+    task: str | Task | None,
+    methods: Sequence[str | Method] | None,
+    seeds: int | Sequence[int] | None,
+    options: Mapping[str, Any],
+    *,
+    extend: float | None,
+    rule: str | None,
+    targets: Sequence[float] | None,
+) -> ComparisonPlan:
+    """Plan a new comparison; None stands for a default."""
+    if task is None:
+        raise BadSetting("a comparison needs a task, or a folder to add to")
+    base, named = move_policies_into_names(
+        RunSpec(task=task, **options), DEFAULT_METHODS if methods is None else methods
+    )
+    return ComparisonPlan.make(
+        base, named, 3 if seeds is None else seeds, 2.0 if extend is None else extend, rule or "fair",
+        TARGETS if targets is None else targets,
+    )  # fmt: skip
 
 
 def run_comparison(
@@ -127,6 +165,7 @@ def run_comparison(
     *,
     overwrite: bool = False,
     resumed: bool = False,
+    before: ComparisonFile | None = None,
     jobs: int | None = None,
     resources: Resources | None = None,
     listen: Listen = lambda _: None,
@@ -139,6 +178,7 @@ def run_comparison(
         out: Its folder; None keeps it in memory.
         overwrite: Replace a comparison that exists in the folder.
         resumed: Continue the comparison in the folder.
+        before: The plan in the folder from which this one was made. It must still be there.
         jobs: Number of runs in parallel. Default: as many as the cores and workers allow.
         resources: What the runs may use.
         listen: Called for every event of a run.
@@ -148,13 +188,15 @@ def run_comparison(
         check_free(out, overwrite, COMPARISON)
     parallel, each = (resources or Resources(workers=None)).divide(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
-    check_accuracy(plan.task)
+    check_accuracy(plan.task, plan.metric)
     with _lock_folder(out, plan):
         if out is not None:
             if not resumed:
                 check_free(out, overwrite, COMPARISON)  # again, under the lock
                 remember(code_of(plan.base, plan.methods))
                 _clear(out)
+            if before is not None and ComparisonFile.read(out) != before:  # now under the lock
+                raise RunFolderError(f"{out} was changed by another process in the meantime; run the command again")
             plan.file.write(out)
         return _run(plan, out, parallel, each, overwrite, resumed, listen, stopped)
 
@@ -283,11 +325,10 @@ def _extensions(
     waiting = {(s.method, s.seed): reach.target for s, reach in highest if not reach.arrival.reached}
     jobs = []
     for spec in plan.specs:
-        target = waiting.get(spec.key)
-        if target is not None and curves[spec.key].status == "done":
+        target, longer_s = waiting.get(spec.key), plan.extend * plan.budgets_s[spec.seed]
+        if target is not None and curves[spec.key].status == "done" and curves[spec.key].last_s < longer_s:
             place = run_folder(out, spec) if out is not None else outcomes[spec.key].memory
             assert place is not None  # a run that ended in memory returns its record
-            longer_s = plan.extend * plan.budgets_s[spec.seed]
             jobs.append(Job(spec, place, changes={"budget_s": longer_s, "target": target}))
     return jobs
 
@@ -295,5 +336,5 @@ def _extensions(
 def _score(plan: ComparisonPlan, curves: Mapping[Key, RunCurve]) -> Comparison:
     return score(
         curves.values(), plan.budgets_s, methods=plan.method_names, task=plan.task.name, variant=plan.task.variant,
-        rounds=plan.rounds, rule=plan.rule, targets=plan.targets,
+        rounds=plan.rounds, rule=plan.rule, targets=plan.targets, metric=plan.metric.plain,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.metrics import Metric
 from fedbalancer.data import Task
 from fedbalancer.experiments.simulation import check_settings, resolve_spec, simulate_clock_s
 from fedbalancer.experiments.spec import RunSpec
@@ -74,7 +75,7 @@ class ComparisonPlan:
             BadSetting: If an option is invalid.
             UnknownName: If a method is unknown.
         """
-        numbers = _seed_numbers(seeds)
+        numbers = seed_numbers(seeds)
         methods = [canonical_name(method) if isinstance(method, str) else method for method in methods]
         names = [method if isinstance(method, str) else method.name for method in methods]
         if not numbers or not names:
@@ -86,6 +87,7 @@ class ComparisonPlan:
         rounds = {} if base.rounds is None else {"rounds": base.rounds}
         base = replace(base, method=methods[0], rounds=None, settings={**base.overrides, **rounds})
         task = base.load_task()
+        base = base.with_devices_of(task)
         check_settings([replace(base, method=method) for method in (*methods, *varied)], task)
         settings, _ = resolve_spec(base, task)
         return cls(
@@ -139,9 +141,18 @@ class ComparisonPlan:
         return {seed: simulate_clock_s(replace(timed, seed=seed), self.task, self.rounds) for seed in self.seeds}
 
     @property
+    def metric(self) -> Metric:
+        """The metric of targets and scores."""
+        return self.base.metric(self.task)
+
+    @property
     def file(self) -> ComparisonFile:
         """The content of comparison.json."""
-        named = self.own_task is None and all(isinstance(method, str) for method in self.methods)
+        named = (
+            self.own_task is None
+            and not self.base.has_device_object
+            and all(isinstance(method, str) for method in self.methods)
+        )
         return ComparisonFile(
             methods=self.method_names,
             seeds=self.seeds,
@@ -153,11 +164,20 @@ class ComparisonPlan:
             extend=self.extend,
             rule=self.rule,
             targets=self.targets,
+            metric=self.metric.to_json(),
             spec=self.base.to_json() if named else {},
         )
 
 
-def _seed_numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
+def seed_numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the seeds of a comparison.
+
+    Args:
+        seeds: Number of seeds, starting at 0, or the seeds themselves.
+
+    Raises:
+        BadSetting: If this is neither.
+    """
     if isinstance(seeds, str | bool | float):
         raise BadSetting(f"seeds = {seeds!r} must be a number of seeds (5), or the seeds: [4, 7] or range(10, 20)")
     return tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)

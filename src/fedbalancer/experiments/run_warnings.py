@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from fedbalancer.core.samples import IGNORED
 from fedbalancer.core.settings import Settings
-from fedbalancer.core.task import MadeOnDemand
+from fedbalancer.core.task import CountedClients, MadeOnDemand
 from fedbalancer.core.types import IndexArray
 from fedbalancer.data import Task
 from fedbalancer.data.registry import TASKS
+from fedbalancer.experiments.clock import latency_row, latency_scale
 from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.simulation import availability_of, resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import Method
 from fedbalancer.server.pace import RatioControl
-from fedbalancer.simulation.devices import LATENCY_MS, are_available
+from fedbalancer.simulation.devices import are_available
+from fedbalancer.simulation.devices.fleet import Fleet
+from fedbalancer.simulation.devices.fleet_check import find_problems
 from fedbalancer.store.privacy import model_claim
 
 
@@ -35,7 +40,7 @@ def warnings_for_run(spec: RunSpec, task: Task) -> list[str]:
     rounds = None if spec.budget_s is not None else spec.rounds if spec.rounds is not None else settings.rounds
     return [
         *_method_warnings([method], rounds),
-        *_data_warnings(spec, task),
+        *_data_warnings(spec, task, settings),
         *_availability_warnings(spec, task, settings),
     ]
 
@@ -46,7 +51,7 @@ def warnings_for_comparison(plan: ComparisonPlan) -> list[str]:
     first = replace(plan.base, seed=plan.seeds[0])
     return [
         *_method_warnings([method for _, method in resolved], plan.rounds),
-        *_data_warnings(plan.base, plan.task),
+        *_data_warnings(plan.base, plan.task, resolved[0][0]),
         *_availability_warnings(first, plan.task, resolved[0][0]),
     ]
 
@@ -85,39 +90,84 @@ def _method_warnings(methods: Sequence[Method], rounds: int | None) -> Iterator[
         )
 
 
-def _data_warnings(spec: RunSpec, task: Task) -> Iterator[str]:
+def _data_warnings(spec: RunSpec, task: Task, settings: Settings) -> Iterator[str]:
     """Yield warnings about the user's own data."""
     if spec.task in TASKS:
         return
-    if task.latency is None and "latency" not in spec.overrides:
-        yield (
-            f"{task.name} has no latency, so a batch takes as long as a batch of femnist on the paper's phones "
-            f"({_milliseconds(LATENCY_MS['femnist'])}); set latency to another row of `fedbalancer list devices`, "
-            "or to your own times in ms: {'slow': (mean, std), 'mid': (mean, std), 'fast': (mean, std)}"
-        )
+    if task.latency is None and "latency" not in spec.overrides and not _has_seconds(spec.with_devices_of(task)):
+        yield _estimate_sentence(task, settings)
     requested, clients = task.clients_per_round, len(task.sizes)
     if requested > clients and requested != Task.clients_per_round:  # the default is not a request
         yield f"clients_per_round = {requested}: {task.name} has {clients} clients, so every round selects all of them"
+    if isinstance(task.clients, CountedClients):
+        kind = type(task.clients.clients).__name__
+        yield (
+            f"clients is a {kind} without sizes, so all {clients:,} clients were loaded to count their samples; give "
+            "it a property `sizes` (number of samples by client id), and clients are loaded only when they train"
+        )
     if isinstance(task.clients, MadeOnDemand) or np.ndim(task.test[1]) > 1:
         return
     if any(np.asarray(labels).dtype.kind not in "iu" for _, labels in task.clients.values()):
         return
-    by_client = {client: np.unique(labels) for client, (_, labels) in task.clients.items()}
-    used = np.unique(np.concatenate([*by_client.values(), np.unique(task.test[1])]))
+    by_client = {client: _classes(labels) for client, (_, labels) in task.clients.items()}
+    by_client = {client: classes for client, classes in by_client.items() if len(classes)}
+    used = np.unique(np.concatenate([*by_client.values(), _classes(task.test[1])]))
     if len(used) >= 2:
         yield from _label_warnings(task, by_client, used)
 
 
+def _has_seconds(spec: RunSpec) -> bool:
+    """Return whether all devices of a run have their own seconds."""
+    fleet = spec.devices
+    if isinstance(fleet, Fleet):
+        return bool(fleet.devices) and all(device.has_seconds for device in fleet.devices)
+    return fleet is not None
+
+
+def _estimate_sentence(task: Task, settings: Settings) -> str:
+    scale = latency_scale(task, settings)
+    return (
+        f"{task.name} has no latency, so the time of a batch is estimated from the model's FLOPs "
+        f"({_count(scale.cost.train_flops)} per sample): {scale.factor:.3g} times a batch of {scale.row} on the "
+        f"paper's phones ({_milliseconds(latency_row(task, scale))}). To accept the estimate, set latency to flops. To "
+        "replace it, set your own times in ms, {'slow': (mean, std), 'mid': (mean, std), 'fast': (mean, std)}, "
+        "or a row of `fedbalancer list devices`"
+    )
+
+
+def _count(flops: float) -> str:
+    """Return a number of FLOPs with a prefix.
+
+    >>> _count(102_017_024)
+    '102 million'
+    """
+    units = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"), (1e3, " thousand"), (1, ""))
+    size, unit = next((each for each in units if flops >= each[0]), (1, ""))
+    return f"{flops / size:.3g}{unit}"
+
+
+def _classes(labels: Any) -> IndexArray:
+    """Return the classes that occur, without ignored labels."""
+    array = np.asarray(labels)
+    return np.unique(array[array != IGNORED])
+
+
 def _milliseconds(latency: Mapping[str, tuple[float, float]]) -> str:
-    return ", ".join(f"{name} {mean:,.0f} ms" for name, (mean, _) in latency.items())
+    return ", ".join(
+        f"{name} {f'{mean:,.0f}' if mean >= 10 else f'{mean:.2g}'} ms" for name, (mean, _) in latency.items()
+    )
 
 
 def _availability_warnings(spec: RunSpec, task: Task, settings: Settings) -> Iterator[str]:
-    """Yield a warning if too few recorded phones are available when the run starts."""
-    if settings.availability is None:
+    """Yield warnings about an implausible fleet, and if too few devices are online when the run starts."""
+    spec = spec.with_devices_of(task)
+    devices = spec.devices
+    if isinstance(devices, Fleet):
+        yield from find_problems(devices)
+    if settings.availability is None and not (isinstance(devices, Fleet) and devices.has_online):
         return
     clients = tuple(sorted(task.sizes))
-    available = int(are_available(availability_of(settings, clients, spec.seed), clients, settings.window_s).sum())
+    available = int(are_available(availability_of(spec, settings, clients), clients, settings.window_s).sum())
     if available < settings.clients_per_round:
         yield (
             f"{available} of {len(clients)} clients are available when seed {spec.seed} starts, fewer than the "

@@ -126,7 +126,8 @@ def _run_torch(module: torch.nn.Module, loss: Any, batch: Samples) -> Results:
 
 
 def _tensor(part: Any) -> torch.Tensor:
-    return make_batch(part, slice(None))
+    tensor: torch.Tensor = make_batch(part, slice(None))
+    return tensor
 
 
 def _run_file(model: ModelFile, weights: Weights, batch: Samples) -> Results:

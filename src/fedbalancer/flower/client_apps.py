@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -14,25 +15,30 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
+from fedbalancer.client.training import start_model
+from fedbalancer.core.errors import BadData
 from fedbalancer.core.interfaces import Draw, Training
-from fedbalancer.core.task import Samples, check_samples
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
+from fedbalancer.core.metrics import Metrics
+from fedbalancer.core.optimizers import CUSTOM, optimizer_text
+from fedbalancer.core.samples import columns_of, take
+from fedbalancer.core.task import Samples, check_samples, is_plain
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Part, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced, introduce
 from fedbalancer.flower.compat import ClientApp, Context, Message, MetricRecord, RecordDict, reply_to
-from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, reorder, round_of
+from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, reorder, reorder_arrays, round_of
 from fedbalancer.flower.mods import Mod, check_mods, skip_without_arrays
 from fedbalancer.training.tensors import prepare_samples
 
 if TYPE_CHECKING:
     from fedbalancer.training.model_file import ModelFile
-    from fedbalancer.training.sgd import MakeOptimizer
+    from fedbalancer.training.optimizers import MakeOptimizer
     from fedbalancer.training.trainer import TorchModel
 
 EXAMPLE = 10
 """Samples that the layers of a torch model are tested on."""
 
-Data = Callable[[Context], Samples]
-"""(context) -> (features, labels), one row per sample."""
+Data = Callable[[Context], Any]
+"""(context) -> (features, labels), one row per sample, or a data set: what `Task` accepts as a client's samples."""
 Hold = Callable[[Context, int], Draw | None]
 """(context, round) -> the seconds of an emulated device, or None to use this machine's own speed."""
 
@@ -44,8 +50,10 @@ def client_app(
     test: Data | None = None,
     method: Any = None,
     loss: str | Callable[[Any, Any], Any] = "cross_entropy",
-    metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+    metric: Metrics = "accuracy",
     optimizer: MakeOptimizer | None = None,
+    forward: Callable[[Any, Any], Any] | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
     backend: str = "fast",
     device: str = "cpu",
     threads: int | None = None,
@@ -54,8 +62,8 @@ def client_app(
 ) -> ClientApp:
     """Build a `ClientApp` that trains a torch model.
 
-    Epochs, batch size, learning rate and method come from the server with every order. The client stops itself at the
-    deadline.
+    Epochs, batch size, learning rate, optimizer and method come from the server with every order. The client stops
+    itself at the deadline.
 
     Example:
         >>> app = client_app(model=make_net, data=lambda context: (features, labels))  # doctest: +SKIP
@@ -66,8 +74,11 @@ def client_app(
         test: Returns the samples for evaluations. Default: the training data.
         method: The server's `Method`, if it has custom policies.
         loss: Name of a loss, or a function of outputs and labels.
-        metric: Name of a metric, or a function of outputs and labels.
-        optimizer: A class of `torch.optim`, or a partial of one. Default: plain SGD. The learning rate is the server's.
+        metric: One or several metrics, as in `Task`.
+        optimizer: A class of `torch.optim`, a partial of one, or a function (parameters, lr=...) that returns an
+            optimizer. It replaces the server's. Default: the server's. The learning rate is always the server's.
+        forward: Function of (model, features) that returns the outputs, as in `Task`.
+        collate_fn: Converts items of a data set, as in `Task`.
         backend: `fast` or `plain`, as in `fedbalancer run`.
         device: Torch device.
         threads: Threads of torch. Default: torch's own.
@@ -78,9 +89,11 @@ def client_app(
         The app.
 
     Raises:
-        BadSetting: A mod does not work here.
+        BadSetting: A mod or the optimizer does not work here.
     """
     example: list[Any] = []
+    if optimizer is not None:
+        optimizer_text(optimizer)  # refuses what does not work here
 
     @cache
     def build() -> TorchModel:
@@ -88,8 +101,8 @@ def client_app(
         from fedbalancer.training.trainer import TorchModel
 
         built = TorchModel(
-            model, loss=loss, metric=metric, backend=backend, device=device, optimizer=optimizer,
-            example=lambda: example[0],
+            model, loss=loss, metric=metric, backend=backend if optimizer is None else "plain", device=device,
+            optimizer=optimizer, forward=forward, example=lambda: example[0],
         )  # fmt: skip
         if threads is not None:
             import torch
@@ -99,10 +112,13 @@ def client_app(
         return built
 
     def build_with_example(samples: Samples) -> TorchModel:
-        example[:] = [samples[0][:EXAMPLE]]
+        example[:] = [take(samples[0], slice(EXAMPLE))]
         return build()
 
-    return model_app(build_with_example, data, test=test, method=method, mods=mods, hold=hold)
+    return model_app(
+        build_with_example, data, test=test, method=method, mods=mods, hold=hold, collate_fn=collate_fn,
+        own_optimizer=optimizer is not None,
+    )  # fmt: skip
 
 
 def device_app(
@@ -118,7 +134,8 @@ def device_app(
     """Build a `ClientApp` that trains a model file of `fedbalancer export`, without torch.
 
     LiteRT runs files that end in `.tflite`, ExecuTorch those that end in `.pte`. The server's model must have the same
-    names and shapes as the exported one. Training is plain SGD, with mu and clip_norm from the server.
+    names and shapes as the exported one. Training is plain SGD, with mu and clip_norm from the server; orders with
+    another optimizer, accumulated gradients or another type are refused.
 
     Example:
         >>> app = device_app("model.tflite", data=lambda context: (features, labels))  # doctest: +SKIP
@@ -145,7 +162,12 @@ def device_app(
 
         return open_model(file, threads)
 
-    return model_app(lambda samples: load(), data, test=test, method=method, mods=mods, hold=hold)
+    def load_for(samples: Samples) -> ModelFile:
+        if not is_plain(samples):
+            raise BadData("a model file takes one array of features and one of labels; other samples need client_app")
+        return load()
+
+    return model_app(load_for, data, test=test, method=method, mods=mods, hold=hold)
 
 
 class LocalModel(Protocol):
@@ -167,6 +189,8 @@ def model_app(
     method: Any = None,
     mods: Sequence[Mod] = (),
     hold: Hold | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    own_optimizer: bool = False,
 ) -> ClientApp:
     """Build a `ClientApp` that trains any `LocalModel`.
 
@@ -177,12 +201,17 @@ def model_app(
         method: The server's `Method`, if it has custom policies.
         mods: Flower's mods around training.
         hold: Emulates a slower device.
+        collate_fn: Converts items of a data set.
+        own_optimizer: Whether the model's own optimizer replaces the server's.
     """
     check_mods(mods)
     app = ClientApp()
 
+    def load_samples(source: Data, context: Context) -> Samples:
+        return prepare_samples(check_samples(source(context), "the client's data", None, collate_fn))
+
     def samples_and_model(context: Context) -> tuple[Samples, LocalModel]:
-        samples = _load_samples(data, context)
+        samples = load_samples(data, context)
         return samples, build(samples)
 
     def size(context: Context) -> int:
@@ -195,7 +224,7 @@ def model_app(
         samples, model = samples_and_model(context)
         return model.time_batches(samples, batch_size, count)
 
-    introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(_load_samples(data, context)))
+    introduce(app, size, batch_s=batch_s, fingerprint=lambda context: _fingerprint(load_samples(data, context)))
 
     @app.train(mods=[skip_without_arrays(mod) for mod in mods])
     def train(message: Message, context: Context) -> Message:
@@ -208,7 +237,7 @@ def model_app(
             message, context, size=len(samples[1]), fingerprint=_fingerprint(samples), method=method, clock=clock,
             labels=lambda: samples[1],
         )  # fmt: skip
-        reply = work.report(_train(work, model, samples), as_model=bool(mods))
+        reply = work.report(_train(work, model, samples, own_optimizer), as_model=bool(mods))
         if draw is not None:
             time.sleep(draw.upload_s)
         return reply
@@ -217,34 +246,50 @@ def model_app(
     def evaluate(message: Message, context: Context) -> Message:
         started = time.monotonic()
         (_, model), arrays = samples_and_model(context), message.content.array_records[ARRAYS]
-        samples = _load_samples(test if test is not None else data, context)
+        samples = load_samples(test if test is not None else data, context)
         layout = ModelLayout.of(arrays)
         result = model.evaluate(reorder(layout.flat(arrays), layout.layout, model.layout), samples)
-        metrics = MetricRecord({"num-examples": result.samples, "accuracy": result.accuracy, "loss": result.loss})
+        values = {"accuracy": result.accuracy, "loss": result.loss, **result.metrics}
+        finite = {name: value for name, value in values.items() if math.isfinite(value) or name == "loss"}
+        metrics = MetricRecord({"num-examples": result.samples, **finite})
         return reply_to(message, RecordDict({METRICS: metrics}), time.monotonic() - started)
 
     return app
 
 
-def _train(work: LocalRound, model: LocalModel, samples: Samples) -> TrainResult | None:
+def _train(work: LocalRound, model: LocalModel, samples: Samples, own_optimizer: bool) -> TrainResult | None:
     """Train as ordered; returns the part that counts, in the order of the model that was sent."""
-    sent = work.layout.layout
-    weights = reorder(work.weights(), sent, model.layout)
-    work.select(forward=lambda: model.losses(weights, samples, work.client))
-    with model.training(weights, samples, work.client_work()) as training:
+    sent, own = work.layout.layout, model.layout
+    weights = reorder(work.weights(), sent, own)
+    work.select(forward=lambda: model.losses(_start_model(work, weights, own), samples, work.client))
+    todo = work.client_work()
+    todo = replace(todo, arrays=reorder_arrays(todo.arrays, sent, own), part=_reorder_part(work.live.part, sent, own))
+    if own_optimizer:
+        todo = replace(todo, training=replace(todo.training, optimizer=CUSTOM))
+    with model.training(weights, samples, todo) as training:
         trained = work.live.train(training)
-    return None if trained is None else replace(trained, update=reorder(trained.update, model.layout, sent))
+    if trained is None:
+        return None
+    arrays = reorder_arrays(trained.arrays, own, sent)
+    return replace(trained, update=reorder(trained.update, own, sent), arrays=arrays)
 
 
-def _load_samples(data: Data, context: Context) -> Samples:
-    samples = data(context)
-    check_samples(samples, "the client's data", None)
-    return prepare_samples(samples)
+def _start_model(work: LocalRound, weights: Weights, own: Layout) -> Weights:
+    """Return the model that the client starts from, with its local layers if the method has them."""
+    part = _reorder_part(work.live.part, work.layout.layout, own)
+    return start_model(weights, part, work.live.memory.state)
+
+
+def _reorder_part(part: Part | None, order: Layout, wanted: Layout) -> Part | None:
+    if part is None:
+        return None
+    return replace(part, mask=reorder(part.mask.astype(np.float32), order, wanted).astype(bool))
 
 
 def _fingerprint(samples: Samples) -> str:
     """Return a hash of the labels and of some rows of the features."""
     features, labels = samples
     digest = hashlib.blake2b(np.ascontiguousarray(labels).tobytes(), digest_size=16)
-    digest.update(np.ascontiguousarray(features[:: max(len(features) // 64, 1)]).tobytes())
+    for column in columns_of(features).values():
+        digest.update(np.ascontiguousarray(column[:: max(len(column) // 64, 1)]).tobytes())
     return digest.hexdigest()

@@ -14,6 +14,7 @@ from typing import Any
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.files import cache_folder
+from fedbalancer.core.schedules import RateFunction
 from fedbalancer.core.settings import resolve
 from fedbalancer.flower.aggregation import with_aggregator
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Result
@@ -27,6 +28,7 @@ from fedbalancer.flower.run import EvaluateFn, Run
 from fedbalancer.methods.modifiers import LAST
 from fedbalancer.methods.names import parse_method_name
 from fedbalancer.methods.robust import robust as robust_of
+from fedbalancer.methods.slots import check_composition
 from fedbalancer.methods.table import Method
 from fedbalancer.methods.table import method as method_of
 from fedbalancer.server.report_check import MOST_WEIGHT
@@ -70,8 +72,8 @@ class Strategy(RoundHooks):
         clients_per_round: Clients that are selected in each round.
         epochs: Local epochs.
         batch_size: Samples per local batch.
-        learning_rate: Local learning rate.
-        settings: Other settings by name (`fedbalancer list settings`).
+        learning_rate: Local learning rate, or a function of the round that returns it.
+        settings: Other settings by name (`fedbalancer list settings`), such as `optimizer` and `schedule`.
         aggregate: Another aggregation policy, or one of Flower's strategies.
         robust: Whether to use the method's `+robust` form, which limits the influence of malicious clients.
         seed: Seed of all random choices.
@@ -108,7 +110,7 @@ class Strategy(RoundHooks):
         clients_per_round: int = 10,
         epochs: int = 5,
         batch_size: int = 10,
-        learning_rate: float = 0.01,
+        learning_rate: float | RateFunction = 0.01,
         settings: Mapping[str, Any] | None = None,
         aggregate: Any = None,
         robust: bool = False,
@@ -144,6 +146,12 @@ class Strategy(RoundHooks):
         self.settings = resolve(arguments, settings or {}, in_brackets)
         composed = method_of(method, self.settings) if isinstance(method, str) else method
         self.method = composed if aggregate is None else with_aggregator(composed, aggregate)
+        check_composition(self.method)
+        if self.method.train.tuning_epochs:
+            raise BadSetting(
+                f"train {type(self.method.train).__name__} fine-tunes before evaluations, which clients on Flower do "
+                "not; use it in the simulator (fedbalancer run)"
+            )
         if self.method.summary.needs_secure_aggregation:
             raise BadSetting(
                 f"summary {type(self.method.summary).__name__} needs secure aggregation of loss statistics, and "

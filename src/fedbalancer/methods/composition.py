@@ -13,16 +13,19 @@ from fedbalancer.core.contracts import (
     Compressor,
     DeadlinePolicy,
     LatePolicy,
+    LocalTraining,
     ModelAverage,
     PacePolicy,
+    PartPolicy,
     SampleSelector,
     Summarizer,
     ThresholdPolicy,
     WorkPolicy,
 )
 from fedbalancer.core.errors import UnknownName
+from fedbalancer.core.schedules import read_schedule
 from fedbalancer.core.settings import Settings
-from fedbalancer.core.types import Ledger, Setup
+from fedbalancer.core.types import FORWARD_PASS_EPOCHS, Ledger, Setup
 from fedbalancer.server.server import SERVER_SLOTS, ServerPolicies
 
 
@@ -103,6 +106,16 @@ class Method:
         return self.client.compress
 
     @property
+    def train(self) -> LocalTraining:
+        """Decides how a client trains."""
+        return self.client.train
+
+    @property
+    def part(self) -> PartPolicy:
+        """Decides which part of the model a client trains."""
+        return self.client.part
+
+    @property
     def mu(self) -> float:
         """Weight of the proximal term."""
         return self.client.mu
@@ -135,7 +148,9 @@ class Method:
         )
 
 
-def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> Setup:
+def setup_of(
+    method: Method, ledger: Ledger, settings: Settings, seed: int, forward_epochs: float = FORWARD_PASS_EPOCHS
+) -> Setup:
     """Return what the server of a method knows before the first round.
 
     Args:
@@ -143,6 +158,7 @@ def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> S
         ledger: One row per client.
         settings: Settings of the run.
         seed: Seed of the run.
+        forward_epochs: Duration of a forward pass over all data, in training epochs.
     """
     return Setup(
         ledger=ledger,
@@ -154,7 +170,10 @@ def setup_of(method: Method, ledger: Ledger, settings: Settings, seed: int) -> S
         epoch_batches=method.server.epoch_batches,
         learning_rate=settings.learning_rate,
         clip_norm=settings.clip_norm,
+        training=settings.training(),
+        schedule=read_schedule(settings.schedule),
         forward_pass_every_round=method.client.forward_pass == "every",
+        forward_epochs=forward_epochs,
         loss_noise=method.client.summary.loss_noise,
         stops_in_epoch=method.client.work.stops_in_epoch,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from fedbalancer.core.calls import read_call, write_call
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.settings import (
@@ -25,7 +26,6 @@ from fedbalancer.core.settings import (
     resolve,
     short_key,
 )
-from fedbalancer.methods.slots import read_call
 
 LONGEST_BYTES = 200
 """Maximum length of a name: it is also the name of a folder, and is sent to clients."""
@@ -253,9 +253,7 @@ def _canonical_policy(name: str, slot: str, text: str) -> str:
         return f"{value_text(multiple)}T"
     if slot == "deadline" and text in WAITS:
         return WAITS[0]
-    path, arguments = read_call(f"method {name!r}: {slot}={text}", text)
-    inside = ",".join(f"{key}={arguments[key]!r}" for key in sorted(arguments))
-    return f"{path}({inside})" if inside else path
+    return write_call(*read_call(f"method {name!r}: {slot}={text}", text))
 
 
 def _address_order(key: str) -> tuple[int, str]:

@@ -9,12 +9,13 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from fedbalancer.client import policies
+from fedbalancer.core.calls import read_call
 from fedbalancer.core.contracts import SLOTS, policies_in
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.fields import field_meanings, field_types
 from fedbalancer.core.settings import METHOD_VALUES, short_key
 from fedbalancer.methods.names import WAITS, fixed_multiple
-from fedbalancer.methods.slots import check_policy_type, create_object, load_policy, read_call
+from fedbalancer.methods.slots import check_policy_type, create_object, load_policy
 from fedbalancer.server import aggregate, clients, deadline, late, model_average, pace, threshold
 from fedbalancer.server.server import ServerPolicies
 

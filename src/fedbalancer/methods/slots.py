@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
-import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
+from fedbalancer.core.calls import read_call
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, UnknownName
 
@@ -17,7 +16,8 @@ def check_composition(method: Any) -> None:
     """Refuse a method whose policies do not work together, before anything runs.
 
     A policy that needs the clients' losses (`needs_losses`) needs a summary that releases them. A policy that needs
-    counts of local steps (`needs_counts`) needs a summary without privacy. Any policy can refuse others by `refuses`.
+    counts of local steps (`needs_counts`) needs a summary without privacy. A part of the model needs an aggregator that
+    averages each parameter over the clients that trained it. Any policy can refuse others by `refuses`.
 
     Args:
         method: The `Method`.
@@ -28,6 +28,17 @@ def check_composition(method: Any) -> None:
     for slot in SLOTS:
         if why := _find_conflict(method, slot):
             raise BadSetting(f"method {method.name!r} cannot run: {why}")
+    if not method.part.is_whole and (why := _find_part_conflict(method)):
+        raise BadSetting(f"method {method.name!r} cannot run: {why}")
+
+
+def _find_part_conflict(method: Any) -> str | None:
+    part = type(method.part).__name__
+    if not method.aggregate.handles_parts:
+        return f"part {part} trains parts of the model, which {type(method.aggregate).__name__} does not average"
+    if not method.compress.is_identity:
+        return f"part {part} sends parts of the model, and {type(method.compress).__name__} encodes whole updates"
+    return None
 
 
 def _find_conflict(method: Any, slot: str) -> str | None:
@@ -136,49 +147,6 @@ def base_advice(slot: str, policy: Any) -> str:
         'derive object from fedbalancer.core.contracts.DeadlinePolicy'
     """
     return f"derive {type(policy).__name__} from fedbalancer.core.contracts.{SLOTS[slot].__name__}"
-
-
-def read_call(place: str, text: str) -> tuple[str, dict[str, Any]]:
-    """Parse a call with keyword arguments. Values are literals; nothing is evaluated.
-
-    Args:
-        place: Where the text is given, for error messages.
-        text: The call, or a name alone.
-
-    Returns:
-        The name and the arguments.
-
-    Raises:
-        BadSetting: If the text is no such call.
-
-    Example:
-        >>> read_call("here", "my.module:Mine(first=60, names=['a'], early=true)")
-        ('my.module:Mine', {'first': 60, 'names': ['a'], 'early': True})
-    """
-    name, parenthesis, _ = text.partition("(")
-    if not parenthesis:
-        return text.strip(), {}
-    advice = f"{place} must look like package.module:Class(key=value, ...), with plain values"
-    try:
-        call = ast.parse(f"f{text[len(name) :].rstrip()}", mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-            raise BadSetting(advice)
-        arguments = [(keyword.arg, ast.literal_eval(_Words().visit(keyword.value))) for keyword in call.keywords]
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
-        raise BadSetting(advice) from error
-    keys = [str(key) for key, _ in arguments if key is not None]
-    if len(set(keys)) < len(arguments):
-        raise BadSetting(f"{place}: an argument is given twice, or has no name")
-    return name.strip(), dict(zip(keys, (value for _, value in arguments), strict=True))
-
-
-class _Words(ast.NodeTransformer):
-    """Replaces TOML's words for values by Python's."""
-
-    values: ClassVar = {"true": True, "false": False, "inf": math.inf, "none": None}
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(self.values[node.id]) if node.id in self.values else node
 
 
 def _is_missing(error: Exception, module_name: str) -> bool:

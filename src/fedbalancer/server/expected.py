@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.types import (
-    FORWARD_PASS_EPOCHS,
     FloatArray,
     IndexArray,
     Ledger,
@@ -67,7 +66,7 @@ def expected_s(setup: Setup, ledger: Ledger, rows: Rows) -> FloatArray:
         [4.0, 13.0]
     """
     trained = ledger.recent_trained[rows].mean(axis=1)
-    per_epoch = batches_per_epoch(trained, setup.batch_size, setup.epoch_batches)
+    per_epoch = setup.per_epoch(trained)
     return completion_s(setup, ledger, per_epoch, setup.epochs, rows)
 
 
@@ -81,7 +80,7 @@ def expected_first_s(setup: Setup, ledger: Ledger, rows: Rows) -> FloatArray:
         ledger: The server's ledger.
         rows: Ledger rows of the clients, or a slice.
     """
-    per_epoch = batches_per_epoch(ledger.size[rows], setup.batch_size, setup.epoch_batches)
+    per_epoch = setup.per_epoch(ledger.size[rows])
     return completion_s(setup, ledger, per_epoch, setup.epochs, rows)
 
 
@@ -92,7 +91,7 @@ def forward_pass_batches(setup: Setup, size: IndexArray) -> FloatArray:
         setup: Constants of the run.
         size: Number of samples of each client.
     """
-    return np.asarray(FORWARD_PASS_EPOCHS * batches_per_epoch(size, setup.batch_size))
+    return np.asarray(setup.forward_epochs * batches_per_epoch(size, setup.batch_size))
 
 
 def mean_completion_s(setup: Setup, forward_pass: bool = False) -> float:
@@ -107,7 +106,7 @@ def mean_completion_s(setup: Setup, forward_pass: bool = False) -> float:
     """
     ledger = setup.ledger
     size = ledger.size if setup.sample_cap is None else np.minimum(ledger.size, setup.sample_cap)
-    trained = setup.epochs * batches_per_epoch(size, setup.batch_size, setup.epoch_batches)
+    trained = setup.epochs * setup.per_epoch(size)
     forward = forward_pass_batches(setup, size) if forward_pass else 0.0
     return float((ledger.network_s + (trained + forward) * ledger.batch_s).mean())
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fedbalancer.core.arrays import find_array_fault
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.types import (
     FOLDED,
@@ -27,9 +28,9 @@ from fedbalancer.core.types import (
     RoundResult,
     ServerState,
     Setup,
+    Shapes,
     Summary,
     Weights,
-    batches_per_epoch,
 )
 
 MAX_ROUNDS = 64
@@ -161,6 +162,7 @@ def find_fault(
     order: Order | None = None,
     loss_noise: float | None = None,
     slack_s: float = 0.0,
+    arrays: Shapes | None = None,
 ) -> str | None:
     """Return what is wrong with a report: the field, its value and the rule.
 
@@ -171,6 +173,7 @@ def find_fault(
         order: What the server asked for. None: unknown.
         loss_noise: Standard deviation of the noise on loss statistics. None: unknown.
         slack_s: Largest error of the client's clock, in seconds.
+        arrays: Names and shapes of the arrays that the report must have. None: unknown.
 
     Returns:
         The fault, or None. What is unknown is not checked.
@@ -180,6 +183,8 @@ def find_fault(
             return problem
         size = report.size
     problem = find_update_fault(report, weights) or _summary_fault(report, size, DEVIATIONS * (loss_noise or 0.0))
+    if problem is None and arrays is not None and (arrays or report.arrays):
+        problem = find_array_fault(report.arrays, arrays)
     if problem is None and order is not None:
         problem = _epochs_fault(report, order) or _latency_fault(report, order, slack_s)
         if problem is None and loss_noise is not None and size is not None and not report.summary.read_by_server:
@@ -263,7 +268,7 @@ def _cap_weights(result: RoundResult, most: float) -> RoundResult:
 def _find_problem(report: ClientReport, state: ServerState, setup: Setup, order: Order) -> str | None:
     size = int(state.ledger.size[state.ledger.position[report.client]])
     known = None if report.staleness else order  # a late report answers an order of an earlier round
-    return find_fault(report, state.weights, size, known, setup.loss_noise)
+    return find_fault(report, state.weights, size, known, setup.loss_noise, arrays=setup.report_arrays)
 
 
 def _check_diverged(problems: Mapping[str, str], reports: Mapping[str, ClientReport], state: ServerState) -> None:
@@ -352,7 +357,7 @@ def _latency_fault(report: ClientReport, order: Order, slack_s: float) -> str | 
     took_s, claimed_s = report.timings.total_s, report.summary.batch_s
     if took_s <= 0 or not math.isfinite(took_s):  # not measured
         return None
-    per_epoch = batches_per_epoch(report.summary.trained, order.batch_size, order.epoch_batches)
+    per_epoch = order.per_epoch(report.summary.trained)
     batches = 1.0 if report.summary.withholds_counts else max(report.epochs * per_epoch, 1.0)
     most_s = (took_s + slack_s) / batches
     if claimed_s > most_s * (1 + ROUNDING):

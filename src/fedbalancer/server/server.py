@@ -131,8 +131,10 @@ class Server:
             seed=self.setup.seed,
             sample_cap=self.setup.sample_cap,
             epoch_batches=self.setup.epoch_batches,
-            learning_rate=self.setup.learning_rate,
+            learning_rate=self.setup.rate_in(state.round + 1),
             clip_norm=self.setup.clip_norm,
+            training=self.setup.training,
+            arrays=self.policies.aggregate.order_arrays(self.setup, state),
         )
         bounds_s = self.policies.deadline.between(self.setup, state, cohort)
         clients = tuple(sorted(state.ledger.clients[row] for row in cohort))

@@ -13,11 +13,13 @@ from typing import Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 
+from fedbalancer.core.calls import read_call
 from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.task import BaseTask, MadeOnDemand, Samples
-from fedbalancer.core.types import ClientReport, Order, Summary, batches_per_epoch
-from fedbalancer.methods.slots import create_object, load_class, read_call
+from fedbalancer.core.samples import IGNORED
+from fedbalancer.core.task import BaseTask, Samples
+from fedbalancer.core.types import ClientReport, Order, Summary
+from fedbalancer.methods.slots import create_object, load_class
 
 __all__ = [
     "ATTACKS",
@@ -99,7 +101,7 @@ class EpochsLiar:
         """Return the report with fewer epochs, fewer samples and slower batches."""
         epochs = min(report.epochs * self.factor, float(order.epochs))
         trained = max(int(report.summary.trained * self.samples), 1)
-        batches = max(epochs * batches_per_epoch(trained, order.batch_size, order.epoch_batches), 1.0)
+        batches = max(epochs * order.per_epoch(trained), 1.0)
         total_s = report.timings.total_s
         batch_s = total_s / batches if total_s > 0 else report.summary.batch_s / self.factor
         summary = replace(report.summary, trained=trained, batch_s=batch_s)
@@ -117,7 +119,8 @@ class LabelFlip:
     def poison(self, samples: Samples, classes: int) -> Samples:
         """Return the samples with flipped labels."""
         features, labels = samples
-        return features, (classes - 1 - np.asarray(labels)).astype(np.asarray(labels).dtype)
+        old = np.asarray(labels)
+        return features, np.where(old == IGNORED, old, classes - 1 - old).astype(old.dtype)
 
     def falsify(self, report: ClientReport, order: Order) -> ClientReport:
         """Return the report unchanged."""
@@ -360,31 +363,27 @@ def poison_task(task: AnyTask, attacks: tuple[str, ...], seed: int) -> AnyTask:
     attackers = make_attackers(attacks, tuple(sorted(task.sizes)), seed)
     assert attackers is not None
     attack_of = {client: attack for client, attack in attackers.attack_of.items() if isinstance(attack, DataAttack)}
-    kind = _PoisonedOnDemand if isinstance(task.clients, MadeOnDemand) else _Poisoned
-    return replace(task, clients=kind(task.clients, attack_of, task.classes or int(labels.max()) + 1))
+    return replace(task, clients=_Poisoned(task, attack_of, task.classes or int(labels.max()) + 1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Poisoned(Mapping[str, Samples]):
-    clean: Mapping[str, Samples]
+    """Clients of which some are poisoned, made on demand."""
+
+    clean: BaseTask
     attack_of: Mapping[str, DataAttack]
     classes: int
 
-    def __getitem__(self, client: str) -> Samples:
-        attack = self.attack_of.get(client)
-        return self.clean[client] if attack is None else attack.poison(self.clean[client], self.classes)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.clean)
-
-    def __len__(self) -> int:
-        return len(self.clean)
-
-
-class _PoisonedOnDemand(_Poisoned):
-    """The same for clients whose samples are made on demand."""
-
     @property
     def sizes(self) -> Mapping[str, int]:
-        assert isinstance(self.clean, MadeOnDemand)
         return self.clean.sizes
+
+    def __getitem__(self, client: str) -> Samples:
+        attack, samples = self.attack_of.get(client), self.clean.samples(client)
+        return samples if attack is None else attack.poison(samples, self.classes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.clean.clients)
+
+    def __len__(self) -> int:
+        return len(self.clean.clients)

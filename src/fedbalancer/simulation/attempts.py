@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.client.round import ClientRound
+from fedbalancer.core.cost import LatencyScale
 from fedbalancer.core.interfaces import Availability
 from fedbalancer.core.types import FloatArray, IndexArray, Order, RoundPlan, Timings
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws
@@ -94,7 +95,12 @@ class Attempts:
 
 
 def simulate_attempts(
-    rounds: Sequence[ClientRound], draws: DeviceDraws, order: Order, clock: RoundClock, late_counts: bool = False
+    rounds: Sequence[ClientRound],
+    draws: DeviceDraws,
+    order: Order,
+    clock: RoundClock,
+    late_counts: bool = False,
+    scale: LatencyScale | None = None,
 ) -> Attempts:
     """Predict the round of every client, after its sample selection.
 
@@ -104,6 +110,7 @@ def simulate_attempts(
         order: The server's order, with the deadline.
         clock: The clock of the round.
         late_counts: Whether late reports count. If so, a client that cannot meet the deadline trains nevertheless.
+        scale: Seconds of short batches. Default: they take as long as whole ones.
 
     Returns:
         The predicted round of every client.
@@ -112,6 +119,9 @@ def simulate_attempts(
     samples = np.array([len(client_round.indices) for client_round in rounds], dtype=np.int64)
     all_batches = np.array([client_round.all_batches for client_round in rounds], dtype=np.int64)
     forward_s = np.array([client_round.forward_batches for client_round in rounds]) * draws.batch_s
+    if scale is not None:
+        forward_s = forward_s * scale.batch_factors(np.array([client_round.size for client_round in rounds]))
+        draws = replace(draws, batch_s=draws.batch_s * scale.batch_factors(samples))
     before_s = draws.download_s + forward_s
     columns = (before_s, draws.batch_s, draws.upload_s)
     in_time, started = np.zeros(len(rounds), dtype=np.int64), np.zeros(len(rounds), dtype=bool)

@@ -18,20 +18,25 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.policies import ClientPolicies, bind_labels
 from fedbalancer.client.round import ClientMemory, ClientRound, decode_summaries, decode_update
+from fedbalancer.client.training import start_model
+from fedbalancer.core.cost import LatencyScale
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import (
     FOLDED,
+    FORWARD_PASS_EPOCHS,
     UNDER_WAY,
     ClientReport,
     ClientWork,
     Evaluation,
     FailedClient,
+    FloatArray,
     FoldedUpdates,
     IndexArray,
     Ledger,
     Order,
+    Part,
     RoundPlan,
     RoundResult,
     Timings,
@@ -44,6 +49,7 @@ from fedbalancer.server.report_check import INVALID, find_update_fault
 from fedbalancer.simulation.attacks import Attackers
 from fedbalancer.simulation.attempts import Attempts, RoundClock, close_round, simulate_attempts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, are_available, draw_devices
+from fedbalancer.simulation.local_costs import LocalCosts
 from fedbalancer.simulation.state import ClassCounts, Memories, PendingReport, PendingReports
 
 SENT_NOTHING = ("download", "forward", "train", "unavailable", UNDER_WAY)
@@ -79,6 +85,8 @@ class SimulatedEngine:
         labels: Returns the labels of a client's samples, for policies that select by label.
         classes: Counts the classes that are trained.
         saves_losses: Whether snapshots and `seen_losses` may contain exact losses.
+        scale: How the latencies of `devices` were scaled. Default: they are as published.
+        costs: Bytes and seconds of a method that does not train the whole model plainly.
     """
 
     def __init__(
@@ -97,6 +105,8 @@ class SimulatedEngine:
         labels: Callable[[str], ArrayLike] | None = None,
         classes: ClassCounts | None = None,
         saves_losses: bool = True,
+        scale: LatencyScale | None = None,
+        costs: LocalCosts | None = None,
     ) -> None:
         self.policies = policies
         self.ledger = ledger
@@ -112,6 +122,9 @@ class SimulatedEngine:
         self.labels = labels
         self.classes = classes
         self.saves_losses = saves_losses
+        self._forward_epochs = FORWARD_PASS_EPOCHS if scale is None else scale.forward_epochs
+        self._short_batches = scale if scale is not None and scale.counts_samples else None
+        self.costs = costs
         self.memory = Memories(ledger)
         self.pending = PendingReports()
         self.keep_bytes = KEEP_BYTES
@@ -156,18 +169,18 @@ class SimulatedEngine:
         """
         order, rows = plan.order, self.ledger.rows(plan.cohort)
         clock, late_counts = RoundClock(self.availability, clock_s + self.window_s), plan.late != "lost"
-        draws = draw_devices(self.devices, plan.cohort, order.round, self.down_bytes, self.up_bytes)
         rounds = [
             self._client_round(order, client, row) for client, row in zip(plan.cohort, rows.tolist(), strict=True)
         ]
+        draws = self._draw(order, rounds)
         self._forward_passes(order, rounds, draws, weights, clock, math.inf if late_counts else order.deadline_s)
-        attempts = simulate_attempts(rounds, draws, order, clock, late_counts)
+        attempts = simulate_attempts(rounds, draws, order, clock, late_counts, self._short_batches)
         accepted, stale, seconds = close_with_pending(plan, attempts, self.pending, clock.start_s)
         if seconds + self.window_s == 0:
             seconds = LOST_ROUND_S
         for place, (client_round, row) in enumerate(zip(rounds, rows.tolist(), strict=True)):
             if attempts.started[place]:
-                client_round.note_batch_s(float(draws.batch_s[place]))
+                client_round.note_batch_s(float(attempts.draws.batch_s[place]))
                 client_round.note_upload_s(float(draws.upload_s[place]))
             self.memory.put(row, client_round.memory)
         timings = attempts.timings()
@@ -189,14 +202,13 @@ class SimulatedEngine:
         arrives_s = clock.start_s + attempts.elapsed_s
         pending = [PendingReport(reports[p], order.round, float(arrives_s[p])) for p in places if late[p]]
         self.pending = self.pending.remove(stale).add(pending)
-        arrived, unreadable = self._split_unreadable(
-            [each.join_round(order.round) for each in stale] + [reports[p] for p in places if accepted[p]]
-        )
+        received = [each.join_round(order.round) for each in stale] + [reports[p] for p in places if accepted[p]]
+        arrived, unreadable = self._split_unreadable(received)
         read = decode_summaries(sorted(arrived, key=lambda report: report.client), self.policies, order, self._size_of)
         failed = self._failed_clients(plan, rounds, attempts, timings, accepted, late)
         failed = tuple(sorted((*failed, *unreadable), key=lambda each: each.client)) if unreadable else failed
-        uploads = len(arrived) + len(unreadable) if late_counts else int(attempts.is_in_time.sum())
-        down_bytes, up_bytes = self.down_bytes * len(rows), self.up_bytes * uploads
+        uploaded = [rounds[p] for p in np.flatnonzero(attempts.is_in_time).tolist()] if not late_counts else received
+        down_bytes, up_bytes = self._count_bytes(rounds, uploaded)
         again = partial(self._report_again, order, weights, make, dict(zip(places, works, strict=True)))
         folded = None if folding is None else FoldedUpdates(folding.fold, folding.weights, again)
         result = RoundResult(
@@ -255,7 +267,17 @@ class SimulatedEngine:
 
     def _client_round(self, order: Order, client: str, row: int) -> ClientRound:
         policies = bind_labels(self.policies, partial(self.labels, client) if self.labels is not None else None)
-        return ClientRound(policies, order, client, int(self.ledger.size[row]), self.memory.of(row))
+        part = None if self.costs is None else self.costs.part(client, order)
+        size, memory = int(self.ledger.size[row]), self.memory.of(row)
+        return ClientRound(policies, order, client, size, memory, part=part, forward_epochs=self._forward_epochs)
+
+    def _draw(self, order: Order, rounds: list[ClientRound]) -> DeviceDraws:
+        """Draw the times of the round's clients."""
+        clients = [client_round.client for client_round in rounds]
+        if self.costs is None:
+            return draw_devices(self.devices, clients, order.round, self.down_bytes, self.up_bytes)
+        self.costs.check_order(order, self.executor.layout)
+        return self.costs.draw(self.devices, clients, order.round, [client_round.part for client_round in rounds])
 
     def _forward_passes(
         self,
@@ -278,15 +300,34 @@ class SimulatedEngine:
         if not chosen:
             return
         with _errors_name_round(order):
-            losses = self.executor.losses(weights, [client_round.client for client_round in chosen])
+            losses = self._losses(weights, chosen)
         for client_round, client_losses in zip(chosen, losses, strict=True):
             client_round.add_forward_pass(client_losses)
+
+    def _count_bytes(
+        self, rounds: list[ClientRound], uploaded: Sequence[ClientRound | ClientReport]
+    ) -> tuple[int, int]:
+        """Return the bytes that all clients download, and those that some of them upload."""
+        if self.costs is None:
+            return self.down_bytes * len(rounds), self.up_bytes * len(uploaded)
+        masks = [each.part.mask if isinstance(each.part, Part) else each.part for each in (*rounds, *uploaded)]
+        down_bytes = sum(self.costs.download_bytes(mask) for mask in masks[: len(rounds)])
+        return down_bytes, sum(self.costs.upload_bytes(mask) for mask in masks[len(rounds) :])
+
+    def _losses(self, weights: Weights, rounds: list[ClientRound]) -> list[FloatArray]:
+        """Return the losses of the model that each client starts from."""
+        clients = [client_round.client for client_round in rounds]
+        if all(client_round.part is None for client_round in rounds):
+            return self.executor.losses(weights, clients)
+        models = [start_model(weights, client_round.part, client_round.memory.state) for client_round in rounds]
+        return [self.executor.losses(model, [client])[0] for model, client in zip(models, clients, strict=True)]
 
     def _start_fold(
         self, fold: Callable[[], UpdateFold | None] | None, weights: Weights, works: list[ClientWork]
     ) -> Folding | None:
-        """Start to fold the updates of a round if they are too large to keep. Attackers need all of them."""
-        if fold is None or self.attackers is not None or len(works) * weights.nbytes <= self.keep_bytes:
+        """Start to fold the updates of a round if they are too large to keep, and of the whole model."""
+        large = len(works) * weights.nbytes > self.keep_bytes
+        if fold is None or not large or self.attackers is not None or any(work.part is not None for work in works):
             return None
         made = fold()
         return None if made is None else Folding(made, weights)
@@ -337,7 +378,11 @@ class SimulatedEngine:
         update = decode_update(released.sent, self.policies.compress, layout, order, client_round.client)
         epochs = client_round.reported_epochs(int(attempts.batches[place]))
         weight = 1.0 if released.summary.withholds_counts else float(len(trained.seen))
-        report = ClientReport(client_round.client, update, weight, epochs, released.summary, timings[place])
+        part = None if client_round.part is None else client_round.part.mask
+        report = ClientReport(
+            client_round.client, update, weight, epochs, released.summary, timings[place], arrays=released.arrays,
+            part=part,
+        )  # fmt: skip
         if self.attackers is not None:
             report = self.attackers.falsify(report, order)
         return report, released.memory

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.round import ClientMemory
-from fedbalancer.core.types import ClientReport, IndexArray, Ledger, Summary, Timings, Weights
+from fedbalancer.core.types import Arrays, ClientReport, IndexArray, Ledger, Summary, Timings, Weights
 
 _NOT_SAVED = ("released", "read_by_server", "estimated")
 _SUMMARY_NUMBERS = tuple(each.name for each in fields(Summary) if each.name not in _NOT_SAVED)
 HELD, TRAINED = "classes.held", "classes.trained"
+_STATE, _STATE_ROW, _PENDING, _SENT = "state.", "state_row.", "pending_", "arrays."
 
 
 class Memories(Mapping[str, ClientMemory]):
@@ -39,6 +40,7 @@ class Memories(Mapping[str, ClientMemory]):
         self._losses: NDArray[Any] = np.full(len(ledger.clients), None, dtype=object)
         self._residuals: dict[int, Weights] = {}
         self._uploads_s: dict[int, tuple[float, ...]] = {}
+        self._states: dict[int, Arrays] = {}
 
     def __getitem__(self, client: str) -> ClientMemory:
         return self.of(self._position[client])
@@ -52,7 +54,10 @@ class Memories(Mapping[str, ClientMemory]):
     def of(self, row: int) -> ClientMemory:
         """Return the memory of the client in a ledger row."""
         total_s, count = float(self._batch_s_sum[row]), int(self._batch_s_count[row])
-        return ClientMemory(self._losses[row], total_s, count, self._residuals.get(row), self._uploads_s.get(row, ()))
+        return ClientMemory(
+            self._losses[row], total_s, count, self._residuals.get(row), self._uploads_s.get(row, ()),
+            self._states.get(row, {}),
+        )  # fmt: skip
 
     def put(self, row: int, memory: ClientMemory) -> None:
         """Replace the memory of the client in a ledger row."""
@@ -66,6 +71,10 @@ class Memories(Mapping[str, ClientMemory]):
             self._uploads_s[row] = memory.uploads_s
         else:
             self._uploads_s.pop(row, None)
+        if memory.state:
+            self._states[row] = memory.state
+        else:
+            self._states.pop(row, None)
 
     def to_arrays(self, with_losses: bool = True) -> dict[str, Any]:
         """Return all memories as arrays.
@@ -75,7 +84,8 @@ class Memories(Mapping[str, ClientMemory]):
 
         Returns:
             Six arrays by row, where `loss_length` is -1 for a client without a loss list. If any client remembers
-            uploads, two more arrays hold the row and the seconds of each upload.
+            uploads, two more arrays hold the row and the seconds of each upload. Arrays of the method have one entry
+            per client that keeps them, and `state_row.NAME` has their rows.
         """
         length = np.fromiter(
             (len(losses) if with_losses and losses is not None else -1 for losses in self._losses), np.int64, len(self)
@@ -91,7 +101,16 @@ class Memories(Mapping[str, ClientMemory]):
             "has_residual": has_residual,
             "residuals": np.concatenate([np.zeros(0, dtype=np.float32), *(self._residuals[row] for row in rows)]),
             **self._uploads_to_arrays(),
+            **self._states_to_arrays(),
         }
+
+    def _states_to_arrays(self) -> dict[str, Any]:
+        saved: dict[str, Any] = {}
+        for name in sorted({name for state in self._states.values() for name in state}):
+            rows = [row for row, state in sorted(self._states.items()) if name in state]
+            saved[f"{_STATE_ROW}{name}"] = np.array(rows, dtype=np.int64)
+            saved[f"{_STATE}{name}"] = np.stack([self._states[row][name] for row in rows])
+        return saved
 
     def _uploads_to_arrays(self) -> dict[str, Any]:
         pairs = [(row, seconds) for row, uploads in sorted(self._uploads_s.items()) for seconds in uploads]
@@ -115,6 +134,10 @@ class Memories(Mapping[str, ClientMemory]):
         if "upload_row" in arrays:
             for row, seconds in zip(arrays["upload_row"].tolist(), arrays["upload_s"].tolist(), strict=True):
                 self._uploads_s[row] = (*self._uploads_s.get(row, ()), seconds)
+        self._states = {}
+        for name in (key.removeprefix(_STATE) for key in arrays if key.startswith(_STATE)):
+            for row, value in zip(arrays[f"{_STATE_ROW}{name}"].tolist(), arrays[f"{_STATE}{name}"], strict=True):
+                self._states[row] = {**self._states.get(row, {}), name: np.array(value)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +193,7 @@ class PendingReports(tuple[PendingReport, ...]):
             "pending_summary": np.array([[getattr(r.summary, name) for name in _SUMMARY_NUMBERS] for r in reports]),
             "pending_released": np.array([report.summary.released for report in reports], dtype=np.float64),
             "pending_timings": np.array([astuple(report.timings) for report in reports]),
+            **_pending_arrays(reports),
         }
 
     @classmethod
@@ -177,11 +201,18 @@ class PendingReports(tuple[PendingReport, ...]):
         """Restore what `to_arrays` returned."""
         if "pending_row" not in arrays:
             return cls()
-        columns = {name.removeprefix("pending_"): values for name, values in arrays.items() if "pending_" in name}
+        columns = {name.removeprefix(_PENDING): arrays[name] for name in arrays if name.startswith(_PENDING)}
         return cls(
             _restore_report(ledger.clients[row], {name: values[place] for name, values in columns.items()})
             for place, row in enumerate(columns["row"].tolist())
         )
+
+
+def _pending_arrays(reports: list[ClientReport]) -> dict[str, Any]:
+    """Return the arrays of a method and the trained parts in pending reports. All reports have the same ones."""
+    saved = {f"{_PENDING}{_SENT}{name}": np.stack([r.arrays[name] for r in reports]) for name in reports[0].arrays}
+    parts = [report.part for report in reports if report.part is not None]
+    return saved | {f"{_PENDING}part": np.stack(parts)} if parts else saved
 
 
 def _restore_report(client: str, saved: Mapping[str, Any]) -> PendingReport:
@@ -189,7 +220,10 @@ def _restore_report(client: str, saved: Mapping[str, Any]) -> PendingReport:
     summary = Summary(**numbers | {"trained": int(numbers["trained"])}, released=tuple(saved["released"].tolist()))
     weight, epochs = saved["amount"].tolist()
     timings = Timings(*saved["timings"].tolist())
-    report = ClientReport(client, np.array(saved["update"]), weight, epochs, summary, timings)
+    sent = {name.removeprefix(_SENT): np.array(saved[name]) for name in saved if name.startswith(_SENT)}
+    part = np.array(saved["part"]) if "part" in saved else None
+    update = np.array(saved["update"])
+    report = ClientReport(client, update, weight, epochs, summary, timings, arrays=sent, part=part)
     return PendingReport(report, int(saved["round"]), float(saved["arrives_s"]))
 
 

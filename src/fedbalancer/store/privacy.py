@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedbalancer.client.summary import release_of
+from fedbalancer.client.summary import release_of, undeclared_training
 from fedbalancer.core.contracts import Private
 from fedbalancer.core.errors import BadSetting, MissingData
 from fedbalancer.core.settings import Settings
@@ -73,7 +73,7 @@ def whole_claim(method: Method) -> Claim:
     """
     noise, release = model_noise(method), release_of(method.client)
     if noise is None:
-        return Claim(release.noise_multiplier)
+        return Claim(release.noise_multiplier, _explain_influence(method) if undeclared_training(method.client) else "")
     if why := _explain_influence(method):
         return Claim(0.0, why)
     if release.noise_multiplier == 0:
@@ -83,6 +83,8 @@ def whole_claim(method: Method) -> Claim:
 
 def _explain_influence(method: Method) -> str:
     """Return why a client's data influence the updates of others despite noise on the metadata; "" if they do not."""
+    if training := undeclared_training(method.client):
+        return f"{training} may send or keep arrays that depend on a client's data, and no noise covers them"
     if reactions(method.samples):
         return (
             f"{type(method.samples).__name__} selects samples by their losses, and how many they are decides who is in "

@@ -24,6 +24,7 @@ from fedbalancer.core.types import (
     Setup,
     Summary,
     Timings,
+    Weights,
 )
 from fedbalancer.methods.table import Method, method
 from fedbalancer.server.server import Server
@@ -142,4 +143,23 @@ def _report(setup: Setup, client: str, round_number: int) -> ClientReport:
     loss = 2.0 / round_number
     summary = Summary(0.1 * loss, 1.5 * loss, loss * trained, trained, trained, loss**2 * trained, trained, 0.8)
     update = (0.1 * rng.normal(size=PARAMETERS)).astype(np.float32)
-    return ClientReport(client, update, float(trained), 2.0, summary, Timings(1.0, 0.0, 20.0, 2.0))
+    arrays = AnyArrays(f"{client} {round_number}")
+    return ClientReport(client, update, float(trained), 2.0, summary, Timings(1.0, 0.0, 20.0, 2.0), arrays=arrays)
+
+
+class AnyArrays(dict[str, Weights]):
+    """Arrays of a report under every name: vectors with one value per parameter.
+
+    Args:
+        purpose: Makes the values different.
+    """
+
+    def __init__(self, purpose: str) -> None:
+        super().__init__()
+        self.purpose = purpose
+
+    def __missing__(self, name: str) -> Weights:
+        return (0.1 * stream(0, f"{self.purpose} {name}").normal(size=PARAMETERS)).astype(np.float32)
+
+    def __reduce__(self) -> tuple[type[AnyArrays], tuple[str]]:
+        return AnyArrays, (self.purpose,)

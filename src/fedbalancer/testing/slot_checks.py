@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +12,24 @@ from typing import Any, get_args
 
 import numpy as np
 
+from fedbalancer.core.arrays import check_shapes, find_array_fault
+from fedbalancer.core.contracts import LocalRun
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.types import ClientReport, FloatArray, LateRule, Layout, Order, Summary, Weights
+from fedbalancer.core.types import (
+    ClientReport,
+    ClientWork,
+    FloatArray,
+    LateRule,
+    Layout,
+    Order,
+    Outside,
+    Shapes,
+    Summary,
+    Weights,
+)
 from fedbalancer.testing.checked import Checked, is_indices, is_integer, is_real, kind, same
-from fedbalancer.testing.scenes import LAYOUT, first_state, make_setup, order, reports, scenes
+from fedbalancer.testing.scenes import LAYOUT, PARAMETERS, first_state, make_setup, order, reports, scenes
 
 PACE_ROUNDS = 60
 """Enough rounds for the paper's control (w = 20) to move twice."""
@@ -105,8 +120,14 @@ def check_deadline(checked: Checked) -> None:
 
 
 def check_aggregate(checked: Checked) -> None:
-    """Check an aggregator: finite float32 weights of the same shape, independent of the order of reports."""
+    """Check an aggregator: finite float32 weights of the same shape, independent of the order of reports.
+
+    Every array of a report has one value per parameter, whatever its name.
+    """
     for scene in scenes(checked, "aggregate"):
+        arrays = checked.call("order_arrays", scene.setup, scene.state)
+        shapes = {name: np.shape(value) for name, value in arrays.items()}
+        checked.require((problem := find_array_fault(arrays, shapes)) is None, f"sends {problem}")
         clients = scene.setup.ledger.clients
         for heard in (clients, clients[:1]):
             arrived = reports(scene.setup, heard, scene.state.round + 1)
@@ -262,11 +283,86 @@ def _check_vector(checked: Checked, vector: Any, update: Weights, does: str) -> 
     checked.require(bool(np.isfinite(vector).all()), f"{does} values that are not finite")
 
 
+def check_train(checked: Checked) -> None:
+    """Check local training: declared arrays, finite float32 vectors, and a pure function of the run."""
+    for layout in (LAYOUT, Layout([("scale", ())])):
+        for question in ("client_state", "down_arrays", "up_arrays"):
+            try:
+                check_shapes(question, checked.call(question, layout))
+            except BadSetting as error:
+                checked.broken(f"declares wrong arrays: {error}")
+        results = [_train_twice(checked, policy, layout) for _, policy in (("", checked.policy), *checked.twins)]
+        for result in results[1:]:
+            checked.require(same(results[0], result), "is not deterministic: a copy of it trains differently")
+
+
+def _train_twice(checked: Checked, policy: Any, layout: Layout) -> Any:
+    """Train two steps in each of two rounds; return the updates and arrays of both."""
+    rng, size = stream(0, "training"), layout.parameters
+    results: list[Any] = []
+    state: dict[str, Weights] = {}
+    for number in range(2):
+        work = ClientWork("ann", np.arange(20), 2, 10, 0.1, 0.0, None, number, train=policy)
+        start, now = (rng.normal(size=size).astype(np.float32) for _ in range(2))
+        arrays = _normals(rng, policy.down_arrays(layout))
+        zeros = {name: np.zeros(shape, dtype=np.float32) for name, shape in policy.client_state(layout).items()}
+        run = LocalRun(work, layout, start, zeros | state, arrays, not state, gradient_at=lambda weights: 2 * weights)
+        for step in range(2):
+            gradient = rng.normal(size=size).astype(np.float32)
+            before = copy.deepcopy((gradient, now, run.start, run.arrays))
+            direction = _call(checked, policy.gradient, gradient, now, run)
+            _check_vector(checked, np.asarray(direction), start, "steps along")
+            unchanged = same(before, (gradient, now, run.start, run.arrays))
+            checked.require(unchanged, "changed its arguments in gradient(); return a new vector")
+            run.steps = step + 1
+        update = _call(checked, policy.finish, now - start, run)
+        _check_vector(checked, update, start, "sends")
+        for does, got, shapes in (
+            ("keeps", run.state, policy.client_state(layout)),
+            ("sends", run.sent, policy.up_arrays(layout)),
+        ):
+            made = {name: np.asarray(value) for name, value in got.items()}
+            checked.require((problem := find_array_fault(made, shapes)) is None, f"{does} {problem}")
+        state = dict(run.state)
+        results.append((update, state, dict(run.sent)))
+    return results
+
+
+def _normals(rng: np.random.Generator, shapes: Shapes) -> dict[str, Weights]:
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def _call(checked: Checked, function: Any, *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:
+        checked.broken(f"raised an error in {function.__name__}()", error)
+
+
+def check_part(checked: Checked) -> None:
+    """Check a part policy: one truth value per parameter, at least one of them true, and a share over 0."""
+    checked.require(
+        checked.policy.outside in get_args(Outside), f"has outside = {checked.policy.outside!r}; {get_args(Outside)}"
+    )
+    for client in ("ann", "bob"):
+        for rank in (0.0, 0.5, 0.99):
+            mask = checked.call("mask", LAYOUT, client, rank, order())
+            truths = isinstance(mask, np.ndarray) and mask.dtype == np.bool_
+            checked.require(truths, f"returns {kind(mask)} as a mask; it must be an array of bool")
+            checked.require(mask.shape == (PARAMETERS,), f"returns a mask of shape {mask.shape}, not ({PARAMETERS},)")
+            checked.require(bool(mask.any()), "leaves nothing to train")
+            share = checked.call("batch_share", LAYOUT, mask)
+            sound = is_real(share) and 0 < share < math.inf
+            checked.require(sound, f"gives a batch share of {share!r}; it must be over 0")
+
+
 CLIENT_CHECKS: dict[str, Callable[[Checked], None]] = {
     "samples": check_samples,
     "work": check_work,
     "summary": check_summary,
     "compress": check_compress,
+    "train": check_train,
+    "part": check_part,
 }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.client.work import batches
-from fedbalancer.core.errors import BadData
+from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
 from fedbalancer.training.sgd import RecordedTraining, check_finite
@@ -56,7 +56,18 @@ class ModelFile(ABC):
             weights: The global model.
             samples: The client's samples.
             work: The client's work.
+
+        Raises:
+            BadSetting: If the work has options that the file does not support.
         """
+        if not work.training.is_plain:
+            raise BadSetting(
+                f"a model file trains with plain SGD in float32, one step per batch, not with {work.training}; train "
+                "with torch, or change the settings of the run"
+            )
+        if work.train is not None or work.part is not None:
+            policy = "part" if work.train is None else type(work.train).__name__
+            raise BadSetting(f"model files train plainly: {policy} of the method needs torch (client_app)")
         self.put(weights)
         yield FileTraining(self, weights, samples, work)
 

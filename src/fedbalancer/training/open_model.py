@@ -60,7 +60,7 @@ class FileTrainer:
 
     def __init__(self, task: BaseTask, path: Path | str) -> None:
         self._path = path
-        self._samples = SampleCache(lambda client: task.clients[client])
+        self._samples = SampleCache(task.samples)
 
     @cached_property
     def model(self) -> ModelFile:

@@ -1,6 +1,7 @@
-"""Training steps of plain SGD by torch's own operations, and the record that every local training keeps.
+"""Training steps by torch's own operations, and the record that every local training keeps.
 
-`PlainSteps` is the reference that the fast backend has to agree with. It also runs custom optimizers.
+`PlainSteps` is the reference that the fast backend has to agree with. It also runs all other optimizers, accumulates
+gradients and computes in bfloat16.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedbalancer.core.errors import BadData, BadSetting, TrainingDiverged
+from fedbalancer.core.errors import BadData, TrainingDiverged
+from fedbalancer.core.optimizers import SGD
+from fedbalancer.core.samples import count_rows
 from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights, batches_per_epoch
 from fedbalancer.training.model_check import describe_failure
-from fedbalancer.training.tensors import FlatModule
+from fedbalancer.training.tensors import FlatModule, call_model, count_labelled, mean_loss, to_float32
 
 if TYPE_CHECKING:
     import torch
 
+    from fedbalancer.training.optimizers import MakeOptimizer
     from fedbalancer.training.tensors import Loss
 
 
@@ -29,7 +33,7 @@ class Steps(Protocol):
     def begin(self, weights: Weights, work: ClientWork) -> None:
         """Begin a training from these weights."""
 
-    def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def step(self, features: Any, labels: torch.Tensor) -> torch.Tensor:
         """Train one batch; return its per-sample losses before the step."""
 
     def update(self) -> Weights:
@@ -41,27 +45,38 @@ class Steps(Protocol):
     def load(self, weights: Weights) -> None:
         """Load weights for `apply`."""
 
-    def apply(self, features: torch.Tensor) -> torch.Tensor:
+    def apply(self, features: Any) -> Any:
         """Return the outputs in evaluation mode; call it without gradients."""
 
 
-MakeOptimizer = Callable[..., Any]
-"""A `torch.optim.Optimizer` class, a partial of one, or any function (parameters, lr=...) that returns one."""
+Batch = tuple[Any, Any, int]
+"""Features and labels of a batch, and the number of its samples that count in the loss, if gradients accumulate."""
 
 
 class PlainSteps:
-    """Steps of SGD, w <- w - lr * clip(grad f(w) + mu * (w - w_global)), where f is the mean loss of the batch.
+    """Steps by torch's own operations, of plain SGD or of any optimizer of torch.
+
+    Plain SGD is w <- w - lr * clip(grad f(w) + mu * (w - w_global)), where f is the mean loss of the samples since the
+    last step. Other optimizers get the same gradient.
 
     Args:
         flat: The module.
         loss: Returns per-sample losses.
-        optimizer: Makes the optimizer that is used instead of plain SGD, once per training. Default: plain SGD.
+        optimizer: Makes the optimizer of trainings whose optimizer is `custom`.
+        forward: The task's function of (model, features).
     """
 
-    def __init__(self, flat: FlatModule, loss: Loss, optimizer: MakeOptimizer | None = None) -> None:
+    def __init__(
+        self,
+        flat: FlatModule,
+        loss: Loss,
+        optimizer: MakeOptimizer | None = None,
+        forward: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
         self._flat = flat
         self._loss = loss
-        self._make = optimizer
+        self._own = optimizer
+        self._forward = forward
         self._anchors: list[torch.Tensor] = []
 
     def begin(self, weights: Weights, work: ClientWork) -> None:
@@ -70,26 +85,74 @@ class PlainSteps:
         self._flat.module.train()
         self._weights, self._work = weights, work
         self._anchors = [parameter.detach().clone() for parameter in self._flat.parameters] if work.mu else []
-        make, parameters = self._make, self._flat.parameters
-        self._optimizer = None if make is None else make_optimizer(make, parameters, work.learning_rate)
+        self._optimizer = None if work.training.optimizer == SGD else self._make_optimizer(work)
+        self._batches, self._per_epoch = 0, work.per_epoch
+        self._group: list[Batch] = []
 
-    def step(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def _make_optimizer(self, work: ClientWork) -> Any:
+        from fedbalancer.training.optimizers import find_optimizer, make_optimizer
+
+        make = find_optimizer(work.training.optimizer, self._own)
+        assert make is not None
+        return make_optimizer(make, self._flat.parameters, work.learning_rate)
+
+    def step(self, features: Any, labels: torch.Tensor) -> torch.Tensor:
         """Train one batch; return its per-sample losses before the step."""
         import torch
 
-        parameters = self._flat.parameters
-        losses = self._loss(run_module(self._flat.module, features, self._work), labels)
-        for parameter in parameters:
-            parameter.grad = None
-        torch.autograd.backward(losses.mean())
+        outputs = self._outputs(features)
+        losses = self._loss(outputs, labels)
+        objective, accumulate = self._objective(losses, outputs, labels), self._work.training.accumulate
+        if not self._group:
+            for parameter in self._flat.parameters:
+                parameter.grad = None
+        samples = 1 if accumulate == 1 else count_labelled(labels)
+        torch.autograd.backward(objective if accumulate == 1 else objective * samples)
+        self._group.append((features, labels, samples))
+        self._batches += 1
+        if self._batches % self._per_epoch % accumulate == 0:  # also after the last batch of an epoch
+            self._take_step()
+        return losses.detach()
+
+    def _outputs(self, features: Any) -> Any:
+        """Return the module's outputs, in float32."""
+        import torch
+
+        if self._work.training.dtype == "float32":
+            return run_module(self._flat.module, features, self._work, self._forward)
+        with torch.autocast(self._flat.parameters[0].device.type, torch.bfloat16):
+            return to_float32(run_module(self._flat.module, features, self._work, self._forward))
+
+    def _take_step(self) -> None:
+        """Take the step of all batches since the last one."""
+        import torch
+
+        parameters, group = self._flat.parameters, self._group
+        self._group = []
         with torch.no_grad():
+            if self._work.training.accumulate > 1:
+                samples = max(sum(each for _, _, each in group), 1)
+                for parameter in parameters:
+                    if parameter.grad is not None:
+                        parameter.grad.div_(samples)
             for parameter, anchor in zip(parameters, self._anchors, strict=bool(self._anchors)):
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter - anchor, alpha=self._work.mu)
+            self._adjust_gradients(group)
             if self._work.clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, self._work.clip_norm)
             self._apply_gradients(parameters)
-        return losses.detach()
+            self._after_step()
+
+    def _objective(self, losses: torch.Tensor, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Return the value to minimise."""
+        return mean_loss(losses, labels)
+
+    def _adjust_gradients(self, group: list[Batch]) -> None:
+        """Change the gradients of a step before they are clipped; here nothing is changed."""
+
+    def _after_step(self) -> None:
+        """Change the weights after a step; here nothing is changed."""
 
     def _apply_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
         if self._optimizer is not None:
@@ -103,60 +166,45 @@ class PlainSteps:
         """Return the current weights minus those at the beginning."""
         return self._flat.update(self._weights)
 
-    finish = update
+    def finish(self) -> Weights:
+        """Take the step of batches that are left; return the final weights minus those at the beginning."""
+        if self._group:
+            self._take_step()
+        return self.update()
 
     def load(self, weights: Weights) -> None:
         """Load weights for `apply`."""
         self._flat.load(weights)
 
-    def apply(self, features: torch.Tensor) -> torch.Tensor:
+    def apply(self, features: Any) -> Any:
         """Return the outputs in evaluation mode."""
         self._flat.module.eval()
-        outputs: torch.Tensor = self._flat.module(features)
-        return outputs
+        return call_model(self._flat.module, features, self._forward)
 
 
-def make_optimizer(make: MakeOptimizer, parameters: list[torch.nn.Parameter], learning_rate: float) -> Any:
-    """Make the user's optimizer.
-
-    Args:
-        make: Makes the optimizer.
-        parameters: The parameters to train.
-        learning_rate: The learning rate.
-
-    Raises:
-        BadSetting: If the optimizer cannot be made or used.
-    """
-    import torch
-
-    try:
-        optimizer = make(parameters, lr=learning_rate)
-    except (TypeError, ValueError) as error:
-        raise BadSetting(f"optimizer(parameters, lr={learning_rate:g}) failed: {error}") from error
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise BadSetting(f"optimizer must make a torch.optim.Optimizer, not {type(optimizer).__name__}")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise BadSetting("optimizer LBFGS evaluates a batch several times per step, so its duration is unknown")
-    return optimizer
+MODEL_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+"""What a model raises if a batch does not fit it."""
 
 
 def run_module(
-    module: Callable[[torch.Tensor], torch.Tensor], features: torch.Tensor, work: ClientWork
-) -> torch.Tensor:
+    module: Callable[..., Any], features: Any, work: ClientWork, forward: Callable[[Any, Any], Any] | None = None
+) -> Any:
     """Return a module's outputs for a batch.
 
     Args:
         module: The module.
         features: The batch.
         work: The client's work, for error messages.
+        forward: The task's function of (model, features).
 
     Raises:
         BadData: If the module fails on the batch; the message names the client.
     """
+    rows = len(features) if hasattr(features, "detach") else count_rows(features)
     try:
-        with _batch_norms_accept_one_value(module) if len(features) == 1 else nullcontext():
-            return module(features)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        with _batch_norms_accept_one_value(module) if rows == 1 else nullcontext():
+            return call_model(module, features, forward)
+    except MODEL_ERRORS as error:
         raise BadData(f"client {work.client!r}: {describe_failure(features, error)}") from error
 
 
@@ -208,7 +256,7 @@ class RecordedTraining:
         self._losses: list[FloatArray] = [np.empty(0)]
         self._before: list[IndexArray] = [np.empty(0, dtype=np.int64)]
         self._steps_done = 0
-        self._kept: tuple[Weights, int] | None = None
+        self._kept: tuple[Weights, int, Any] | None = None
 
     def record(self, rows: IndexArray, losses: Callable[[], FloatArray]) -> None:
         """Record the samples of one or several batches.
@@ -227,7 +275,7 @@ class RecordedTraining:
 
     def keep(self) -> None:
         """Remember the current model."""
-        self._kept = self._update(), len(self._seen)
+        self._kept = self._update(), len(self._seen), self._current_run()
 
     def kept(self) -> TrainResult:
         """Return the result at the last `keep`."""
@@ -236,9 +284,13 @@ class RecordedTraining:
 
     def result(self) -> TrainResult:
         """End the training and return its result."""
-        return self._result(self._finish(), len(self._seen))
+        return self._result(self._finish(), len(self._seen), self._current_run())
 
-    def _result(self, update: Weights, pieces: int) -> TrainResult:
+    def _current_run(self) -> Any:
+        """Return what a policy of the method knows about the training so far; here nothing."""
+        return None
+
+    def _result(self, update: Weights, pieces: int, run: Any) -> TrainResult:
         client, advice = self._work.client, _advise(self._work)
         rows, losses = np.concatenate(self._seen[:pieces]), np.concatenate(self._losses[:pieces])
         steps = np.concatenate(self._before[:pieces])

@@ -1,25 +1,23 @@
-"""Conversion between a task's arrays and torch: samples, losses, metrics, and a module's weights as one vector."""
+"""Conversion between a task's arrays and torch: samples, losses, and a module's weights as one vector."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData, FedBalancerError, UnknownName
-from fedbalancer.core.task import Samples, as_array
+from fedbalancer.core.samples import IGNORED, Ragged, as_features, as_labels, count_bytes, count_rows, map_columns
+from fedbalancer.core.task import Samples
 from fedbalancer.core.types import IndexArray, Layout, Weights
 
 if TYPE_CHECKING:
     import torch
 
-    Tensors = tuple[torch.Tensor, torch.Tensor]
-    Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    Metric = Callable[[torch.Tensor, torch.Tensor], tuple[float, float]]
+    Tensors = tuple[Any, torch.Tensor]
+    Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 CACHE_BYTES = 512 * 1024**2
 """Maximum bytes of samples that a trainer keeps ready."""
@@ -43,29 +41,191 @@ def prepare_samples(samples: Samples) -> Samples:
     Returns:
         Features and labels as arrays.
     """
-    features, labels = map(as_array, samples)
-    if features.dtype.kind == "f":
-        features = features.astype(np.float32, copy=False)
-    elif features.dtype != np.uint8 and features.dtype.kind != "b":
-        features = features.astype(np.int64, copy=False)
-    return features, labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64, copy=False)
+    features, labels = samples
+    if not isinstance(features, np.ndarray):
+        return map_columns(as_features(features), _prepare_column), _prepare_labels(labels, count_rows(features))
+    return _prepare_column(features), _prepare_labels(labels, len(features))
 
 
-def make_batch(array: NDArray[Any], rows: IndexArray | slice) -> torch.Tensor:
-    """Copy some rows of a prepared array to a tensor; bytes and booleans become float32.
+def _prepare_column(column: Any) -> Any:
+    kind = column.values.dtype if isinstance(column, Ragged) else column.dtype
+    if kind.kind == "f":
+        return column.astype(np.float32) if isinstance(column, Ragged) else column.astype(np.float32, copy=False)
+    if kind == np.uint8 or kind.kind == "b":
+        return column
+    return column.astype(np.int64) if isinstance(column, Ragged) else column.astype(np.int64, copy=False)
+
+
+def _prepare_labels(labels: Any, count: int) -> Any:
+    column = labels if isinstance(labels, np.ndarray) else as_labels(labels, count)
+    if isinstance(column, Ragged):
+        return column.astype(np.float32 if column.values.dtype.kind == "f" else np.int64)
+    return column.astype(np.float32 if column.dtype.kind == "f" else np.int64, copy=False)
+
+
+def make_batch(part: Any, rows: IndexArray | slice) -> Any:
+    """Copy some rows of prepared samples to tensors; bytes and booleans become float32.
 
     Args:
-        array: Features or labels, as `prepare_samples` returns them.
+        part: Features or labels, as `prepare_samples` returns them.
         rows: The rows.
+
+    Returns:
+        A tensor, or a dictionary or tuple of tensors. Ragged rows are padded to the longest one.
     """
     import torch
 
-    chosen = array[rows]
+    if not isinstance(part, np.ndarray):
+        return _make_batches(part, rows)
+    chosen = part[rows]
     if chosen.dtype in (np.uint8, np.bool_):
         chosen = chosen.astype(np.float32, order="C")
     elif isinstance(rows, slice):
         chosen = chosen.copy()
     return torch.from_numpy(np.ascontiguousarray(chosen))
+
+
+def _make_batches(part: Any, rows: IndexArray | slice) -> Any:
+    """Make a batch of ragged rows, or of several columns, with the masks that they ask for."""
+    if isinstance(part, Ragged):
+        return make_batch(part[rows].pad(), slice(None))
+    batch = map_columns(part, lambda column: make_batch(column, rows))
+    if isinstance(batch, dict):
+        for name, column in part.items():
+            if isinstance(column, Ragged) and column.mask is not None and column.mask not in part:
+                present = column[rows].present(batch[name].shape[1])
+                batch[column.mask] = make_batch(present.astype(np.int64), slice(None))
+    return batch
+
+
+def split_batch(part: Any, rows: IndexArray, size: int, make: Callable[[Any, IndexArray], Any]) -> Iterable[Any]:
+    """Return the batches of an epoch. Arrays are copied at once and split, which is faster.
+
+    Args:
+        part: Features or labels.
+        rows: The samples of the epoch in their order.
+        size: Samples per batch.
+        make: Makes the tensors of some rows.
+    """
+    if isinstance(part, np.ndarray):
+        batches: Iterable[Any] = make(part, rows).split(size)
+        return batches
+    return (make(part, rows[start : start + size]) for start in range(0, len(rows), size))
+
+
+def call_model(model: Callable[..., Any], features: Any, forward: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Return a model's outputs: `model(features)`, `model(**features)` or `model(*features)`.
+
+    Args:
+        model: The module.
+        features: A tensor, or a dictionary or tuple of tensors.
+        forward: The task's own function of (model, features).
+    """
+    if forward is not None:
+        return forward(model, features)
+    if isinstance(features, dict):
+        return model(**features)
+    return model(*features) if isinstance(features, tuple) else model(features)
+
+
+def to_device(values: Any, device: str) -> Any:
+    """Move tensors, and those in dictionaries, tuples and outputs of transformers, to a device."""
+    if hasattr(values, "to"):
+        return values.to(device)
+    if isinstance(values, Mapping):
+        moved = {name: to_device(value, device) for name, value in values.items()}
+        return moved if type(values) is dict else type(values)(**moved)  # keeps `.logits`
+    if isinstance(values, tuple | list):
+        return type(values)(to_device(value, device) for value in values) if type(values) in (tuple, list) else values
+    return values
+
+
+def to_float32(values: Any) -> Any:
+    """Convert floating-point tensors, and those in dictionaries, tuples and outputs of transformers, to float32."""
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        return values.float() if values.is_floating_point() else values
+    if isinstance(values, Mapping):
+        converted = {name: to_float32(value) for name, value in values.items()}
+        return converted if type(values) is dict else type(values)(**converted)
+    return type(values)(map(to_float32, values)) if type(values) in (tuple, list) else values
+
+
+def find_logits(outputs: Any) -> Any:
+    """Return the scores among a model's outputs: `.logits`, the entry "logits", or the first of a tuple.
+
+    Args:
+        outputs: What the model returns.
+    """
+    if isinstance(outputs, Mapping):
+        return outputs.get("logits", outputs)
+    if isinstance(outputs, tuple) and outputs and not hasattr(outputs, "logits"):
+        return outputs[0]
+    return getattr(outputs, "logits", outputs)
+
+
+def _find_losses(outputs: Any) -> Any:
+    """Return the per-sample losses among the outputs of a model without labels."""
+    if isinstance(outputs, Mapping):
+        return outputs.get("loss", outputs)
+    return getattr(outputs, "loss", outputs[0] if isinstance(outputs, tuple) and outputs else outputs)
+
+
+def has_labels(labels: Any) -> bool:
+    """Whether there are labels. Absent ones have the shape (samples, 0)."""
+    return not (labels.ndim == 2 and labels.shape[1] == 0)
+
+
+def class_axis(labels: torch.Tensor) -> int:
+    """Return the axis of the classes in the outputs.
+
+    Sequences have the shape (samples, steps, classes), as transformers return them. Images have the shape (samples,
+    classes, height, width), as torch's cross-entropy takes them.
+    """
+    return 2 if labels.ndim == 2 else 1
+
+
+def sample_losses(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy of each sample: the mean over its positions that are not ignored, or 0.
+
+    Args:
+        outputs: Scores of the classes; see `class_axis`.
+        labels: Classes of shape (samples,) or (samples, ...); -100 is ignored.
+    """
+    from torch.nn.functional import cross_entropy
+
+    if labels.ndim == 1:
+        return cross_entropy(outputs, labels, reduction="none", ignore_index=IGNORED)
+    losses = cross_entropy(outputs.movedim(class_axis(labels), 1), labels, reduction="none", ignore_index=IGNORED)
+    counted = (labels != IGNORED).flatten(1).sum(dim=1)
+    return losses.flatten(1).sum(dim=1) / counted.clamp(min=1)
+
+
+def count_labelled(labels: torch.Tensor) -> int:
+    """Return the number of samples with at least one label that is not ignored. Samples without labels all count."""
+    if labels.is_floating_point() or not labels.numel() or int(labels.min()) >= 0:
+        return len(labels)
+    return int(_are_labelled(labels).sum())
+
+
+def _are_labelled(labels: torch.Tensor) -> torch.Tensor:
+    return (labels != IGNORED).reshape(len(labels), -1).any(dim=1)
+
+
+def mean_loss(losses: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean loss of the samples that have a label which is not ignored.
+
+    Args:
+        losses: Per-sample losses, 0 for samples that are ignored.
+        labels: Their labels.
+    """
+    if labels.is_floating_point():
+        return losses.mean()
+    if not labels.is_cpu:  # the number stays on the device, so that nothing waits for it
+        return losses.sum() / _are_labelled(labels).sum().clamp(min=1)
+    counted = count_labelled(labels)
+    return losses.mean() if counted == len(losses) else losses.sum() / max(counted, 1)
 
 
 class SampleCache:
@@ -94,7 +254,7 @@ class SampleCache:
 
 
 def _count_bytes(samples: Samples) -> int:
-    return sum(part.nbytes for part in samples)
+    return sum(part.nbytes if isinstance(part, np.ndarray) else count_bytes(part) for part in samples)
 
 
 def resolve_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:
@@ -111,14 +271,17 @@ def resolve_loss(loss: str | Callable[[Any, Any], Any]) -> Loss:
     if isinstance(loss, str) and loss != "cross_entropy":
         raise UnknownName("loss", loss, ["cross_entropy"])
 
-    def compute(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def compute(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         if callable(loss):
             losses = loss(outputs, labels)
+        elif not has_labels(labels):
+            losses = _find_losses(outputs)
         else:
-            losses = torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
+            losses = sample_losses(find_logits(outputs), labels)
         if not isinstance(losses, torch.Tensor) or losses.shape != (len(labels),):
             got = f"shape {tuple(losses.shape)}" if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise BadData(f"the loss must return one value per sample: a tensor of shape ({len(labels)},), not {got}")
+            whose = "the loss" if callable(loss) or has_labels(labels) else "a model without labels"
+            raise BadData(f"{whose} must return one value per sample: a tensor of shape ({len(labels)},), not {got}")
         return losses
 
     return compute
@@ -140,45 +303,20 @@ def masked_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return losses.view(labels.shape).mean(dim=1)
 
 
-def resolve_metric(metric: str | Callable[[Any, Any], tuple[float, float]]) -> Metric:
-    """Return a task's metric as a function of outputs and labels.
-
-    The function returns the number of correct answers and their possible number.
-
-    Args:
-        metric: "accuracy", or a custom function.
-
-    Raises:
-        UnknownName: If there is no metric of this name.
-    """
-    if callable(metric):
-        return lambda outputs, labels: _check_two_numbers(metric(outputs, labels))
-    if metric != "accuracy":
-        raise UnknownName("metric", metric, ["accuracy"])
-    return lambda outputs, labels: (count_correct(outputs, labels), float(len(labels)))
-
-
-def _check_two_numbers(result: Any) -> tuple[float, float]:
-    """Check that a custom metric returned two numbers."""
-    if not isinstance(result, Mapping):
-        with suppress(TypeError, ValueError):
-            right, counted = result
-            return float(right), float(counted)
-    raise BadData(
-        "the metric must return two numbers: how many samples are right, and of how many; "
-        f"it returned {type(result).__name__} {str(result)[:80]!r}"
-    )
-
-
-def count_correct(outputs: torch.Tensor, labels: torch.Tensor) -> float:
+def count_correct(outputs: Any, labels: torch.Tensor) -> float:
     """Count the correctly classified samples; NaN if the labels are not classes.
 
-    A sample with several labels counts by its share of correct ones.
+    A sample with several labels counts by its share of correct ones. Ignored labels do not count.
     """
-    if labels.is_floating_point() or outputs.ndim != labels.ndim + 1:
+    scores = find_logits(outputs)
+    if labels.is_floating_point() or getattr(scores, "ndim", 0) != labels.ndim + 1:
         return float("nan")
-    right = (outputs.argmax(dim=1) == labels).double()
-    return float(right.reshape(len(labels), -1).mean(dim=1).sum())
+    at = class_axis(labels) if scores.shape[:-1] == labels.shape else 1
+    right = (scores.argmax(dim=at) == labels).double().reshape(len(labels), -1)
+    kept = (labels != IGNORED).reshape(len(labels), -1)
+    if bool(kept.all()):
+        return float(right.mean(dim=1).sum())
+    return float((right.sum(dim=1) / kept.sum(dim=1).clamp(min=1)).sum())
 
 
 FROZEN_SEED = 0

@@ -38,11 +38,14 @@ class TimingOnly:
 
     def train(self, weights: Weights, work: ClientWork) -> TrainResult:
         """Return an empty update and the samples that a real trainer would see, each with a loss of 1."""
-        if work.epoch_batches is None and work.batches * work.batch_size >= len(work.indices):
+        is_whole = work.epoch_batches is None and not work.training.drop_last
+        if is_whole and work.batches * work.batch_size >= len(work.indices):
             seen = np.sort(work.indices)
         else:
             seen = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *(rows for _, rows in batches(work))]))
-        return TrainResult(work.client, np.empty(0, dtype=np.float32), seen, _ones(len(seen)))
+        sent = {} if work.train is None else work.train.up_arrays(self.layout)
+        arrays = {name: np.zeros(shape, dtype=np.float32) for name, shape in sent.items()}
+        return TrainResult(work.client, np.empty(0, dtype=np.float32), seen, _ones(len(seen)), arrays=arrays)
 
     def losses(self, weights: Weights, client: str) -> FloatArray:
         """Return a loss of 1 for every sample of the client."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,54 +9,57 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedbalancer.client.work import epochs
 from fedbalancer.core.errors import BadSetting, MissingData, UnknownName
+from fedbalancer.core.metrics import Metrics, read_metrics
 from fedbalancer.core.randomness import integer_seed
+from fedbalancer.core.samples import take
 from fedbalancer.core.task import BaseTask, Samples, check_client
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
-from fedbalancer.core.types.round import total
-from fedbalancer.training.model_check import check_model
-from fedbalancer.training.sgd import MakeOptimizer, PlainSteps, RecordedTraining, Steps, check_finite
+from fedbalancer.training.metrics import Piece, combine_pieces, make_measures
+from fedbalancer.training.model_check import check_model, check_no_batch_norm
+from fedbalancer.training.sgd import PlainSteps, RecordedTraining, Steps, check_finite
 from fedbalancer.training.tensors import (
     FlatModule,
     SampleCache,
     build_module,
+    count_labelled,
     make_batch,
     prepare_samples,
     resolve_loss,
-    resolve_metric,
+    split_batch,
+    to_device,
 )
 
 if TYPE_CHECKING:
     import torch
 
     from fedbalancer.training.fast.plan import FastPlan
+    from fedbalancer.training.optimizers import MakeOptimizer
 
 BACKENDS = ("fast", "plain")
 FORWARD_BATCH = 256
 """Samples per forward pass without gradients, which is one piece of an evaluation."""
 
-Piece = tuple[float, float, float, int]
-"""A part of an evaluation: sum of the losses, correct answers, their possible number, and samples."""
-
 
 class TorchModel:
-    """A `torch.nn.Module` with its loss and metric, as pure functions of weights and samples.
+    """A `torch.nn.Module` with its loss and metrics, as pure functions of weights and samples.
 
     Samples must be as `prepare_samples` returns them. One module is reused for all calls; each call first loads its
     weights. The backend `plain` is the reference, by torch's own operations; `fast` agrees with it within float error.
-    On the CPU of one machine, each backend always produces the same bytes.
+    On the CPU of one machine, each backend always produces the same bytes. Trainings with other options than plain SGD
+    (`TrainOptions.is_plain`) use the steps of the plain backend.
 
     Args:
         make: Returns a new `torch.nn.Module`.
         loss: "cross_entropy", or a function of (outputs, labels) that returns one value per sample.
-        metric: "accuracy", or a function of (outputs, labels) that returns the number of correct answers and their
-            possible number.
+        metric: One or several metrics, as in `BaseTask`.
         backend: `fast` or `plain`.
         device: `cpu`, `cuda`, `cuda:1` or `mps`. Other devices than the CPU use the plain backend.
-        optimizer: Makes an optimizer, as `optimizer(parameters, lr=...)`, which uses the plain backend. Default: SGD.
+        optimizer: Makes the optimizer of trainings whose optimizer is `custom`, as `optimizer(parameters, lr=...)`.
+        forward: Function of (model, features) that returns the outputs, which uses the plain backend. Default: the
+            model is called with the features.
         example: Returns the features of a few samples, on which the fast backend tries the model's layers.
 
     Raises:
@@ -71,11 +73,12 @@ class TorchModel:
         make: Callable[[], Any],
         *,
         loss: str | Callable[[Any, Any], Any] = "cross_entropy",
-        metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+        metric: Metrics = "accuracy",
         backend: str = "fast",
         device: str = "cpu",
         optimizer: MakeOptimizer | None = None,
-        example: Callable[[], NDArray[Any]],
+        forward: Callable[[Any, Any], Any] | None = None,
+        example: Callable[[], Any],
     ) -> None:
         try:
             import torch  # noqa: F401
@@ -84,11 +87,12 @@ class TorchModel:
         if backend not in BACKENDS:
             raise UnknownName("backend", backend, BACKENDS)
         self._device = check_device(device)
-        self._backend = backend if device == "cpu" and optimizer is None else "plain"
+        self._backend = backend if device == "cpu" and forward is None else "plain"
         self._optimizer = optimizer
+        self.forward = forward
         self._example = example
         self._loss_name, self.loss = loss, resolve_loss(loss)
-        self.metric = resolve_metric(metric)
+        self.measures = make_measures(read_metrics(metric))
         self.flat = FlatModule(make, device)
 
     @cached_property
@@ -98,15 +102,29 @@ class TorchModel:
             return None
         from fedbalancer.training.fast.plan import make_plan
 
-        return make_plan(self.flat.module, make_batch(self._example(), slice(None)), self._loss_name)
+        example = self._example()
+        if not isinstance(example, np.ndarray):  # kernels take one array
+            return None
+        return make_plan(self.flat.module, make_batch(example, slice(None)), self._loss_name)
 
     @cached_property
     def _steps(self) -> Steps:
         if self.plan is None:
-            return PlainSteps(self.flat, self.loss, self._optimizer)
+            return self._plain_steps
         from fedbalancer.training.fast.steps import FastSteps
 
         return FastSteps(self.flat, self.loss, self.plan)
+
+    @cached_property
+    def _plain_steps(self) -> PlainSteps:
+        return PlainSteps(self.flat, self.loss, self._optimizer, self.forward)
+
+    @cached_property
+    def _policy_steps(self) -> Steps:
+        """Steps for methods with a policy in slot `train` or `part`, which the fast backend does not run."""
+        from fedbalancer.training.policy_steps import PolicySteps
+
+        return PolicySteps(self.flat, self.loss, self._optimizer, self.forward)
 
     @property
     def layout(self) -> Layout:
@@ -121,17 +139,27 @@ class TorchModel:
     def training(self, weights: Weights, samples: Samples, work: ClientWork) -> Iterator[TorchTraining]:
         """Open a training that runs step by step.
 
-        A step is w <- w - lr * clip(grad f(w) + mu * (w - w_global)), where f is the mean loss of the batch. The
-        recorded losses come from the forward passes of the training: for each sample the first, just before its step.
+        A step of plain SGD is w <- w - lr * clip(grad f(w) + mu * (w - w_global)), where f is the mean loss of the
+        batch. The recorded losses come from the forward passes of the training: for each sample the first, just before
+        its step.
 
         Args:
             weights: The global model.
             samples: The client's samples.
             work: The client's work.
+
+        Raises:
+            BadSetting: If the optimizer cannot be made.
+            BadData: If the model has batch norms, and the work forbids them.
         """
+        if work.training.batch_norm == "forbid":
+            check_no_batch_norm(self.flat.module)
+        steps = self._steps if work.training.is_plain else self._plain_steps
+        if work.train is not None or work.part is not None:
+            steps = self._policy_steps
         with self._seed_generator(integer_seed(work.seed, "torch", 0, work.client)):
-            self._steps.begin(weights, work)
-            yield TorchTraining(self._steps, self._batch, samples, work)
+            steps.begin(weights, work)
+            yield TorchTraining(steps, self._batch, samples, work)
 
     def train(self, weights: Weights, samples: Samples, work: ClientWork) -> TrainResult:
         """Run all `work.batches` steps of a training.
@@ -164,8 +192,12 @@ class TorchModel:
         return losses
 
     def evaluate(self, weights: Weights, samples: Samples) -> Evaluation:
-        """Return accuracy and mean loss; the accuracy is NaN if the labels are not classes."""
-        return combine_pieces(self.evaluate_pieces(weights, samples, range(count_pieces(samples))))
+        """Return the metrics and the mean loss; the accuracy is NaN if the labels are not classes."""
+        return self.combine(self.evaluate_pieces(weights, samples, range(count_pieces(samples))))
+
+    def combine(self, pieces: Sequence[Piece]) -> Evaluation:
+        """Combine all pieces of an evaluation, in their order."""
+        return combine_pieces(self.measures, pieces)
 
     def evaluate_pieces(self, weights: Weights, samples: Samples, pieces: Sequence[int]) -> list[Piece]:
         """Evaluate some pieces; a piece does not depend on the others or on the process."""
@@ -187,10 +219,10 @@ class TorchModel:
 
     def _piece(self, samples: Samples, start: int) -> Piece:
         outputs, labels, losses = self._forward(samples, start)
-        right, counted = self.metric(outputs, labels)
-        return float(losses.double().sum()), right, counted, len(labels)
+        parts = tuple(measure.part(outputs, labels) for measure in self.measures)
+        return float(losses.double().sum()), count_labelled(labels), parts
 
-    def _forward(self, samples: Samples, start: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _forward(self, samples: Samples, start: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """Return outputs, labels and per-sample losses of the piece that begins at `start`, on the CPU."""
         import torch
 
@@ -198,11 +230,13 @@ class TorchModel:
         with torch.no_grad():
             outputs = self._steps.apply(features)
             losses = self.loss(outputs, labels)
-        return outputs.cpu(), labels.cpu(), losses.cpu()
+        if self._device == "cpu":
+            return outputs, labels, losses
+        return to_device(outputs, "cpu"), labels.cpu(), losses.cpu()
 
-    def _batch(self, array: NDArray[Any], rows: IndexArray | slice) -> torch.Tensor:
-        tensor = make_batch(array, rows)
-        return tensor if self._device == "cpu" else tensor.to(self._device)
+    def _batch(self, part: Any, rows: IndexArray | slice) -> Any:
+        batch = make_batch(part, rows)
+        return batch if self._device == "cpu" else to_device(batch, self._device)
 
     @contextmanager
     def _seed_generator(self, seed: int) -> Iterator[None]:
@@ -223,14 +257,26 @@ class TorchTraining(RecordedTraining):
 
     Args:
         steps: Trains batches.
-        batch: Makes a tensor of some rows.
+        batch: Makes the tensors of some rows.
         samples: The client's samples.
         work: The client's work.
     """
 
-    def __init__(self, steps: Steps, batch: Callable[..., torch.Tensor], samples: Samples, work: ClientWork) -> None:
+    def __init__(self, steps: Steps, batch: Callable[..., Any], samples: Samples, work: ClientWork) -> None:
         super().__init__(len(samples[1]), work, steps.update, steps.finish)
         self._steps, self._batch, self._samples = steps, batch, samples
+
+    def _current_run(self) -> Any:
+        """Return a copy of the policy's run; None for plain training."""
+        return None if self._work.train is None and self._work.part is None else self._steps.run.copy()  # type: ignore[attr-defined]
+
+    def _result(self, update: Weights, pieces: int, run: Any) -> TrainResult:
+        trained = super()._result(update, pieces, run)
+        if run is None:
+            return trained
+        from fedbalancer.training.policy_steps import finish
+
+        return finish(trained, run)
 
     def step(self, rows: IndexArray) -> None:
         """Train one batch of these samples."""
@@ -239,9 +285,7 @@ class TorchTraining(RecordedTraining):
 
     def epoch(self, rows: IndexArray) -> None:
         """Train these samples batch by batch, which is faster than separate calls of `step`."""
-        import torch
-
-        split = (torch.split(self._batch(part, rows), self._work.batch_size) for part in self._samples)
+        split = (split_batch(part, rows, self._work.batch_size, self._batch) for part in self._samples)
         losses = [self._steps.step(*batch) for batch in zip(*split, strict=True)]
         self.record(rows, lambda: _to_array(losses))
 
@@ -249,12 +293,6 @@ class TorchTraining(RecordedTraining):
 def count_pieces(samples: Samples) -> int:
     """Return the number of pieces of an evaluation of these samples."""
     return -(-len(samples[1]) // FORWARD_BATCH)
-
-
-def combine_pieces(pieces: Sequence[Piece]) -> Evaluation:
-    """Combine all pieces of an evaluation, in their order."""
-    loss, right, counted, samples = (total(column) for column in zip(*pieces, strict=True))
-    return Evaluation(right / counted if counted else math.nan, loss / samples, int(samples))
 
 
 def _to_array(losses: list[torch.Tensor]) -> FloatArray:
@@ -308,12 +346,14 @@ class TorchTrainer:
     def __init__(self, task: BaseTask, backend: str = "fast", device: str = "cpu") -> None:
         self._task = task
         self.model = TorchModel(
-            task.model, loss=task.loss, metric=task.metric, backend=backend, device=device,
-            example=lambda: self._samples[next(iter(task.clients))][0][: task.batch_size],
+            task.model, loss=task.loss, metric=task.metrics, backend=backend, device=device,
+            optimizer=task.optimizer if callable(task.optimizer) else None, forward=task.forward,
+            example=lambda: take(self._samples[next(iter(task.clients))][0], slice(task.batch_size)),
         )  # fmt: skip
         on_cpu = self.model.flat.module if device == "cpu" else build_module(task.model)
-        self._classes = check_model(task, on_cpu, self.model.loss, self.model.metric)
+        self._classes = check_model(task, on_cpu, self.model.loss, self.model.measures)
         self._samples = SampleCache(self._load)
+        self._tests = SampleCache(self._load_test)
         self._test = prepare_samples(task.test)
 
     @property
@@ -335,7 +375,7 @@ class TorchTrainer:
         return self.model.initial_weights(seed)
 
     def train(self, weights: Weights, work: ClientWork) -> TrainResult:
-        """Run `work.batches` steps of SGD from `weights`."""
+        """Train `work.batches` batches from `weights`."""
         return self.model.train(weights, self._samples[work.client], work)
 
     def losses(self, weights: Weights, client: str) -> FloatArray:
@@ -343,12 +383,13 @@ class TorchTrainer:
         return self.model.losses(weights, self._samples[client], client)
 
     def evaluate(self, weights: Weights) -> Evaluation:
-        """Return accuracy and mean loss on the test data; the accuracy is NaN if the labels are not classes."""
+        """Return the metrics and the mean loss on the test data."""
         return self.model.evaluate(weights, self._test)
 
     def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
-        """Return accuracy and mean loss on the client's own samples."""
-        return self.model.evaluate(weights, self._samples[client])
+        """Return the metrics and the mean loss on the client's test data or, if it has none, its training data."""
+        samples = self._tests[client] if client in self._task.client_tests else self._samples[client]
+        return self.model.evaluate(weights, samples)
 
     def evaluation_pieces(self) -> int:
         """Return the number of pieces of an evaluation on the test data."""
@@ -358,7 +399,14 @@ class TorchTrainer:
         """Evaluate some pieces; a piece does not depend on the others or on the process."""
         return self.model.evaluate_pieces(weights, self._test, pieces)
 
-    combine = staticmethod(combine_pieces)
+    def combine(self, pieces: Sequence[Piece]) -> Evaluation:
+        """Combine all pieces of an evaluation, in their order."""
+        return self.model.combine(pieces)
+
+    def _load_test(self, client: str) -> Samples:
+        task = self._task
+        return check_client(task.client_tests[client], client, self._test, self._classes, task.collate_fn)
 
     def _load(self, client: str) -> Samples:
-        return check_client(self._task.clients[client], client, self._test, self._classes)
+        task = self._task
+        return check_client(task.clients[client], client, self._test, self._classes, task.collate_fn)

@@ -49,6 +49,41 @@ def cli(folder: Path, *arguments: str) -> CompletedProcess[str]:
     return commands.run(folder, *arguments, COLUMNS="160", NO_COLOR="1", TERM="dumb")
 
 
+def test_a_file_chooses_optimizer_schedule_and_steps(place: Path) -> None:
+    file = place / "home" / "my_task.toml"
+    more = 'optimizer = {name = "adamw", weight_decay = 0.01}\nschedule = {name = "cosine", rounds = 2}\n'
+    file.write_text(GOOD + more + "accumulate = 2\ndrop_last = true\n")
+    task = fb.load_task(str(file))
+    known = {key: task.settings()[key] for key in ("optimizer", "schedule", "accumulate", "drop_last")}
+    texts = {"optimizer": "adamw(weight_decay=0.01)", "schedule": "cosine(rounds=2)"}
+    assert known == {**texts, "accumulate": 2, "drop_last": True}
+    done = cli(place / "home", "run", "my_task.toml", "--out", "r", "--set", "learning_rate=0.02")
+    assert done.returncode == 0, done.stderr
+    training = json.loads((place / "home" / "r" / "manifest.json").read_text())["training"]
+    assert training["path"] == "plain"
+    assert {**training, **known, "learning_rate": 0.02} == training
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('optimizer = "adamv"', "did you mean adam"),
+        ('optimizer = {name = "adam", lr = 0.1}', "set learning_rate = 0.1 instead"),
+        ('optimizer = {name = "adam", weight_decay = -1.0}', "weight_decay"),
+        ('schedule = {name = "cosine"}', "needs rounds"),
+        ("accumulate = 0", "accumulate = 0 must be a whole number >= 1"),
+        ('dtype = "float16"', "dtype = 'float16' must be float32 or bfloat16"),
+    ],
+)
+def test_a_bad_option_of_the_training_is_one_line(place: Path, line: str, words: str) -> None:
+    (place / "home" / "my_task.toml").write_text(GOOD + line + "\n")
+    done = CliRunner().invoke(app, ["run", str(place / "home" / "my_task.toml"), "--out", str(place / "r")])
+    assert done.exit_code == 2
+    (problem,) = done.stderr.splitlines()
+    assert words in problem
+    assert not (place / "r").exists()
+
+
 def test_the_file_is_the_task(place: Path) -> None:
     task = fb.load_task(str(place / "home" / "my_task.toml"))
     assert (task.name, task.rounds, task.clients_per_round, task.classes) == ("tiny", 2, 2, 2)

@@ -36,6 +36,15 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
     )
 
 
+def test_optimizers_and_schedules_are_swept_with_the_learning_rate() -> None:
+    texts = ["learning_rate=0.001..0.1:log", "optimizer=sgd,adamw(weight_decay=0.01)", "schedule=off,cosine(rounds=9)"]
+    space = Space.make("fedavg+1t", texts)
+    assert space.parameters[1].ends == ("sgd", "adamw(weight_decay=0.01)")
+    values = {"learning_rate": 0.01, "optimizer": "adamw(weight_decay=0.01)", "schedule": "cosine(rounds=9)"}
+    name = "fedavg+1t[learning_rate=.01,schedule=cosine(rounds=9),optimizer=adamw(weight_decay=0.01)]"
+    assert space.name(values) == name
+
+
 def test_a_method_may_have_settings_already() -> None:
     space = Space.make("fedbalancer+qffl[p=.75]", ["w=5,20"])
     assert space.name({"w": 20}) == "fedbalancer+qffl[w=20,p=.75]"

@@ -7,6 +7,7 @@ from fedbalancer.client.summary.privacy import (
     coarse,
     forward_pass_every_round,
     release_of,
+    undeclared_training,
     with_estimates,
     without_counts,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "forward_pass_every_round",
     "release_of",
     "system_generator",
+    "undeclared_training",
     "with_estimates",
     "without_counts",
 ]

@@ -13,16 +13,29 @@ from dataclasses import replace
 from typing import Any
 
 from fedbalancer.core.types import ClientReport, Release, Summary
+from fedbalancer.core.wrapping import reactions
 
 
 def release_of(client: Any) -> Release:
     """Return what the summary of a method's client policies releases.
 
+    The noise of the summary protects nothing if the client also sends arrays or reacts to its data in a way that the
+    policies in slots `train` and `part` do not declare.
+
     Args:
         client: The `ClientPolicies`.
     """
     release: Release = client.summary.release(forward_pass_every_round(client))
-    return release
+    return replace(release, noise_multiplier=0.0) if undeclared_training(client) else release
+
+
+def undeclared_training(client: Any) -> str:
+    """Return the names of the policies in slots `train` and `part` that may reveal a client's data; "" for none.
+
+    Args:
+        client: The `ClientPolicies`.
+    """
+    return ", ".join(type(policy).__name__ for policy in (client.train, client.part) if reactions(policy))
 
 
 def forward_pass_every_round(client: Any) -> bool:

@@ -26,6 +26,7 @@ from fedbalancer.core.contracts.server import (
     SumAggregator,
     ThresholdPolicy,
 )
+from fedbalancer.core.contracts.training import LocalRun, LocalTraining, PartPolicy
 
 __all__ = [
     "EVERYTHING",
@@ -37,9 +38,12 @@ __all__ = [
     "Compressor",
     "DeadlinePolicy",
     "LatePolicy",
+    "LocalRun",
+    "LocalTraining",
     "ModelAverage",
     "ObservingPolicy",
     "PacePolicy",
+    "PartPolicy",
     "Policy",
     "Private",
     "Ratios",
@@ -56,7 +60,7 @@ SLOTS: dict[str, type[Policy]] = {
     base.slot: base
     for base in (
         ClientSelector, SampleSelector, DeadlinePolicy, WorkPolicy, Aggregator, ModelAverage, LatePolicy,
-        ThresholdPolicy, PacePolicy, Summarizer, Compressor,
+        ThresholdPolicy, PacePolicy, Summarizer, Compressor, LocalTraining, PartPolicy,
     )
 }  # fmt: skip
 """The base class of every slot."""
@@ -76,5 +80,5 @@ def policies_in(module: ModuleType, slot: str) -> dict[str, type[Policy]]:
     return {
         name: kind
         for name, kind in exported
-        if issubclass(kind, SLOTS[slot]) and not inspect.isabstract(kind) and not name.startswith("_")
+        if issubclass(kind, SLOTS[slot]) and kind is not SLOTS[slot] and not inspect.isabstract(kind) and name[0] != "_"
     }

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from fedbalancer.core.contracts.policy import Policy
 from fedbalancer.core.types import (
+    Arrays,
     ClientReport,
     IndexArray,
     LateRule,
@@ -193,6 +194,20 @@ class Aggregator(ServerPolicy):
             state: The state before the round.
         """
         return None
+
+    @property
+    def handles_parts(self) -> bool:
+        """Whether it averages each parameter over the clients that trained it (`ClientReport.part`)."""
+        return False
+
+    def order_arrays(self, setup: Setup, state: ServerState) -> Arrays:
+        """Return the named float32 arrays that every client of the next round receives besides the model.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The current state.
+        """
+        return {}
 
     def cohort_faults(self, state: ServerState, reports: Sequence[ClientReport]) -> Mapping[str, str]:
         """Return faults that only show when the reports of a round are compared: client id to explanation.

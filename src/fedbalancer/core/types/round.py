@@ -15,6 +15,10 @@ FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.int64]
 CountArray = NDArray[np.int32]
 Weights = NDArray[np.float32]
+Arrays = Mapping[str, Weights]
+"""Named arrays of a method: what a client keeps, receives or sends besides the model."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Names and shapes of such arrays."""
 
 
 class Layout(tuple[tuple[str, tuple[int, ...]], ...]):
@@ -100,6 +104,39 @@ without counting for its quorum; or it also counts for that quorum."""
 
 
 @dataclass(frozen=True)
+class TrainOptions:
+    """How a client turns batches into steps.
+
+    Args:
+        optimizer: Optimizer of `torch.optim` as text (`core.optimizers`), or `custom` for the task's own.
+        accumulate: Batches per step of the optimizer. The last step of an epoch may have fewer.
+        dtype: Type in which the forward pass of a training computes (autocast): float32 or bfloat16.
+        drop_last: Whether an epoch omits its last batch if that is short. A client with less than one batch trains it.
+        batch_norm: What happens to the running statistics of batch norms. average: they are averaged like parameters.
+            forbid: a model with batch norms is refused.
+
+    Example:
+        >>> TrainOptions().is_plain, TrainOptions(optimizer="adamw").is_plain
+        (True, False)
+    """
+
+    optimizer: str = "sgd"
+    accumulate: int = 1
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    drop_last: bool = False
+    batch_norm: Literal["average", "forbid"] = "average"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every batch is one step of plain SGD, which the fast backend has kernels for."""
+        return self.optimizer == "sgd" and self.accumulate == 1 and self.dtype == "float32"
+
+
+PLAIN = TrainOptions()
+"""Plain SGD, one step per batch."""
+
+
+@dataclass(frozen=True)
 class Order:
     """Everything that a client receives besides the weights.
 
@@ -112,8 +149,10 @@ class Order:
         seed: Seed of the run.
         sample_cap: Most samples that a client trains on. None: no limit.
         epoch_batches: Batches after which a local epoch ends (Oort trains one). None: all batches.
-        learning_rate: Learning rate of SGD.
-        clip_norm: Largest norm of a batch's gradient. None: no clipping.
+        learning_rate: Learning rate of this round.
+        clip_norm: Largest norm of a step's gradient. None: no clipping.
+        training: How a client turns batches into steps.
+        arrays: Named arrays from the aggregator to every client, for methods that send more than the model.
     """
 
     round: int
@@ -126,6 +165,16 @@ class Order:
     epoch_batches: int | None = None
     learning_rate: float = 0.01
     clip_norm: float | None = None
+    training: TrainOptions = PLAIN
+    arrays: Arrays = field(default_factory=dict, compare=False)
+
+    def per_epoch(self, samples: int) -> int:
+        """Return the batches of a local epoch.
+
+        Args:
+            samples: Number of samples that a client trains on.
+        """
+        return batches_per_epoch(samples, self.batch_size, self.epoch_batches, self.training.drop_last)
 
 
 @dataclass(frozen=True)
@@ -153,13 +202,14 @@ FORWARD_PASS_EPOCHS = 0.5
 """A forward pass over all data takes half the time of one training epoch."""
 
 
-def batches_per_epoch(samples: Count, batch_size: int, most: int | None = None) -> Count:
+def batches_per_epoch(samples: Count, batch_size: int, most: int | None = None, drop_last: bool = False) -> Count:
     """Return floor((m - 1) / B) + 1, the number of batches of m samples including the short last one.
 
     Args:
         samples: Number of samples, or an array of numbers, which may be means.
         batch_size: Samples per batch.
         most: Upper bound. None: no bound.
+        drop_last: Whether a short last batch does not count, unless it is the only one.
 
     Returns:
         The number of batches, at least 1.
@@ -167,8 +217,10 @@ def batches_per_epoch(samples: Count, batch_size: int, most: int | None = None) 
     Example:
         >>> batches_per_epoch(11, 10), batches_per_epoch(95, 10, most=1), batches_per_epoch(np.array([1, 10, 11]), 10)
         (2, 1, array([1, 1, 2]))
+        >>> batches_per_epoch(19, 10, drop_last=True), batches_per_epoch(9, 10, drop_last=True)
+        (1, 1)
     """
-    whole = (samples - 1) // batch_size + 1
+    whole = samples // batch_size if drop_last else (samples - 1) // batch_size + 1
     if isinstance(whole, int):
         return max(whole if most is None else min(whole, most), 1)
     return np.asarray(np.maximum(whole if most is None else np.minimum(whole, most), 1))
@@ -191,6 +243,24 @@ def step_bin(steps: IndexArray) -> IndexArray:
     return np.asarray(np.minimum(np.frexp(steps + 1.0)[1] - 1, STEP_BINS - 1), dtype=np.int64)
 
 
+Outside = Literal["absent", "frozen", "local"]
+"""What the parameters outside a client's part are: absent (zero, as in a smaller model), frozen (as received), or
+local (trained, but kept on the client)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The part of the model that a client trains and sends.
+
+    Args:
+        mask: Whether each parameter belongs to the part.
+        outside: What the other parameters are.
+    """
+
+    mask: NDArray[np.bool_]
+    outside: Outside = "absent"
+
+
 @dataclass(frozen=True, eq=False)
 class ClientWork:
     """One local training, as a pure function of its fields.
@@ -200,11 +270,16 @@ class ClientWork:
         indices: Sample numbers to train on.
         batches: Number of batches to train. Every epoch shuffles the samples again.
         batch_size: Samples per batch.
-        learning_rate: Learning rate of SGD.
+        learning_rate: Learning rate of the optimizer.
         mu: Weight of the proximal term.
-        clip_norm: Largest norm of a batch's gradient. None: no clipping.
+        clip_norm: Largest norm of a step's gradient. None: no clipping.
         seed: Seed of the shuffles.
         epoch_batches: Batches after which an epoch ends. None: all batches.
+        training: How batches become steps.
+        train: The method's `LocalTraining`. None: plain training.
+        state: The client's arrays from earlier rounds.
+        arrays: Arrays from the server.
+        part: The part of the model that the client trains. None: all of it.
     """
 
     client: str
@@ -216,11 +291,16 @@ class ClientWork:
     clip_norm: float | None
     seed: int
     epoch_batches: int | None = None
+    training: TrainOptions = PLAIN
+    train: Any = None
+    state: Arrays = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
+    part: Part | None = None
 
     @property
     def per_epoch(self) -> int:
         """Batches per epoch."""
-        return batches_per_epoch(len(self.indices), self.batch_size, self.epoch_batches)
+        return batches_per_epoch(len(self.indices), self.batch_size, self.epoch_batches, self.training.drop_last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +312,9 @@ class TrainResult:
         update: New weights minus old weights.
         seen: Sample numbers that were trained, in ascending order.
         losses: Loss of each of these samples when it was first seen, just before that step.
-        steps: Number of steps before that. None if the trainer does not count them.
+        steps: Number of batches trained before that. None if the trainer does not count them.
+        state: Arrays that the client keeps.
+        arrays: Arrays for the server.
     """
 
     client: str
@@ -240,6 +322,8 @@ class TrainResult:
     seen: IndexArray
     losses: FloatArray
     steps: IndexArray | None = None
+    state: Arrays = field(default_factory=dict)
+    arrays: Arrays = field(default_factory=dict)
 
 
 UNDER_WAY = "under way"
@@ -342,6 +426,8 @@ class ClientReport:
         timings: Seconds in each phase.
         staleness: Rounds between the order and the report; 0 for a report in time.
         size: The client's current number of samples. None: the enrolled number.
+        arrays: Named arrays for the aggregator, as the method's `LocalTraining` declares them.
+        part: Which parameters the client trained. None: all.
     """
 
     client: str
@@ -352,6 +438,8 @@ class ClientReport:
     timings: Timings
     staleness: int = 0
     size: int | None = None
+    arrays: Arrays = field(default_factory=dict)
+    part: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -455,11 +543,23 @@ class Evaluation:
     """Quality of a model on test data.
 
     Args:
-        accuracy: Share of correct answers.
+        accuracy: Share of correct answers; NaN if it was not computed.
         loss: Mean loss.
         samples: Number of test samples.
+        metrics: Further metrics by name.
     """
 
     accuracy: float
     loss: float
     samples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def value(self, name: str) -> float:
+        """Return a metric by its name; NaN if it was not computed.
+
+        Example:
+            >>> evaluation = Evaluation(0.5, 1.2, 10, {"f1": 0.4})
+            >>> evaluation.value("f1"), evaluation.value("loss"), evaluation.value("mae")
+            (0.4, 1.2, nan)
+        """
+        return {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}.get(name, math.nan)

@@ -6,14 +6,27 @@ import math
 import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.types.round import CountArray, FloatArray, IndexArray, RoundResult, Weights
+from fedbalancer.core.schedules import RateFunction, Schedule, rate_of_round
+from fedbalancer.core.types.round import (
+    FORWARD_PASS_EPOCHS,
+    PLAIN,
+    Count,
+    CountArray,
+    FloatArray,
+    IndexArray,
+    RoundResult,
+    Shapes,
+    TrainOptions,
+    Weights,
+    batches_per_epoch,
+)
 
 
 class Positions(Mapping[str, int]):
@@ -199,12 +212,16 @@ class Setup:
         seed: Seed of the run.
         sample_cap: Most samples that a client trains on. None: no limit.
         epoch_batches: Batches after which a local epoch ends. None: all batches.
-        learning_rate: Clients' learning rate.
-        clip_norm: Largest norm of a batch's gradient. None: no clipping.
+        learning_rate: Clients' learning rate, or a function of the round.
+        clip_norm: Largest norm of a step's gradient. None: no clipping.
+        training: How clients turn batches into steps.
+        schedule: Multiplies the learning rate. None: it stays.
         forward_pass_every_round: Whether each client starts each round with a forward pass over all its data.
+        forward_epochs: Duration of a forward pass over all data, in training epochs.
         loss_noise: Standard deviation of the noise on loss statistics. None: unknown.
         stops_in_epoch: Whether a client may report a partial epoch when its deadline passes.
         most_weight: Upper bound on a client's weight, as a multiple of the round's median weight. None: no bound.
+        report_arrays: Names and shapes of the arrays that every report must have.
     """
 
     ledger: Ledger
@@ -214,12 +231,37 @@ class Setup:
     seed: int
     sample_cap: int | None = None
     epoch_batches: int | None = None
-    learning_rate: float = 0.01
+    learning_rate: float | RateFunction = 0.01
     clip_norm: float | None = None
+    training: TrainOptions = PLAIN
+    schedule: Schedule | None = None
     forward_pass_every_round: bool = False
+    forward_epochs: float = FORWARD_PASS_EPOCHS
     loss_noise: float | None = None
     stops_in_epoch: bool = False
     most_weight: float | None = None
+    report_arrays: Shapes = field(default_factory=dict)
+
+    def rate_in(self, round_number: int) -> float:
+        """Return the clients' learning rate in a round.
+
+        Args:
+            round_number: Number of the round, from 1.
+
+        Raises:
+            BadSetting: If a function of the user does not return a finite number above 0.
+        """
+        if self.schedule is None and isinstance(self.learning_rate, float):
+            return self.learning_rate
+        return rate_of_round(self.learning_rate, self.schedule, round_number)
+
+    def per_epoch(self, samples: Count) -> Count:
+        """Return the batches of a local epoch.
+
+        Args:
+            samples: Number of samples, or an array of numbers, which may be means.
+        """
+        return batches_per_epoch(samples, self.batch_size, self.epoch_batches, self.training.drop_last)
 
 
 @dataclass(frozen=True, eq=False)

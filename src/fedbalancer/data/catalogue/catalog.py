@@ -84,8 +84,8 @@ def count_facts(loaded: Task, name: str, scale: str) -> Facts:
         BadData: If a sample cannot be used for training.
     """
     labels: set[float] = set()
-    for client, samples in loaded.clients.items():
-        check_samples(samples, f"client {client!r}", loaded.classes)
+    for client in loaded.clients:
+        samples = check_samples(loaded.samples(client), f"client {client!r}", loaded.classes)
         check_alike({TEST: loaded.test, f"client {client!r}": samples})
         labels.update(np.unique(samples[1]).tolist())
     labels.update(np.unique(loaded.test[1]).tolist())

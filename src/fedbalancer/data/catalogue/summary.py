@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.samples import IGNORED, Ragged, columns_of
 from fedbalancer.core.types import IndexArray
 from fedbalancer.data.task import Task
 
@@ -56,12 +57,13 @@ def _note(task: Task, about: str) -> str:
 
 def _labels(task: Task) -> str:
     if task.classes is None:
-        return f"{np.asarray(task.test[1]).dtype} of shape {np.asarray(task.test[1]).shape[1:]} per sample"
-    kinds = [np.unique(labels) for _, labels in task.clients.values()]
+        labels = np.asarray(task.test[1])
+        return f"{labels.dtype} of shape {labels.shape[1:]} per sample" if labels.size else "none"
+    kinds = [_classes(task.labels(client)) for client in task.clients]
     seen = np.unique(np.concatenate(kinds))
     names = task.notes.get("labels")
     shown = _list_some([names[label] for label in seen]) if names else f"{seen.min()} to {seen.max()}"
-    unseen = np.setdiff1d(task.test[1], seen)
+    unseen = np.setdiff1d(_classes(task.test[1]), seen)
     warning = (
         f"; only in the test data: {_list_some(names[u] if names else str(u) for u in unseen)}" if len(unseen) else ""
     )
@@ -70,11 +72,28 @@ def _labels(task: Task) -> str:
 
 
 def _features(task: Task) -> str:
-    arrays = [np.asarray(features) for features, _ in task.clients.values()]
-    low, high = min(array.min() for array in arrays), max(array.max() for array in arrays)
+    parts = [columns_of(task.samples(client)[0]) for client in task.clients]
+    described = {name: _column([part[name] for part in parts]) for name in parts[0]}
+    return "; ".join(f"{name}: {text}" if name else text for name, text in described.items())
+
+
+def _column(columns: Sequence[Any]) -> str:
+    """Describe one column of features of all clients."""
+    arrays = [column.values if isinstance(column, Ragged) else np.asarray(column) for column in columns]
+    low = min(array.min() for array in arrays if array.size)
+    high = max(array.max() for array in arrays if array.size)
+    if isinstance(columns[0], Ragged):
+        lengths = np.concatenate([column.lengths for column in columns])
+        return f"{lengths.min()} to {lengths.max()} rows per sample, {arrays[0].dtype}, from {low:.4g} to {high:.4g}"
     shape = arrays[0].shape[1:]
     sides = " x ".join(str(side) for side in shape) if shape else "1"
     return f"{sides} per sample, {arrays[0].dtype}, from {low:.4g} to {high:.4g}"
+
+
+def _classes(labels: Any) -> NDArray[Any]:
+    """Return the classes that occur."""
+    array = np.asarray(labels)
+    return np.unique(array[array != IGNORED])
 
 
 def _test(task: Task) -> str:
@@ -153,7 +172,7 @@ def count_labels(task: Task, most_labels: int = 20) -> LabelCounts:
         task: The task.
         most_labels: Largest number of columns; the rarest labels are combined into "other".
     """
-    tallies = {client: _tally(samples[1]) for client, samples in task.clients.items()}
+    tallies = {client: _tally(task.labels(client)) for client in task.clients}
     sizes = task.sizes
     order = sorted(sizes, key=lambda client: (-sizes[client], client))
     total: Counter[int] = Counter()
@@ -188,7 +207,7 @@ def _tally(labels: NDArray[Any]) -> dict[int, int]:
     array = np.asarray(labels)
     if array.dtype.kind not in "iub":
         return {}
-    values, counts = np.unique(array, return_counts=True)
+    values, counts = np.unique(array[array != IGNORED], return_counts=True)
     return dict(zip(_ints(values), _ints(counts), strict=True))
 
 

@@ -9,8 +9,11 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbalancer.core.cost import ESTIMATED
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
+from fedbalancer.core.metrics import Metrics, read_metrics
 from fedbalancer.core.randomness import stream
+from fedbalancer.core.schedules import RateFunction, Schedule
 from fedbalancer.core.types import IndexArray
 from fedbalancer.data.partition import Partition, by_column, check_seed, dirichlet, iid, shards
 
@@ -42,7 +45,13 @@ class TaskSettings(TypedDict, total=False):
     variant: str
     batch_size: int
     epochs: int
-    learning_rate: float
+    learning_rate: float | RateFunction
+    schedule: Schedule | str | Mapping[str, Any] | None
+    optimizer: str | Mapping[str, Any] | Callable[..., Any]
+    accumulate: int
+    dtype: str
+    drop_last: bool
+    batch_norm: str
     clients_per_round: int
     rounds: int
     eval_every: int
@@ -50,8 +59,9 @@ class TaskSettings(TypedDict, total=False):
     prox_mu: float
     sample_selection_deadline: int
     loss: str | Callable[[Any, Any], Any]
-    metric: str | Callable[[Any, Any], tuple[float, float]]
+    metric: Metrics | None
     latency: str | Mapping[str, tuple[float, float]]
+    latency_batch_size: int | None
     model_bytes: int | None
 
 
@@ -61,7 +71,7 @@ class OwnOptions(SplitOptions, TaskSettings, total=False):
 
 SPLIT = tuple(SplitOptions.__annotations__)
 SETTINGS = tuple(TaskSettings.__annotations__)
-NOT_OF_A_RUN = ("name", "variant", "loss", "metric", "model_bytes")
+NOT_OF_A_RUN = ("name", "variant", "loss", "metric", "model_bytes", "latency_batch_size")
 """Fields of a task that the settings of a run cannot change."""
 
 
@@ -109,9 +119,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     from fedbalancer.core.settings import resolve
     from fedbalancer.simulation.devices import resolve_latency
 
+    read_metrics(settings.get("metric"))
     is_custom = not isinstance(settings.get("latency", ""), str)
     of_run = {key: value for key, value in settings.items() if key not in NOT_OF_A_RUN}
-    if "latency" in of_run:
+    if of_run.get("latency", ESTIMATED) != ESTIMATED:
         resolve_latency(of_run["latency"])
     resolve({key: value for key, value in of_run.items() if not (is_custom and key == "latency")})
     size = settings.get("model_bytes")

@@ -129,6 +129,7 @@ def load(scale: str = "small", users: int | None = None, variant: str | None = N
         variant=source.variant if split == "user" else f"{source.variant} by time",
         eval_every=5,
         latency="shakespeare",
+        latency_batch_size=settings["batch_size"],  # a small batch stands for a published one
         model_bytes=MODEL_BYTES,
         classes=len(ALPHABET),
         notes={"split": split, "most_samples": MOST_SAMPLES[scale], "hidden": HIDDEN[scale], "test_roles": len(test)},

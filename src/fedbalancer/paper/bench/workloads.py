@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.interfaces import Executor
 from fedbalancer.core.randomness import stream
+from fedbalancer.core.schedules import rate_of_round
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import Weights
 from fedbalancer.data import Task
@@ -243,7 +244,7 @@ class NaiveLoop:
         from torch.utils.data import DataLoader, TensorDataset
 
         module = copy.deepcopy(self.module).train()
-        optimizer = torch.optim.SGD(module.parameters(), lr=self.task.learning_rate)
+        optimizer = torch.optim.SGD(module.parameters(), lr=rate_of_round(self.task.learning_rate, None, 1))
         for _ in range(self.task.epochs):
             for features, labels in DataLoader(TensorDataset(*data), batch_size=self.task.batch_size, shuffle=True):
                 optimizer.zero_grad()

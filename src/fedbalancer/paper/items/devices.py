@@ -7,7 +7,6 @@ Devices are drawn by seed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from fedbalancer.core.types import FloatArray
+from fedbalancer.experiments.clock import latency_row, latency_scale
 from fedbalancer.experiments.simulation import build, resolve_spec
 from fedbalancer.paper.charts import Line, line_charts
 from fedbalancer.paper.item import Charts, DeviceItem, Finding, Frames, Measured, Presentation, Table, Work
@@ -25,7 +25,7 @@ from fedbalancer.reporting.ratio import Estimate
 from fedbalancer.reporting.style import BLUE, GREEN, ORANGE
 from fedbalancer.server.deadline.peak import peak_deadline
 from fedbalancer.server.expected import expected_first_s
-from fedbalancer.simulation.devices import Network, Phones, resolve_latency
+from fedbalancer.simulation.devices import Network, Phones
 from fedbalancer.simulation.devices.models import CLASS_WEIGHTS
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Table4(DeviceItem):
         frames = []
         for seed in work.request.seeds:
             engine = build(replace(spec, seed=seed), task).engine
-            latency = task.latency if isinstance(task.latency, Mapping) else resolve_latency(settings.latency)
+            latency = latency_row(task, latency_scale(task, settings))
             phones = Phones(seed=seed, latency=latency, network=Network(seed=seed, floor=settings.network_floor))
             frames.append(_draw_latencies(task.name, phones, tuple(sorted(task.sizes)), engine.down_bytes))
         return {

@@ -110,7 +110,8 @@ class EmulatedPhone:
         return int(self.plan.loaded.sizes[self.client])
 
     def _labels(self) -> ArrayLike:
-        return self.plan.loaded.clients[self.client][1]
+        labels: ArrayLike = self.plan.loaded.labels(self.client)
+        return labels
 
     def train(self, message: Message, context: Context) -> Message:
         """Train one round and reply when the phone would."""

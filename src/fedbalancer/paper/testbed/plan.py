@@ -14,12 +14,13 @@ from fedbalancer.core.files import write_json
 from fedbalancer.core.interfaces import DeviceModel
 from fedbalancer.core.settings import Settings
 from fedbalancer.data import Task, load_task
+from fedbalancer.experiments.clock import latency_row, latency_scale
 from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.table import Method
 from fedbalancer.paper.testbed.clock import BedClock
 from fedbalancer.paper.testbed.phones import RecordedPhones, assign_phones, find_file, read_phones
-from fedbalancer.simulation.devices import Network, Phones, resolve_latency
+from fedbalancer.simulation.devices import Network, Phones
 from fedbalancer.training.open_model import SUFFIXES, runtime_of
 
 DEFAULT_SPEED = 20.0
@@ -139,9 +140,8 @@ class BedPlan:
         """Return the latencies of the phones."""
         if self.phones:
             return RecordedPhones(self.seed, assign_phones(self.names, read_phones(Path(self.phones), self.seed)))
-        task = self.loaded
-        latency = task.latency if isinstance(task.latency, Mapping) else self.settings(self.methods[0]).latency
-        return Phones(self.seed, resolve_latency(latency), Network(self.seed, floor=0.1))
+        latency = latency_row(self.loaded, latency_scale(self.loaded, self.settings(self.methods[0])))
+        return Phones(self.seed, latency, Network(self.seed, floor=0.1))
 
     def model_bytes(self) -> int:
         """Return the bytes of the model on the wire."""

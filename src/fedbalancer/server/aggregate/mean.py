@@ -12,7 +12,7 @@ import numpy as np
 
 from fedbalancer.core.contracts import Aggregator, SumAggregator
 from fedbalancer.core.fields import Bounds, UpTo100
-from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights, batches_per_epoch
+from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.core.types.round import total
 from fedbalancer.core.types.round import total as total_of
 
@@ -23,7 +23,8 @@ CHUNK = 2**15
 def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
     """Return the mean update, each update weighted by its report's `weight`.
 
-    The sum uses double precision and the order of client ids, so the order of arrival does not change the bytes.
+    If clients trained parts of the model, each parameter is averaged over the clients that trained it. The sum uses
+    double precision and the order of client ids, so the order of arrival does not change the bytes.
 
     Args:
         reports: At least one report.
@@ -32,6 +33,8 @@ def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
         One value per parameter.
     """
     ordered = sort_by_client(reports)
+    if any(report.part is not None for report in ordered):
+        return _mean_of_parts(ordered)
     total = np.zeros(ordered[0].update.shape, dtype=np.float64)
     weights = total_of(report.weight for report in ordered)
     for start in range(0, len(total), CHUNK):
@@ -42,6 +45,17 @@ def mean_update(reports: Sequence[ClientReport]) -> FloatArray:
             part += np.multiply(report.update[piece], report.weight, out=weighted, dtype=np.float64)
         part /= weights
     return total
+
+
+def _mean_of_parts(ordered: Sequence[ClientReport]) -> FloatArray:
+    """Return the mean update of each parameter over the clients that trained it; 0 if there is none."""
+    total, weights = np.zeros((2, *ordered[0].update.shape))
+    for report in ordered:
+        covered = np.ones(1) if report.part is None else report.part.astype(np.float64)
+        total += report.update * covered * report.weight
+        weights += covered * report.weight
+    mean: FloatArray = np.divide(total, weights, out=np.zeros_like(total), where=weights > 0)
+    return mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +156,8 @@ class WeightedMean(MeanAggregator):
         WeightedMean()
     """
 
+    handles_parts: ClassVar[bool] = True
+
     def step(self, setup: Setup, state: ServerState, mean: MeanUpdate) -> tuple[Weights, None]:
         weights = np.empty_like(state.weights)
         for start in range(0, len(weights), CHUNK):  # without a copy of all weights in double precision
@@ -160,7 +176,7 @@ def local_steps(setup: Setup, report: ClientReport) -> float:
     Returns:
         At least 1.
     """
-    per_epoch = batches_per_epoch(report.summary.trained, setup.batch_size, setup.epoch_batches)
+    per_epoch = setup.per_epoch(report.summary.trained)
     return float(max(report.epochs, 1.0) * max(per_epoch, 1))
 
 
@@ -223,7 +239,7 @@ class QFFL(Aggregator):
     q: UpTo100 = 0.01
 
     def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
-        lipschitz = 1 / setup.learning_rate
+        lipschitz = 1 / setup.rate_in(state.round + 1)
         total, h = np.zeros(state.weights.shape), 0.0
         for report in sort_by_client(reports):
             loss = max(report.summary.loss_mean, MIN_LOSS)
@@ -256,7 +272,7 @@ class MajorityVote(SumAggregator):
     step: Annotated[float, Bounds(gt=0)] | None = None
 
     def start(self, setup: Setup, state: ServerState) -> VoteFold:
-        return VoteFold(state.weights, setup.learning_rate if self.step is None else self.step)
+        return VoteFold(state.weights, setup.rate_in(state.round + 1) if self.step is None else self.step)
 
 
 class VoteFold:

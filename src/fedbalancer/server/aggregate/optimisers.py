@@ -44,6 +44,8 @@ class ServerMomentum(MeanAggregator):
         ServerMomentum(beta=0.9, eta=1.0)
     """
 
+    handles_parts: ClassVar[bool] = True
+
     beta: BelowOne = 0.9
     eta: Step = 1.0
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
 from fedbalancer.core.fields import NonzeroShare, Step
-from fedbalancer.core.types import IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
+from fedbalancer.core.types import IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.expected import completion_s, mean_completion_s, whole_seconds
 
 
@@ -131,7 +131,7 @@ class KthFastest(DeadlinePolicy):
     def plan(self, setup: Setup, state: ServerState, cohort: IndexArray) -> tuple[float, int]:
         if not len(cohort):
             return 1.0, 0
-        per_epoch = batches_per_epoch(state.ledger.size[cohort], setup.batch_size, setup.epoch_batches)
+        per_epoch = setup.per_epoch(state.ledger.size[cohort])
         expected = completion_s(setup, state.ledger, per_epoch, self.epochs, cohort)
         # 1e-9 guards against 0.7 * 10 = 6.9999...
         k = max(int(self.share * len(cohort) + 1e-9), 1)

@@ -11,7 +11,6 @@ import numpy as np
 from fedbalancer.core.contracts import NOTHING, DeadlinePolicy, Private
 from fedbalancer.core.fields import AtLeastOne, Share
 from fedbalancer.core.types import (
-    FORWARD_PASS_EPOCHS,
     RECENT_COUNTS,
     FloatArray,
     IndexArray,
@@ -20,7 +19,6 @@ from fedbalancer.core.types import (
     ServerState,
     Setup,
     Timings,
-    batches_per_epoch,
 )
 from fedbalancer.core.wrapping import Wrapping
 from fedbalancer.server.deadline.peak import PeakDeadline
@@ -106,7 +104,7 @@ class LimitedDeadline(Wrapping, DeadlinePolicy):
     def _floor_s(self, setup: Setup, state: ServerState, cohort: IndexArray) -> float:
         """Return when the share `floor` is expected to finish one epoch."""
         trained = state.ledger.recent_trained[cohort].mean(axis=1)
-        per_epoch = batches_per_epoch(trained, setup.batch_size, setup.epoch_batches)
+        per_epoch = setup.per_epoch(trained)
         expected_s = np.sort(completion_s(setup, state.ledger, per_epoch, 1, cohort))
         return float(expected_s[max(int(np.ceil(self.floor * len(expected_s))) - 1, 0)])
 
@@ -130,7 +128,7 @@ def _update_batch_s(setup: Setup, ledger: Ledger, batch_s: FloatArray, result: R
     timed_out = [missing.client for missing in result.missing if missing.why in TIMED_OUT]
     for client in (*seen, *(timed_out if math.isfinite(deadline_s) else ())):
         row, report = ledger.position[client], seen.get(client)
-        batches = batches_per_epoch(int(ledger.size[row]), setup.batch_size, setup.epoch_batches)
+        batches = setup.per_epoch(int(ledger.size[row]))
         if math.isnan(fresh[row]):
             fresh[row] = _first_batch_s(ledger, row, None if report is None else report.summary.batch_s)
         before_s, network_s = float(fresh[row]) * batches, float(ledger.network_s[row])
@@ -155,7 +153,7 @@ def _epoch_s(setup: Setup, network_s: float, before_s: float, timings: Timings, 
     took_s = timings.total_s - timings.paused_s
     if took_s <= 0 or before_s <= 0:
         return before_s
-    forward = FORWARD_PASS_EPOCHS if setup.forward_pass_every_round else 0.0
+    forward = setup.forward_epochs if setup.forward_pass_every_round else 0.0
     allowed_s = max(math.ceil(took_s / deadline_s), 1) * deadline_s if 0 < deadline_s < math.inf else math.inf
     worked_s, allowed_s = took_s - network_s, allowed_s - network_s
     epochs = min(max(allowed_s / before_s - forward, LEAST_SHARE), float(setup.epochs))

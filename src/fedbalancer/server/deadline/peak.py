@@ -9,7 +9,7 @@ import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, NOTHING, DeadlinePolicy, Private
 from fedbalancer.core.fields import Bounds, Seconds, Share
-from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
+from fedbalancer.core.types import FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.expected import completion_s, mean_completion_s, whole_seconds
 
 
@@ -127,7 +127,7 @@ class PeakDeadline(DeadlinePolicy):
         ledger = state.ledger
         if self.counts == "recent":
             recent = ledger.recent_trained[cohort].mean(axis=1)
-            return batches_per_epoch(recent, setup.batch_size, setup.epoch_batches)
+            return setup.per_epoch(recent)
         over = np.where(np.isnan(ledger.over_count[cohort]), ledger.size[cohort], ledger.over_count[cohort])
         expected = np.maximum(over - 1, 0) / setup.batch_size
         return np.asarray(expected if setup.epoch_batches is None else np.minimum(expected, setup.epoch_batches))

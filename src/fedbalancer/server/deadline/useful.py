@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedbalancer.core.contracts import LOSSES, NOTHING, DeadlinePolicy, Private
-from fedbalancer.core.types import STEP_BINS, FloatArray, IndexArray, RoundResult, ServerState, Setup, batches_per_epoch
+from fedbalancer.core.types import STEP_BINS, FloatArray, IndexArray, RoundResult, ServerState, Setup
 from fedbalancer.server.expected import forward_pass_batches
 
 POINTS = 256
@@ -96,7 +96,7 @@ class UsefulWork(DeadlinePolicy):
         network_s, batch_s = ledger.network_s[cohort], ledger.batch_s[cohort]
         if setup.forward_pass_every_round:
             network_s = network_s + forward_pass_batches(setup, ledger.size[cohort]) * batch_s
-        most = setup.epochs * batches_per_epoch(ledger.size[cohort], setup.batch_size, setup.epoch_batches)
+        most = setup.epochs * setup.per_epoch(ledger.size[cohort])
         deadline_s = useful_deadline(network_s, batch_s, most.astype(np.float64), own.window_s, self.gamma)
         return deadline_s * 2.0 ** min(own.failed, 30), len(cohort)
 

@@ -35,7 +35,7 @@ MAX_MISSES = 5000
 Otherwise a long run would fill the folder with files that no other run needs.
 """
 
-_TRAIN_FIELDS = tuple(field.name for field in fields(TrainResult) if field.name != "client")
+_TRAIN_FIELDS = tuple(field.name for field in fields(TrainResult) if field.name not in ("client", "state", "arrays"))
 
 Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")
@@ -70,13 +70,14 @@ class CachingExecutor:
 
     def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
         """Train every client from these weights."""
-        if weights.nbytes * len(works) > self._max_round_bytes:
+        custom = any(work.train is not None or work.part is not None for work in works)  # their state differs
+        if custom or weights.nbytes * len(works) > self._max_round_bytes:
             return self._executor.train(weights, works)
         return self._get_or_compute(
             [self._key("train", weights, _TRAIN_FIELDS, *_values(work)) for work in works],
             lambda places: self._executor.train(weights, [works[place] for place in places]),
             lambda result: {name: array for name in _TRAIN_FIELDS if (array := getattr(result, name)) is not None},
-            lambda place, arrays: TrainResult(works[place].client, **arrays),
+            lambda place, arrays: TrainResult(works[place].client, *map(arrays.get, _TRAIN_FIELDS)),  # type: ignore[arg-type]
         )
 
     def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
@@ -97,13 +98,13 @@ class CachingExecutor:
         (evaluation,) = self._get_or_compute(
             [self._key("evaluate", weights)],
             lambda places: [self._executor.evaluate(weights)],
-            lambda e: {"values": np.array([e.accuracy, e.loss]), "samples": np.array([e.samples])},
-            lambda place, arrays: Evaluation(*arrays["values"].tolist(), *arrays["samples"].tolist()),
+            _evaluation_arrays,
+            lambda place, arrays: _evaluation_of(arrays),
         )
         return evaluation
 
     def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]:
-        """Evaluate a model on the data of every client; not cached, because it happens once per run."""
+        """Evaluate a model on the data of every client; not cached, because few runs have the same late models."""
         return self._executor.evaluate_clients(weights, clients)
 
     def close(self) -> None:
@@ -133,6 +134,24 @@ class CachingExecutor:
         digest = hashlib.blake2b(weights.tobytes(), digest_size=20)
         digest.update(repr((kind, self._about, parts)).encode())
         return digest.hexdigest()
+
+
+_METRIC = "metric."
+"""Prefix of the names of arrays with further metrics."""
+
+
+def _evaluation_arrays(evaluation: Evaluation) -> Arrays:
+    metrics = {f"{_METRIC}{name}": np.array([value]) for name, value in evaluation.metrics.items()}
+    values = np.array([evaluation.accuracy, evaluation.loss])
+    return {"values": values, "samples": np.array([evaluation.samples]), **metrics}
+
+
+def _evaluation_of(arrays: Arrays) -> Evaluation:
+    metrics = {
+        name.removeprefix(_METRIC): float(array[0]) for name, array in arrays.items() if name.startswith(_METRIC)
+    }
+    accuracy, loss = arrays["values"].tolist()
+    return Evaluation(accuracy, loss, int(arrays["samples"][0]), metrics)
 
 
 def _values(work: ClientWork) -> list[object]:

@@ -17,7 +17,7 @@ from fedbalancer.training.fast.plan import FastPlan
 from fedbalancer.training.fast.row import Row
 from fedbalancer.training.fast.words import HoldsGradient, WordLosses
 from fedbalancer.training.sgd import run_module
-from fedbalancer.training.tensors import FlatModule
+from fedbalancer.training.tensors import FlatModule, count_labelled, mean_loss
 
 if TYPE_CHECKING:
     from fedbalancer.training.tensors import Loss
@@ -81,10 +81,10 @@ class FastSteps:
     def _by_autograd(self, features: Tensor, labels: Tensor) -> Tensor:
         if self._losses is not None:
             self._losses.labels = labels
-            losses = run_module(self._plan.module, features, self._work)
+            losses: Tensor = run_module(self._plan.module, features, self._work)
         else:
             losses = self._loss(run_module(self._plan.module, features, self._work), labels)
-        torch.autograd.backward(losses.mean())
+        torch.autograd.backward(mean_loss(losses, labels))
         return losses
 
     def _by_chain(self, features: Tensor, labels: Tensor) -> Tensor:
@@ -93,7 +93,8 @@ class FastSteps:
         with torch.no_grad():
             outputs = run_module(self._chain, features, self._work)
         losses = self._loss(outputs.requires_grad_(), labels)
-        (gradient,) = torch.autograd.grad(losses, outputs, torch.full_like(losses, 1.0 / len(losses)))
+        share = 1.0 / max(count_labelled(labels), 1)
+        (gradient,) = torch.autograd.grad(losses, outputs, torch.full_like(losses, share))
         with torch.no_grad():
             self._chain.backward(gradient)
         return losses

@@ -50,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
     Own.folder = Path(str(config["folder"]))
     strategy = kind(
         method=str(config["method"]), clients_per_round=int(config["clients"]), epochs=3, batch_size=10,
-        learning_rate=0.02, min_clients=int(config["clients"]), settings={"w": int(config["w"])},
+        learning_rate=0.02, min_clients=int(config["clients"]), settings={"w": int(config["w"])} if config["w"] else {},
         checkpoint_dir=str(config["folder"]), run_key=str(config["key"]), task="tiny",
     )  # fmt: skip
     start = ArrayRecord({"w": Array(np.zeros(FEATURES, dtype=np.float32))})

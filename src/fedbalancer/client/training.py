@@ -1,0 +1,173 @@
+"""Policies of the slots `train` and `part`, and the model that a client starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbalancer.core.contracts import NOTHING, LocalTraining, PartPolicy, Private
+from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.fields import Count
+from fedbalancer.core.types import Arrays, Layout, Order, Outside, Part, Weights
+
+LOCAL = "part.local"
+"""Name in a client's state of the parameters that it keeps to itself."""
+
+
+@dataclass(frozen=True)
+class PlainTraining(LocalTraining):
+    """Trains as the task says: SGD or the task's optimizer on the mean loss, with the method's proximal term.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg").train
+        PlainTraining()
+    """
+
+    is_plain: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+
+@dataclass(frozen=True)
+class FineTuning(LocalTraining):
+    """Trains plainly. Each client fine-tunes the final model on its own data before it is evaluated there.
+
+    Args:
+        epochs: Epochs of fine-tuning.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg", train=FineTuning(epochs=2)).train
+        FineTuning(epochs=2)
+    """
+
+    is_plain: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    epochs: Count = 1
+
+    @property
+    def tuning_epochs(self) -> int:
+        """The number of epochs."""
+        return self.epochs
+
+
+@dataclass(frozen=True)
+class WholeModel(PartPolicy):
+    """Every client trains the whole model.
+
+    Example:
+        >>> import fedbalancer as fb
+        >>> fb.method("fedavg").part
+        WholeModel()
+    """
+
+    is_whole: ClassVar[bool] = True
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    def mask(self, layout: Layout, client: str, rank: float, order: Order) -> NDArray[np.bool_]:
+        """Return a mask of all parameters."""
+        return np.ones(layout.parameters, dtype=bool)
+
+
+@dataclass(frozen=True)
+class LocalLayers(PartPolicy):
+    """Some layers stay on the client: they are trained there, do not travel, and are not averaged.
+
+    With the last layers this is FedPer (Arivazhagan et al., "Federated Learning with Personalization Layers", 2019).
+    With the batch norms it is FedBN (Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch
+    Normalization", ICLR 2021). A client without a report so far uses the layers of the initial model.
+
+    Args:
+        names: Names of tensors, separated by spaces, with `*` for any text, for example "head.* norm.*".
+
+    Example:
+        >>> layout = Layout([("body.weight", (2, 2)), ("head.bias", (2,))])
+        >>> LocalLayers("head.*").mask(layout, "ann", 0.0, None)
+        array([ True,  True,  True,  True, False, False])
+    """
+
+    outside: ClassVar[Outside] = "local"
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+    names: str = "head.*"
+
+    def __post_init__(self) -> None:
+        names: Any = self.names
+        if isinstance(names, list | tuple):
+            object.__setattr__(self, "names", " ".join(map(str, names)))
+        super().__post_init__()
+        if not self.names.split():
+            raise BadSetting("part LocalLayers: names is empty; name at least one tensor, for example head.*")
+
+    def mask(self, layout: Layout, client: str, rank: float, order: Order) -> NDArray[np.bool_]:
+        """Return a mask of all tensors that match none of the names."""
+        patterns = self.names.split()
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name, _ in layout):
+                tensors = ", ".join(name for name, _ in layout[:8])
+                raise BadSetting(f"part LocalLayers: no tensor of the model matches {pattern!r}; it has {tensors}")
+        shared = np.ones(layout.parameters, dtype=bool)
+        for name, span in layout.spans.items():
+            shared[span] = not any(fnmatchcase(name, pattern) for pattern in patterns)
+        return shared
+
+
+def make_part(policy: PartPolicy, layout: Layout, client: str, rank: float, order: Order) -> Part | None:
+    """Return the part of the model that a client trains; None for the whole model.
+
+    Args:
+        policy: The policy.
+        layout: Names and shapes of the model's tensors.
+        client: The client's id.
+        rank: Share of the clients that are slower.
+        order: What the server asks for.
+
+    Raises:
+        BadSetting: If the policy does not return one truth value per parameter, or an empty part.
+    """
+    if policy.is_whole:
+        return None
+    mask: Any = policy.mask(layout, client, rank, order)
+    name = type(policy).__name__
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (layout.parameters,):
+        got = f"{mask.dtype} of shape {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__
+        raise BadSetting(f"{name}.mask returned {got} for client {client!r}; it must be {layout.parameters} booleans")
+    if not mask.any():
+        raise BadSetting(f"{name}.mask leaves nothing to train for client {client!r}")
+    return Part(mask, policy.outside)
+
+
+def rank_speeds(batch_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each client the share of clients that are slower.
+
+    Args:
+        batch_s: Seconds per batch of every client.
+
+    Example:
+        >>> rank_speeds(np.array([3.0, 1.0, 2.0, 2.0]))
+        array([0.  , 0.75, 0.25, 0.25])
+    """
+    slowest_first = np.sort(-batch_s)
+    return np.searchsorted(slowest_first, -batch_s, side="left") / max(len(batch_s), 1)
+
+
+def start_model(weights: Weights, part: Part | None, state: Arrays) -> Weights:
+    """Return the model that a client starts from.
+
+    Args:
+        weights: The global model.
+        part: The part that the client trains. None: all of it.
+        state: The client's arrays, with its local parameters if it has any.
+    """
+    if part is None or part.outside == "frozen":
+        return weights
+    if part.outside == "local" and LOCAL not in state:
+        return weights
+    start = weights.copy()
+    start[~part.mask] = state[LOCAL] if part.outside == "local" else 0.0
+    return start

@@ -1,0 +1,123 @@
+"""Optimizers of torch: how a text or a function of the user becomes one, and which backend trains with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fedbalancer.core.errors import BadSetting, MissingData
+from fedbalancer.core.optimizers import CUSTOM, SGD, read_optimizer
+from fedbalancer.core.types import TrainOptions
+
+if TYPE_CHECKING:
+    import torch
+
+MakeOptimizer = Callable[..., Any]
+"""A `torch.optim.Optimizer` class, a partial of one, or any function (parameters, lr=...) that returns one."""
+
+
+def find_optimizer(text: str, own: MakeOptimizer | None) -> MakeOptimizer | None:
+    """Return the function that makes an optimizer.
+
+    Args:
+        text: The optimizer as text.
+        own: Makes the optimizer whose text is `custom`.
+
+    Returns:
+        The function; None for plain SGD, which needs none.
+
+    Raises:
+        BadSetting: If this version of torch does not have the optimizer, or the function is missing.
+    """
+    import torch
+
+    if text == SGD:
+        return None
+    if text == CUSTOM:
+        if own is None:
+            raise BadSetting(
+                "optimizer = 'custom' is a function of your own, and there is none here; pass it as "
+                "Task(optimizer=...), or on Flower to every client as client_app(optimizer=...)"
+            )
+        return own
+    name, options = read_optimizer(text)
+    kinds = {each.lower(): getattr(torch.optim, each) for each in dir(torch.optim) if each[0].isupper()}
+    if name not in kinds:
+        raise BadSetting(f"optimizer = {text!r}: torch {torch.__version__} has no optimizer of this name")
+    return partial(kinds[name], **options)
+
+
+def make_optimizer(make: MakeOptimizer, parameters: list[torch.nn.Parameter], learning_rate: float) -> Any:
+    """Make an optimizer.
+
+    Args:
+        make: Makes the optimizer.
+        parameters: The parameters to train.
+        learning_rate: The learning rate.
+
+    Raises:
+        BadSetting: If the optimizer cannot be made or used.
+    """
+    import torch
+
+    try:
+        optimizer = make(parameters, lr=learning_rate)
+    except (TypeError, ValueError) as error:
+        raise BadSetting(f"optimizer(parameters, lr={learning_rate:g}) failed: {error}") from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise BadSetting(f"optimizer must make a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise BadSetting("optimizer LBFGS evaluates a batch several times per step, so its duration is unknown")
+    return optimizer
+
+
+def check_optimizer(text: str, own: MakeOptimizer | None) -> None:
+    """Check before a run that an optimizer can be made.
+
+    Args:
+        text: The optimizer as text.
+        own: Makes the optimizer whose text is `custom`.
+
+    Raises:
+        BadSetting: If it cannot.
+        MissingData: If torch is not installed.
+    """
+    if text == SGD:
+        return
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingData("training needs torch; install it with: pip install 'fedbalancer[torch]'") from error
+    make = find_optimizer(text, own)
+    if make is None or text == CUSTOM:  # a user's function may need the real parameters
+        return
+    try:
+        make_optimizer(make, [torch.nn.Parameter(torch.zeros(2, 2))], 0.01)
+    except BadSetting as error:
+        raise BadSetting(f"optimizer = {text!r}: {error}") from error
+
+
+def why_plain(options: TrainOptions, backend: str, device: str) -> str:
+    """Return why a training runs on the plain backend; an empty text if it runs on the fast one.
+
+    Args:
+        options: How batches become steps.
+        backend: The requested backend.
+        device: Where torch computes.
+
+    Example:
+        >>> why_plain(TrainOptions("adamw"), "fast", "cpu")
+        "optimizer adamw runs on torch's own step; the fast backend has plain SGD only"
+    """
+    if backend == "plain":
+        return "the run asks for the backend plain"
+    if device != "cpu":
+        return f"the fast backend has no kernels for {device}"
+    if options.optimizer != SGD:
+        return f"optimizer {options.optimizer} runs on torch's own step; the fast backend has plain SGD only"
+    if options.accumulate > 1:
+        return f"accumulate = {options.accumulate}; the fast backend takes one step per batch"
+    if options.dtype != "float32":
+        return f"dtype = {options.dtype}; the fast backend computes in float32"
+    return ""
