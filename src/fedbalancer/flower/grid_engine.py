@@ -110,7 +110,9 @@ class GridEngine:
         self._events = EventLog(log)
         self.counts = self._events.counts
         self.late_counts = method.late.rule() != "lost"
-        self.mailbox = Mailbox(grid, ReplyLimit.of(layout), waiting.clock, waiting.background)
+        self.mailbox = Mailbox(
+            grid, ReplyLimit.of(layout, method.client.train.up_arrays(layout.layout)), waiting.clock, waiting.background
+        )
         request = greeting_request(run_key, settings.batch_size, settings.latency_samples)
         self.nodes = Nodes(self.mailbox, request, waiting.clock, self.log_event, most_samples, authenticated_nodes)
         self.spending = spending_for(method, settings, ["unavailable", UNDER_WAY])
