@@ -15,6 +15,8 @@ def test_public_names() -> None:
         "FedBalancerError",
         "Fleet",
         "Method",
+        "Metric",
+        "Ragged",
         "RunResult",
         "STOP",
         "Settings",

@@ -14,6 +14,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedbalancer.core import schedules
     from fedbalancer.core.errors import FedBalancerError
+    from fedbalancer.core.metrics import Metric
+    from fedbalancer.core.samples import Ragged
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
     from fedbalancer.experiments import STOP, RunResult, compare, merge, resume, run
@@ -29,6 +31,8 @@ _HOMES = {
     "FedBalancerError": "core.errors",
     "Fleet": "simulation.devices",
     "Method": "methods",
+    "Metric": "core.metrics",
+    "Ragged": "core.samples",
     "RunResult": "experiments",
     "STOP": "experiments",
     "Settings": "core.settings",
@@ -49,6 +53,8 @@ __all__ = [
     "FedBalancerError",
     "Fleet",
     "Method",
+    "Metric",
+    "Ragged",
     "RunResult",
     "Settings",
     "Task",

@@ -68,6 +68,7 @@ NOT_TYPED = {
     "fedbalancer compare watch --methods fedbalancer,fedbalancer+robust --attack utility-liar:3": (
         _HOURS + "tests/cli/test_cli.py"
     ),
+    "python benchmarks/memory.py": "five minutes and gigabytes; smaller: tests/simulation/test_engine_fold.py",
     "make demo": "sets up an environment of its own; its command, smaller: tests/cli/test_cli.py",
     "make test": "runs these tests",
     "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/paper/bench/test_peers.py",
@@ -159,7 +160,11 @@ PATTERNS = {
 }
 """Whole families, by a regular expression of the command."""
 
-RUN = ("docs/how-to/fine-tune.md",)
+RUN = (
+    "docs/explanation/clock.md",
+    "docs/how-to/bring-your-data.md",
+    "docs/how-to/fine-tune.md",
+)
 """Pages whose blocks marked as Python run from top to bottom."""
 
 PYTHON = {

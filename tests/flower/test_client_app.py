@@ -56,7 +56,7 @@ class Nodes:
     def __init__(self, apps: int, model: Any = net, data: Any = samples, **options: Any) -> None:
         self.clock, self.replies = Clock(), []
         app = client_app(model, data, **options)
-        contexts = [make_context(n + 2, **{"partition-id": n}) for n in range(apps)]
+        contexts = self.contexts = [make_context(n + 2, **{"partition-id": n}) for n in range(apps)]
 
         def node(context: Any) -> Any:
             def handle(message: Message, sent_s: float) -> Any:
@@ -67,6 +67,10 @@ class Nodes:
             return handle
 
         self.grid = FakeGrid(self.clock, {context.node_id: node(context) for context in contexts})
+
+    def trained(self) -> list[Any]:
+        """The replies with an update."""
+        return [reply for reply in self.replies if "arrays" in reply.content.array_records]
 
     def start(
         self,

@@ -37,11 +37,15 @@ Variant = Annotated[
     typer.Option(help="Data set (`fedbalancer data list`). Default: the official data, if installed."),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: the task's.")]
+TargetMetric = Annotated[
+    str | None,
+    typer.Option(help="Metric of targets and scores: one of the task's metrics, or loss. Default: the task's first."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of an earlier run in the folder.")]
 Targets = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated shares of the reference's final accuracy, the main one first. Default: 1,0.95,0.9."
+        help="Comma-separated shares of the reference's final metric, the main one first. Default: 1,0.95,0.9."
     ),
 ]
 Rule = Annotated[
@@ -101,6 +105,7 @@ RUN_OPTIONS: Group = {
     "users": (Users, None),
     "variant": (Variant, None),
     "rounds": (Rounds, None),
+    "target_metric": (TargetMetric, None),
     "devices": (Devices, None),
     "backend": (Backend, "fast"),
     "device": (Device, "cpu"),

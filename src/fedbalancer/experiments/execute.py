@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fedbalancer.core.errors import FedBalancerError, RunFolderError, UnknownName
+from fedbalancer.core.metrics import ACCURACY
 from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.progress import Observer, Progress, run_display, shows_progress
@@ -65,8 +66,8 @@ def run(
         method: A method's name, or a `Method`.
         seed: Determines everything random. The same seed gives the same bytes.
         budget_s: Simulated seconds to run for, instead of a number of rounds.
-        target: Accuracy at which the run stops before its rounds or its time are over. One evaluation must reach it or,
-            with `eval_every_s`, the mean of three consecutive ones. The status is then done.
+        target: Value of the main metric at which the run stops before its rounds or its time are over. One evaluation
+            must reach it or, with `eval_every_s`, the mean of three consecutive ones. The status is then done.
         timing_only: Simulate only the clock; train nothing.
         out: Run folder, from which the run can be resumed. Default: nothing is written to disk.
         overwrite: Replace a run that exists in the folder.
@@ -194,7 +195,7 @@ def resume(
         backend: Training backend: fast or plain. Default: the run's.
         device: Where torch computes: cpu, cuda or mps. Default: the run's.
         budget_s: A new budget in simulated seconds.
-        target: An accuracy at which the run stops. Default: the run's.
+        target: A value of the main metric at which the run stops. Default: the run's.
         on_round: Called with every further row of `rounds`; may return `fedbalancer.STOP`.
         on_eval: Called with every further row of `evals`; may return `fedbalancer.STOP`.
         trust: Run code that the folder names. By default only code with which you started a run before is run.
@@ -356,12 +357,13 @@ def _run_rounds(
     return RunResult(
         status=status, folder=recorder.path, weights=model, population=recorder.population(),
         classes=recorder.classes(), privacy=recorder.privacy(), task=task.name, method=spec.method_name,
-        seed=spec.seed, **recorder.frames(),
+        seed=spec.seed, metric=loop.metric.plain, **recorder.frames(),
     )  # fmt: skip
 
 
 def _why_done(loop: RunLoop) -> str | None:
     """Return why a run is done before its rounds or its time are over; None if they are over."""
     if loop.is_at_target:
-        return f"reached the target {loop.spec.target:g}"
+        name = "" if loop.metric == ACCURACY else f"{loop.metric.title} "
+        return f"reached the target {name}{loop.spec.target:g}"
     return BUDGET_SPENT if loop.is_spent else None

@@ -336,4 +336,4 @@ def curve_of(key: Key, result: RunResult) -> RunCurve:
     if population is not None:
         population = add_selections(population, result.rounds, result.clients.lazy())
     by_rounds, grid = split_by_schedule(result.evals)
-    return RunCurve(*key, by_rounds, result.status, end_s, result.rounds, grid, population)
+    return RunCurve(*key, by_rounds, result.status, end_s, result.rounds, grid, population, result.metric)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.metrics import Metric
 from fedbalancer.data import Task
 from fedbalancer.experiments.simulation import check_settings, resolve_spec, simulate_clock_s
 from fedbalancer.experiments.spec import RunSpec
@@ -140,6 +141,11 @@ class ComparisonPlan:
         return {seed: simulate_clock_s(replace(timed, seed=seed), self.task, self.rounds) for seed in self.seeds}
 
     @property
+    def metric(self) -> Metric:
+        """The metric of targets and scores."""
+        return self.base.metric(self.task)
+
+    @property
     def file(self) -> ComparisonFile:
         """The content of comparison.json."""
         named = (
@@ -158,6 +164,7 @@ class ComparisonPlan:
             extend=self.extend,
             rule=self.rule,
             targets=self.targets,
+            metric=self.metric.to_json(),
             spec=self.base.to_json() if named else {},
         )
 

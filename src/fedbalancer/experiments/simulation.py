@@ -16,7 +16,7 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.schedules import rate_of_round, read_schedule
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.core.types import Layout, Ledger, Order
+from fedbalancer.core.types import Layout, Ledger, Order, batches_per_epoch
 from fedbalancer.data import Task
 from fedbalancer.experiments.clock import fleet_batch_s, latency_row, latency_scale, recorded_scale, scale_for_devices
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
@@ -92,10 +92,13 @@ def check_target(spec: RunSpec, task: Task) -> None:
         task: Its task.
 
     Raises:
-        BadSetting: If the target is not a possible value of the task's metric.
+        BadSetting: If the target is not a possible value of the metric.
     """
-    if spec.target is not None and task.metric == "accuracy" and not 0 < spec.target <= 1:
-        raise BadSetting(f"target = {spec.target:g} must be an accuracy above 0 and at most 1; 80% is 0.8")
+    metric = spec.metric(task)
+    if spec.target is not None and metric.is_share and not 0 < spec.target <= 1:
+        raise BadSetting(
+            f"target = {spec.target:g} must be a value of {metric.title} above 0 and at most 1; 80% is 0.8"
+        )
 
 
 def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
@@ -108,6 +111,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     Raises:
         BadSetting: If a setting is invalid for the method or the task.
     """
+    spec.metric(task)
     settings = resolve(task.settings(), spec.overrides, spec.own_settings)
     resolved = method_of_run(spec.method, settings) if isinstance(spec.method, str) else spec.method
     if settings.clients_per_round > len(task.sizes):
@@ -165,7 +169,8 @@ def build(
         network_s = costs.estimate_network_s(devices, clients, order)
         batch_s = batch_s * costs.batch_factors(clients, order)[:, None]
     if scale.counts_samples:  # a client with few samples has only short batches to measure
-        batch_s = batch_s * scale.batch_factors(sizes)[:, None]
+        batches = batches_per_epoch(sizes, settings.batch_size, resolved.server.epoch_batches, settings.drop_last)
+        batch_s = batch_s * scale.batch_factors(sizes, batches)[:, None]
     ledger = Ledger.start(clients, sizes, network_s, batch_s)
     engine = SimulatedEngine(
         policies=resolved.client,

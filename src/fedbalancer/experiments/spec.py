@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
+from fedbalancer.core.metrics import Metric, choose_metric
 from fedbalancer.core.schedules import describe_rate
 from fedbalancer.core.settings import RUN_KEYS, Settings, as_text, is_policy_key, merge, resolve
 from fedbalancer.data import Task, load_task
@@ -61,6 +62,8 @@ class RunOptions(ExecutionOptions, total=False):
             `fedbalancer list settings` to values.
         rounds: Number of rounds. Default: the task's. In a comparison these are FedAvg+1T's rounds, whose simulated
             time is the budget of all methods.
+        target_metric: Metric that targets and scores use: one of the task's metrics, or loss. Default: the task's
+            first metric.
         devices: Simulated devices: a `Fleet`, a CSV or Parquet file of a fleet, "paper", a table as in `[devices]`, an
             object with the methods of `DeviceModel`, or a function of (clients, seed) that returns one. Such an object
             may also have the methods of `Availability`. Default: the task's, else the paper's phones.
@@ -79,6 +82,7 @@ class RunOptions(ExecutionOptions, total=False):
     variant: str | None
     settings: Mapping[str, Any] | None
     rounds: int | None
+    target_metric: str | None
     devices: Any
     backend: str
     device: str
@@ -124,7 +128,8 @@ class RunSpec:
         settings: Settings of the task or the method that differ from the defaults.
         rounds: Number of rounds. Default: the task's.
         budget_s: Simulated seconds to run for, instead of a number of rounds.
-        target: Accuracy at which the run stops.
+        target: Value of the metric at which the run stops.
+        target_metric: Metric of the target and of scores. Default: the task's first metric.
         timing_only: Simulate only the clock; train nothing.
         devices: Simulated devices, see `RunOptions`. Default: the task's, else the paper's phones.
         backend: Training backend: fast or plain.
@@ -141,6 +146,7 @@ class RunSpec:
     rounds: int | None = None
     budget_s: float | None = None
     target: float | None = None
+    target_metric: str | None = None
     timing_only: bool = False
     devices: Any = None
     backend: str = "fast"
@@ -193,6 +199,14 @@ class RunSpec:
     def own_settings(self) -> Mapping[str, Any]:
         """The settings of the run in the brackets of the method's name. They override all others."""
         return parse_method_name(self.method).settings if isinstance(self.method, str) else self.method.settings
+
+    def metric(self, task: Task) -> Metric:
+        """Return the metric that the target and scores of the run use.
+
+        Raises:
+            UnknownName: If the task does not have the metric `target_metric`.
+        """
+        return choose_metric(task.metrics, self.target_metric)
 
     @property
     def has_device_object(self) -> bool:
@@ -265,10 +279,11 @@ class RunSpec:
         description = {"name": task.name, "variant": task.variant, "scale": self.scale, "users": self.users}
         return new_manifest(
             task={**description, "source": _name_or_none(self.task)},
+            metric=self.metric(task).to_json(),
             settings=describe_settings(settings, method),
             clock=latency_scale(task, settings).to_json(),
             kernels=self.kernels(),
-            training=self.training(settings),
+            training=self.training(settings, task),
             **self.manifest_fields(),
         )
 
@@ -276,14 +291,15 @@ class RunSpec:
         """Return the processor and the implementation of every kernel, as far as known."""
         return describe_environment(self.backend if self.device == "cpu" and not self.timing_only else "none")
 
-    def training(self, settings: Settings) -> dict[str, Any]:
+    def training(self, settings: Settings, task: Task | None = None) -> dict[str, Any]:
         """Return how clients are trained: the backend that takes the steps, why, and the options.
 
         Args:
             settings: The resolved settings.
+            task: The loaded task.
         """
         options = settings.training()
-        why = "nothing is trained" if self.timing_only else why_plain(options, self.backend, self.device)
+        why = "nothing is trained" if self.timing_only else why_plain(options, self.backend, self.device, task)
         path = "none" if self.timing_only else "plain" if why else "fast"
         rate = {"learning_rate": describe_rate(settings.learning_rate), "schedule": settings.schedule}
         return {"path": path, "why": why, **rate, **asdict(options)}

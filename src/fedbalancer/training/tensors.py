@@ -1,10 +1,10 @@
-"""Conversion between a task's arrays and torch: samples, losses, metrics, and a module's weights as one vector."""
+"""Conversion between a task's arrays and torch: samples, losses, and a module's weights as one vector."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     Tensors = tuple[Any, torch.Tensor]
     Loss = Callable[[Any, torch.Tensor], torch.Tensor]
-    Metric = Callable[[Any, torch.Tensor], tuple[float, float]]
 
 CACHE_BYTES = 512 * 1024**2
 """Maximum bytes of samples that a trainer keeps ready."""
@@ -130,28 +129,40 @@ def call_model(model: Callable[..., Any], features: Any, forward: Callable[[Any,
     return model(*features) if isinstance(features, tuple) else model(features)
 
 
-def to_device(values: Any, device: str) -> Any:
-    """Move tensors, and those in dictionaries, tuples and outputs of transformers, to a device."""
-    if hasattr(values, "to"):
-        return values.to(device)
-    if isinstance(values, Mapping):
-        moved = {name: to_device(value, device) for name, value in values.items()}
-        return moved if type(values) is dict else type(values)(**moved)  # keeps `.logits`
-    if isinstance(values, tuple | list):
-        return type(values)(to_device(value, device) for value in values) if type(values) in (tuple, list) else values
-    return values
+def map_tensors(values: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Apply a function to a tensor, and to those in dictionaries, tuples, lists and objects with outputs.
 
-
-def to_float32(values: Any) -> Any:
-    """Convert floating-point tensors, and those in dictionaries, tuples and outputs of transformers, to float32."""
+    Args:
+        values: Features or outputs of a model.
+        change: The function.
+    """
     import torch
 
     if isinstance(values, torch.Tensor):
-        return values.float() if values.is_floating_point() else values
+        return change(values)
     if isinstance(values, Mapping):
-        converted = {name: to_float32(value) for name, value in values.items()}
-        return converted if type(values) is dict else type(values)(**converted)
-    return type(values)(map(to_float32, values)) if type(values) in (tuple, list) else values
+        changed = {name: map_tensors(value, change) for name, value in values.items()}
+        return changed if type(values) is dict else type(values)(**changed)  # keeps `.logits`
+    if type(values) in (tuple, list):
+        return type(values)(map_tensors(value, change) for value in values)
+    if isinstance(values, tuple):  # with names
+        return type(values)(*(map_tensors(value, change) for value in values))
+    if not hasattr(values, "logits") and not hasattr(values, "loss"):
+        return values
+    copied = copy(values)
+    for name, value in vars(values).items():
+        object.__setattr__(copied, name, map_tensors(value, change))
+    return copied
+
+
+def to_device(values: Any, device: str) -> Any:
+    """Move the tensors of features or outputs to a device."""
+    return map_tensors(values, lambda tensor: tensor.to(device))
+
+
+def to_float32(values: Any) -> Any:
+    """Convert the floating-point tensors of outputs to float32."""
+    return map_tensors(values, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
 
 
 def find_logits(outputs: Any) -> Any:
@@ -303,36 +314,6 @@ def masked_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     words = outputs.shape[2]
     losses = cross_entropy(outputs.flatten(0, 1), labels.flatten(), ignore_index=words, reduction="none")
     return losses.view(labels.shape).mean(dim=1)
-
-
-def resolve_metric(metric: str | Callable[[Any, Any], tuple[float, float]]) -> Metric:
-    """Return a task's metric as a function of outputs and labels.
-
-    The function returns the number of correct answers and their possible number.
-
-    Args:
-        metric: "accuracy", or a custom function.
-
-    Raises:
-        UnknownName: If there is no metric of this name.
-    """
-    if callable(metric):
-        return lambda outputs, labels: _check_two_numbers(metric(outputs, labels))
-    if metric != "accuracy":
-        raise UnknownName("metric", metric, ["accuracy"])
-    return lambda outputs, labels: (count_correct(outputs, labels), float(count_labelled(labels)))
-
-
-def _check_two_numbers(result: Any) -> tuple[float, float]:
-    """Check that a custom metric returned two numbers."""
-    if not isinstance(result, Mapping):
-        with suppress(TypeError, ValueError):
-            right, counted = result
-            return float(right), float(counted)
-    raise BadData(
-        "the metric must return two numbers: how many samples are right, and of how many; "
-        f"it returned {type(result).__name__} {str(result)[:80]!r}"
-    )
 
 
 def count_correct(outputs: Any, labels: torch.Tensor) -> float:

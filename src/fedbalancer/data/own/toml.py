@@ -2,7 +2,7 @@
 
 name = "rooms"              # default: the name of the file
 [data]
-kind = "parquet"            # or "folder", or "npz"
+kind = "parquet"            # or "csv", "images", "folder", "npz"
 path = "rooms.parquet"      # relative to this file, or absolute
 user = "person"             # or: partition = "dirichlet", clients = 20, alpha = 0.5
 label = "activity"
@@ -13,6 +13,7 @@ name = "mlp"                # or cnn1d, cnn2d, lstm, or "package.module:function
 hidden = [32]
 [settings]
 rounds = 20                 # any setting of a task
+metric = "f1"               # default: accuracy; several: ["f1", "accuracy"], the main one first
 optimizer = {name = "adamw", weight_decay = 0.01}
 schedule = {name = "cosine", rounds = 20}
 [devices]                   # optional
@@ -39,7 +40,7 @@ from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names
 from fedbalancer.data.task import Task
 from fedbalancer.simulation.devices.fleet_files import fleet_of_table
 
-TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes", "latency_batch_size")
+TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "metric", "model_bytes", "latency_batch_size")
 """Keys of [settings]."""
 
 
@@ -67,13 +68,26 @@ class _Npz(_Folder):
 
 class _Parquet(_Npz):
     label: str
-    features: str | list[str]  # type: ignore[assignment] # columns instead of one array
+    features: str | list[str] | None = None  # type: ignore[assignment] # columns instead of one array
     shape: list[int] | None = None
+    test: str | None = None
+
+
+class _Images(_Folder):
+    by: str = "class"
+    size: list[int] | None = None
+    color: str = "rgb"
+    partition: str | None = None
+    clients: int | None = None
+    alpha: float | None = None
+    shards_per_client: int | None = None
     test: str | None = None
 
 
 KINDS: Mapping[str, tuple[type[_Folder], Callable[..., Task]]] = {
     "parquet": (_Parquet, Task.from_parquet),
+    "csv": (_Parquet, Task.from_csv),
+    "images": (_Images, Task.from_images),
     "folder": (_Folder, from_folder),
     "npz": (_Npz, from_npz),
 }
@@ -104,8 +118,10 @@ def load_toml(path: Path, users: int | None = None, variant: str | None = None) 
         sys.path.append(folder)  # the model's module may be next to the file, also for worker processes
     task = load(data.pop("path"), model=document["model"], name=document["name"], **data, **document["settings"])
     users = check_user_count(users, len(task.clients), str(path))
+    clients = dict(islice(task.clients.items(), users))
+    tests = {client: samples for client, samples in task.client_tests.items() if client in clients}
     devices = fleet_of_table(document["devices"], path.parent) if document["devices"] else None
-    return replace(task, clients=dict(islice(task.clients.items(), users)), devices=devices)
+    return replace(task, clients=clients, client_tests=tests, devices=devices)
 
 
 def model_name(path: Path) -> str:

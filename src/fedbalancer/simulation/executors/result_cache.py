@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,6 +80,10 @@ class CachingExecutor:
             lambda place, arrays: TrainResult(works[place].client, *map(arrays.get, _TRAIN_FIELDS)),  # type: ignore[arg-type]
         )
 
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+        """Train clients one by one; not cached, because a round that needs it is too large."""
+        return self._executor.train_each(weights, works)
+
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
         """Return the loss of every sample of every client."""
         return self._get_or_compute(
@@ -94,13 +98,13 @@ class CachingExecutor:
         (evaluation,) = self._get_or_compute(
             [self._key("evaluate", weights)],
             lambda places: [self._executor.evaluate(weights)],
-            lambda e: {"values": np.array([e.accuracy, e.loss]), "samples": np.array([e.samples])},
-            lambda place, arrays: Evaluation(*arrays["values"].tolist(), *arrays["samples"].tolist()),
+            _evaluation_arrays,
+            lambda place, arrays: _evaluation_of(arrays),
         )
         return evaluation
 
     def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]:
-        """Evaluate a model on the data of every client; not cached, because it happens once per run."""
+        """Evaluate a model on the data of every client; not cached, because few runs have the same late models."""
         return self._executor.evaluate_clients(weights, clients)
 
     def close(self) -> None:
@@ -130,6 +134,24 @@ class CachingExecutor:
         digest = hashlib.blake2b(weights.tobytes(), digest_size=20)
         digest.update(repr((kind, self._about, parts)).encode())
         return digest.hexdigest()
+
+
+_METRIC = "metric."
+"""Prefix of the names of arrays with further metrics."""
+
+
+def _evaluation_arrays(evaluation: Evaluation) -> Arrays:
+    metrics = {f"{_METRIC}{name}": np.array([value]) for name, value in evaluation.metrics.items()}
+    values = np.array([evaluation.accuracy, evaluation.loss])
+    return {"values": values, "samples": np.array([evaluation.samples]), **metrics}
+
+
+def _evaluation_of(arrays: Arrays) -> Evaluation:
+    metrics = {
+        name.removeprefix(_METRIC): float(array[0]) for name, array in arrays.items() if name.startswith(_METRIC)
+    }
+    accuracy, loss = arrays["values"].tolist()
+    return Evaluation(accuracy, loss, int(arrays["samples"][0]), metrics)
 
 
 def _values(work: ClientWork) -> list[object]:
