@@ -161,6 +161,7 @@ PATTERNS = {
 
 RUN = (
     "docs/explanation/clock.md",
+    "docs/how-to/bring-your-data.md",
     "docs/how-to/fine-tune.md",
 )
 """Pages whose blocks marked as Python run from top to bottom."""

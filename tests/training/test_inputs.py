@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -297,3 +298,19 @@ def test_clients_without_sizes_are_counted_once_and_a_run_says_so() -> None:
         second = fb.run(make_task(Listed, clients=sized), "fedavg+1t", rounds=2)
     assert sized.loads < 40
     assert first.evals.equals(second.evals)
+
+
+def test_the_manifest_says_why_the_plain_backend_trains(tmp_path: Any) -> None:
+    def why(task: fb.Task, name: str) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fb.run(task, "fedavg+1t", rounds=1, out=tmp_path / name)
+        training = json.loads((tmp_path / name / "manifest.json").read_text())["training"]
+        return training["path"], training["why"]
+
+    assert why(make_task(padded), "a") == ("plain", "the features are a dictionary; the fast backend takes one array")
+    assert why(make_task(in_order), "b")[1].startswith("the features are a tuple")
+    assert why(make_task(tags, Tags), "c")[1].startswith("the features are ragged")
+    assert why(make_task(padded, forward=lambda model, x: model(**x)), "d")[1].startswith(
+        "the task has its own forward"
+    )

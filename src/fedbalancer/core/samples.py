@@ -1,4 +1,4 @@
-"""What samples are made of: single arrays, sequences of different lengths, and dictionaries or tuples of these.
+"""Parts of samples: single arrays, sequences of different lengths, and dictionaries or tuples of these.
 
 A part of the samples (features or labels) has one row per sample. `Ragged` holds rows of different lengths and pads
 them per batch. A dictionary holds the named inputs of a model, a tuple its positional inputs.

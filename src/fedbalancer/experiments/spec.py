@@ -283,7 +283,7 @@ class RunSpec:
             settings=describe_settings(settings, method),
             clock=latency_scale(task, settings).to_json(),
             kernels=self.kernels(),
-            training=self.training(settings),
+            training=self.training(settings, task),
             **self.manifest_fields(),
         )
 
@@ -291,14 +291,15 @@ class RunSpec:
         """Return the processor and the implementation of every kernel, as far as known."""
         return describe_environment(self.backend if self.device == "cpu" and not self.timing_only else "none")
 
-    def training(self, settings: Settings) -> dict[str, Any]:
+    def training(self, settings: Settings, task: Task | None = None) -> dict[str, Any]:
         """Return how clients are trained: the backend that takes the steps, why, and the options.
 
         Args:
             settings: The resolved settings.
+            task: The loaded task.
         """
         options = settings.training()
-        why = "nothing is trained" if self.timing_only else why_plain(options, self.backend, self.device)
+        why = "nothing is trained" if self.timing_only else why_plain(options, self.backend, self.device, task)
         path = "none" if self.timing_only else "plain" if why else "fast"
         rate = {"learning_rate": describe_rate(settings.learning_rate), "schedule": settings.schedule}
         return {"path": path, "why": why, **rate, **asdict(options)}

@@ -63,15 +63,16 @@ class TaskSettings(TypedDict, total=False):
     latency: str | Mapping[str, tuple[float, float]]
     latency_batch_size: int | None
     model_bytes: int | None
+    forward: Callable[[Any, Any], Any]
 
 
 class OwnOptions(SplitOptions, TaskSettings, total=False):
-    """Keyword options of `Task.from_arrays`, `Task.from_folder` and `Task.from_parquet`."""
+    """Keyword options of `Task.from_arrays` and the other constructors from files and data sets."""
 
 
 SPLIT = tuple(SplitOptions.__annotations__)
 SETTINGS = tuple(TaskSettings.__annotations__)
-NOT_OF_A_RUN = ("name", "variant", "loss", "metric", "model_bytes", "latency_batch_size")
+NOT_OF_A_RUN = ("name", "variant", "loss", "metric", "model_bytes", "latency_batch_size", "forward")
 """Fields of a task that the settings of a run cannot change."""
 
 
