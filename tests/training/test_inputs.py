@@ -17,6 +17,7 @@ import fedbalancer as fb
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.samples import Ragged
 from fedbalancer.core.types import ClientWork
+from fedbalancer.training.open_model import check_file_samples
 from fedbalancer.training.trainer import TorchTrainer
 
 torch = pytest.importorskip("torch", reason="models need the extra [torch]")
@@ -314,3 +315,47 @@ def test_the_manifest_says_why_the_plain_backend_trains(tmp_path: Any) -> None:
     assert why(make_task(padded, forward=lambda model, x: model(**x)), "d")[1].startswith(
         "the task has its own forward"
     )
+
+
+class Listing(Sized):
+    """Clients on demand, from a function."""
+
+    def __init__(self, load: Any) -> None:
+        super().__init__(3)
+        self.load = load
+
+    def __getitem__(self, client: str) -> Any:
+        return self.load(int(client[1:]))
+
+
+def test_a_client_made_on_demand_may_have_rows_of_equal_length_by_chance() -> None:
+    def even(seed: int) -> Any:
+        return np.ones((12, 2), int), np.ones((12, 2), int)
+
+    assert len(run(make_task(tags, Tags, clients=Listing(even)))) == 8
+    words = "client 'c0' has 12 features but 11 labels"
+    with pytest.raises(BadData, match=words):
+        run(make_task(tags, Tags, clients=Listing(lambda seed: (np.ones((12, 2), int), np.ones((11, 2), int)))))
+    with pytest.raises(BadData, match=r"client 'c[012]' has 7 samples, but `sizes` of the clients has 12"):
+        run(make_task(tags, Tags, clients=Listing(lambda seed: (np.ones((7, 2), int), np.ones((7, 2), int)))))
+
+
+def test_a_run_with_an_ignored_label_counts_the_other_classes() -> None:
+    def some(seed: int) -> Any:
+        x = np.random.default_rng(seed).normal(size=(12, 3)).astype(np.float32)
+        labels = (x[:, 0] > 0).astype(int)
+        labels[::4] = -100
+        return x, labels
+
+    values = run(make_task(some, lambda: nn.Linear(3, 2)))
+    assert values[3] < values[0]
+    assert run(make_task(some, lambda: nn.Linear(3, 2)), settings={"label_noise": 0.2})
+
+
+def test_a_model_file_refuses_what_only_torch_can_train() -> None:
+    plain = np.ones((2, 3), np.float32), np.array([0, 1])
+    assert check_file_samples(plain, "ann") is plain
+    with pytest.raises(BadData, match="ann: a model file takes one array of features and one of labels"):
+        check_file_samples(padded(0), "ann")
+    with pytest.raises(BadData, match="ann: a model file cannot ignore labels of -100"):
+        check_file_samples((plain[0], np.array([0, -100])), "ann")

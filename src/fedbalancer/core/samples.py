@@ -103,7 +103,11 @@ class Ragged:
         return (len(self), "any", *self.values.shape[1:])
 
     def astype(self, dtype: Any) -> Ragged:
-        """Return the same rows in another type."""
+        """Return the same rows in another type.
+
+        Args:
+            dtype: The type.
+        """
         return Ragged.join(self.values.astype(dtype, copy=False), self.lengths, self.padding, self.mask)
 
     def pad(self) -> NDArray[Any]:
