@@ -63,7 +63,7 @@ def _count(task: BaseTask) -> BatchCost:
 
     client = next((name for name, size in task.sizes.items() if size >= COUNTED_SAMPLES), next(iter(task.sizes)))
     features, labels = (take(part, slice(COUNTED_SAMPLES)) for part in task.samples(client))
-    small = replace(task, clients={client: (features, labels)}, test=(features, labels))
+    small = replace(task, clients={client: (features, labels)}, test=(features, labels), client_tests={})
     trainer, size = TorchTrainer(small, "plain"), len(labels)
     work = ClientWork(client, np.arange(size), 1, size, 1e-9, 0.0, None, 0)
     weights = trainer.initial_weights(0)
