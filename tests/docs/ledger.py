@@ -39,6 +39,8 @@ _NODES = "starts real nodes; typed by "
 
 NOT_TYPED = {
     "fedbalancer run my_task.toml --device cuda": "the reader's own file and a GPU; on the CPU: tests/test_examples.py",
+    "fedbalancer fleet show fleet.csv --out fleet.png": "the reader's fleet: tests/cli/test_fleet.py",
+    "fedbalancer compare watch --devices fleet.csv": "the reader's fleet: tests/cli/test_fleet.py",
     "fedbalancer compare --add runs/compare-watch --seeds 10..12 --methods canter": _HOURS + "tests/cli/test_cli.py",
     "fedbalancer merge runs/array/seed-0 runs/array/seed-1 --out runs/array/merged": (
         "folders of a cluster: tests/examples/test_slurm.py"
@@ -69,6 +71,7 @@ NOT_TYPED = {
     "fedbalancer compare watch --methods fedbalancer,fedbalancer+robust --attack utility-liar:3": (
         _HOURS + "tests/cli/test_cli.py"
     ),
+    "python benchmarks/memory.py": "five minutes and gigabytes; smaller: tests/simulation/test_engine_fold.py",
     "make demo": "sets up an environment of its own; its command, smaller: tests/cli/test_cli.py",
     "make test": "runs these tests",
     "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/paper/bench/test_peers.py",
@@ -165,6 +168,7 @@ RUN = (
     "docs/how-to/bring-your-data.md",
     "docs/how-to/bring-your-model.md",
     "docs/how-to/fine-tune.md",
+    "docs/reference/fleets.md",
 )
 """Pages whose blocks marked as Python run from top to bottom."""
 

@@ -16,12 +16,11 @@ import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
 from fedbalancer.client.training import start_model
-from fedbalancer.core.errors import BadData
 from fedbalancer.core.interfaces import Draw, Training
 from fedbalancer.core.metrics import Metrics
 from fedbalancer.core.optimizers import CUSTOM, optimizer_text
 from fedbalancer.core.samples import columns_of, take
-from fedbalancer.core.task import Samples, check_samples, is_plain
+from fedbalancer.core.task import Samples, check_samples
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Part, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced, introduce
 from fedbalancer.flower.compat import ClientApp, Context, Message, MetricRecord, RecordDict, reply_to
@@ -163,8 +162,9 @@ def device_app(
         return open_model(file, threads)
 
     def load_for(samples: Samples) -> ModelFile:
-        if not is_plain(samples):
-            raise BadData("a model file takes one array of features and one of labels; other samples need client_app")
+        from fedbalancer.training.open_model import check_file_samples
+
+        check_file_samples(samples, "the client's data")
         return load()
 
     return model_app(load_for, data, test=test, method=method, mods=mods, hold=hold)

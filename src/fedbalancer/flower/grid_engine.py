@@ -250,8 +250,8 @@ class GridEngine:
 
     # A round
 
-    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
-        """Send the orders of a round and collect replies until it closes."""
+    def run(self, plan: RoundPlan, weights: Weights, clock_s: float, fold: Any = None) -> RoundResult:
+        """Send the orders of a round and collect replies until it closes; all updates are kept until then."""
         began = self._clock()
         limit_s = min(plan.order.deadline_s if plan.cohort else math.inf, self.waiting.timeout_s)
         self._round = current = OpenRound(self, plan, weights)

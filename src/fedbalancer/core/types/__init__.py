@@ -7,6 +7,7 @@ The server plans a round (`RoundPlan`), an engine runs it (`RoundResult`), and t
 from __future__ import annotations
 
 from fedbalancer.core.types.round import (
+    FOLDED,
     FORWARD_PASS_EPOCHS,
     STEP_BINS,
     UNDER_WAY,
@@ -17,6 +18,7 @@ from fedbalancer.core.types.round import (
     Evaluation,
     FailedClient,
     FloatArray,
+    FoldedUpdates,
     IndexArray,
     LateRule,
     Layout,
@@ -31,6 +33,7 @@ from fedbalancer.core.types.round import (
     Timings,
     TrainOptions,
     TrainResult,
+    UpdateFold,
     Weights,
     batches_per_epoch,
     step_bin,
@@ -38,6 +41,7 @@ from fedbalancer.core.types.round import (
 from fedbalancer.core.types.state import RECENT_COUNTS, Ledger, ServerState, Setup
 
 __all__ = [
+    "FOLDED",
     "FORWARD_PASS_EPOCHS",
     "RECENT_COUNTS",
     "STEP_BINS",
@@ -49,6 +53,7 @@ __all__ = [
     "Evaluation",
     "FailedClient",
     "FloatArray",
+    "FoldedUpdates",
     "IndexArray",
     "LateRule",
     "Layout",
@@ -66,6 +71,7 @@ __all__ = [
     "Timings",
     "TrainOptions",
     "TrainResult",
+    "UpdateFold",
     "Weights",
     "batches_per_epoch",
     "step_bin",

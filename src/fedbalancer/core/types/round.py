@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -463,6 +463,35 @@ class FailedClient:
     problem: str = ""
 
 
+FOLDED: Weights = np.empty(0, dtype=np.float32)
+"""`ClientReport.update` of a report whose update was added to a sum and is no longer kept."""
+
+
+class UpdateFold(Protocol):
+    """Adds the updates of a round one by one, so that they need not be in memory at the same time."""
+
+    def add(self, report: ClientReport) -> None:
+        """Add a report. Reports come in the order of client ids."""
+
+    def finish(self) -> tuple[Weights, Any]:
+        """Return the new weights and the aggregator's next state."""
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedUpdates:
+    """The updates of a round whose reports no longer have them.
+
+    Args:
+        fold: The fold, which has all of these updates.
+        weights: The weight of each of these reports, by client id.
+        again: Computes the updates of some clients again and yields their reports, in the order of client ids.
+    """
+
+    fold: UpdateFold
+    weights: Mapping[str, float]
+    again: Callable[[Collection[str]], Iterator[ClientReport]]
+
+
 NOT_FOR_TIME = ("invalid", "error")
 """`FailedClient.why` of failures that a longer deadline would not prevent."""
 
@@ -482,6 +511,7 @@ class RoundResult:
         under_way: Sorted ids of clients whose reports are expected later and will count.
         validated: Whether every report has been checked (`server.report_check`). An engine for real clients checks
             reports on arrival.
+        folded: The sum of the updates, if the reports do not have their own (`FOLDED`).
     """
 
     plan: RoundPlan
@@ -493,6 +523,7 @@ class RoundResult:
     up_bytes: int = 0
     under_way: tuple[str, ...] = ()
     validated: bool = False
+    folded: FoldedUpdates | None = None
 
     @property
     def ran_out_of_time(self) -> bool:
