@@ -165,9 +165,9 @@ def test_named_inputs_data_sets_and_a_forward_function_train_as_arrays_do() -> N
     ]
     arrays = []
     for model, data, options in ways:
-        result = Nodes(2, model=model, data=data, **options).start("fedbalancer", 2, initial=model)[1]
+        result = Nodes(2, model=model, data=data, **options).start("fedavg+wfa", 2, initial=model)[1]
         arrays.append(result.arrays["layer.weight"].numpy())
-    plain = Nodes(2, model=linear, backend="plain").start("fedbalancer", 2, initial=linear)[1]
+    plain = Nodes(2, model=linear, backend="plain").start("fedavg+wfa", 2, initial=linear)[1]
     for found in arrays:
         assert found == pytest.approx(plain.arrays["weight"].numpy(), abs=1e-5)
 
