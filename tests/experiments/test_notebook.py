@@ -148,8 +148,8 @@ def test_a_target_ends_a_run_at_the_first_evaluation_that_reaches_it(tmp_path: P
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"target": 80}, "target = 80 must be an accuracy above 0 and at most 1; 80% is 0.8"),
-        ({"target": 0.0}, "target = 0 must be an accuracy"),
+        ({"target": 80}, "target = 80 must be a value of accuracy above 0 and at most 1; 80% is 0.8"),
+        ({"target": 0.0}, "target = 0 must be a value of accuracy"),
         ({"target": float("nan")}, "target = nan must be a finite number"),
         ({"target": "0.8"}, "target = '0.8' must be a finite number"),
         ({"target": 0.8, "timing_only": True}, "timing_only"),
