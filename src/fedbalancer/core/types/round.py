@@ -113,7 +113,8 @@ class TrainOptions:
         dtype: Type in which the forward pass of a training computes (autocast): float32 or bfloat16.
         drop_last: Whether an epoch omits its last batch if that is short. A client with less than one batch trains it.
         batch_norm: What happens to the running statistics of batch norms. average: they are averaged like parameters.
-            forbid: a model with batch norms is refused.
+            local: they stay on the client. forbid: a model with batch norms is refused.
+        optimizer_state: Whether a client resets or keeps the optimizer's state, such as its momentum, between rounds.
 
     Example:
         >>> TrainOptions().is_plain, TrainOptions(optimizer="adamw").is_plain
@@ -124,7 +125,13 @@ class TrainOptions:
     accumulate: int = 1
     dtype: Literal["float32", "bfloat16"] = "float32"
     drop_last: bool = False
-    batch_norm: Literal["average", "forbid"] = "average"
+    batch_norm: Literal["average", "local", "forbid"] = "average"
+    optimizer_state: Literal["reset", "keep"] = "reset"
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether clients keep the optimizer's state. Plain SGD has none."""
+        return self.optimizer_state == "keep" and self.optimizer != "sgd"
 
     @property
     def is_plain(self) -> bool:
