@@ -11,8 +11,11 @@ import fedbalancer as fb
 def test_public_names() -> None:
     assert sorted(fb.__all__) == [
         "Comparison",
+        "Device",
         "FedBalancerError",
+        "Fleet",
         "Method",
+        "Metric",
         "RunResult",
         "STOP",
         "Settings",

@@ -17,9 +17,7 @@ DOCS = ROOT / "docs"
 FOLDER = "source"
 ALWAYS = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
-POLICIES = "<!-- built-in policies -->"
-"""Where a page has the tables of all built-in policies."""
-LANGUAGES = {".py": "python", ".toml": "toml"}
+LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".sbatch": "bash"}
 
 
 def linked(markdown: str, origin: Path) -> Iterator[Path]:
@@ -81,25 +79,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Insert generated tables, and change links to files outside of docs/ and to folders."""
+    """Change links to files outside of docs/ and to folders."""
     here = page.file.src_uri
-    markdown = markdown.replace(POLICIES, policy_tables()) if POLICIES in markdown else markdown
     return markdown if page.file.generated_by else rewritten(markdown, DOCS / here, here)
-
-
-def policy_tables() -> str:
-    """Return a table per slot of all built-in policies, with their fields, defaults and first sentences."""
-    from fedbalancer.methods import policy_registry
-
-    rows = policy_registry.policy_fields()
-    lines: list[str] = []
-    for slot, policies in policy_registry.POLICIES.items():
-        lines += ["", f"### `{slot}`", "", "| policy | fields and defaults | what it does |", "|---|---|---|"]
-        for kind in dict.fromkeys(policies.values()):
-            own = [row for row in rows if row["policy"] == kind.__name__ and row["slot"] == slot]
-            defaults = ", ".join(f"`{row['key']}={row['default']}`" for row in own)
-            lines.append(f"| `{kind.__name__}` | {defaults or '–'} | {policy_registry.describe_policy(kind)} |")
-    return "\n".join(lines)
 
 
 def _target(link: str, origin: Path) -> Path | None:

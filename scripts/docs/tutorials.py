@@ -26,6 +26,14 @@ from pathlib import Path
 from typing import Any
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
+EXTRAS = {"cluster": "torch,demo,ray", "from-flower": "torch,demo,flower", "private-run": "torch,demo,privacy"}
+"""What a notebook installs on Colab, by page."""
+INSTALL = """# Google Colab: install the package. Elsewhere this cell does nothing.
+import subprocess, sys
+
+if "google.colab" in sys.modules:  # or the path of a wheel, or 'fedbalancer[...] @ git+URL'
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", "fedbalancer[{extras}]"])
+"""
 FENCE = re.compile(r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -82,8 +90,9 @@ def rewritten(page: str, said: dict[Block, str]) -> str:
 
 
 def notebook(page: str, name: str) -> str:
-    """The page as a notebook: what runs are cells, and files are written by cells."""
-    cells, last = [], 0
+    """The page as a notebook: what runs are cells, and files are written by cells. The first one installs on Colab."""
+    install = INSTALL.format(extras=EXTRAS.get(name, "torch,demo"))
+    cells, last = [_cell("code", install)], 0
     for block in blocks(page):
         if block.kind == "text" and block.title is None:
             cells.append(_cell("markdown", page[last : block.span[0]]))

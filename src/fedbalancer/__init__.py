@@ -14,18 +14,23 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedbalancer.core import schedules
     from fedbalancer.core.errors import FedBalancerError
+    from fedbalancer.core.metrics import Metric
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
     from fedbalancer.experiments import STOP, RunResult, compare, merge, resume, run
     from fedbalancer.methods.table import Method, method
     from fedbalancer.reporting import Comparison
+    from fedbalancer.simulation.devices import Device, Fleet
     from fedbalancer.training.saved_model import load_model
 
 _MODULES = {"schedules": "core.schedules"}
 _HOMES = {
     "Comparison": "reporting",
+    "Device": "simulation.devices",
     "FedBalancerError": "core.errors",
+    "Fleet": "simulation.devices",
     "Method": "methods",
+    "Metric": "core.metrics",
     "RunResult": "experiments",
     "STOP": "experiments",
     "Settings": "core.settings",
@@ -42,8 +47,11 @@ _HOMES = {
 __all__ = [
     "STOP",
     "Comparison",
+    "Device",
     "FedBalancerError",
+    "Fleet",
     "Method",
+    "Metric",
     "RunResult",
     "Settings",
     "Task",

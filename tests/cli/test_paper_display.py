@@ -17,7 +17,7 @@ def test_runs_that_go_on_for_longer_take_the_end_away(
 ) -> None:
     clock_s = [0.0]
     monkeypatch.setattr(paper_display.time, "monotonic", lambda: clock_s[0])
-    half = Progress(round=3, clock_s=70.0, accuracy=None, share=0.5)
+    half = Progress(round=3, clock_s=70.0, value=None, share=0.5)
     with item_display("table1", 4) as listen:
         listen("har", JobEvent(("a", 0), "done", why=REUSED))
         for method in ("b", "c", "d"):

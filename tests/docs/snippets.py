@@ -13,6 +13,8 @@ PROGRAMS = (
     "fedbalancer", "pip", "make", "python", ".venv/bin/python", "flwr", "flower-superlink", "flower-supernode",
     "pytest", "ray", "docker", "uv", "git", "cd", "curl",
 )  # fmt: skip
+REFERENCE = re.compile(r"<!-- api: .*?<!-- end of api -->", re.DOTALL)
+"""Text from docstrings, whose examples are run as doctests."""
 RUN_WHOLE = ("quickstart",)
 """Pages whose fenced blocks are run like those of a tutorial."""
 COMMAND = re.compile(rf"(?:{'|'.join(map(re.escape, PROGRAMS))})(?:\s|$)")
@@ -71,7 +73,7 @@ def _blocks() -> list[tuple[Path, str, str]]:
     return [
         (path, token.content, token.info.partition(" ")[0])
         for path in pages()
-        for token in parser.parse(path.read_text())
+        for token in parser.parse(REFERENCE.sub("", path.read_text()))
         if token.type in ("fence", "code_block") and not (path.stem in RUN_WHOLE and token.type == "fence")
     ]
 

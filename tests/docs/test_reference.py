@@ -2,29 +2,55 @@
 
 from __future__ import annotations
 
-import logging
-import re
+import importlib.util
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import griffe
 import pytest
 
+import fedbalancer as fb
 from fedbalancer.methods.policy_registry import POLICIES as REGISTRY
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
-TARGETS = sorted({name for page in PAGES for name in re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE)})
+
+
+def _script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "scripts" / "docs" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = _script()
+TARGETS = reference.targets()
 POLICIES = sorted({f"{it.__module__}.{it.__qualname__}" for slot in REGISTRY.values() for it in slot.values()})
 
 
-@cache
-def package() -> griffe.Object:
-    logging.getLogger("griffe").setLevel(logging.ERROR)
-    loaded = griffe.load("fedbalancer", search_paths=[ROOT / "src"])
-    assert isinstance(loaded, griffe.Object)
-    return loaded
+@pytest.mark.parametrize("page", sorted(path.name for path in reference.PAGES.glob("*.md")))
+def test_the_pages_are_written_from_the_docstrings(page: str) -> None:
+    path = reference.PAGES / page
+    assert reference.rewrite(path.read_text(), path) == path.read_text(), "run: python scripts/docs/reference.py"
+
+
+def test_every_public_name_has_its_place() -> None:
+    text = (reference.PAGES / "index.md").read_text()
+    assert [name for name in fb.__all__ if f"\n## fb.{name}\n" not in text and f"\n### {name}\n" not in text] == []
+
+
+def test_a_directive_becomes_a_block_with_signature_table_and_example(tmp_path: Path) -> None:
+    page = "# Mine\n\n::: fedbalancer.data.load_task\n    options:\n      heading: fb.load_task\n\nAfter.\n"
+    text = reference.rewrite(page, reference.PAGES / "mine.md")
+    assert "<!-- api: fedbalancer.data.load_task, fb.load_task -->" in text
+    assert "## fb.load_task\n" in text
+    assert "    scale: str = 'small',\n" in text
+    assert "| `users` | `int or None` | `None` | Number of training clients. None: all. |" in text
+    assert "```pycon\n>>> load_task" in text
+    assert text.endswith("\nAfter.\n")
+    assert reference.rewrite(text, reference.PAGES / "mine.md") == text
 
 
 def members(thing: griffe.Object | griffe.Alias) -> Iterator[griffe.Object | griffe.Alias]:
@@ -78,7 +104,7 @@ def parameters(thing: griffe.Object | griffe.Alias) -> list[griffe.Parameter]:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_parameter_of_the_reference_is_documented(target: str) -> None:
-    thing = package()[target.removeprefix("fedbalancer.")]
+    thing = reference.find(target)
     missing = {member.path: names for member in members(thing) if (names := undocumented(member))}
     assert not missing, f"add an Args section: {missing}"
 
@@ -86,7 +112,7 @@ def test_every_parameter_of_the_reference_is_documented(target: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_field_of_a_policy_is_documented(policy: str) -> None:
     """Its methods are documented once, by the base class of its slot."""
-    assert undocumented(package()[policy.removeprefix("fedbalancer.")]) == [], "add an Args section"
+    assert undocumented(reference.find(policy)) == [], "add an Args section"
 
 
 def test_the_reference_and_the_policies_were_found() -> None:

@@ -18,7 +18,6 @@ from browsing import BROWSER, DRIVER, complaints, fetched, opened, resized, star
 from docs.built import Page, inside
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed")
-pytest.importorskip("mkdocstrings", reason="mkdocstrings is not installed")
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.metadata import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -95,13 +96,29 @@ def test_every_block_that_runs_is_a_cell_of_the_notebook(tutorials: ModuleType) 
         cells = content["cells"]
         assert len({cell["id"] for cell in cells}) == len(cells)
         assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", cell["id"]) for cell in cells)
-        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        install, *code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        assert "google.colab" in install
         blocks = [block for block in tutorials.blocks(path.read_text()) if block.runs or block.title]
         assert len(code) == len(blocks)
         for text, block in zip(code, blocks, strict=True):
             assert block.text.strip() in text
             if not text.startswith("%%"):
                 ast.parse(text)
+
+
+def test_the_first_cell_installs_on_colab_and_does_nothing_elsewhere(
+    tutorials: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "check_call", commands.append)
+    cell = "".join(json.loads(tutorials.notebook("# A page\n", "private-run"))["cells"][0]["source"])
+    exec(cell, {})
+    assert commands == []
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    exec(cell, {})
+    assert commands == [[sys.executable, "-m", "pip", "install", "-q", "fedbalancer[torch,demo,privacy]"]]
+    for extras in tutorials.EXTRAS.values():
+        assert set(extras.split(",")) <= set(metadata("fedbalancer").get_all("Provides-Extra") or [])
 
 
 def test_what_is_not_a_number_must_stay(tutorials: ModuleType) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from dataclasses import replace
 from functools import partial
@@ -150,14 +151,47 @@ def regression(**options: Any) -> fb.Task:
     )  # fmt: skip
 
 
-def test_a_task_without_accuracy_can_be_run_but_is_refused_by_a_comparison_before_training(tmp_path: Path) -> None:
+def test_an_accuracy_that_the_labels_do_not_have_is_refused_by_a_comparison_before_training(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="models need the extra [torch]")
-    assert fb.run(regression(), "fedavg+1t").status == "done"
+    task = regression(metric="accuracy")
+    assert fb.run(task, "fedavg+1t").status == "done"
     with pytest.raises(
-        BadData, match=r"task 'custom' has no accuracy.*labels are float32 of shape \(\)\. Give .*metric="
+        BadData,
+        match=r"task 'custom' has no accuracy.*labels are float32 of shape \(\)\. Give .*metric='loss' or 'mae'",
     ):
-        fb.compare(regression(), ["fedavg+1t", "prox+1t"], seeds=2, out=tmp_path / "out")
+        fb.compare(task, ["fedavg+1t", "prox+1t"], seeds=2, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("ignore:prox")
+def test_a_regression_is_compared_by_its_loss_or_another_error_of_which_lower_is_better(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="models need the extra [torch]")
+    methods, out = ["fedavg+1t", "prox+1t"], tmp_path / "out"
+    by_loss = fb.compare(regression(), methods, seeds=2, jobs=1, out=out, rounds=4)
+    assert (len(by_loss.seeds), by_loss.metric.name) == (2, "loss")
+    for seed in by_loss.seeds:
+        (reference,) = (score for score in seed.scores if score.method == "fedavg+1t")
+        assert seed.target == reference.final
+        assert reference.time_s is not None
+        easier = reference.reaches[0.9]
+        assert easier.target == pytest.approx(seed.target / 0.9)
+        assert easier.arrival.seconds <= reference.time_s
+    table = (out / "table.md").read_text()
+    assert "target loss" in table
+    assert "Final loss" in table
+    assert "at or below" in table
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["metric"] == {"name": "loss", "higher_is_better": False}
+    assert summary["methods"]["fedavg+1t"]["loss"]["mean"] == by_loss["fedavg+1t"].final.mean
+    page = (out / "report.html").read_text()
+    assert "Target loss" in page
+    assert not re.search(r">[^<]*accuracy", page.split("<script")[0], re.IGNORECASE)
+    several = regression(metric=["mae", "r2"])
+    assert fb.compare(several, methods, seeds=1, jobs=1).metric.name == "mae"
+    by_r2 = fb.compare(several, methods, seeds=1, jobs=1, target_metric="r2")
+    assert by_r2.to_polars().columns[-2:] == ["r2", "r2_std"]
+    with pytest.raises(UnknownName, match=r"unknown metric of this task 'f1'; known: loss, mae, r2"):
+        fb.compare(several, methods, seeds=1, target_metric="f1")
 
 
 @pytest.mark.filterwarnings("ignore:prox")
@@ -166,7 +200,9 @@ def test_a_task_without_accuracy_is_compared_by_a_metric_of_its_own() -> None:
     near = regression(metric=lambda x, y: (((x - y) ** 2 < 1).sum(), len(y)))
     found = fb.compare(near, ["fedavg+1t", "prox+1t"], seeds=1, jobs=1, extend=1.0)
     assert 0 < found["prox+1t"].accuracy.mean <= 1
-    with pytest.raises(FedBalancerError, match=r"nothing can be scored: .*no evaluation with an accuracy within"):
+    with pytest.raises(
+        FedBalancerError, match=r"nothing can be scored: .*no evaluation with a value of accuracy within"
+    ):
         fb.compare(regression(metric=lambda x, y: (0, 0)), ["fedavg+1t"], seeds=1, jobs=1, extend=1.0)
 
 

@@ -8,7 +8,7 @@ from fedbalancer.experiments.progress import JobEvent, Progress, comparison_disp
 
 
 def at(share: float) -> Progress:
-    return Progress(round=3, clock_s=70.0, accuracy=0.5, share=share)
+    return Progress(round=3, clock_s=70.0, value=0.5, share=share)
 
 
 def test_the_lines_tell_of_every_run_and_of_all_together(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fedbalancer as fb
 from fedbalancer.experiments.execute import execute, resume
-from fedbalancer.experiments.rounds import ReachedAccuracy, grid_times, is_at
+from fedbalancer.experiments.rounds import ReachedValue, grid_times, is_at
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.store.rows import EvalRow
 
@@ -107,14 +107,14 @@ def test_a_target_stops_a_run_when_it_was_touched_by_rounds_and_held_on_the_grid
 
 
 def test_one_lucky_evaluation_does_not_hold_a_target() -> None:
-    found = ReachedAccuracy(on_grid=True)
+    found = ReachedValue(on_grid=True)
     found.add([EvalRow(1, 0.0, 1.0, 0.9, 1.0)])
     found.add(
         [EvalRow(1, 0.0, float(at), accuracy, 1.0, "seconds") for at, accuracy in enumerate((0.1, 0.9, 0.2, 0.7))]
     )
     assert not found.is_at(0.9)
     assert found.is_at(0.6)
-    by_rounds = ReachedAccuracy(on_grid=False)
+    by_rounds = ReachedValue(on_grid=False)
     by_rounds.add([EvalRow(0, 0.0, 0.0, 0.99, 1.0), EvalRow(1, 0.0, 1.0, 0.9, 1.0)])
     assert by_rounds.is_at(0.9)
     assert not by_rounds.is_at(0.95), "the model before training reaches nothing"

@@ -45,7 +45,7 @@ def test_a_live_run_has_rounds_that_its_tables_do_not_have_yet(tmp_path: Path) -
         folder.write_tables()
         add_round(folder, 2, 0.5)
         run = runs.load(tmp_path / "run")
-        assert (run.rounds.height, run.curve.last_accuracy, run.curve.status) == (2, 0.5, "running")
+        assert (run.rounds.height, run.curve.last_value, run.curve.status) == (2, 0.5, "running")
         assert run.selections["times"].to_list() == [2, 2]
         assert runs.load(tmp_path / "run") is run
         add_round(folder, 3, 0.75)

@@ -39,7 +39,7 @@ def test_an_empty_table_has_the_columns_and_types_of_its_rows(kind: type[Any]) -
     frame = pl.read_parquet(io.BytesIO(Table(kind).parquet()))
     types = {int: pl.Int64, float: pl.Float64, str: pl.String}
     of_run = {"task": str, "method": str, "seed": int}
-    assert frame.columns == [*kind._fields, *of_run]
+    assert frame.columns == [*(name for name in kind._fields if name != "metrics"), *of_run]
     assert dict(frame.schema) == {name: types[of] for name, of in {**schema_of(kind), **of_run}.items()}
     assert frame.height == 0
 
@@ -49,7 +49,7 @@ def test_values_come_back_as_the_types_of_the_schema() -> None:
     table.append(table.plain(EVAL._replace(round=np.int64(1), accuracy=np.float32(0.25), loss=math.inf)).values())
     table.append(table.plain(EVAL._replace(clock_s=3, loss=math.nan)).values())
     frame = pl.read_parquet(io.BytesIO(table.parquet()))
-    assert frame.row(0) == (1, 0.5, 2.5, 0.25, math.inf, "rounds", None, None, None)
+    assert frame.row(0) == (1, 0.5, 2.5, 0.25, math.inf, "rounds", *[None] * 8)
     assert math.isnan(frame["loss"][1])
 
 
@@ -98,12 +98,33 @@ def test_an_entry_of_the_journal_survives_json_and_gives_the_same_tables() -> No
     client = ClientRow(1, "ann", 0.1, 0.0, 0.2, 0.3, 0.0, 5.0, 12, "completed")
     tables, again = RunTables(), RunTables()
     entry = tables.entry(None, [EVAL, EVAL._replace(schedule="seconds")], [client])
-    evals = [EVAL._asdict(), {**EVAL._asdict(), "schedule": "seconds"}]
+    evals = [EVAL.to_dict(), {**EVAL.to_dict(), "schedule": "seconds"}]
     assert entry == {"round": None, "evals": evals, "clients": [list(client)]}
     for each, rows in ((tables, entry), (again, json.loads(json.dumps(entry)))):
         each.add(rows)
     assert [len(frame) for frame in tables.frames().values()] == [0, 2, 1]
     assert all(frame.equals(again.frames()[name]) for name, frame in tables.frames().items())
+
+
+def test_further_metrics_have_columns_of_their_own_and_are_null_before_they_first_appear() -> None:
+    tables, again = RunTables(), RunTables()
+    rows = [EVAL, EVAL._replace(metrics={"mae": np.float32(0.5), "f1": 1}), EVAL._replace(metrics={"mae": math.nan})]
+    entry = tables.entry(None, rows, [])
+    for each, lines in ((tables, entry), (again, json.loads(json.dumps(entry)))):
+        each.add(lines)
+        assert each.frames()["evals"].columns[-2:] == ["f1", "mae"]
+        assert each.frames()["evals"]["f1"].to_list() == [None, 1.0, None]
+        assert each.frames()["evals"]["mae"].to_list()[:2] == [None, 0.5]
+    file = io.BytesIO(tables.by_name["evals"].parquet({"task": "t", "method": "m", "seed": 3}))
+    explained = json.loads(pl.read_parquet_metadata(file)["fedbalancer.columns"])
+    assert list(explained) == pl.read_parquet(file).columns
+    assert explained["f1"] == ["metric", "the metric f1"]
+
+
+def test_a_journal_from_before_a_column_was_added_gives_its_default() -> None:
+    tables = RunTables()
+    tables.add({"round": None, "evals": [dict(list(EVAL._asdict().items())[:6])], "clients": []})
+    assert tables.frames()["evals"].row(0, named=True) == EVAL.to_dict()
 
 
 def test_same_rows_same_bytes_in_other_processes_with_other_threads() -> None:

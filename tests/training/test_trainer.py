@@ -218,7 +218,7 @@ def test_an_evaluation_in_pieces_is_the_same_however_they_are_shared_out() -> No
     assert count == 3
     one, two = trainer.evaluate_pieces(weights, [2, 0]), other.evaluate_pieces(weights, [1])
     assert trainer.combine([one[1], two[0], one[0]]) == trainer.evaluate(weights)
-    assert sum(piece[3] for piece in one + two) == len(labels)
+    assert sum(piece[1] for piece in one + two) == len(labels)
 
 
 def test_an_evaluation_of_half_of_the_pieces_does_not_depend_on_the_rest() -> None:
@@ -348,7 +348,8 @@ def test_a_last_batch_of_one_uses_the_running_statistics_of_a_batch_norm(count: 
 @pytest.mark.parametrize("result", [{"accuracy": 0.5}, {1: 2, 3: 4}, 0.5, (1, 2, 3), ("a", "b"), None, "ab"], ids=str)
 @pytest.mark.parametrize("loss", ["cross_entropy", lambda outputs, labels: outputs.sum(dim=1)])
 def test_a_metric_that_returns_anything_but_two_numbers_is_told_before_training(result: Any, loss: Any) -> None:
-    with pytest.raises(BadData, match=f"^the metric must return two numbers: .*it returned {type(result).__name__} "):
+    message = f"^the metric 'accuracy' must return two numbers: .*it returned {type(result).__name__} "
+    with pytest.raises(BadData, match=message):
         TorchTrainer(task(loss=loss, metric=lambda outputs, labels: result))
 
 

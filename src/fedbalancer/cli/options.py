@@ -11,7 +11,7 @@ import typer
 
 from fedbalancer.core.errors import BadSetting
 
-METHODS = ("method", "methods")
+METHODS, DEVICES = ("method", "methods"), "devices"
 """Keys of the configuration file that are not settings."""
 
 
@@ -37,11 +37,15 @@ Variant = Annotated[
     typer.Option(help="Data set (`fedbalancer data list`). Default: the official data, if installed."),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds. Default: the task's.")]
+TargetMetric = Annotated[
+    str | None,
+    typer.Option(help="Metric of targets and scores: one of the task's metrics, or loss. Default: the task's first."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results of an earlier run in the folder.")]
 Targets = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated shares of the reference's final accuracy, the main one first. Default: 1,0.95,0.9."
+        help="Comma-separated shares of the reference's final metric, the main one first. Default: 1,0.95,0.9."
     ),
 ]
 Rule = Annotated[
@@ -73,6 +77,10 @@ Executor = Annotated[
 Address = Annotated[
     str | None, typer.Option(help="Ray cluster: auto or HOST:PORT. Default: --executor ray starts one here.")
 ]
+Devices = Annotated[
+    str | None,
+    typer.Option(help="Simulated devices: CSV or Parquet file of a fleet, or paper. Default: the task's, else paper."),
+]
 Backend = Annotated[str, typer.Option(help="Training backend: fast, or plain (only torch's own operations).")]
 Device = Annotated[str, typer.Option(help="Where torch computes: cpu, cuda or mps.")]
 SameBackend = Annotated[str | None, typer.Option(help="Training backend: fast or plain. Default: the run's.")]
@@ -97,6 +105,8 @@ RUN_OPTIONS: Group = {
     "users": (Users, None),
     "variant": (Variant, None),
     "rounds": (Rounds, None),
+    "target_metric": (TargetMetric, None),
+    "devices": (Devices, None),
     "backend": (Backend, "fast"),
     "device": (Device, "cpu"),
     "attack": (Attacks, None),
@@ -135,10 +145,30 @@ def with_options(*groups: Group) -> Callable[[Callable[..., None]], Callable[...
 
 def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the parsed options of a command to keyword options of `fedbalancer.run` and `fedbalancer.compare`."""
-    settings = overrides(options["config"], options["set_"], options["attack"])
+    settings = overrides(options["config"], options["set_"], options["attack"], (*METHODS, DEVICES))
     plain = {name: value for name, value in options.items() if name not in ("config", "set_", "attack", "track")}
     track = {"track": options["track"]} if options.get("track") else {}
+    if plain["devices"] is None:
+        plain["devices"] = configured_devices(options["config"])
     return {**plain, **track, "settings": settings}
+
+
+def configured_devices(config: Path | None) -> Any:
+    """Return the fleet of the table `[devices]` in the configuration file; None if there is no such table.
+
+    Raises:
+        BadSetting: If it is not a table.
+    """
+    from fedbalancer.core.settings import read_config
+
+    table = read_config(config).get(DEVICES)
+    if table is None:
+        return None
+    if not isinstance(table, Mapping):
+        raise BadSetting(f'devices = {table!r} must be a table: [devices], with file = "fleet.csv" or a kind')
+    from fedbalancer.simulation.devices.fleet_files import fleet_of_table
+
+    return fleet_of_table(table, config.parent if config is not None else Path())
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -162,17 +192,28 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def overrides(config: Path | None, assignments: list[str] | None, attacks: list[str] | None = None) -> dict[str, Any]:
+def overrides(
+    config: Path | None,
+    assignments: list[str] | None,
+    attacks: list[str] | None = None,
+    apart: Sequence[str] = METHODS,
+) -> dict[str, Any]:
     """Return the settings of the configuration file, overridden by those of the command line.
 
     Args:
         config: The configuration file. Default: fedbalancer.toml, if it exists.
         assignments: Settings as key=value.
         attacks: Attacks as NAME:COUNT.
+        apart: Keys of the file that the command reads elsewhere.
+
+    Raises:
+        BadSetting: If the file has devices, and the command does not use them.
     """
     from fedbalancer.core.settings import merge, parse_assignments, read_config  # imported late to keep --help fast
 
-    in_file = {key: value for key, value in read_config(config).items() if key not in METHODS}
+    in_file = {key: value for key, value in read_config(config).items() if key not in apart}
+    if DEVICES in in_file:
+        raise BadSetting("[devices] of the configuration file applies to run, compare and sweep only; remove it here")
     return merge(in_file, parse_assignments(assignments or []), {"attacks": attacks} if attacks else {})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,7 +42,7 @@ def run(
         float | None, typer.Option(help="Simulated seconds to run for. Default: a number of rounds.")
     ] = None,
     target: Annotated[
-        float | None, typer.Option(help="Accuracy at which the run stops, such as 0.8. Default: none.")
+        float | None, typer.Option(help="Value of the main metric at which the run stops, such as 0.8. Default: none.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/TASK-METHOD-seed-N.")] = None,
     epsilon_budget: Annotated[
@@ -102,13 +103,18 @@ def finish(result: RunResult, folder: Path, as_json: bool) -> None:
 
     manifest = read_manifest(folder)
     task = manifest["task"]
-    accuracy = result.accuracy if len(result.evals) else None
+    value = result.value if math.isfinite(result.value) else None
     if as_json:
         names = {"task": task["name"], "variant": task["variant"], "method": manifest["method"]}
-        values = {"rounds": len(result.rounds), "clock_s": result.clock_s, "accuracy": accuracy, "out": str(folder)}
+        values = {
+            "rounds": len(result.rounds),
+            "clock_s": result.clock_s,
+            result.metric.name: value,
+            "out": str(folder),
+        }
         typer.echo(json.dumps({**names, "seed": manifest["seed"], "status": result.status, **values}))
     elif result.status == "done":
-        reached = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+        reached = "" if value is None else f", {result.metric.title} {value:.3f}"
         name = f"{label(task['name'], task['variant'])}, {manifest['method']}"
         seconds = f"{result.clock_s:,.0f} simulated seconds"
         why = f" ({manifest['why']})" if manifest.get("why") else ""

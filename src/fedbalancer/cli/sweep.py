@@ -35,7 +35,9 @@ def sweep(
             "repeatable. Required."
         ),
     ] = None,
-    objective: Annotated[str, typer.Option(help="Objective: time-to-accuracy or accuracy.")] = "time-to-accuracy",
+    objective: Annotated[
+        str, typer.Option(help="Objective: time-to-accuracy, or a metric of the task.")
+    ] = "time-to-accuracy",
     method: Annotated[
         list[str] | None,
         typer.Option("--method", "--methods", "-m", help="Method to vary. Default: fedbalancer."),
@@ -45,8 +47,8 @@ def sweep(
         str | None, typer.Option(help="Sampler: grid, tpe or random. Default: grid for lists of values, otherwise tpe.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Number of seeds per trial.")] = 1,
-    target: Annotated[float, typer.Option(help="Target, as a share of FedAvg+1T's final accuracy.")] = 0.95,
-    prune: Annotated[bool, typer.Option(help="Stop trials whose accuracy is below the median.")] = True,
+    target: Annotated[float, typer.Option(help="Target, as a share of FedAvg+1T's final metric.")] = 0.95,
+    prune: Annotated[bool, typer.Option(help="Stop trials whose metric is worse than the median.")] = True,
     out: Annotated[Path | None, typer.Option(help="Folder. Default: runs/sweep-TASK.")] = None,
     overwrite: shared.Overwrite = False,
     jobs: shared.Jobs = None,

@@ -54,7 +54,7 @@ class Trainer(Protocol):
         """Evaluate weights on the test data."""
 
     def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
-        """Evaluate weights on a client's own samples."""
+        """Evaluate weights on a client's own test data or, if it has none, on its training data."""
 
 
 class Executor(Protocol):
@@ -77,7 +77,7 @@ class Executor(Protocol):
         """Evaluate weights on the test data."""
 
     def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]:
-        """Evaluate weights on the clients' own samples."""
+        """Evaluate weights on the clients' own test data or, of those that have none, on their training data."""
 
     def close(self) -> None:
         """End the processes."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedbalancer.core.cost import CUSTOM, ESTIMATED
 from fedbalancer.core.datasets import to_samples
 from fedbalancer.core.errors import BadData
+from fedbalancer.core.metrics import Metric, Metrics, read_metrics
 from fedbalancer.core.optimizers import SGD, optimizer_text
 from fedbalancer.core.samples import (
     IGNORED,
@@ -99,15 +100,20 @@ class BaseTask:
         prox_mu: Weight of the proximal term, for methods that have one.
         sample_selection_deadline: Deadline of the method `sampleselection`, as a multiple of T.
         loss: "cross_entropy", or a function of (outputs, labels) that returns one value per sample.
-        metric: "accuracy", or a function of (outputs, labels) that returns the number of correct answers and their
-            possible number.
+        metric: One metric, or several with the main one first, which targets and scores use: a name (accuracy, f1,
+            auroc, top5, perplexity, loss, mae, mse, rmse, r2), a `fedbalancer.Metric`, a `torchmetrics.Metric`, or a
+            function of (outputs, labels) that returns the number of correct answers and their possible number.
+            Default: accuracy, or the loss if the labels are floats.
         latency: Time of a batch on the devices. The name of a task of the paper: this task stands for its published
             model. A mapping of slow, mid and fast to (mean, standard deviation) in milliseconds: measured with this
             task's model. "flops", the default: estimated from the model's FLOPs.
         latency_batch_size: Samples per batch to which `latency` belongs; other batch sizes are scaled. Default: the
             published batch size for a task of the paper, and `batch_size` for a mapping.
+        devices: Devices on which runs of this task are simulated, unless a run names others; see `RunOptions`.
         model_bytes: Size of the model on the network. Default: 4 bytes per trained parameter.
         classes: Number of classes. None if the labels are not classes.
+        client_tests: Test data (features, labels) of clients that have their own, by client id. The model is evaluated
+            on each at every evaluation, and on these instead of the training data for fairness. Default: none.
         notes: Facts about the data, for summaries.
         forward: Function of (model, features) that returns the outputs, for a model that is not called as
             `model(features)`, `model(**features)` for a dictionary or `model(*features)` for a tuple.
@@ -136,11 +142,13 @@ class BaseTask:
     prox_mu: float = 0.0
     sample_selection_deadline: int = 1
     loss: str | Callable[[Any, Any], Any] = "cross_entropy"
-    metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy"
+    metric: Metrics | None = None
     latency: str | Mapping[str, tuple[float, float]] | None = None
     latency_batch_size: int | None = None
+    devices: Any = None
     model_bytes: int | None = None
     classes: int | None = None
+    client_tests: Mapping[str, Samples] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     forward: Callable[[Any, Any], Any] | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
@@ -155,6 +163,7 @@ class BaseTask:
                 )
         if self.model_bytes is not None and not (isinstance(self.model_bytes, int) and self.model_bytes >= 1):
             raise BadData(f"model_bytes = {self.model_bytes!r} must be a whole number of bytes, at least 1")
+        read_metrics(self.metric)
         self._check_latency_batch_size()
         for name in ("forward", "collate_fn"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
@@ -173,6 +182,21 @@ class BaseTask:
         arrays = match_all(arrays)
         check_alike(arrays)
         self._keep_arrays(parts, arrays)
+        self._check_client_tests()
+
+    def _check_client_tests(self) -> None:
+        """Check that test data of clients belong to clients and are like the test data of the task."""
+        for client in self.client_tests:
+            if client not in self.clients:
+                raise BadData(f"client_tests names {client!r}, which is not a client of task {self.name!r}")
+        if not self.client_tests or isinstance(self.client_tests, MadeOnDemand):
+            return
+        parts = {f"the test data of client {client!r}": samples for client, samples in self.client_tests.items()}
+        arrays = {where: check_samples(part, where, self.classes, self.collate_fn) for where, part in parts.items()}
+        arrays = match_all({TEST: self.test, **arrays})
+        check_alike(arrays)
+        del arrays[TEST]
+        object.__setattr__(self, "client_tests", dict(zip(self.client_tests, arrays.values(), strict=True)))
 
     def _check_latency_batch_size(self) -> None:
         size = self.latency_batch_size
@@ -210,6 +234,11 @@ class BaseTask:
             return dict(self.clients.sizes)
         return {client: len(labels) for client, (_, labels) in self.clients.items()}
 
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The metrics of an evaluation, the main one first."""
+        return read_metrics(self.metric, _are_classes(self.test[1]))
+
     def samples(self, client: str) -> Samples:
         """Return the features and labels of a client."""
         samples = self.clients[client]
@@ -242,6 +271,12 @@ def is_plain(samples: Any) -> TypeGuard[tuple[NDArray[Any], NDArray[Any]]]:
         and len(samples) == 2
         and all(isinstance(part, np.ndarray) and part.dtype != object for part in samples)
     )
+
+
+def _are_classes(labels: Any) -> bool:
+    """Whether labels can be classes: they are neither absent nor floats."""
+    values = labels.values if isinstance(labels, Ragged) else as_array(labels)
+    return values.size > 0 and values.dtype.kind != "f"
 
 
 def check_samples(

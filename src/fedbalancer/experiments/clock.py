@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from fedbalancer.core.cost import CUSTOM, ESTIMATED, PUBLISHED, BatchCost, LatencyScale
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.settings import Settings
 from fedbalancer.data import Task
-from fedbalancer.simulation.devices import resolve_latency
+from fedbalancer.simulation.devices import Device, Fleet, resolve_latency
 
 
 def latency_scale(task: Task, settings: Settings) -> LatencyScale:
@@ -92,6 +93,56 @@ def recorded_scale(manifest: Mapping[str, Any], task: Task, settings: Settings) 
         return LatencyScale.from_json(manifest["clock"])
     except (AttributeError, BadSetting, KeyError, TypeError) as error:
         raise RunFolderError(f"manifest.json has an invalid clock: {error}; start the run again") from error
+
+
+def fleet_batch_s(task: Task, settings: Settings, scale: LatencyScale) -> Callable[[Device], float]:
+    """Return a function that gives the seconds of a batch of the run on a device that has its own seconds.
+
+    They are scaled by FLOPs if the device names the model of its measurement, and by the batch size. Seconds per sample
+    are proportional to both.
+
+    Args:
+        task: The loaded task.
+        settings: The resolved settings.
+        scale: How the latencies of the run are scaled.
+    """
+    size = settings.batch_size
+
+    @cache
+    def cost() -> BatchCost:
+        return scale.cost if scale.basis == "estimated" else batch_cost(task, settings)
+
+    def batch_s(device: Device) -> float:
+        published = PUBLISHED[device.model] if device.model is not None else None
+        flops = published.train_flops if published is not None else device.flops
+        if device.sample_s is not None:
+            return size * device.sample_s * (cost().train_flops / flops if flops is not None else 1.0)
+        assert device.batch_s is not None
+        measured_size = device.batch_size or (published.batch_size if published is not None else task.batch_size)
+        if flops is None:
+            return device.batch_s * LatencyScale.measured(size, measured_size).factor
+        return device.batch_s * cost().factor(BatchCost(flops, 0.0, measured_size))
+
+    return batch_s
+
+
+def scale_for_devices(scale: LatencyScale, task: Task, devices: Any) -> LatencyScale:
+    """Return the scale of a run, with the batch size to which the seconds of its devices belong.
+
+    Args:
+        scale: How the latencies of the run are scaled.
+        task: The loaded task.
+        devices: The devices of the run.
+    """
+    if devices is None:
+        return scale
+    size = scale.cost.batch_size  # the seconds of a user's own model belong to the batches of the run
+    if isinstance(devices, Fleet):
+        own = [device for device in devices.devices if device.has_seconds]
+        if not own:
+            return scale
+        size = 1 if all(device.sample_s is not None for device in own) else task.batch_size
+    return replace(scale, reference=replace(scale.reference, batch_size=size))
 
 
 def _count(task: Task, batch_size: int) -> BatchCost:

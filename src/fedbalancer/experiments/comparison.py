@@ -84,7 +84,8 @@ def compare(
         extend: Maximum number of budgets that a method may take to reach the target. Default: 2.
         rule: fair (default: all methods are evaluated on one grid of simulated seconds and must hold a target) or paper
             (the published rule: a target counts when an evaluation after a round first reaches it).
-        targets: Targets as shares of the reference's final accuracy, the main one first. Default: 1, 0.95 and 0.9.
+        targets: Targets as shares of the reference's final accuracy (or other `target_metric`), the main one first. If
+            lower values are better, the target is the final value divided by the share. Default: 1, 0.95 and 0.9.
         out: Folder for all runs and the report. Default: nothing is written to disk.
         overwrite: Replace a comparison that exists in the folder.
         add: Folder of a comparison to which these methods and seeds are added. Only the runs that are missing are run.
@@ -187,7 +188,7 @@ def run_comparison(
         check_free(out, overwrite, COMPARISON)
     parallel, each = (resources or Resources(workers=None)).divide(len(plan.specs), jobs)
     ExecutorCache(each).check(plan.base)
-    check_accuracy(plan.task)
+    check_accuracy(plan.task, plan.metric)
     with _lock_folder(out, plan):
         if out is not None:
             if not resumed:
@@ -335,5 +336,5 @@ def _extensions(
 def _score(plan: ComparisonPlan, curves: Mapping[Key, RunCurve]) -> Comparison:
     return score(
         curves.values(), plan.budgets_s, methods=plan.method_names, task=plan.task.name, variant=plan.task.variant,
-        rounds=plan.rounds, rule=plan.rule, targets=plan.targets,
+        rounds=plan.rounds, rule=plan.rule, targets=plan.targets, metric=plan.metric.plain,
     )  # fmt: skip

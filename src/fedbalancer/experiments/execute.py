@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fedbalancer.core.errors import FedBalancerError, RunFolderError, UnknownName
+from fedbalancer.core.metrics import ACCURACY
 from fedbalancer.data import Task
 from fedbalancer.experiments.executor_cache import ExecutorCache
 from fedbalancer.experiments.progress import Observer, Progress, run_display, shows_progress
@@ -65,8 +66,8 @@ def run(
         method: A method's name, or a `Method`.
         seed: Determines everything random. The same seed gives the same bytes.
         budget_s: Simulated seconds to run for, instead of a number of rounds.
-        target: Accuracy at which the run stops before its rounds or its time are over. One evaluation must reach it or,
-            with `eval_every_s`, the mean of three consecutive ones. The status is then done.
+        target: Value of the main metric at which the run stops before its rounds or its time are over. One evaluation
+            must reach it or, with `eval_every_s`, the mean of three consecutive ones. The status is then done.
         timing_only: Simulate only the clock; train nothing.
         out: Run folder, from which the run can be resumed. Default: nothing is written to disk.
         overwrite: Replace a run that exists in the folder.
@@ -105,6 +106,7 @@ def run(
         begun_s = time.perf_counter()
         loaded = executors.load_task(spec)
         seconds = time.perf_counter() - begun_s
+        spec = spec.with_devices_of(loaded)
         check_settings([spec], loaded)
         check_target(spec, loaded)
         warnings = warnings_for_run(spec, loaded)
@@ -150,6 +152,7 @@ def execute(
     """
     executors = executors if executors is not None else ExecutorCache()
     task = executors.load_task(spec, task)
+    spec = spec.with_devices_of(task)
     settings, method = resolve_spec(spec, task)
     executors.check(spec)
     if out is None:
@@ -167,6 +170,7 @@ def resume(
     *,
     task: Task | None = None,
     method: Method | None = None,
+    devices: Any = None,
     backend: str | None = None,
     device: str | None = None,
     budget_s: float | None = None,
@@ -187,10 +191,11 @@ def resume(
         out: The run folder.
         task: The `Task` object, if the run was started with one.
         method: The `Method` object, if the run was started with one.
+        devices: The device model, if the run was started with an object other than a `Fleet`.
         backend: Training backend: fast or plain. Default: the run's.
         device: Where torch computes: cpu, cuda or mps. Default: the run's.
         budget_s: A new budget in simulated seconds.
-        target: An accuracy at which the run stops. Default: the run's.
+        target: A value of the main metric at which the run stops. Default: the run's.
         on_round: Called with every further row of `rounds`; may return `fedbalancer.STOP`.
         on_eval: Called with every further row of `evals`; may return `fedbalancer.STOP`.
         trust: Run code that the folder names. By default only code with which you started a run before is run.
@@ -220,7 +225,8 @@ def resume(
         requested = {"backend": backend, "device": device, "budget_s": budget_s, "target": target}
         changes = {name: value for name, value in requested.items() if value is not None}
         return continue_run(
-            Path(out), executors, changes, task=task, method=method, trusted=EVERYTHING if trust else (),
+            Path(out), executors, changes, task=task, method=method, devices=devices,
+            trusted=EVERYTHING if trust else (),
             progress=progress, stopped=lambda: callbacks.stop_reason or stopped(),
         )  # fmt: skip
 
@@ -232,6 +238,7 @@ def continue_run(
     *,
     task: Task | None = None,
     method: Method | None = None,
+    devices: Any = None,
     trusted: Collection[str] | None = (),
     progress: OnProgress = lambda _: None,
     stopped: Stopped = lambda: False,
@@ -244,12 +251,13 @@ def continue_run(
         changes: Changes to the run's spec.
         task: The `Task` object, if the run was started with one.
         method: The `Method` object, if the run was started with one.
+        devices: The devices, if the run was started with an object.
         trusted: Code (`code_of`) that may run besides code with which the user started a run before; None for all.
         progress: Called after every round.
         stopped: Called after every round; if it returns True or a reason, the run saves its state and stops.
     """
     with RunFolder.open(out) as folder:
-        spec = replace(from_manifest(folder.manifest, task, method), **changes)
+        spec = replace(from_manifest(folder.manifest, task, method, devices), **changes)
         check_trusted(code_of(spec), trusted)
         executors.check(spec)
         folder.update_manifest(**spec.manifest_fields(), status="running", why=None)
@@ -349,12 +357,13 @@ def _run_rounds(
     return RunResult(
         status=status, folder=recorder.path, weights=model, population=recorder.population(),
         classes=recorder.classes(), privacy=recorder.privacy(), task=task.name, method=spec.method_name,
-        seed=spec.seed, **recorder.frames(),
+        seed=spec.seed, metric=loop.metric.plain, **recorder.frames(),
     )  # fmt: skip
 
 
 def _why_done(loop: RunLoop) -> str | None:
     """Return why a run is done before its rounds or its time are over; None if they are over."""
     if loop.is_at_target:
-        return f"reached the target {loop.spec.target:g}"
+        name = "" if loop.metric == ACCURACY else f"{loop.metric.title} "
+        return f"reached the target {name}{loop.spec.target:g}"
     return BUDGET_SPENT if loop.is_spent else None

@@ -126,7 +126,15 @@ def _training_key(spec: RunSpec) -> RunSpec:
     if poisons_data(attacks):  # these change the data too, for different clients with every seed
         seed, settings["attacks"] = spec.seed, attacks
     return replace(
-        spec, method="", seed=seed, settings=settings, rounds=None, budget_s=None, target=None, timing_only=False
+        spec,
+        method="",
+        seed=seed,
+        settings=settings,
+        rounds=None,
+        budget_s=None,
+        target=None,
+        timing_only=False,
+        devices=None,
     )
 
 

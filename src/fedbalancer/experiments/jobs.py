@@ -308,7 +308,7 @@ def _run_or_resume(
     method = spec.method if not isinstance(spec.method, str) else None
     return continue_run(
         job.storage, executors, changes, task=worker.task, method=method, trusted=code_of(spec), progress=progress,
-        stopped=stopped,
+        stopped=stopped, devices=spec.devices if spec.has_device_object else None,
     )  # fmt: skip
 
 
@@ -336,4 +336,4 @@ def curve_of(key: Key, result: RunResult) -> RunCurve:
     if population is not None:
         population = add_selections(population, result.rounds, result.clients.lazy())
     by_rounds, grid = split_by_schedule(result.evals)
-    return RunCurve(*key, by_rounds, result.status, end_s, result.rounds, grid, population)
+    return RunCurve(*key, by_rounds, result.status, end_s, result.rounds, grid, population, result.metric)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.metrics import Metric
 from fedbalancer.data import Task
 from fedbalancer.experiments.simulation import check_settings, resolve_spec, simulate_clock_s
 from fedbalancer.experiments.spec import RunSpec
@@ -86,6 +87,7 @@ class ComparisonPlan:
         rounds = {} if base.rounds is None else {"rounds": base.rounds}
         base = replace(base, method=methods[0], rounds=None, settings={**base.overrides, **rounds})
         task = base.load_task()
+        base = base.with_devices_of(task)
         check_settings([replace(base, method=method) for method in (*methods, *varied)], task)
         settings, _ = resolve_spec(base, task)
         return cls(
@@ -139,9 +141,18 @@ class ComparisonPlan:
         return {seed: simulate_clock_s(replace(timed, seed=seed), self.task, self.rounds) for seed in self.seeds}
 
     @property
+    def metric(self) -> Metric:
+        """The metric of targets and scores."""
+        return self.base.metric(self.task)
+
+    @property
     def file(self) -> ComparisonFile:
         """The content of comparison.json."""
-        named = self.own_task is None and all(isinstance(method, str) for method in self.methods)
+        named = (
+            self.own_task is None
+            and not self.base.has_device_object
+            and all(isinstance(method, str) for method in self.methods)
+        )
         return ComparisonFile(
             methods=self.method_names,
             seeds=self.seeds,
@@ -153,6 +164,7 @@ class ComparisonPlan:
             extend=self.extend,
             rule=self.rule,
             targets=self.targets,
+            metric=self.metric.to_json(),
             spec=self.base.to_json() if named else {},
         )
 

@@ -35,14 +35,21 @@ class Progress:
     Args:
         round: Number of rounds that are finished.
         clock_s: Simulated seconds.
-        accuracy: Accuracy at the last evaluation; None before the first.
+        value: Main metric at the last evaluation; None before the first.
         share: Finished share of the rounds or of the budget, from 0 to 1.
+        metric: Title of the metric.
     """
 
     round: int
     clock_s: float
-    accuracy: float | None
+    value: float | None
     share: float
+    metric: str = "accuracy"
+
+    @property
+    def value_text(self) -> str:
+        """The metric and its value, after a comma; empty before the first evaluation."""
+        return "" if self.value is None else f", {self.metric} {self.value:.3f}"
 
 
 @dataclass(frozen=True)
@@ -232,8 +239,7 @@ def _remaining_text(bars: rich_progress.Progress, bar: rich_progress.TaskID) -> 
 
 
 def _progress_text(progress: Progress) -> str:
-    accuracy = "" if progress.accuracy is None else f", accuracy {progress.accuracy:.3f}"
-    return f"round {progress.round}, clock {progress.clock_s:,.0f} s{accuracy}"
+    return f"round {progress.round}, clock {progress.clock_s:,.0f} s{progress.value_text}"
 
 
 @dataclass(frozen=True)

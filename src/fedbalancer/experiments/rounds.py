@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fedbalancer.client.summary import forward_pass_every_round
 from fedbalancer.core.errors import TrainingDiverged
+from fedbalancer.core.metrics import ACCURACY, Metric
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation, RoundResult, ServerState, Weights
 from fedbalancer.core.types.round import total
@@ -20,10 +21,9 @@ from fedbalancer.experiments.simulation import Simulation, first_order
 from fedbalancer.experiments.tracking import Sink
 from fedbalancer.reporting.rule import CLOCK_SLACK, HELD
 from fedbalancer.server.loop import rounds as run_rounds
-from fedbalancer.simulation.devices import Phones
 from fedbalancer.simulation.personal import evaluate_clients
 from fedbalancer.store import ClassRow, ClientRow, EvalRow, MemoryRecorder, PopulationRow, RoundRow, RunFolder
-from fedbalancer.store.rows import SECONDS
+from fedbalancer.store.rows import SECONDS, ClientSpread
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,11 +53,14 @@ class RunLoop:
         self.simulation, self.spec = simulation, simulation.spec
         self.recorder, self.sink, self.progress = recorder, sink, progress
         self.rounds = self.spec.rounds if self.spec.rounds is not None else simulation.settings.rounds
-        self.accuracy: float | None = None
+        self.metric = self.spec.metric(simulation.task)
+        self.value: float | None = None
         self.stop_reason: str | None = None
         self.start_s = 0.0
-        self.reached = ReachedAccuracy(on_grid=simulation.settings.eval_every_s is not None)
-        self.evaluated: tuple[Weights, Evaluation] | None = None
+        self.reached = ReachedValue(simulation.settings.eval_every_s is not None, self.metric)
+        self.evaluated: tuple[Weights, Evaluation, ClientSpread | None] | None = None
+        tested = tuple(sorted(simulation.task.client_tests))
+        self.tested = _draw_clients(tested, simulation.settings.eval_clients, self.spec.seed)
         self.saved_at = self.tables_at = time.monotonic()
         self.state = simulation.server.init(simulation.executor.initial_weights(self.spec.seed))
         restored = recorder.restore(self.state)
@@ -69,7 +72,7 @@ class RunLoop:
                     "exact losses were not saved", why="the run is private, so clients repeat their forward passes and "
                     "the results may differ from those of an uninterrupted run (save_exact_losses=true)",
                 )  # fmt: skip
-            self.accuracy = memory["accuracy"]
+            self.value = memory.get("value", memory.get("accuracy"))  # its name in an earlier version
             self._restore_evaluations(recorder.frames())
         elif not self.spec.timing_only:
             self._record(None, self._first_evals(), [])
@@ -138,7 +141,7 @@ class RunLoop:
     def _first_evals(self) -> list[EvalRow]:
         """Return the evaluations before the first round."""
         at_s = [None] if self.simulation.settings.eval_every_s is None else [None, 0.0]
-        return [EvalRow.from_evaluation(self.state, 0.0, self._evaluation(self.state), each) for each in at_s]
+        return [self._eval_row(self.state, 0.0, each) for each in at_s]
 
     def _evals(self, before: ServerState) -> list[EvalRow]:
         """Return the evaluations of the round that starts from `before`.
@@ -149,30 +152,40 @@ class RunLoop:
         step_s = settings.eval_every_s
         times_s = [] if step_s is None else grid_times(step_s, before.clock_s, now.clock_s)
         within = [at_s for at_s in times_s if not is_at(at_s, now.clock_s)]
-        rows = [EvalRow.from_evaluation(before, self.start_s, self._evaluation(before), at_s) for at_s in within]
+        rows = [self._eval_row(before, self.start_s, at_s) for at_s in within]
         self.start_s = before.clock_s
         at_end: list[float | None] = [*times_s[len(within) :]]
         if now.round % settings.eval_every == 0 or self.is_over(now, with_target=False):
             at_end.insert(0, None)
-        return rows + [EvalRow.from_evaluation(now, self.start_s, self._evaluation(now), at_s) for at_s in at_end]
+        return rows + [self._eval_row(now, self.start_s, at_s) for at_s in at_end]
 
-    def _evaluation(self, state: ServerState) -> Evaluation:
+    def _eval_row(self, state: ServerState, start_s: float, at_s: float | None) -> EvalRow:
         """Evaluate the model of a state. A model that did not change, as after a lost round, is evaluated once."""
         if self.evaluated is None or self.evaluated[0] is not state.weights:
-            evaluation = self.simulation.engine.evaluate(self.simulation.server.model(state))
+            model = self.simulation.server.model(state)
+            evaluation = self.simulation.engine.evaluate(model)
             _check_finite(evaluation, state.round)
-            self.evaluated = state.weights, evaluation
-        return self.evaluated[1]
+            self.evaluated = state.weights, evaluation, self._evaluate_clients(model)
+        _, evaluation, clients = self.evaluated
+        return EvalRow.from_evaluation(state, start_s, evaluation, at_s, clients)
+
+    def _evaluate_clients(self, model: Weights) -> ClientSpread | None:
+        """Evaluate a model on the clients' own test data; None if there are none."""
+        if not self.tested:
+            return None
+        order = first_order(self.simulation.settings, self.spec.seed)
+        evaluations = evaluate_clients(self.simulation.engine, model, self.tested, order)
+        return ClientSpread.of((each.value(self.metric.name) for each in evaluations), self.metric)
 
     def _record(self, row: RoundRow | None, evals: list[EvalRow], clients: list[ClientRow]) -> None:
         self.recorder.record(row, evals, clients)
         if row is not None:
             self.sink.on_round(row._asdict())
         for each in evals:
-            self.sink.on_evaluation(each._asdict())
+            self.sink.on_evaluation(each.to_dict())
         self.reached.add(evals)
         if evals:
-            self.accuracy = evals[-1].accuracy
+            self.value = evals[-1].value(self.metric.name)
 
     def _log_rejected_reports(self, result: RoundResult) -> None:
         """Log each rejected report, with the reason and the round until which its client is suspended."""
@@ -184,13 +197,13 @@ class RunLoop:
                 )
 
     def _restore_evaluations(self, frames: dict[str, pl.DataFrame]) -> None:
-        self.reached.add(EvalRow(**row) for row in frames["evals"].iter_rows(named=True))
+        self.reached.add(EvalRow.from_dict(row) for row in frames["evals"].iter_rows(named=True))
         self.start_s = float(frames["rounds"]["start_s"][-1]) if frames["rounds"].height else 0.0
 
     def _save(self, force: bool) -> None:
         now = time.monotonic()
         if force or now - self.saved_at >= self.simulation.settings.checkpoint_s:
-            self.recorder.checkpoint(self.state, {"accuracy": self.accuracy}, self.simulation.engine.snapshot())
+            self.recorder.checkpoint(self.state, {"value": self.value}, self.simulation.engine.snapshot())
             self.saved_at = now
         if now - self.tables_at >= TABLES_EVERY_S:
             self.recorder.write_tables()
@@ -199,7 +212,7 @@ class RunLoop:
     def _progress(self) -> Progress:
         budget_s = self.spec.budget_s
         share = self.state.clock_s / budget_s if budget_s is not None else self.state.round / self.rounds
-        return Progress(self.state.round, self.state.clock_s, self.accuracy, min(share, 1.0))
+        return Progress(self.state.round, self.state.clock_s, self.value, min(share, 1.0), self.metric.title)
 
 
 def _check_finite(evaluation: Evaluation, round_number: int) -> None:
@@ -257,36 +270,38 @@ def is_at(time_s: float, end_s: float) -> bool:
     return time_s >= end_s * (1 - CLOCK_SLACK)
 
 
-class ReachedAccuracy:
-    """The highest accuracy a run has reached.
+class ReachedValue:
+    """The best value of a metric that a run has reached.
 
     Args:
-        on_grid: Whether an accuracy counts only if it is held on the grid of seconds. Otherwise every single evaluation
-            by rounds counts.
+        on_grid: Whether a value counts only if it is held on the grid of seconds. Otherwise every single evaluation by
+            rounds counts.
+        metric: The metric. Its values are multiplied by its sign, so that higher is better.
     """
 
-    def __init__(self, on_grid: bool) -> None:
-        self._on_grid = on_grid
+    def __init__(self, on_grid: bool, metric: Metric = ACCURACY) -> None:
+        self._on_grid, self._metric = on_grid, metric
         self._touched = self._held = -math.inf
         self._window: deque[float] = deque(maxlen=HELD)
 
     def add(self, rows: Iterable[EvalRow]) -> None:
         """Add evaluations, in order."""
         for row in rows:
+            value = self._metric.sign * row.value(self._metric.name)
             if row.schedule == SECONDS:
-                self._window.append(row.accuracy)
+                self._window.append(value)
                 if len(self._window) == HELD:
                     self._held = max(self._held, total(self._window) / HELD)
             elif row.clock_s > 0:
-                self._touched = max(self._touched, row.accuracy)
+                self._touched = max(self._touched, value)
 
     def is_at(self, target: float) -> bool:
-        """Return whether the target accuracy is reached."""
-        return self._held >= target if self._on_grid else self._touched >= target
+        """Return whether the target is reached."""
+        return (self._held if self._on_grid else self._touched) >= self._metric.sign * target
 
 
 def population_rows(simulation: Simulation, state: ServerState) -> list[PopulationRow]:
-    """Evaluate the final model on the data of every client.
+    """Evaluate the final model on the data of every client: its own test data or, if it has none, its training data.
 
     Args:
         simulation: The run.
@@ -297,17 +312,15 @@ def population_rows(simulation: Simulation, state: ServerState) -> list[Populati
         evaluated. The seed draws them, so they are the same for every method.
     """
     ledger, devices = state.ledger, simulation.engine.devices
-    has_classes = isinstance(devices, Phones)
-    classes = devices.device_classes(ledger.clients) if has_classes else [""] * len(ledger.clients)  # type: ignore[attr-defined]
+    classes_of = getattr(devices, "device_classes", None)
+    classes = classes_of(ledger.clients) if classes_of is not None else [""] * len(ledger.clients)
     drawn = _draw_clients(ledger.clients, simulation.settings.eval_clients, simulation.spec.seed)
     order = first_order(simulation.settings, simulation.spec.seed)
     evaluations = evaluate_clients(simulation.engine, simulation.server.model(state), drawn, order)
-    accuracies = {
-        client: None if math.isnan(each.accuracy) else each.accuracy
-        for client, each in zip(drawn, evaluations, strict=True)
-    }
+    by_client = dict(zip(drawn, evaluations, strict=True))
+    tests = simulation.task.client_tests
     return [
-        PopulationRow(client, samples, device, state.clock_s, accuracies.get(client))
+        PopulationRow.from_evaluation(client, samples, device, state.clock_s, by_client.get(client), client in tests)
         for client, samples, device in zip(ledger.clients, ledger.size.tolist(), classes, strict=True)
     ]
 

@@ -23,6 +23,8 @@ from fedbalancer.methods.composition import STATISTICS
 from fedbalancer.methods.table import Method
 from fedbalancer.server.pace import RatioControl
 from fedbalancer.simulation.devices import are_available
+from fedbalancer.simulation.devices.fleet import Fleet
+from fedbalancer.simulation.devices.fleet_check import find_problems
 from fedbalancer.store.privacy import model_claim
 
 
@@ -99,7 +101,7 @@ def _data_warnings(spec: RunSpec, task: Task, settings: Settings) -> Iterator[st
     """Yield warnings about the user's own data."""
     if spec.task in TASKS:
         return
-    if task.latency is None and "latency" not in spec.overrides:
+    if task.latency is None and "latency" not in spec.overrides and not _has_seconds(spec.with_devices_of(task)):
         yield _estimate_sentence(task, settings)
     requested, clients = task.clients_per_round, len(task.sizes)
     if requested > clients and requested != Task.clients_per_round:  # the default is not a request
@@ -119,6 +121,14 @@ def _data_warnings(spec: RunSpec, task: Task, settings: Settings) -> Iterator[st
     used = np.unique(np.concatenate([*by_client.values(), _classes(task.test[1])]))
     if len(used) >= 2:
         yield from _label_warnings(task, by_client, used)
+
+
+def _has_seconds(spec: RunSpec) -> bool:
+    """Return whether all devices of a run have their own seconds."""
+    fleet = spec.devices
+    if isinstance(fleet, Fleet):
+        return bool(fleet.devices) and all(device.has_seconds for device in fleet.devices)
+    return fleet is not None
 
 
 def _estimate_sentence(task: Task, settings: Settings) -> str:
@@ -156,11 +166,15 @@ def _milliseconds(latency: Mapping[str, tuple[float, float]]) -> str:
 
 
 def _availability_warnings(spec: RunSpec, task: Task, settings: Settings) -> Iterator[str]:
-    """Yield a warning if too few recorded phones are available when the run starts."""
-    if settings.availability is None:
+    """Yield warnings about an implausible fleet, and if too few devices are online when the run starts."""
+    spec = spec.with_devices_of(task)
+    devices = spec.devices
+    if isinstance(devices, Fleet):
+        yield from find_problems(devices)
+    if settings.availability is None and not (isinstance(devices, Fleet) and devices.has_online):
         return
     clients = tuple(sorted(task.sizes))
-    available = int(are_available(availability_of(settings, clients, spec.seed), clients, settings.window_s).sum())
+    available = int(are_available(availability_of(spec, settings, clients), clients, settings.window_s).sum())
     if available < settings.clients_per_round:
         yield (
             f"{available} of {len(clients)} clients are available when seed {spec.seed} starts, fewer than the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,12 +13,12 @@ import numpy as np
 
 from fedbalancer.client.policies import bind_labels
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.interfaces import Availability, Executor
+from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.schedules import rate_of_round, read_schedule
 from fedbalancer.core.settings import Settings, resolve
 from fedbalancer.core.types import Layout, Ledger, Order
 from fedbalancer.data import Task
-from fedbalancer.experiments.clock import latency_row, latency_scale, recorded_scale
+from fedbalancer.experiments.clock import fleet_batch_s, latency_row, latency_scale, recorded_scale, scale_for_devices
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.methods.composition import with_local_statistics
@@ -37,6 +37,8 @@ from fedbalancer.simulation.devices import (
     sample_batch_s,
     spread_latency,
 )
+from fedbalancer.simulation.devices.fleet import Device, Fleet
+from fedbalancer.simulation.devices.fleet_files import MODEL_METHODS, is_availability, is_device_model
 from fedbalancer.simulation.engine import SENT_NOTHING, SimulatedEngine
 from fedbalancer.simulation.local_costs import LocalCosts, needs_costs
 from fedbalancer.simulation.state import ClassCounts
@@ -92,10 +94,13 @@ def check_target(spec: RunSpec, task: Task) -> None:
         task: Its task.
 
     Raises:
-        BadSetting: If the target is not a possible value of the task's metric.
+        BadSetting: If the target is not a possible value of the metric.
     """
-    if spec.target is not None and task.metric == "accuracy" and not 0 < spec.target <= 1:
-        raise BadSetting(f"target = {spec.target:g} must be an accuracy above 0 and at most 1; 80% is 0.8")
+    metric = spec.metric(task)
+    if spec.target is not None and metric.is_share and not 0 < spec.target <= 1:
+        raise BadSetting(
+            f"target = {spec.target:g} must be a value of {metric.title} above 0 and at most 1; 80% is 0.8"
+        )
 
 
 def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
@@ -108,6 +113,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
     Raises:
         BadSetting: If a setting is invalid for the method or the task.
     """
+    spec.metric(task)
     settings = resolve(task.settings(), spec.overrides, spec.own_settings)
     if isinstance(spec.method, str):
         resolved = method_of_run(spec.method, settings)
@@ -122,6 +128,7 @@ def resolve_spec(spec: RunSpec, task: Task) -> tuple[Settings, Method]:
                 f"task {task.name!r} has {len(task.sizes)} clients; use 1 to {len(task.sizes)}"
             )
         settings = settings.model_copy(update={"clients_per_round": len(task.sizes)})
+    check_devices(spec, task, settings)
     make_attackers(settings.attacks, tuple(task.sizes), spec.seed)
     poison_task(task, settings.attacks, spec.seed)
     spending_for(resolved, settings, SENT_NOTHING)  # refuses a privacy budget that does not allow one round
@@ -142,19 +149,18 @@ def build(
         executor: Trains the clients. Default: this process.
         manifest: Manifest of the run, with how its latencies are scaled. Default: by the task and the settings.
     """
+    spec = spec.with_devices_of(task)
     settings, resolved = resolve_spec(spec, task)
     bind_labels(resolved.client, lambda: task.test[1])  # refuses labels that the policies do not support
     trained_by = executor if executor is not None else ExecutorCache().executor(spec, task)
     layout = partial(_layout, spec, task, trained_by)  # only computed if needed: it may need torch
     model_bytes = task.model_bytes if task.model_bytes is not None else layout().wire_bytes
     scale = latency_scale(task, settings) if manifest is None else recorded_scale(manifest, task, settings)
-    devices = Phones(
-        seed=spec.seed,
-        latency=spread_latency(latency_row(task, scale), settings.device_spread),
-        network=Network(seed=spec.seed, floor=settings.network_floor),
-    )
+    latency = spread_latency(latency_row(task, scale), settings.device_spread)
     size_of = task.sizes
     clients = tuple(sorted(size_of))
+    devices = device_model_of(spec, settings, latency, fleet_batch_s(task, settings, scale), clients)
+    scale = scale_for_devices(scale, task, spec.devices)
     sizes = np.array([size_of[client] for client in clients], dtype=np.int64)
     plain = resolved.client.compress.is_identity
     encoded_bytes = None if plain else resolved.client.compress.encoded_bytes(layout())
@@ -176,7 +182,7 @@ def build(
         ledger=ledger,
         executor=trained_by,
         devices=devices,
-        availability=availability_of(settings, clients, spec.seed),
+        availability=availability_of(spec, settings, clients),
         model_bytes=model_bytes,
         up_bytes=up_bytes,
         encoded_bytes=encoded_bytes,
@@ -224,17 +230,89 @@ def _layout(spec: RunSpec, task: Task, executor: Executor) -> Layout:
     return trainer_for(task, "plain").layout if spec.timing_only else executor.layout
 
 
-def availability_of(settings: Settings, clients: tuple[str, ...], seed: int) -> Availability:
+def device_model_of(
+    spec: RunSpec,
+    settings: Settings,
+    latency: Mapping[str, tuple[float, float]],
+    batch_s: Callable[[Device], float],
+    clients: tuple[str, ...],
+) -> DeviceModel:
+    """Return how fast every client is.
+
+    Args:
+        spec: The run, with the task's devices if it names none.
+        settings: The settings.
+        latency: Milliseconds per batch by class, for devices that do not have their own speed.
+        batch_s: Seconds of a batch of the run on a device that has its own speed.
+        clients: The clients.
+    """
+    if spec.devices is None:
+        return Phones(spec.seed, latency, Network(seed=spec.seed, floor=settings.network_floor))
+    if isinstance(spec.devices, Fleet):
+        return spec.devices.device_model(
+            clients, spec.seed, latency=latency, network_floor=settings.network_floor, batch_s=batch_s
+        )
+    return _own_devices(spec, clients)
+
+
+def availability_of(spec: RunSpec, settings: Settings, clients: tuple[str, ...]) -> Availability:
     """Return when each client is available.
 
     Args:
+        spec: The run, with the task's devices if it names none.
         settings: The settings, which may name a file of availability traces.
         clients: The clients.
-        seed: Assigns the traces to the clients.
+
+    Raises:
+        BadSetting: If both the settings and the devices say when clients are available.
     """
+    own: Any = None
+    if isinstance(spec.devices, Fleet) and spec.devices.has_online:
+        own = spec.devices.availability(clients, spec.seed)
+    elif spec.has_device_object and is_availability(model := _own_devices(spec, clients)):
+        own = model
     if settings.availability is None:
-        return AlwaysOn()
-    return read_traces(settings.availability).assign(clients, seed)
+        return own if own is not None else AlwaysOn()
+    if own is not None:
+        raise BadSetting("availability names a trace file, but the devices have online intervals too; leave one out")
+    return read_traces(settings.availability).assign(clients, spec.seed)
+
+
+def _own_devices(spec: RunSpec, clients: tuple[str, ...]) -> DeviceModel:
+    """Return the device model of the user, which may come from a function.
+
+    Raises:
+        BadSetting: If the function returns something else.
+    """
+    model: DeviceModel = spec.devices if is_device_model(spec.devices) else spec.devices(clients, spec.seed)
+    if not is_device_model(model):
+        raise BadSetting(
+            f"devices: the function returned {model!r}; it must be an object with the methods "
+            f"{', '.join(MODEL_METHODS)}"
+        )
+    return model
+
+
+def check_devices(spec: RunSpec, task: Task, settings: Settings) -> None:
+    """Refuse settings that do not apply to the devices of a run.
+
+    Raises:
+        BadSetting: If there are such settings.
+    """
+    devices = spec.with_devices_of(task).devices
+    if devices is None:
+        return
+    is_fleet = isinstance(devices, Fleet)
+    has_speeds = not is_fleet or any(device.has_seconds for device in devices.devices)
+    if settings.device_spread != 1 and has_speeds:
+        raise BadSetting(
+            f"device_spread = {settings.device_spread:g} changes the paper's phones, but the devices of this run have "
+            "their own speeds; leave it out"
+        )
+    if settings.network_floor is not None and not is_fleet:
+        raise BadSetting(f"network_floor = {settings.network_floor:g} does not apply to your own device model")
+    if settings.availability is not None:
+        availability_of(spec.with_devices_of(task), settings, tuple(sorted(task.sizes)))
 
 
 def simulate_clock_s(spec: RunSpec, task: Task, rounds: int) -> float:

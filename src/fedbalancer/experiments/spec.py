@@ -14,6 +14,7 @@ import numpy as np
 
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
+from fedbalancer.core.metrics import Metric, choose_metric
 from fedbalancer.core.schedules import describe_rate
 from fedbalancer.core.settings import RUN_KEYS, Settings, as_text, is_policy_key, merge, resolve
 from fedbalancer.data import Task, load_task
@@ -22,11 +23,15 @@ from fedbalancer.experiments.clock import latency_scale
 from fedbalancer.methods.fields import describe_settings
 from fedbalancer.methods.names import canonical_name, check_name, parse_method_name, with_slots
 from fedbalancer.methods.table import Method, check_method_name
+from fedbalancer.simulation.devices.fleet import Fleet
+from fedbalancer.simulation.devices.fleet_files import fleet_of_table, resolve_devices
 from fedbalancer.store import new_manifest
 from fedbalancer.training.fast.kernels import describe_environment
 from fedbalancer.training.optimizers import why_plain
 from fedbalancer.training.trainer import BACKENDS
 
+DEVICE_OBJECT = "object"
+"""Kind of devices that a manifest cannot describe."""
 DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
 
 
@@ -59,6 +64,11 @@ class RunOptions(ExecutionOptions, total=False):
             `fedbalancer list settings` to values.
         rounds: Number of rounds. Default: the task's. In a comparison these are FedAvg+1T's rounds, whose simulated
             time is the budget of all methods.
+        target_metric: Metric that targets and scores use: one of the task's metrics, or loss. Default: the task's
+            first metric.
+        devices: Simulated devices: a `Fleet`, a CSV or Parquet file of a fleet, "paper", a table as in `[devices]`, an
+            object with the methods of `DeviceModel`, or a function of (clients, seed) that returns one. Such an object
+            may also have the methods of `Availability`. Default: the task's, else the paper's phones.
         backend: Training backend: fast (default), or plain. It affects the last digits of the results.
         device: Where torch computes: cpu (default), cuda or mps. It affects the last digits of the results.
 
@@ -74,6 +84,8 @@ class RunOptions(ExecutionOptions, total=False):
     variant: str | None
     settings: Mapping[str, Any] | None
     rounds: int | None
+    target_metric: str | None
+    devices: Any
     backend: str
     device: str
 
@@ -118,8 +130,10 @@ class RunSpec:
         settings: Settings of the task or the method that differ from the defaults.
         rounds: Number of rounds. Default: the task's.
         budget_s: Simulated seconds to run for, instead of a number of rounds.
-        target: Accuracy at which the run stops.
+        target: Value of the metric at which the run stops.
+        target_metric: Metric of the target and of scores. Default: the task's first metric.
         timing_only: Simulate only the clock; train nothing.
+        devices: Simulated devices, see `RunOptions`. Default: the task's, else the paper's phones.
         backend: Training backend: fast or plain.
         device: Where torch computes: cpu, cuda, cuda:NUMBER or mps.
     """
@@ -134,7 +148,9 @@ class RunSpec:
     rounds: int | None = None
     budget_s: float | None = None
     target: float | None = None
+    target_metric: str | None = None
     timing_only: bool = False
+    devices: Any = None
     backend: str = "fast"
     device: str = "cpu"
 
@@ -146,6 +162,7 @@ class RunSpec:
             object.__setattr__(self, "method", canonical_name(self.method))
         elif self.method is not None:
             check_name(self.method.name)
+        object.__setattr__(self, "devices", resolve_devices(self.devices))
         for name in ("seed", "rounds", "users"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
@@ -185,6 +202,23 @@ class RunSpec:
         """The settings of the run in the brackets of the method's name. They override all others."""
         return parse_method_name(self.method).settings if isinstance(self.method, str) else self.method.settings
 
+    def metric(self, task: Task) -> Metric:
+        """Return the metric that the target and scores of the run use.
+
+        Raises:
+            UnknownName: If the task does not have the metric `target_metric`.
+        """
+        return choose_metric(task.metrics, self.target_metric)
+
+    @property
+    def has_device_object(self) -> bool:
+        """Whether the devices are an object that other processes cannot create again."""
+        return self.devices is not None and not isinstance(self.devices, Fleet)
+
+    def with_devices_of(self, task: Task) -> RunSpec:
+        """Return the spec with the task's devices, if the run names none."""
+        return self if self.devices is not None or task.devices is None else replace(self, devices=task.devices)
+
     def load_task(self) -> Task:
         """Load the task."""
         task = self.task
@@ -196,19 +230,27 @@ class RunSpec:
     def to_json(self) -> dict[str, Any]:
         """Return all fields as plain values. A `Task` or `Method` object becomes null."""
         content = {each.name: getattr(self, each.name) for each in fields(self)}
+        if isinstance(self.devices, Fleet):
+            content["devices"] = self.devices.to_json()
+        elif self.devices is not None:
+            content["devices"] = {"kind": DEVICE_OBJECT, "name": type(self.devices).__name__}
         return {**content, **{name: _name_or_none(content[name]) for name in ("task", "method")}}
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
+    def from_json(
+        cls, content: Mapping[str, Any], task: Task | None = None, method: Method | None = None, devices: Any = None
+    ) -> RunSpec:
         """Create a spec from the values of `to_json`.
 
         Args:
             content: The values.
             task: The `Task` object, if the run was started with one.
             method: The `Method` object, if the run was started with one.
+            devices: The object of a device model, if the run was started with one.
 
         Raises:
             RunFolderError: If the values do not describe a run, or an object is missing.
+            BadData: If the file of the fleet has changed.
         """
         unknown = content.keys() - {each.name for each in fields(cls)}
         if unknown:
@@ -221,6 +263,7 @@ class RunSpec:
                 "fedbalancer.compare(task, add=folder)"
             )
         _check_absolute(values["task"])
+        values["devices"] = _recorded_devices(content.get("devices"), devices)
         try:
             dict(values.get("settings") or {})
             return cls(**values)
@@ -238,6 +281,7 @@ class RunSpec:
         description = {"name": task.name, "variant": task.variant, "scale": self.scale, "users": self.users}
         return new_manifest(
             task={**description, "source": _name_or_none(self.task)},
+            metric=self.metric(task).to_json(),
             settings=describe_settings(settings, method),
             clock=latency_scale(task, settings).to_json(),
             kernels=self.kernels(),
@@ -276,13 +320,16 @@ class RunSpec:
         }
 
 
-def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method: Method | None = None) -> RunSpec:
+def from_manifest(
+    manifest: Mapping[str, Any], task: Task | None = None, method: Method | None = None, devices: Any = None
+) -> RunSpec:
     """Create the spec of the run that a manifest describes.
 
     Args:
         manifest: The content of manifest.json.
         task: The `Task` object, if the run was started with one.
         method: The `Method` object, if the run was started with one.
+        devices: The object of a device model, if the run was started with one.
 
     Raises:
         RunFolderError: If the manifest does not describe a run, or an object is missing.
@@ -290,7 +337,7 @@ def from_manifest(manifest: Mapping[str, Any], task: Task | None = None, method:
     spec = manifest.get("spec")
     if not isinstance(spec, Mapping):
         raise RunFolderError("manifest.json has no spec; this run cannot continue, start it again")
-    return RunSpec.from_json(spec, task, method)
+    return RunSpec.from_json(spec, task, method, devices)
 
 
 def move_policies_into_names(base: RunSpec, methods: Sequence[str | Method]) -> tuple[RunSpec, list[str | Method]]:
@@ -363,6 +410,28 @@ def _why_no_kernels(task: Task, method: Method) -> str:
     if not isinstance(task.test[0], np.ndarray):
         return "the features of a sample are not one array"
     return ""
+
+
+def _recorded_devices(recorded: Any, devices: Any) -> Any:
+    """Return the devices of a run that is resumed, which must be those that it started with."""
+    is_object = isinstance(recorded, Mapping) and recorded.get("kind") == DEVICE_OBJECT
+    if is_object and devices is None:
+        raise RunFolderError(
+            f"this run was started with a device model of the user ({recorded.get('name')}), so it can continue only "
+            "from Python: fedbalancer.resume(folder, devices=...)"
+        )
+    if is_object or (recorded is None and devices is None):
+        return devices
+    if recorded is None:
+        raise RunFolderError("this run was started without devices; resume it without them, or start it again")
+    if not isinstance(recorded, Mapping):
+        raise RunFolderError(f"this run has invalid devices: {recorded!r}; start it again")
+    if devices is None:
+        return fleet_of_table(recorded)
+    fleet = resolve_devices(devices)
+    if not isinstance(fleet, Fleet) or fleet.digest != recorded.get("sha256"):
+        raise RunFolderError("devices differ from those that the run started with; resume it without devices")
+    return fleet
 
 
 def _name_or_none(value: Any) -> str | None:

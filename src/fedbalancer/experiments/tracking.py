@@ -25,6 +25,7 @@ class Stop(enum.Enum):
 
 
 STOP = Stop.STOP
+"""Return this from `on_round` or `on_eval` of `fedbalancer.run` to stop the run after the current round."""
 Hook = Callable[[Mapping[str, Any]], Any]
 """Receives one row of a table, as a mapping from column to value. It may return `STOP`; other values are ignored."""
 ReportFailure = Callable[[str, str], None]

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
 from fedbalancer.core.files import write_bytes
+from fedbalancer.core.metrics import ACCURACY
 from fedbalancer.core.task import Samples
 from fedbalancer.data import Task, load_task
 from fedbalancer.data.registry import import_attribute
@@ -104,7 +105,8 @@ def _examples(task: Task) -> Samples:
 
 def _about(task: Task, model: TracedModel, runtime: str) -> Mapping[str, Any]:
     # A custom metric needs torch; a device without torch reports the loss only.
-    accuracy = task.metric == "accuracy" and model.labels.dtype == "int32" and not model.labels.shape
+    plain = any(metric == ACCURACY and metric.function is None for metric in task.metrics)
+    accuracy = plain and model.labels.dtype == "int32" and not model.labels.shape
     # ExecuTorch plans memory for the largest batch; LiteRT accepts any.
     bound = {"train_batch": max(task.batch_size, DEVICE_BATCH)} if runtime == "executorch" else {}
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ import numpy as np
 from fedbalancer.client.live import HeldClock, WallClock
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.interfaces import Draw, Training
+from fedbalancer.core.metrics import Metrics
 from fedbalancer.core.optimizers import CUSTOM, optimizer_text
 from fedbalancer.core.samples import columns_of, take
 from fedbalancer.core.task import Samples, check_samples, is_plain
@@ -47,7 +49,7 @@ def client_app(
     test: Data | None = None,
     method: Any = None,
     loss: str | Callable[[Any, Any], Any] = "cross_entropy",
-    metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+    metric: Metrics = "accuracy",
     optimizer: MakeOptimizer | None = None,
     forward: Callable[[Any, Any], Any] | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -71,7 +73,7 @@ def client_app(
         test: Returns the samples for evaluations. Default: the training data.
         method: The server's `Method`, if it has custom policies.
         loss: Name of a loss, or a function of outputs and labels.
-        metric: Name of a metric, or a function of outputs and labels.
+        metric: One or several metrics, as in `Task`.
         optimizer: A class of `torch.optim`, a partial of one, or a function (parameters, lr=...) that returns an
             optimizer. It replaces the server's. Default: the server's. The learning rate is always the server's.
         forward: Function of (model, features) that returns the outputs, as in `Task`.
@@ -246,7 +248,9 @@ def model_app(
         samples = load_samples(test if test is not None else data, context)
         layout = ModelLayout.of(arrays)
         result = model.evaluate(reorder(layout.flat(arrays), layout.layout, model.layout), samples)
-        metrics = MetricRecord({"num-examples": result.samples, "accuracy": result.accuracy, "loss": result.loss})
+        values = {"accuracy": result.accuracy, "loss": result.loss, **result.metrics}
+        finite = {name: value for name, value in values.items() if math.isfinite(value) or name == "loss"}
+        metrics = MetricRecord({"num-examples": result.samples, **finite})
         return reply_to(message, RecordDict({METRICS: metrics}), time.monotonic() - started)
 
     return app

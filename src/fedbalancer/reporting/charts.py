@@ -160,13 +160,14 @@ def make_charts(results: Results, comparison: Comparison | None) -> list[Chart]:
 
 
 def accuracy_chart(results: Results, comparison: Comparison | None) -> Chart:
-    """Chart the accuracy over a selectable x axis, with the target and the budget of a comparison."""
+    """Chart the metric over a selectable x axis, with the target and the budget of a comparison."""
     axes = accuracy_axes(results)
     series = [
         {"m": m, "label": method, "on": {a.key: band_values(band) for a in axes if (band := a.bands[method])}}
         for m, method in enumerate(results.methods)
     ]
-    about = "Accuracy on the test data." + seeds_text(results)
+    title = results.metric.title
+    about = f"{results.metric.heading} on the test data." + seeds_text(results)
     if any(band and band.tails for axis in axes for band in axis.bands.values()):
         about += " Thin lines that end in a dot: single seeds beyond the shortest one, or not done."
     marks: list[dict[str, Any]] = []
@@ -178,11 +179,11 @@ def accuracy_chart(results: Results, comparison: Comparison | None) -> Chart:
             {"axis": "time", "x": number(comparison.budget_s / per_unit), "text": "budget"},
         ]
         about += (
-            " Dotted: the target accuracy. Dashed: the time budget; runs may continue beyond it to reach the target."
+            f" Dotted: the target {title}. Dashed: the time budget; runs may continue beyond it to reach the target."
         )
-    spec = lines_spec("test accuracy", {axis.key: axis.label for axis in axes}, [s for s in series if s["on"]], marks)
+    spec = lines_spec(f"test {title}", {axis.key: axis.label for axis in axes}, [s for s in series if s["on"]], marks)
     spec["choices"] = {axis.key: axis.choice for axis in axes}
-    return Chart("accuracy", "Accuracy", about, spec, wide=True)
+    return Chart("accuracy", results.metric.heading, about, spec, wide=True)
 
 
 def speedup_chart(results: Results, comparison: Comparison) -> Chart:
@@ -208,7 +209,7 @@ def speedup_chart(results: Results, comparison: Comparison) -> Chart:
 
 
 def targets_chart(results: Results, comparison: Comparison) -> Chart:
-    """Chart the median time to accuracy over targets."""
+    """Chart the median time to the targets."""
     medians = target_medians(results, comparison)
     per_unit, unit = time_unit(max((value for line in medians.values() for value in line if value), default=0.0))
     series = []
@@ -216,15 +217,16 @@ def targets_chart(results: Results, comparison: Comparison) -> Chart:
         times = [None if value is None else number(value / per_unit) for value in medians.get(method, ())]
         if any(time is not None for time in times):
             series.append({"m": m, "label": method, "on": {"target": {"x": list(SHARES), "y": times, "n": 1}}})
-    label = "share of the reference's final accuracy"
+    title = comparison.metric.title
+    label = f"share of the reference's final {title}"
     spec = lines_spec(f"median time ({unit})", {"target": label}, series) | {"zero": 1, "from": SHARES[0]}
     about = (
-        f"When each share of the final accuracy of {comparison.reference} is reached, by the rule of this comparison:"
+        f"When each share of the final {title} of {comparison.reference} is reached, by the rule of this comparison:"
     )
     about += (
         f" {clock_name(results)}, median over seeds. A line ends where fewer than half of the runs reach the target."
     )
-    return Chart("targets", "Time to accuracy", about, spec)
+    return Chart("targets", f"Time to {title}", about, spec)
 
 
 def outcome_chart(results: Results) -> Chart:

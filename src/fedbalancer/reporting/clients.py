@@ -13,10 +13,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
+from fedbalancer.core.metrics import ACCURACY, Metric
 from fedbalancer.core.types import UNDER_WAY
 from fedbalancer.core.types.round import total
 from fedbalancer.reporting.style import PHASES
-from fedbalancer.store.rows import JOINED
+from fedbalancer.store.rows import JOINED, TEST_DATA, TRAIN_DATA
 
 OUTCOMES = {"outcome": pl.String, "clients": pl.Int64}
 SELECTIONS = {"client": pl.String, "device": pl.String, "times": pl.Int64}
@@ -25,6 +26,8 @@ REJECTED = {"client": pl.String, "reports": pl.Int64, "first_round": pl.Int64, "
 REJECTED_HEADER = ("Method", "Seed", "Client", "Rejected reports", "First round", "Reason")
 MOST_REJECTED = 20
 """Maximum number of clients with rejected reports that a page lists per run."""
+VALUE = "value"
+"""Column with the values of the metric that fairness compares."""
 _RECORDED = [name for name in PHASES if name != "waiting_s"]
 
 
@@ -100,14 +103,16 @@ class Fairness:
     """Fairness of a method between the clients of one run, at the end of its budget; None where unknown.
 
     Attributes:
-        median: Median over clients of the model's accuracy on the client's own data.
-        worst_decile: The 10th percentile of that accuracy.
-        jain: Jain's index of that accuracy (1: equal for all clients, 1/n: all for one client).
+        median: Median over clients of the metric of the model on the client's data.
+        worst_decile: Its 10th percentile or, if lower is better, its 90th percentile.
+        jain: Jain's index of the metric (1: equal for all clients, 1/n: all for one client).
         gini: Gini coefficient of the number of selections per client (0: equal, 1: one client has all).
         never: Share of clients that were never selected.
         places: Minimum, median and maximum number of selections per client.
         by_device: By device class: its share of the clients, its share of the selections (`places`) and the median
-            accuracy of its clients.
+            of the metric over its clients.
+        tested_on: The client's data: "test" (own test data) or "train" (training data). If some clients have test data,
+            only these clients count.
     """
 
     median: float | None = None
@@ -117,38 +122,52 @@ class Fairness:
     never: float | None = None
     places: Sequence[float] | None = None
     by_device: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    tested_on: str = TRAIN_DATA
 
 
-def measure_fairness(population: pl.DataFrame | None) -> Fairness | None:
+def measure_fairness(population: pl.DataFrame | None, metric: Metric = ACCURACY) -> Fairness | None:
     """Compute the fairness of a run.
 
     Args:
-        population: A row per client with `accuracy`, `selected` (number of rounds) and `device`.
+        population: A row per client with the metrics, `selected` (number of rounds) and `device`; `tested_on` tells on
+            which data a client was evaluated.
+        metric: The metric to compare.
 
     Returns:
         The fairness, or None if no population was recorded.
     """
     if population is None or not population.height:
         return None
-    accuracy, selected = population["accuracy"].drop_nulls().to_numpy(), population["selected"]
+    population, tested_on = _select_tested(population, metric)
+    values, selected = population[VALUE].drop_nulls().to_numpy(), population["selected"]
     places = [int(selected.min()), float(selected.median()), int(selected.max())]  # type: ignore[arg-type]
-    evaluated = len(accuracy) > 0
+    evaluated = len(values) > 0
     return Fairness(
-        median=float(np.median(accuracy)) if evaluated else None,
-        worst_decile=float(np.quantile(accuracy, 0.1)) if evaluated else None,
-        jain=jain(accuracy) if evaluated else None,
+        median=float(np.median(values)) if evaluated else None,
+        worst_decile=float(np.quantile(values, 0.1 if metric.higher_is_better else 0.9)) if evaluated else None,
+        jain=jain(values) if evaluated else None,
         gini=gini(selected.to_numpy()),
         never=float((selected == 0).mean()),  # type: ignore[arg-type]
         places=places,
-        by_device=_measure_devices(population),
+        by_device=_measure_devices(population, metric),
+        tested_on=tested_on,
     )
+
+
+def _select_tested(population: pl.DataFrame, metric: Metric) -> tuple[pl.DataFrame, str]:
+    """Add the column `VALUE`: the metric on test data, or on training data if no client has test data."""
+    known = metric.name in population.columns
+    value = pl.col(metric.name).fill_nan(None) if known else pl.lit(None, pl.Float64)
+    if "tested_on" not in population.columns or not (population["tested_on"] == TEST_DATA).any():
+        return population.with_columns(value.alias(VALUE)), TRAIN_DATA
+    return population.with_columns(pl.when(pl.col("tested_on") == TEST_DATA).then(value).alias(VALUE)), TEST_DATA
 
 
 def mean_fairness(runs: Sequence[Fairness]) -> Fairness:
     """Average the fairness of several runs, also by device class; `places` is not averaged."""
     devices = sorted({device for run in runs for device in run.by_device})
     by_device = {device: [run.by_device[device] for run in runs if device in run.by_device] for device in devices}
-    parts = ("clients", "places", "accuracy")
+    parts = dict.fromkeys(part for run in runs for device in run.by_device.values() for part in device)
     return Fairness(
         median=_mean(run.median for run in runs),
         worst_decile=_mean(run.worst_decile for run in runs),
@@ -156,8 +175,10 @@ def mean_fairness(runs: Sequence[Fairness]) -> Fairness:
         gini=_mean(run.gini for run in runs),
         never=_mean(run.never for run in runs),
         by_device={
-            device: {part: _mean(values[part] for values in by_device[device]) for part in parts} for device in devices
+            device: {part: _mean(values.get(part) for values in by_device[device]) for part in parts}
+            for device in devices
         },
+        tested_on=TEST_DATA if any(run.tested_on == TEST_DATA for run in runs) else TRAIN_DATA,
     )
 
 
@@ -207,12 +228,12 @@ def add_selections(population: pl.DataFrame, rounds: pl.DataFrame, clients: pl.L
     return joined.with_columns(pl.col("selected").fill_null(0).cast(pl.Int64))
 
 
-def _measure_devices(population: pl.DataFrame) -> dict[str, dict[str, Any]]:
+def _measure_devices(population: pl.DataFrame, metric: Metric) -> dict[str, dict[str, Any]]:
     clients, places = population.height, max(int(population["selected"].sum()), 1)
-    devices = population.group_by("device").agg(pl.len(), pl.col("selected").sum(), pl.col("accuracy").median())
+    devices = population.group_by("device").agg(pl.len(), pl.col("selected").sum(), pl.col(VALUE).median())
     return {
-        device: {"clients": count / clients, "places": selected / places, "accuracy": accuracy}
-        for device, count, selected, accuracy in devices.sort("device").iter_rows()
+        device: {"clients": count / clients, "places": selected / places, metric.name: median}
+        for device, count, selected, median in devices.sort("device").iter_rows()
         if device
     }
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.metrics import ACCURACY, Metric
 from fedbalancer.core.types.round import total
 from fedbalancer.methods.names import canonical_name
 from fedbalancer.reporting.clients import Fairness, mean_fairness
@@ -37,7 +38,7 @@ class Reach:
     """When one run, and the reference of its seed, reached one target.
 
     Attributes:
-        target: The target accuracy.
+        target: The target, a value of the metric.
         arrival: When the run reached it by the rule.
         touch: When a single evaluation of the run was first at the target.
         reference: `arrival` of the reference.
@@ -63,7 +64,7 @@ class Score:
         time_s: Time to the main target; None if it was never reached.
         speedup: Speed-up at the main target. If the target was never reached, this is 0.0 by the paper's rule; by the
             fair rule it is an upper bound, and `bound` is "<".
-        accuracy: Accuracy at the end of the budget.
+        final: The metric at the end of the budget.
         bound: "<" or ">" if the speed-up is a bound.
         cost: Cost within the budget.
         reaches: Times and costs by target.
@@ -74,11 +75,16 @@ class Score:
     seed: int
     time_s: float | None
     speedup: float
-    accuracy: float
+    final: float
     bound: str = ""
     cost: Cost = field(default_factory=Cost)
     reaches: Mapping[float, Reach] = field(default_factory=dict)
     fairness: Fairness | None = None
+
+    @property
+    def accuracy(self) -> float:
+        """`final`, for comparisons by accuracy."""
+        return self.final
 
     @property
     def down_bytes(self) -> float | None:
@@ -91,13 +97,14 @@ class Score:
 
 @dataclass(frozen=True)
 class SeedScore:
-    """The budget, target and reference of one seed, and its scores."""
+    """The budget, target and reference of one seed, its scores, and the final value of the reference."""
 
     seed: int
     budget_s: float
     target: float
     reference: str
     scores: tuple[Score, ...]
+    final: float
 
 
 @dataclass(frozen=True)
@@ -105,8 +112,8 @@ class TargetScore:
     """One method and one target over seeds.
 
     Attributes:
-        share: The target as a share of the reference's final accuracy.
-        target: The mean target accuracy.
+        share: The target as a share of the reference's final value.
+        target: The mean target.
         median_s: Kaplan-Meier median of the times; None if fewer than half of the runs reach the target.
         above_s: A time that the median exceeds, if `median_s` is None.
         ratio: Speed-up over the reference by the rule.
@@ -154,7 +161,7 @@ class MethodScore:
         """Return the scores at one target.
 
         Args:
-            share: The target as a share of the reference's final accuracy; one of `targets`.
+            share: The target as a share of the reference's final value; one of `targets`.
 
         Raises:
             BadSetting: If the comparison was not scored at this target.
@@ -182,9 +189,14 @@ class MethodScore:
         )
 
     @property
+    def final(self) -> Estimate:
+        """The metric at the end of the budget."""
+        return Estimate.of([score.final for score in self.scores])
+
+    @property
     def accuracy(self) -> Estimate:
-        """Accuracy at the end of the budget."""
-        return Estimate.of([score.accuracy for score in self.scores])
+        """`final`, for comparisons by accuracy."""
+        return self.final
 
     @property
     def cost(self) -> Cost:
@@ -224,8 +236,9 @@ class Comparison:
         variant: Variant of the task.
         rounds: Number of rounds that the budget is based on.
         rule: The scoring rule, "fair" or "paper".
-        targets: Shares of the reference's final accuracy, the main target first.
+        targets: Shares of the reference's final value, the main target first.
         runs: The runs that were scored.
+        metric: The metric of targets and scores, usually the accuracy.
 
     Example:
         >>> import fedbalancer as fb
@@ -245,6 +258,7 @@ class Comparison:
     rule: Rule = "fair"
     targets: tuple[float, ...] = TARGETS
     runs: tuple[RunCurve, ...] = field(default=(), compare=False)
+    metric: Metric = ACCURACY
 
     def __repr__(self) -> str:
         speedups = "".join(
@@ -258,7 +272,7 @@ class Comparison:
         return comparison_html(self)
 
     def to_polars(self) -> pl.DataFrame:
-        """Return a frame with a row per method: speed-up with its interval, median time, accuracy."""
+        """Return a frame with a row per method: speed-up with its interval, median time, final metric."""
         from fedbalancer.reporting.notebook import comparison_frame
 
         return comparison_frame(self)
@@ -284,7 +298,7 @@ class Comparison:
         """Plot the comparison; a notebook shows the result.
 
         Args:
-            kind: "accuracy" for accuracy over time, or "speedup".
+            kind: "accuracy" for the metric over time, or "speedup".
 
         Raises:
             UnknownName: If there is no such kind.
@@ -303,7 +317,7 @@ class Comparison:
 
     @property
     def target(self) -> float | None:
-        """Main target accuracy, mean over the scored seeds."""
+        """Main target, a value of the metric, mean over the scored seeds."""
         return Estimate.of([seed.target for seed in self.seeds]).mean
 
     @property
@@ -321,8 +335,8 @@ class Comparison:
 
         Args:
             method: Name of the method.
-            to: Name of the other method. Of several names, the method with the best final accuracy on each seed.
-            share: The target as a share of the reference's final accuracy. Default: the main target.
+            to: Name of the other method. Of several names, the method with the best final value on each seed.
+            share: The target as a share of the reference's final value. Default: the main target.
 
         Raises:
             UnknownName: If a method is not part of the comparison.
@@ -334,7 +348,7 @@ class Comparison:
             by_name = {score.method: score for score in seed.scores}
             rivals = [by_name[name] for name in others if name in by_name]
             if method in by_name and rivals:
-                rival = max(rivals, key=lambda score: score.accuracy)
+                rival = max(rivals, key=lambda score: self.metric.sign * score.final)
                 pairs.append((rival.reaches[share].arrival, by_name[method].reaches[share].arrival))
         return paired_ratio(pairs)
 

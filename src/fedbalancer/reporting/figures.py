@@ -46,10 +46,11 @@ def write_figures(results: Results, comparison: Comparison | None, folder: Path)
 
 
 def accuracy_figure(results: Results, comparison: Comparison | None) -> Figure:
-    """Plot accuracy over the share of the budget or, without a budget, over time; with target and budget."""
+    """Plot the metric over the share of the budget or, without a budget, over time; with target and budget."""
     axis = next(iter(accuracy_axes(results)), None)
     label = axis.label if axis is not None else clock_name(results)
-    figure, axes = _new_figure(results, "Accuracy", label[0].upper() + label[1:], "Test accuracy")
+    metric = results.metric
+    figure, axes = _new_figure(results, metric.heading, label[0].upper() + label[1:], f"Test {metric.title}")
     _draw(axes, results, axis.bands if axis is not None else dict.fromkeys(results.methods))
     if comparison is not None and comparison.target is not None:
         axes.axhline(comparison.target, color=FAINT, linestyle=(0, (1, 2)), linewidth=1.2, label="target")
@@ -82,7 +83,7 @@ def speedup_figure(results: Results, comparison: Comparison) -> Figure:
     middle, line = ("geometric mean", "95% interval") if fair else ("mean", "± standard deviation")
     label = f"Times as fast as {comparison.reference} (bars: {middle}, lines: {line}, dots: seeds)"
     most = WIDEST * max(_drawn_values(comparison), default=1.0)
-    figure, axes = _new_figure(results, "Speed-up to the target accuracy", label, "")
+    figure, axes = _new_figure(results, f"Speed-up to the target {results.metric.title}", label, "")
     for place, method in enumerate(comparison.methods):
         speedup, row = method.speedup, len(comparison.methods) - 1 - place
         if speedup.mean is None or not method.reached:

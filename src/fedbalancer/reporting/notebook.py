@@ -47,7 +47,7 @@ class Plot:
 
 
 def comparison_frame(comparison: Comparison) -> pl.DataFrame:
-    """Return a row per method: speed-up with its interval, seeds that reach the target, median time and accuracy."""
+    """Return a row per method: speed-up with its interval, seeds that reach the target, median time, final metric."""
     rows = []
     for method in comparison.methods:
         main = method.at(method.targets[0])
@@ -60,8 +60,8 @@ def comparison_frame(comparison: Comparison) -> pl.DataFrame:
             "reached": method.reached,
             "seeds": len(method.scores),
             "median_s": main.median_s,
-            "accuracy": method.accuracy.mean,
-            "accuracy_std": method.accuracy.std,
+            comparison.metric.name: method.final.mean,
+            f"{comparison.metric.name}_std": method.final.std,
         })  # fmt: skip
     kinds = {"method": pl.String, "bound": pl.String, "reached": pl.Int64, "seeds": pl.Int64}
     names = list(rows[0]) if rows else list(kinds)
@@ -69,7 +69,7 @@ def comparison_frame(comparison: Comparison) -> pl.DataFrame:
 
 
 def curves_frame(runs: tuple[RunCurve, ...]) -> pl.DataFrame:
-    """Return all evaluations of all runs: method, seed, round, start_s, clock_s, accuracy, loss, schedule."""
+    """Return all evaluations of all runs: method, seed, round, start_s, clock_s, metrics, schedule."""
     parts = [
         evals.select(pl.lit(run.method).alias("method"), pl.lit(run.seed, dtype=pl.Int64).alias("seed"), pl.all())
         for run in runs
@@ -93,7 +93,7 @@ def to_pandas(frame: pl.DataFrame) -> Any:
 
 
 def plot_comparison(comparison: Comparison, kind: str = "accuracy") -> Plot:
-    """Plot accuracy over time ("accuracy") or the speed-ups ("speedup").
+    """Plot the metric over time ("accuracy") or the speed-ups ("speedup").
 
     Raises:
         UnknownName: If there is no such kind.
@@ -117,28 +117,29 @@ def plot_comparison(comparison: Comparison, kind: str = "accuracy") -> Plot:
         runs=tuple(StoredRun(run) for run in comparison.runs),
         rule=comparison.rule,
         targets=comparison.targets,
+        metric=comparison.metric,
     )
     draw = accuracy_figure if kind == "accuracy" else speedup_figure
     return Plot(draw(results, comparison))
 
 
 def plot_run(task: str, run: RunCurve) -> Plot:
-    """Plot the accuracy of one run over time."""
+    """Plot the metric of one run over time."""
     from fedbalancer.reporting.figures import accuracy_figure
 
     results = Results(
         folder=Path(), task=task, variant="", scale="", methods=(run.method,), seeds=(run.seed,), rounds=None,
-        budgets_s={}, runs=(StoredRun(run),), single=True,
+        budgets_s={}, runs=(StoredRun(run),), single=True, metric=run.metric,
     )  # fmt: skip
     return Plot(accuracy_figure(results, None))
 
 
 def comparison_html(comparison: Comparison) -> str:
     """Return the table of scores as HTML, with its caption and notes."""
-    from fedbalancer.reporting.tables import HEADER, caption_lines, make_rows
+    from fedbalancer.reporting.tables import caption_lines, make_header, make_rows
 
     above, *below = (escape(line) for line in caption_lines(comparison))
-    head = "".join(f"<th>{escape(name)}</th>" for name in HEADER)
+    head = "".join(f"<th>{escape(name)}</th>" for name in make_header(comparison))
     rows = "".join(
         "<tr>" + "".join(f"<td>{_cell(cell.text, cell.best)}</td>" for cell in row) + "</tr>"
         for row in make_rows(comparison)

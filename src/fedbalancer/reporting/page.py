@@ -26,11 +26,13 @@ from fedbalancer.reporting.results import Results
 from fedbalancer.reporting.series import clock_name, name_clock
 from fedbalancer.reporting.style import accuracy_text, choose_looks, time_text
 from fedbalancer.reporting.summary import run_summary, write_headline, write_run_headline
-from fedbalancer.reporting.tables import HEADER, caption_lines, make_rows, make_sheets, shows_interval
+from fedbalancer.reporting.tables import caption_lines, make_header, make_rows, make_sheets, shows_interval
 from fedbalancer.store import ComparisonFile
 
 Facts = list[tuple[str, str]]
-_OPTIONS = {"scale": "small", "users": None, "variant": None, "backend": "fast", "device": "cpu"}
+_OPTIONS = {
+    "scale": "small", "users": None, "variant": None, "target_metric": None, "backend": "fast", "device": "cpu",
+}  # fmt: skip
 """Options that all runs of a command share, with their defaults."""
 
 
@@ -60,6 +62,7 @@ def page_html(results: Results, comparison: Comparison | None, live: Live | None
         comparison=comparison,
         looks=looks,
         clock=clock_name(results),
+        metric=results.metric.heading,
         runs=results.runs,
         unfinished=sum(run.curve.status != "done" for run in results.runs),
         problems=[*_unfinished(results), *(comparison.notes if comparison else ())],
@@ -141,7 +144,7 @@ def _run_command(results: Results, spec: Mapping[str, Any]) -> Iterator[str]:
             yield from ["--rule", results.rule]
     for name, default in _OPTIONS.items():
         if spec.get(name, default) != default:
-            yield from [f"--{name}", str(spec[name])]
+            yield from [f"--{name.replace('_', '-')}", str(spec[name])]
     for key, value in (spec.get("settings") or {}).items():
         if key != "rounds" or results.single:
             yield from ["--set", f"{key}={value}"]
@@ -169,7 +172,7 @@ def _render_page(**values: Any) -> str:
 
 def _comparison_texts(results: Results, comparison: Comparison) -> dict[str, Any]:
     top = [
-        ("Target accuracy", accuracy_text(comparison.target)),
+        (f"Target {comparison.metric.title}", accuracy_text(comparison.target)),
         ("Time budget", "" if comparison.budget_s is None else time_text(comparison.budget_s)),
         ("Seeds scored", f"{len(comparison.seeds)} of {len(results.seeds)}"),
         ("Task", _subject(results)),
@@ -177,16 +180,17 @@ def _comparison_texts(results: Results, comparison: Comparison) -> dict[str, Any
     rules = [name_clock(results, line) for line in caption_lines(comparison)[1:]]
     return {
         "title": f"{results.task}: comparison of methods", "headline": write_headline(comparison), "top": top,
-        "header": HEADER, "sheets": make_sheets(comparison), "rules": rules, "shows_interval": shows_interval,
+        "header": make_header(comparison), "sheets": make_sheets(comparison), "rules": rules,
+        "shows_interval": shows_interval,
         "scores": list(zip(comparison.methods, make_rows(comparison), strict=True)),
     }  # fmt: skip
 
 
 def _run_texts(results: Results) -> dict[str, Any]:
-    summary = run_summary(results)
+    summary, metric = run_summary(results), results.metric
     top = [
-        ("Final accuracy", accuracy_text(summary["accuracy"])),
-        ("Best accuracy", accuracy_text(summary["best_accuracy"])),
+        (f"Final {metric.title}", accuracy_text(summary[metric.name])),
+        (f"Best {metric.title}", accuracy_text(summary[f"best_{metric.name}"])),
         ("Rounds", str(summary["rounds"])),
         (clock_name(results).capitalize(), time_text(summary["clock_s"])),
         ("Task", _subject(results)),

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from fedbalancer.core.errors import RunFolderError
+from fedbalancer.core.metrics import ACCURACY, LOSS, Metric
 from fedbalancer.reporting.clients import (
     OUTCOMES,
     REJECTED,
@@ -68,12 +69,13 @@ class RunCurve:
     Attributes:
         method: Name of the method.
         seed: Seed of the run.
-        evals: Evaluations after rounds (round, start_s, clock_s, accuracy).
+        evals: Evaluations after rounds (round, start_s, clock_s and metrics).
         status: Status of the run, such as "done".
         end_s: Clock at the end of the last round. None: the clock of the last evaluation.
         traffic: start_s, end_s and costs of every round. None if not recorded.
         grid: Evaluations on the grid of seconds. None if not recorded.
         population: The clients with their number of selections. None if not recorded.
+        metric: The metric by which the run is scored.
     """
 
     method: str
@@ -84,6 +86,7 @@ class RunCurve:
     traffic: pl.DataFrame | None = None
     grid: pl.DataFrame | None = None
     population: pl.DataFrame | None = None
+    metric: Metric = ACCURACY
 
     @property
     def has_grid(self) -> bool:
@@ -98,9 +101,9 @@ class RunCurve:
         return float(self.evals["clock_s"].max() or 0.0) if self.evals.height else 0.0  # type: ignore[arg-type]
 
     @property
-    def last_accuracy(self) -> float | None:
-        """Accuracy of the last evaluation; None if there is none."""
-        return self.evals["accuracy"][-1] if self.evals.height else None
+    def last_value(self) -> float | None:
+        """Value of the metric at the last evaluation; None if there is none."""
+        return self.evals[self.metric.name][-1] if self.evals.height and self.metric.name in self.evals else None
 
     def covers(self, budget_s: float | None) -> bool:
         """Return whether the run can be scored: it is done, or it covers the whole budget."""
@@ -158,6 +161,7 @@ class Results:
     single: bool = False
     rule: str = "paper"
     targets: tuple[float, ...] = TARGETS
+    metric: Metric = ACCURACY
 
     @property
     def curves(self) -> tuple[RunCurve, ...]:
@@ -205,8 +209,9 @@ def load_comparison(folder: Path, read: Load | None = None) -> Results:
         RunFolderError: If comparison.json cannot be read.
     """
     comparison, read = ComparisonFile.read(folder), read or load_run
+    metric = Metric.from_json(comparison.metric)
     runs = tuple(
-        read(folder / method / f"seed-{seed}", method, seed)
+        _score_by(read(folder / method / f"seed-{seed}", method, seed), metric)
         for method in comparison.methods
         for seed in comparison.seeds
     )
@@ -222,6 +227,7 @@ def load_comparison(folder: Path, read: Load | None = None) -> Results:
         runs=runs,
         rule=comparison.rule,
         targets=comparison.targets,
+        metric=metric,
     )
 
 
@@ -240,7 +246,7 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
         status = "damaged" if (folder / "manifest.json").exists() else "missing"
         return StoredRun(RunCurve(method, seed, pl.DataFrame(schema=EVALS), status, 0.0), why=problem)
     status, why = str(manifest.get("status") or "unknown"), str(manifest.get("why") or "")
-    evals, evals_problem = _read_parquet(folder / "evals.parquet", EVALS, defaults=EvalRow._field_defaults)
+    evals, evals_problem = _read_evals(folder / "evals.parquet")
     columns = ROUNDS | OPTIONAL
     rounds, rounds_problem = _read_parquet(folder / "rounds.parquet", columns, defaults=dict.fromkeys(OPTIONAL))
     rounds = _add_derived_columns(rounds)
@@ -257,7 +263,7 @@ def load_run(folder: Path, method: str | None = None, seed: int | None = None) -
     by_rounds, grid = split_by_schedule(evals)
     curve = RunCurve(
         method, seed, by_rounds, status, end_s, None if unknown or not rounds.height else traffic, grid,
-        _read_population(folder, rounds),
+        _read_population(folder, rounds), _metric_of(manifest, evals),
     )  # fmt: skip
     devices, _ = _read_parquet(folder / "population.parquet", {"client": pl.String, "device": pl.String})
     return StoredRun(
@@ -296,7 +302,19 @@ def _wrap_run(folder: Path, run: StoredRun) -> Results:
         budgets_s={seed: float(budget_s)} if budget_s else {},
         runs=(run,),
         single=True,
+        metric=run.curve.metric,
     )
+
+
+def _metric_of(manifest: Mapping[str, Any], evals: pl.DataFrame) -> Metric:
+    """Return the metric of a run; the loss if the run names no metric and has no accuracy."""
+    if manifest.get("metric") is None and evals.height and not evals["accuracy"].is_finite().any():
+        return LOSS
+    return Metric.from_json(manifest.get("metric"))
+
+
+def _score_by(run: StoredRun, metric: Metric) -> StoredRun:
+    return run if run.curve.metric == metric else replace(run, curve=replace(run.curve, metric=metric))
 
 
 def _task_of(run: StoredRun) -> Mapping[str, Any]:
@@ -337,6 +355,21 @@ def _read_parquet(
         return pl.DataFrame(schema=schema), f"{path.name} is unreadable: {str(error).splitlines()[0]}"
 
 
+def _read_evals(path: Path) -> tuple[pl.DataFrame, str]:
+    """Return the evaluations with all metrics, and a description of what is wrong with the file."""
+    return _read_parquet(path, EVALS | _metric_columns(path, EVALS), defaults=EvalRow._field_defaults)
+
+
+def _metric_columns(path: Path, declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of further metrics in a file; none if it cannot be read."""
+    try:
+        schema = pl.read_parquet_schema(path)
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return {}
+    known = {*declared, *RunColumns._fields}
+    return {name: kind for name, kind in schema.items() if name not in known and kind == pl.Float64}
+
+
 def _mismatches(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
     """Describe the files that have changed since the run ended."""
     changed = [] if is_unchanged(manifest) else ["manifest.json was changed since it was written"]
@@ -360,6 +393,8 @@ def _read_population(folder: Path, rounds: pl.DataFrame) -> pl.DataFrame | None:
             list(RunColumns._fields), strict=False
         )
         clients = pl.scan_parquet(folder / "clients.parquet", glob=False)
-        return add_selections(population, rounds, clients).cast(POPULATION)  # type: ignore[arg-type]
+        defaults = PopulationRow._field_defaults
+        missing = {name: pl.lit(defaults[name]) for name in POPULATION if name in defaults and name not in population}
+        return add_selections(population.with_columns(**missing), rounds, clients).cast(POPULATION)  # type: ignore[arg-type]
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None

@@ -1,8 +1,10 @@
-"""The two scoring rules: which evaluations count, the final accuracy, and when a target is reached.
+"""The two scoring rules: which evaluations count, the final value, and when a target is reached.
 
 The rule `fair` uses evaluations on a grid of simulated seconds. A target is reached when the mean of the last three
 evaluations on the grid is at or above it; the time is that of the last of the three. The rule `paper` uses the
 evaluations after rounds; a target is reached at the first evaluation at or above it.
+
+Values are those of the run's metric, usually the accuracy, times its sign, so that higher is better for any metric.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Literal, get_args
 import polars as pl
 
 from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.metrics import Metric
 from fedbalancer.reporting.results import RunCurve
 
 Stamp = Literal["end", "start"]
@@ -75,19 +78,19 @@ def select_evaluations(curve: RunCurve, budget_s: float, rule: Rule, stamp: Stam
         stamp: With the rule "paper": whether an evaluation counts at the end or the start of its round.
 
     Returns:
-        A row per evaluation with `at_s`, its `accuracy`, and the `level` that it counts as: the accuracy by the paper's
-        rule, the mean of the last three accuracies by the fair rule (null for the first two).
+        A row per evaluation with `at_s`, its `value` (times the sign of the metric), and the `level` that it counts as:
+        the value by the paper's rule, the mean of the last three values by the fair rule (null for the first two).
     """
     if rule == "paper":
-        return stamp_evaluations(curve.evals, stamp).with_columns(level=pl.col("accuracy"))
+        return stamp_evaluations(curve.evals, stamp, curve.metric).with_columns(level=pl.col("value"))
     grid = curve.grid if curve.has_grid and curve.grid is not None else _resample(curve, budget_s / GRID)
     # Each window is summed separately and in this order. A running sum would depend on all earlier values, while a run
     # that decides whether to stop has to compute exactly the same number.
-    window = [pl.col("accuracy").shift(back) for back in range(HELD - 1, -1, -1)]
-    return stamp_evaluations(grid, "end").with_columns(level=reduce(operator.add, window) / HELD)
+    window = [pl.col("value").shift(back) for back in range(HELD - 1, -1, -1)]
+    return stamp_evaluations(grid, "end", curve.metric).with_columns(level=reduce(operator.add, window) / HELD)
 
 
-def final_accuracy(evaluations: pl.DataFrame, budget_s: float) -> float | None:
+def final_level(evaluations: pl.DataFrame, budget_s: float) -> float | None:
     """Return the level at the end of the budget; None if there is no evaluation within the budget.
 
     Args:
@@ -98,13 +101,13 @@ def final_accuracy(evaluations: pl.DataFrame, budget_s: float) -> float | None:
     return float(levels[-1]) if len(levels) and levels[-1] is not None else None
 
 
-def time_to_accuracy(evaluations: pl.DataFrame, target: float, column: str = "level") -> float | None:
+def time_to_target(evaluations: pl.DataFrame, target: float, column: str = "level") -> float | None:
     """Return the time at which the target is first reached; None if it never is.
 
     Args:
         evaluations: As returned by `select_evaluations`. The model before training (clock 0) does not count.
-        target: The target accuracy.
-        column: "level" for the rule's definition of reached, "accuracy" for the first single evaluation at the target.
+        target: The target, times the sign of the metric.
+        column: "level" for the rule's definition of reached, "value" for the first single evaluation at the target.
     """
     reached = evaluations.filter((pl.col(column) >= target) & (pl.col("clock_s") > 0))
     return float(reached["at_s"][0]) if reached.height else None
@@ -119,21 +122,22 @@ def stamp_budget(budget_s: float, fedavg_1t: RunCurve | None, stamp: Stamp) -> f
     if stamp == "end" or fedavg_1t is None:
         return budget_s
     slack_s = CLOCK_SLACK * budget_s
-    evaluations = stamp_evaluations(fedavg_1t.evals, stamp)
+    evaluations = stamp_evaluations(fedavg_1t.evals, stamp, fedavg_1t.metric)
     last = evaluations.filter(pl.col("clock_s").is_between(budget_s - slack_s, budget_s + slack_s))
     return float(last["at_s"][-1]) if last.height else budget_s
 
 
-def stamp_evaluations(evals: pl.DataFrame, stamp: Stamp) -> pl.DataFrame:
-    """Add the time `at_s` at which each evaluation counts: the end or the start of its round.
+def stamp_evaluations(evals: pl.DataFrame, stamp: Stamp, metric: Metric) -> pl.DataFrame:
+    """Add the `value` of each evaluation and the time `at_s` at which it counts: the end or the start of its round.
 
-    A round that starts at 0 s keeps its end, because ratios divide by this time. Evaluations without a finite accuracy
+    A round that starts at 0 s keeps its end, because ratios divide by this time. Evaluations without a finite value
     are dropped; the rest is sorted by the clock.
     """
     start_s, clock_s = pl.col("start_s"), pl.col("clock_s")
     at_s = clock_s if stamp == "end" else pl.when(start_s > 0).then(start_s).otherwise(clock_s)
-    finite = pl.col("accuracy").is_not_null() & pl.col("accuracy").is_finite()
-    return evals.filter(finite).with_columns(at_s=at_s).sort("clock_s")
+    value = pl.col(metric.name) if metric.name in evals.columns else pl.lit(None, pl.Float64)
+    valued = evals.with_columns(at_s=at_s, value=metric.sign * value)
+    return valued.filter(pl.col("value").is_not_null() & pl.col("value").is_finite()).sort("clock_s")
 
 
 def _resample(curve: RunCurve, step_s: float) -> pl.DataFrame:
@@ -144,4 +148,4 @@ def _resample(curve: RunCurve, step_s: float) -> pl.DataFrame:
     # With the slack, a time that rounding moved just before its evaluation still matches it.
     padded = times.with_columns(pl.col("clock_s") * (1 + CLOCK_SLACK))
     matched = padded.join_asof(evals.drop("evaluated_s"), on="clock_s", strategy="backward")
-    return matched.with_columns(times["clock_s"]).filter(pl.col("accuracy").is_not_null())
+    return matched.with_columns(times["clock_s"]).filter(pl.col("start_s").is_not_null())

@@ -15,6 +15,9 @@ target; the final accuracy is always the one at G. The rule defines "final" and 
   `stamp="start"` gives the notebooks' times: an evaluation counts at the start of its round, and the budget is the
   start of FedAvg+1T's last round.
 
+Another metric can take the place of the accuracy. If lower values are better, a target is reached at or below it, and a
+share of the final value is the value divided by the share.
+
 Example:
     >>> import polars as pl
     >>> frame = pl.DataFrame({"start_s": [0.0, 10.0], "clock_s": [10.0, 20.0], "accuracy": [0.5, 0.8]})
@@ -32,6 +35,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.metrics import ACCURACY, Metric
 from fedbalancer.reporting.clients import measure_fairness
 from fedbalancer.reporting.comparison import Comparison, Cost, MethodScore, Reach, Score, SeedScore, run_speedup
 from fedbalancer.reporting.ratio import Arrival
@@ -41,11 +45,11 @@ from fedbalancer.reporting.rule import (
     Rule,
     Stamp,
     check_rule,
-    final_accuracy,
+    final_level,
     is_fedavg,
     select_evaluations,
     stamp_budget,
-    time_to_accuracy,
+    time_to_target,
 )
 from fedbalancer.store.comparison import TARGETS
 
@@ -61,6 +65,7 @@ def score(
     task: str = "",
     variant: str = "",
     rounds: int | None = None,
+    metric: Metric | None = None,
 ) -> Comparison:
     """Score every run that is done or covers the budget of its seed.
 
@@ -69,11 +74,12 @@ def score(
         budgets_s: Time budget in seconds by seed.
         methods: Order of the methods. Default: the order of the curves.
         rule: "fair" or "paper".
-        targets: Shares of the reference's final accuracy, the main target first.
+        targets: Shares of the reference's final value, the main target first.
         stamp: With the rule "paper": whether an evaluation counts at the end or the start of its round.
         task: Name of the task, for captions.
         variant: Variant of the task, for captions.
         rounds: Number of rounds of the budget, for captions.
+        metric: The metric to score by. Default: that of the first curve.
 
     Raises:
         UnknownName: If there is no such rule.
@@ -81,9 +87,11 @@ def score(
     """
     checked, shares = check_rule(rule, stamp), check_targets(targets)
     curves = list(curves)
+    metric = metric if metric is not None else curves[0].metric if curves else ACCURACY
+    curves = [curve if curve.metric == metric else replace(curve, metric=metric) for curve in curves]
     names = list(methods) if methods is not None else list(dict.fromkeys(curve.method for curve in curves))
     variants = [name for name in names if is_fedavg(name)]
-    scorer = _Scorer(checked, stamp, shares, tuple(variants or names[:1]))
+    scorer = _Scorer(checked, stamp, shares, tuple(variants or names[:1]), metric)
     seeds: list[SeedScore] = []
     notes = _rule_notes(checked, curves)
     for seed in sorted({curve.seed for curve in curves}):
@@ -106,6 +114,7 @@ def score(
         rule=checked,
         targets=shares,
         runs=tuple(curves),
+        metric=metric,
     )
 
 
@@ -128,7 +137,7 @@ def score_comparison(
     comparison = score(
         results.curves, results.budgets_s, methods=results.methods, stamp=stamp, rule=rule,
         targets=results.targets if targets is None else targets,
-        task=results.task, variant=results.variant, rounds=results.rounds,
+        task=results.task, variant=results.variant, rounds=results.rounds, metric=results.metric,
     )  # fmt: skip
     if rule == results.rule:
         return comparison
@@ -157,14 +166,22 @@ def check_targets(targets: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """A run that can be scored: its evaluations as selected by the rule, and its accuracy at the end of the budget."""
+    """A run that can be scored: its evaluations as selected by the rule, and its level at the end of the budget.
+
+    Levels are values of the metric times its sign, so that higher is better.
+    """
 
     curve: RunCurve
     evaluations: pl.DataFrame
-    accuracy: float
+    level: float
 
-    def arrival(self, target: float, column: str = "level") -> Arrival:
-        time_s = time_to_accuracy(self.evaluations, target, column)
+    @property
+    def final(self) -> float:
+        """The value of the metric at the end of the budget."""
+        return self.curve.metric.sign * self.level
+
+    def arrival(self, level: float, column: str = "level") -> Arrival:
+        time_s = time_to_target(self.evaluations, level, column)
         return Arrival(self.curve.last_s, reached=False) if time_s is None else Arrival(time_s)
 
 
@@ -176,6 +193,7 @@ class _Scorer:
     stamp: Stamp
     targets: tuple[float, ...]
     candidates: tuple[str, ...]
+    metric: Metric
 
     def score_seed(
         self, seed: int, curves: list[RunCurve], budget_s: float | None
@@ -188,7 +206,7 @@ class _Scorer:
         selected = {
             name: select_evaluations(curve, budget_s, self.rule, self.stamp) for name, curve in covering.items()
         }
-        finals = {name: final_accuracy(evaluations, limit_s) for name, evaluations in selected.items()}
+        finals = {name: final_level(evaluations, limit_s) for name, evaluations in selected.items()}
         runs = {name: _Run(covering[name], selected[name], end) for name, end in finals.items() if end is not None}
         notes = [_missing_note(curve, limit_s, covering) for curve in curves if curve.method not in runs]
         notes += [_unfinished_note(run.curve) for run in runs.values() if run.curve.status != "done"]
@@ -197,19 +215,22 @@ class _Scorer:
             among = ", ".join(self.candidates)
             return None, [*notes, f"seed {seed} is not scored: no reference among {among} can be scored"]
         scores = tuple(self._score_run(run, limit_s, runs[name]) for run in runs.values())
-        return SeedScore(seed, limit_s, self.targets[0] * runs[name].accuracy, name, scores), notes
+        final = runs[name].final
+        return SeedScore(seed, limit_s, self.metric.share_of(final, self.targets[0]), name, scores, final), notes
 
     def _reference(self, runs: Mapping[str, _Run]) -> str | None:
-        """Return the candidate with the best final accuracy; of equals, the one that reached it first."""
+        """Return the candidate with the best final value; of equals, the one that reached it first."""
         best = [
-            (-run.accuracy, arrival.seconds, order, name)
+            (-run.level, arrival.seconds, order, name)
             for order, name in enumerate(self.candidates)
-            if (run := runs.get(name)) is not None and (arrival := run.arrival(run.accuracy)).reached
+            if (run := runs.get(name)) is not None and (arrival := run.arrival(run.level)).reached
         ]
         return min(best)[-1] if best else None
 
     def _score_run(self, run: _Run, budget_s: float, reference: _Run) -> Score:
-        reaches = {share: self._reach(run, share * reference.accuracy, reference) for share in self.targets}
+        reaches = {
+            share: self._reach(run, self.metric.share_of(reference.final, share), reference) for share in self.targets
+        }
         main = reaches[self.targets[0]]
         speedup, bound = run_speedup(main, self.rule)
         return Score(
@@ -217,18 +238,19 @@ class _Scorer:
             run.curve.seed,
             main.arrival.seconds if main.arrival.reached else None,
             speedup,
-            run.accuracy,
+            run.final,
             bound,
             self._cost(run.curve, budget_s),
             reaches,
-            measure_fairness(run.curve.population),
+            measure_fairness(run.curve.population, self.metric),
         )
 
     def _reach(self, run: _Run, target: float, reference: _Run) -> Reach:
-        arrival = run.arrival(target)
-        touches = run.arrival(target, "accuracy"), reference.arrival(target, "accuracy")
+        level = self.metric.sign * target
+        arrival = run.arrival(level)
+        touches = run.arrival(level, "value"), reference.arrival(level, "value")
         return Reach(
-            target, arrival, touches[0], reference.arrival(target), touches[1], self._cost(run.curve, arrival.seconds)
+            target, arrival, touches[0], reference.arrival(level), touches[1], self._cost(run.curve, arrival.seconds)
         )
 
     def _cost(self, curve: RunCurve, until_s: float) -> Cost:
@@ -247,7 +269,7 @@ def _rule_notes(rule: Rule, curves: Iterable[RunCurve]) -> list[str]:
 
 def _missing_note(curve: RunCurve, budget_s: float, covering: Mapping[str, RunCurve]) -> str:
     covered = f"covers only {curve.last_s:.0f} s (status: {curve.status}) of"
-    reason = "has no evaluation with an accuracy within" if curve.method in covering else covered
+    reason = f"has no evaluation with a value of {curve.metric.title} within" if curve.method in covering else covered
     return f"{curve.method}, seed {curve.seed} is not scored: it {reason} the budget of {budget_s:.0f} s"
 
 

@@ -193,15 +193,17 @@ def outcome_shares(runs: Sequence[StoredRun]) -> dict[str, float]:
 
 
 def merge_evaluations(run: StoredRun) -> pl.DataFrame:
-    """Return all evaluations of a run with a finite accuracy, by rounds and on the grid, in the order of the clock."""
-    evals, grid, accuracy = run.curve.evals, run.curve.grid, pl.col("accuracy")
+    """Return all evaluations of a run with a finite metric, by rounds and on the grid, in the order of the clock."""
+    evals, grid, name = run.curve.evals, run.curve.grid, run.curve.metric.name
+    if name not in evals.columns:
+        return evals.clear()
     both = evals if grid is None or not grid.height else pl.concat([evals, grid.select(evals.columns)])
-    return both.filter(accuracy.is_not_null() & accuracy.is_finite()).sort("clock_s", maintain_order=True)
+    return both.filter(pl.col(name).is_not_null() & pl.col(name).is_finite()).sort("clock_s", maintain_order=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """The accuracy of every method over one x axis; `per_unit` converts values to the unit of the label."""
+    """The metric of every method over one x axis; `per_unit` converts values to the unit of the label."""
 
     key: str
     choice: str
@@ -277,7 +279,7 @@ def _curve(results: Results, run: StoredRun, key: str) -> Curve:
     x = _positions(evals, run, results.budgets_s.get(run.curve.seed), key) if evals.height else None
     if x is None or not np.all(np.isfinite(x)):
         return Curve(run.curve.seed, np.zeros(0), np.zeros(0))
-    return Curve(run.curve.seed, x, evals["accuracy"].to_numpy().astype(np.float64))
+    return Curve(run.curve.seed, x, evals[run.curve.metric.name].to_numpy().astype(np.float64))
 
 
 def _positions(evals: pl.DataFrame, run: StoredRun, budget_s: float | None, key: str) -> FloatArray | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-import polars as pl
-
+from fedbalancer.core.metrics import ACCURACY, ACCURACY_NAME, Metric
 from fedbalancer.reporting.comparison import Comparison, MethodScore, Score, SeedScore, TargetScore
 from fedbalancer.reporting.privacy import account_privacy
 from fedbalancer.reporting.ratio import Estimate, Ratio
-from fedbalancer.reporting.results import Results, StoredRun
+from fedbalancer.reporting.results import EVALS, Results, StoredRun
+from fedbalancer.reporting.rule import stamp_evaluations
 from fedbalancer.reporting.series import clock_name
 from fedbalancer.reporting.style import time_text
 from fedbalancer.reporting.tables import can_rank, escape_cell, shows_interval
@@ -21,18 +21,19 @@ OURS = "fedbalancer"
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
     """Return all scores of a comparison as JSON values, as in `summary.json` and `compare --json`."""
     return {
+        "metric": comparison.metric.to_json(),
         "target": comparison.target,
         "budget_s": comparison.budget_s,
         "rule": comparison.rule,
         "targets": list(comparison.targets),
-        "methods": {method.method: _method_json(method) for method in comparison.methods},
+        "methods": {method.method: _method_json(method, comparison.metric) for method in comparison.methods},
         "seeds": len(comparison.seeds),
-        "per_seed": [_seed_json(seed) for seed in comparison.seeds],
+        "per_seed": [_seed_json(seed, comparison.metric) for seed in comparison.seeds],
     }
 
 
-def _method_json(method: MethodScore) -> dict[str, Any]:
-    means = {"accuracy": method.accuracy, "down_bytes": method.down_bytes, "up_bytes": method.up_bytes}
+def _method_json(method: MethodScore, metric: Metric) -> dict[str, Any]:
+    means = {metric.name: method.final, "down_bytes": method.down_bytes, "up_bytes": method.up_bytes}
     return {
         "speedup": _speedup_json(method),
         **{name: _estimate_json(estimate) for name, estimate in means.items()},
@@ -67,17 +68,17 @@ def _target_json(target: TargetScore) -> dict[str, Any]:
     }
 
 
-def _seed_json(seed: SeedScore) -> dict[str, Any]:
+def _seed_json(seed: SeedScore, metric: Metric) -> dict[str, Any]:
     return {
         "seed": seed.seed,
         "target": seed.target,
         "budget_s": seed.budget_s,
         "reference": seed.reference,
-        "methods": {score.method: _score_json(score) for score in seed.scores},
+        "methods": {score.method: _score_json(score, metric) for score in seed.scores},
     }
 
 
-def _score_json(score: Score) -> dict[str, Any]:
+def _score_json(score: Score, metric: Metric) -> dict[str, Any]:
     times = {
         f"{share:g}": {"seconds": reach.arrival.seconds, "reached": reach.arrival.reached,
                        "touch_s": reach.touch.seconds if reach.touch.reached else None}
@@ -85,7 +86,7 @@ def _score_json(score: Score) -> dict[str, Any]:
     }  # fmt: skip
     fairness = {} if score.fairness is None else {"clients": asdict(score.fairness)}
     return {
-        "time_s": score.time_s, "speedup": score.speedup, "bound": score.bound, "accuracy": score.accuracy,
+        "time_s": score.time_s, "speedup": score.speedup, "bound": score.bound, metric.name: score.final,
         "times": times, "cost": asdict(score.cost), **fairness,
     }  # fmt: skip
 
@@ -109,8 +110,9 @@ def write_headline(comparison: Comparison) -> str:
 def _winner_sentence(comparison: Comparison, winners: list[MethodScore], factor: float) -> str:
     names, rival = _join([winner.method for winner in winners]), comparison.reference
     main = comparison.targets[0]
-    share = "" if main == 1 else f" ({main:.0%} of the final accuracy of {rival})"
-    target = f"the target accuracy of {comparison.target:.1%}{share}"
+    title = comparison.metric.title
+    share = "" if main == 1 else f" ({main:.0%} of the final {title} of {rival})"
+    target = f"the target {title} of {headline_text(comparison.target, comparison.metric)}{share}"
     if len(comparison.methods) == 1:
         return f"{names} is the only method: {target} is its own."
     if factor <= 1:
@@ -175,10 +177,11 @@ def _join(names: list[str]) -> str:
 def run_summary(results: Results) -> dict[str, Any]:
     """Return the values of `summary.json` of a run folder."""
     run = results.runs[0]
-    evals = run.curve.evals.filter(pl.col("accuracy").is_not_null() & pl.col("accuracy").is_finite()).sort("clock_s")
+    metric = run.curve.metric
+    evals = stamp_evaluations(run.curve.evals, "end", metric)
     last = evals.row(-1, named=True) if evals.height else {}
     losses = list(account_privacy(results))
-    best: Any = evals["accuracy"].max()
+    best: Any = evals["value"].max()
     return {
         "task": results.task,
         "variant": results.variant,
@@ -190,22 +193,43 @@ def run_summary(results: Results) -> dict[str, Any]:
         "rounds": run.rounds.height,
         "clock_s": run.curve.last_s,
         "budget_s": results.budgets_s.get(run.curve.seed),
-        "accuracy": last.get("accuracy"),
-        "loss": last.get("loss"),
-        "best_accuracy": best,
+        "metric": metric.name,
+        **{name: last.get(name) for name in dict.fromkeys((metric.name, *_metric_columns(run), "loss"))},
+        f"best_{metric.name}": None if best is None else metric.sign * best,
         **({"epsilon": losses[0].epsilon, "privacy": losses[0].sentence} if losses else {}),
     }
 
 
+def _metric_columns(run: StoredRun) -> list[str]:
+    """Return the names of the run's other metrics; the accuracy only if it was computed."""
+    evals = run.curve.evals
+    names = [name for name in evals.columns if name not in EVALS]
+    return [*(["accuracy"] if evals.height and evals["accuracy"].is_finite().any() else []), *names]
+
+
+def headline_text(value: float | None, metric: Metric) -> str:
+    """Format a value of a metric for a sentence: a share as a percentage, other values with three digits.
+
+    Example:
+        >>> headline_text(0.8144, ACCURACY), headline_text(1.23456, Metric("mae"))
+        ('81.4%', '1.23')
+    """
+    if value is None:
+        return "–"
+    return f"{value:.1%}" if metric.name == ACCURACY_NAME or metric.is_share else f"{value:.3g}"
+
+
 def write_run_headline(results: Results) -> str:
-    """Write one sentence about the accuracy of a run."""
-    summary = run_summary(results)
+    """Write one sentence about the main metric of a run."""
+    summary, metric = run_summary(results), results.metric
     name = f"{summary['method']} on {summary['task']}, seed {summary['seed']}"
-    if summary["accuracy"] is None:
+    if summary[metric.name] is None:
         return f"{name}: no evaluation yet{_status_text(results.runs[0])}."
     after = f"after {summary['rounds']} rounds and {time_text(summary['clock_s'])} of {clock_name(results)}"
     verb = "is at" if summary["status"] == "running" else "ended at"
-    return f"{name}, {verb} an accuracy of {summary['accuracy']:.1%} {after}{_status_text(results.runs[0])}."
+    what = "an accuracy" if metric == ACCURACY else f"a value of {metric.title}"
+    value = headline_text(summary[metric.name], metric)
+    return f"{name}, {verb} {what} of {value} {after}{_status_text(results.runs[0])}."
 
 
 def run_markdown(results: Results) -> str:

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fedbalancer.core.metrics import Metric
 from fedbalancer.reporting.comparison import Comparison, Cost, MethodScore, TargetScore
 from fedbalancer.reporting.ratio import Estimate, Ratio
 from fedbalancer.reporting.style import size_text, time_text
+from fedbalancer.store.rows import TEST_DATA
 
-HEADER = ("Method", "Speed-up", "Reached", "Median time", "Final accuracy")
+HEADER = ("Method", "Speed-up", "Reached", "Median time")
 FEWEST_SHOWN = 3
 """Minimum number of seeds for showing an interval; that of two seeds often spans 0 to thousands."""
 
@@ -33,10 +35,16 @@ class Sheet:
     about: str = ""
 
 
+def make_header(comparison: Comparison) -> tuple[str, ...]:
+    """Return the header of the main table."""
+    return (*HEADER, f"Final {comparison.metric.title}")
+
+
 def make_rows(comparison: Comparison) -> list[list[Cell]]:
-    """Return the cells of the main table under `HEADER`, in the order of the comparison."""
-    fastest = _highest(method.speedup.mean for method in comparison.methods if can_rank(method))
-    best = _highest(method.accuracy.mean for method in comparison.methods)
+    """Return the cells of the main table under `make_header`, in the order of the comparison."""
+    speedups = [method.speedup.mean for method in comparison.methods if can_rank(method)]
+    fastest = max((mean for mean in speedups if mean is not None), default=None)
+    best = _best((method.final.mean for method in comparison.methods), comparison.metric)
     main = comparison.targets[0]
     return [
         [
@@ -44,7 +52,7 @@ def make_rows(comparison: Comparison) -> list[list[Cell]]:
             Cell(speedup_text(method), can_rank(method) and method.speedup.mean == fastest),
             Cell(f"{method.reached}/{len(method.scores)}"),
             Cell(median_text(method.at(main))),
-            Cell(estimate_text(method.accuracy, 3), method.accuracy.mean is not None and method.accuracy.mean == best),
+            Cell(estimate_text(method.final, 3), method.final.mean is not None and method.final.mean == best),
         ]
         for method in comparison.methods
     ]
@@ -69,8 +77,8 @@ def _targets_sheet(comparison: Comparison) -> Sheet:
         cells += [ratio_text(at_main.touch), "–" if at_main.ratio.p is None else f"p = {at_main.ratio.p:.2g}"]
         rows.append([Cell(method.method), *map(Cell, cells)])
     about = (
-        f"Speed-up over {comparison.reference} at other shares of its final accuracy, and at the first single "
-        "evaluation that reaches the target."
+        f"Speed-up over {comparison.reference} at other shares of its final {comparison.metric.title}, and at the "
+        "first single evaluation that reaches the target."
     )
     return Sheet("Other targets", ("Method", *header), rows, about)
 
@@ -101,23 +109,27 @@ def _cost_texts(least: str, until: Cost, within: Cost) -> list[str]:
 
 def _clients_sheet(comparison: Comparison) -> Sheet:
     by_method = {method.method: method.fairness for method in comparison.methods}
-    lowest = _highest(fairness.worst_decile for fairness in by_method.values())
+    metric = comparison.metric
+    best = _best((fairness.worst_decile for fairness in by_method.values()), metric)
     rows = []
     for name, fairness in by_method.items():
         slow = fairness.by_device.get("slow", {})
         worst = fairness.worst_decile
         rows.append([
-            Cell(name), Cell(_number(fairness.median)), Cell(_number(worst), worst is not None and worst == lowest),
+            Cell(name), Cell(_number(fairness.median)), Cell(_number(worst), worst is not None and worst == best),
             Cell(_number(fairness.jain)), Cell(_percent(fairness.never)), Cell(_number(fairness.gini, 2)),
-            Cell(_shares(slow.get("clients"), slow.get("places"))), Cell(_number(slow.get("accuracy"))),
+            Cell(_shares(slow.get("clients"), slow.get("places"))), Cell(_number(slow.get(metric.name))),
         ])  # fmt: skip
     header = (
         "Method", "Median", "Worst decile", "Jain's index", "Never selected", "Gini", "Slow → selected", "Slow median",
     )  # fmt: skip
+    title = metric.title
+    held_out = any(fairness.tested_on == TEST_DATA for fairness in by_method.values())
+    data = "own test data, which are not trained on" if held_out else "own training data"
     about = (
-        "Accuracy of the model at the end of the budget on each client's own data: median client, worst decile, and "
-        "Jain's index of equality. Selections until then: clients that were never selected, and the Gini coefficient. "
-        "Slow devices: their share of the clients → of the selections, and their median accuracy."
+        f"{metric.heading} of the model at the end of the budget on each client's {data}: median client, "
+        "worst decile, and Jain's index of equality. Selections until then: clients that were never selected, and the "
+        f"Gini coefficient. Slow devices: their share of the clients → of the selections, and their median {title}."
     )
     return Sheet("Fairness between clients", header, rows, about)
 
@@ -209,7 +221,7 @@ def hours_text(time_s: float | None) -> str:
 def markdown_table(comparison: Comparison) -> str:
     """Return the tables as Markdown, the best of each column in bold, with captions and notes."""
     above, *below = map(escape_html, caption_lines(comparison))
-    parts = [above, _grid(HEADER, make_rows(comparison)), "\n".join(below)]
+    parts = [above, _grid(make_header(comparison), make_rows(comparison)), "\n".join(below)]
     parts += ["\n".join(f"- {escape_html(note)}" for note in comparison.notes)]
     for sheet in make_sheets(comparison):
         parts += [f"## {sheet.title}", sheet.about, _grid(sheet.header, sheet.rows)]
@@ -224,7 +236,8 @@ def caption_lines(comparison: Comparison) -> list[str]:
         return [f"Task {name}: nothing scored yet.", reference_line(comparison)]
     average = f", mean of {count} seeds" if count > 1 else ", one seed"
     seeds = ", ".join(str(seed.seed) for seed in comparison.seeds)
-    first = f"Task {name}: target accuracy {comparison.target:.3f}, budget {time_text(comparison.budget_s)}{average}."
+    target = f"target {comparison.metric.title} {comparison.target:.3f}"
+    first = f"Task {name}: {target}, budget {time_text(comparison.budget_s)}{average}."
     rule = _fair_lines(comparison) if comparison.rule == "fair" else _paper_lines(comparison)
     return [
         first,
@@ -238,8 +251,8 @@ def reference_line(comparison: Comparison) -> str:
     """Return a sentence about what the speed-ups are relative to."""
     if comparison.fedavg_reference:
         return (
-            "Target and speed-up of each seed are relative to the FedAvg variant with the best final accuracy on that "
-            "seed."
+            "Target and speed-up of each seed are relative to the FedAvg variant with the best final "
+            f"{comparison.metric.title} on that seed."
         )
     first = comparison.methods[0].method if comparison.methods else "the first method"
     return f"Target and speed-up of each seed are relative to {first}, the first method (there is no FedAvg variant)."
@@ -249,12 +262,16 @@ def _rounds(comparison: Comparison) -> str:
     return f"{comparison.rounds} rounds" if comparison.rounds else "the task's rounds"
 
 
+def _side(comparison: Comparison) -> str:
+    return "at or above" if comparison.metric.higher_is_better else "at or below"
+
+
 def _fair_lines(comparison: Comparison) -> list[str]:
     return [
         f"Budget: the simulated clock of fedavg+1t after {_rounds(comparison)}. All methods are evaluated on the same "
         "grid of simulated seconds.",
-        "A target is reached when the mean of three consecutive evaluations is at or above it. The final accuracy is "
-        "this mean at the end of the budget.",
+        f"A target is reached when the mean of three consecutive evaluations is {_side(comparison)} it. The final "
+        f"{comparison.metric.title} is this mean at the end of the budget.",
         "Speed-up: geometric mean of the paired ratios with its 95% interval (bootstrap; under five seeds Student's t "
         "on the logarithms; under three seeds no interval is shown).",
         "A run that never reaches the target is censored at its last second: its ratio is a bound (<) and its time a "
@@ -268,9 +285,10 @@ def _paper_lines(comparison: Comparison) -> list[str]:
     rounds = _rounds(comparison)
     clock = f"at the start of the last of {rounds}" if start else f"after {rounds}"
     return [
-        "Scored by the paper's rule: evaluations after rounds; a target is reached at the first evaluation at or above "
-        "it.",
-        f"Budget: the simulated clock of fedavg+1t {clock}. Final accuracy: the last evaluation within it.",
+        "Scored by the paper's rule: evaluations after rounds; a target is reached at the first evaluation "
+        f"{_side(comparison)} it.",
+        f"Budget: the simulated clock of fedavg+1t {clock}. Final {comparison.metric.title}: the last evaluation "
+        "within it.",
         f"An evaluation counts at the {stamp} of its round.",
         "A target that is never reached counts as 0 in the mean. There is then no interval, because this 0 is not "
         "measured.",
@@ -314,5 +332,6 @@ def _shares(clients: float | None, places: float | None) -> str:
     return "–" if clients is None or places is None else f"{clients:.0%} → {places:.0%}"
 
 
-def _highest(means: Iterable[float | None]) -> float | None:
-    return max((mean for mean in means if mean is not None), default=None)
+def _best(values: Iterable[float | None], metric: Metric) -> float | None:
+    known = (value for value in values if value is not None)
+    return max(known, key=lambda value: metric.sign * value, default=None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedbalancer.reporting.comparison import Comparison
-from fedbalancer.reporting.tables import HEADER, Sheet, caption_lines, make_rows, make_sheets
+from fedbalancer.reporting.tables import Sheet, caption_lines, make_header, make_rows, make_sheets
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -27,7 +27,7 @@ def rich_table(comparison: Comparison) -> Group:
     from rich.console import Group
 
     caption = caption_lines(comparison)
-    main = Sheet(caption[0], HEADER, make_rows(comparison), "\n".join(caption[1:]))
+    main = Sheet(caption[0], make_header(comparison), make_rows(comparison), "\n".join(caption[1:]))
     return Group(*map(FittedTable, [main, *make_sheets(comparison)]))
 
 

@@ -14,7 +14,7 @@ from fedbalancer.core.types import FloatArray
 from fedbalancer.reporting.comparison import Comparison
 from fedbalancer.reporting.ratio import Arrival, median_s
 from fedbalancer.reporting.results import Results, RunCurve
-from fedbalancer.reporting.rule import CLOCK_SLACK, Rule, check_rule, select_evaluations, time_to_accuracy
+from fedbalancer.reporting.rule import CLOCK_SLACK, Rule, check_rule, select_evaluations, time_to_target
 
 LEVELS = 50
 SHARES = tuple(round(0.5 + 0.025 * step, 3) for step in range(25))
@@ -32,7 +32,7 @@ def time_curve(
     levels: Sequence[float] | None = None,
     rule: str = "fair",
 ) -> pl.DataFrame:
-    """Compute the median time over seeds at which every method reaches every accuracy.
+    """Compute the median time over seeds at which every method reaches every value of the metric.
 
     Only evaluations within the budget count: beyond it only the methods that are behind keep running, and would appear
     to be the only ones that reach an accuracy above the target. Runs that neither finished nor cover their budget are
@@ -41,7 +41,7 @@ def time_curve(
     Args:
         curves: The runs.
         budgets_s: Time budget by seed.
-        levels: Accuracies. Default: 50 levels from the lowest to the highest that any run reached.
+        levels: Values of the metric. Default: 50 levels from the lowest to the highest that any run reached.
         rule: "fair" or "paper".
 
     Returns:
@@ -54,14 +54,14 @@ def time_curve(
     checked = check_rule(rule)
     runs = [curve for curve in curves if curve.covers(budgets_s.get(curve.seed)) and budgets_s.get(curve.seed)]
     scored = [(min(run.last_s, budgets_s[run.seed]), _within(run, budgets_s[run.seed], checked)) for run in runs]
-    targets = (
-        _spread_levels([frame["level"] for _, frame in scored if frame.height]) if levels is None else list(levels)
-    )
+    sign = runs[0].metric.sign if runs else 1
+    reached = [sign * frame["level"] for _, frame in scored if frame.height]
+    targets = _spread_levels(reached) if levels is None else list(levels)
     rows = []
     for method in dict.fromkeys(run.method for run in runs):
         evaluations = [pair for run, pair in zip(runs, scored, strict=True) if run.method == method]
         for level in targets:
-            arrivals = [_arrival(*pair, level) for pair in evaluations]
+            arrivals = [_arrival(*pair, sign * level) for pair in evaluations]
             rows.append((method, level, *median_s(arrivals), sum(a.reached for a in arrivals), len(arrivals)))
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
@@ -85,8 +85,8 @@ def target_medians(results: Results, comparison: Comparison) -> dict[str, list[f
         evals = select_evaluations(curve, results.budgets_s[curve.seed], comparison.rule, comparison.stamp)
         evals = evals.filter(evals["level"].is_not_null() & (evals["clock_s"] > 0))
         at_s, level = (evals[name].to_numpy().astype(np.float64) for name in ("at_s", "level"))
-        final = seed.target / comparison.targets[0]
-        arrivals.setdefault(curve.method, []).append([_first(at_s, level, s * final, curve.last_s) for s in SHARES])
+        targets = [comparison.metric.sign * comparison.metric.share_of(seed.final, share) for share in SHARES]
+        arrivals.setdefault(curve.method, []).append([_first(at_s, level, each, curve.last_s) for each in targets])
     return {name: [median_s(list(seeds))[0] for seeds in zip(*runs, strict=True)] for name, runs in arrivals.items()}
 
 
@@ -103,7 +103,7 @@ def _within(run: RunCurve, budget_s: float, rule: Rule) -> pl.DataFrame:
 
 
 def _arrival(last_s: float, evaluations: pl.DataFrame, level: float) -> Arrival:
-    time_s = time_to_accuracy(evaluations, level)
+    time_s = time_to_target(evaluations, level)
     return Arrival(last_s, reached=False) if time_s is None else Arrival(time_s)
 
 

@@ -13,7 +13,7 @@ from fedbalancer.core.files import write_json
 
 COMPARISON = "comparison.json"
 TARGETS = (1.0, 0.95, 0.9)
-"""Targets, as shares of the reference's final accuracy. The first one is the main target."""
+"""Targets, as shares of the reference's final accuracy or other metric. The first one is the main target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,8 @@ class ComparisonFile:
         rounds: Number of rounds, where the budget is in rounds.
         extend: Factor by which runs may exceed the budget.
         rule: Rule by which the runs are evaluated and stopped.
-        targets: Shares of the reference's final accuracy.
+        targets: Shares of the reference's final value.
+        metric: Name and direction of the metric of targets and scores. Empty: the accuracy.
         spec: The `RunSpec` that all runs share, as a dictionary. Empty if runs cannot be started from this file.
     """
 
@@ -44,6 +45,7 @@ class ComparisonFile:
     extend: float = 1.0
     rule: str = "paper"
     targets: tuple[float, ...] = TARGETS
+    metric: Mapping[str, Any] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
@@ -85,5 +87,6 @@ class ComparisonFile:
             extend=float(content.get("extend") or cls.extend),
             rule=str(content.get("rule") or cls.rule),
             targets=tuple(map(float, content.get("targets") or cls.targets)),
+            metric=content.get("metric") or {},
             spec=content.get("spec") or {},
         )

@@ -7,9 +7,12 @@ metadata, `fedbalancer list columns`, docs/reference/columns.md and the report r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, NamedTuple, TypeAlias, get_args, get_type_hints
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_type_hints
 
+import numpy as np
+
+from fedbalancer.core.metrics import Metric
 from fedbalancer.core.types import (
     ClientReport,
     Evaluation,
@@ -28,6 +31,10 @@ JOINED = "joined"
 """Outcome of a client whose late report counts in this round."""
 LATE = "late"
 """Outcome of a client that finished after the round had all the reports that it waits for."""
+TRAIN_DATA, TEST_DATA = "train", "test"
+"""Data on which a client's model is evaluated: its training data, or its own test data."""
+METRICS = "metrics"
+"""Field of a row with further metrics, which have a column each."""
 
 
 class Column(NamedTuple):
@@ -141,26 +148,107 @@ class EvalRow(NamedTuple):
     round: Annotated[int, Column("", "rounds that the model has been trained for; 0: the initial model")]
     start_s: Annotated[float, Column("s", "clock at the start of the round that produced the model")]
     clock_s: Annotated[float, Column("s", "clock of the evaluation")]
-    accuracy: Annotated[float, Column("0 to 1", "share of test samples that are classified correctly")]
+    accuracy: Annotated[
+        float, Column("0 to 1", "share of test samples that are classified correctly; NaN: the task has no accuracy")
+    ]
     loss: Annotated[float, Column("loss", "mean loss on the test samples")]
     schedule: Annotated[
         str, Column("", "reason for the evaluation: rounds (after a number of rounds) or seconds (a time of the grid)")
     ] = ROUNDS
+    tested_clients: Annotated[
+        int | None, Column("clients", "clients whose own test data were evaluated; null: the task has none")
+    ] = None
+    client_mean: Annotated[
+        float | None, Column("metric", "mean over these clients of the run's main metric; every client counts equally")
+    ] = None
+    client_std: Annotated[float | None, Column("metric", "standard deviation over the same clients")] = None
+    client_worst_decile: Annotated[
+        float | None, Column("metric", "value that nine in ten of the same clients reach")
+    ] = None
+    client_best_decile: Annotated[
+        float | None, Column("metric", "value that one in ten of the same clients reaches")
+    ] = None
+    metrics: Mapping[str, float] = {}
 
     @classmethod
     def from_evaluation(
-        cls, state: ServerState, start_s: float, evaluation: Evaluation, at_s: float | None = None
-    ) -> EvalRow:
+        cls, state: ServerState, start_s: float, evaluation: Evaluation, at_s: float | None = None,
+        clients: ClientSpread | None = None,
+    ) -> EvalRow:  # fmt: skip
         """Return the row of an evaluation.
 
         Args:
             state: The state with the evaluated model.
             start_s: Clock at the start of the round that produced the model.
-            evaluation: Accuracy and loss.
+            evaluation: The loss and the metrics.
             at_s: Time of the grid that asked for the evaluation. None: it follows a round.
+            clients: The main metric on the clients' own test data. None: they have none.
         """
         clock_s, schedule = (state.clock_s, ROUNDS) if at_s is None else (at_s, SECONDS)
-        return cls(state.round, start_s, clock_s, evaluation.accuracy, evaluation.loss, schedule)
+        spread = clients if clients is not None else ClientSpread()
+        return cls(
+            state.round, start_s, clock_s, evaluation.accuracy, evaluation.loss, schedule, *spread,
+            metrics=evaluation.metrics,
+        )  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> EvalRow:
+        """Return the row with these values by column; columns without a field are further metrics."""
+        fields = {name: value for name, value in values.items() if name in cls._fields}
+        return cls(**fields, metrics={name: value for name, value in values.items() if name not in fields})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values by column."""
+        return flatten(self)
+
+    def value(self, metric: str) -> float:
+        """Return the value of a metric by its name; NaN if it was not computed."""
+        value = self.to_dict().get(metric)
+        return math.nan if value is None else float(value)
+
+
+class ClientSpread(NamedTuple):
+    """A metric over the clients that have test data of their own; None without such clients.
+
+    Args:
+        clients: Number of clients.
+        mean: Mean; every client counts equally.
+        std: Standard deviation.
+        worst_decile: Value that nine in ten clients reach.
+        best_decile: Value that one in ten clients reaches.
+    """
+
+    clients: int | None = None
+    mean: float | None = None
+    std: float | None = None
+    worst_decile: float | None = None
+    best_decile: float | None = None
+
+    @classmethod
+    def of(cls, values: Iterable[float], metric: Metric) -> ClientSpread:
+        """Summarize the values of clients; a value that is not finite is left out.
+
+        Args:
+            values: Value of every client.
+            metric: The metric, whose direction decides which decile is the worst.
+
+        Example:
+            >>> ClientSpread.of([0.0, 1.0], Metric("mae"))
+            ClientSpread(clients=2, mean=0.5, std=0.5, worst_decile=0.9, best_decile=0.1)
+        """
+        known = np.array([value for value in values if math.isfinite(value)], dtype=np.float64)
+        if not len(known):
+            return cls(0)
+        low, high = np.quantile(known, [0.1, 0.9]).tolist()
+        worst, best = (low, high) if metric.higher_is_better else (high, low)
+        return cls(len(known), float(known.mean()), float(known.std()), worst, best)
+
+
+def flatten(row: Row) -> dict[str, Any]:
+    """Return the values of a row by column; further metrics become columns."""
+    values = row._asdict()
+    metrics = values.pop(METRICS, {})
+    return {**values, **metrics}
 
 
 class ClientRow(NamedTuple):
@@ -206,15 +294,41 @@ class ClientRow(NamedTuple):
 
 
 class PopulationRow(NamedTuple):
-    """A row of population.parquet: one client, and the accuracy of the model on its data."""
+    """A row of population.parquet: one client, and the quality of the model on its data."""
 
     client: _Client
     samples: Annotated[int, Column("samples", "samples of the client")]
     device: Annotated[str, Column("", "device class; empty: unknown")]
     clock_s: Annotated[float, Column("s", "clock of the evaluated model")]
     accuracy: Annotated[
-        float | None, Column("0 to 1", "accuracy of that model on the client's own data; null: not evaluated")
+        float | None, Column("0 to 1", "accuracy of that model on the client's data; null: not evaluated")
     ]
+    loss: Annotated[float | None, Column("loss", "mean loss of that model on the same data")] = None
+    tested_on: Annotated[
+        str, Column("", "these data: test (the client's own test data) or train (its training data, if it has no test)")
+    ] = TRAIN_DATA
+    metrics: Mapping[str, float] = {}
+
+    @classmethod
+    def from_evaluation(
+        cls, client: str, samples: int, device: str, clock_s: float, evaluation: Evaluation | None, has_test: bool
+    ) -> PopulationRow:
+        """Return the row of a client.
+
+        Args:
+            client: The client's id.
+            samples: Its number of samples.
+            device: Its device class; empty if unknown.
+            clock_s: Clock of the evaluated model.
+            evaluation: The loss and the metrics on its data. None: it was not evaluated.
+            has_test: Whether the client has test data of its own.
+        """
+        values = {} if evaluation is None else {**evaluation.metrics, "accuracy": evaluation.accuracy}
+        known = {name: value for name, value in values.items() if not math.isnan(value)}
+        return cls(
+            client, samples, device, clock_s, known.pop("accuracy", None),
+            None if evaluation is None else evaluation.loss, TEST_DATA if has_test else TRAIN_DATA, known,
+        )  # fmt: skip
 
 
 class ClassRow(NamedTuple):
@@ -266,7 +380,9 @@ def schema_of(kind: type[Row | RunColumns]) -> dict[str, type]:
     >>> schema_of(EvalRow)["accuracy"], schema_of(RoundRow)["utility"]
     (<class 'float'>, <class 'float'>)
     """
-    return {name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(kind).items()}
+    hints = get_type_hints(kind)
+    hints.pop(METRICS, None)
+    return {name: (get_args(hint) or (hint,))[0] for name, hint in hints.items()}
 
 
 def nullable_in(kind: type[Row]) -> frozenset[str]:
@@ -285,6 +401,7 @@ def columns_of(kind: type[Row]) -> dict[str, Column]:
     Column(unit='s', meaning='clock of the evaluation')
     """
     hints = get_type_hints(kind, include_extras=True) | get_type_hints(RunColumns, include_extras=True)
+    hints.pop(METRICS, None)
     return {name: next(part for part in get_args(hint) if isinstance(part, Column)) for name, hint in hints.items()}
 
 
@@ -298,6 +415,8 @@ def columns_page() -> str:
         '    json.loads(polars.read_parquet_metadata("rounds.parquet")["fedbalancer.columns"])["deadline_s"]',
         "Every row names its task, method and seed, so the rows of many runs can be read at once:",
         '    polars.read_parquet("runs/compare-watch/**/rounds.parquet")',
+        "evals.parquet and population.parquet also have a column for every further metric of the task, such as `f1` or "
+        "`mae`. The main metric of a run is in its manifest.json.",
     ]
     for table, kind in TABLES.items():
         rows = [f"| `{name}` | {unit} | {meaning} |" for name, (unit, meaning) in columns_of(kind).items()]

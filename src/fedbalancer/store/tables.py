@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedbalancer.store.rows import ClientRow, EvalRow, RoundRow, Row, RunColumns, columns_of, nullable_in, schema_of
+from fedbalancer.store.rows import (
+    ClientRow,
+    EvalRow,
+    RoundRow,
+    Row,
+    RunColumns,
+    columns_of,
+    flatten,
+    nullable_in,
+    schema_of,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,7 +50,7 @@ def _or_none(convert: Callable[[Any], Any], value: Any) -> Any:
 
 
 class Table:
-    """Rows of one kind, stored by column.
+    """Rows of one kind, stored by column. Further metrics of a row have columns of their own.
 
     Args:
         kind: Class of the rows.
@@ -49,13 +59,18 @@ class Table:
 
     def __init__(self, kind: type[Row], rows: Iterable[Row] = ()) -> None:
         self.schema = schema_of(kind)
-        self._explained = json.dumps(columns_of(kind))
+        self._meanings: dict[str, tuple[str, str]] = dict(columns_of(kind))
+        self._defaults = kind._field_defaults
+        self._metrics: dict[str, list[float | None]] = {}
+        self._rows = 0
         self._columns: dict[str, list[Any]] = {name: [] for name in self.schema}
         nullable = nullable_in(kind)
         convert = {name: _CONVERT[of] for name, of in self.schema.items()}
-        self._convert = {name: partial(_or_none, to) if name in nullable else to for name, to in convert.items()}
+        self._convert: dict[str, Callable[[Any], Any]] = {
+            name: partial(_or_none, to) if name in nullable else to for name, to in convert.items()
+        }
         for row in rows:
-            self.append(self.plain(row).values())
+            self.add(self.plain(row))
 
     def plain(self, row: Row) -> dict[str, Any]:
         """Return the row with plain Python values of the schema's types.
@@ -64,15 +79,27 @@ class Table:
             TypeError: If a value does not fit its column.
         """
         plain = {}
-        for (name, convert), value in zip(self._convert.items(), row, strict=True):
+        for name, value in flatten(row).items():
+            convert: Callable[[Any], Any] = self._convert.get(name, _number)
             try:
                 plain[name] = convert(value)
             except (TypeError, ValueError) as error:
-                raise TypeError(f"column {name!r} holds {self.schema[name].__name__}, not {value!r}") from error
+                kind = self.schema.get(name, float).__name__
+                raise TypeError(f"column {name!r} holds {kind}, not {value!r}") from error
         return plain
 
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Add a row: what `plain` returned. A row of an earlier version may lack columns that have a default."""
+        missing = self._defaults.keys() - values.keys()
+        self.append((self._defaults[name] if name in missing else values[name]) for name in self.schema)
+        for name in values.keys() - self.schema.keys() - self._metrics.keys():
+            self._metrics[name] = [None] * (self._rows - 1)
+        for name, column in self._metrics.items():
+            column.append(values.get(name))
+
     def append(self, values: Iterable[Any]) -> None:
-        """Add a row: the values that `plain` returned."""
+        """Add a row without further metrics: the values that `plain` returned."""
+        self._rows += 1
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
 
@@ -80,7 +107,8 @@ class Table:
         """Return all rows."""
         import polars as pl
 
-        return pl.DataFrame(self._columns, schema=self.schema)
+        metrics = {name: self._metrics[name] for name in sorted(self._metrics)}
+        return pl.DataFrame(self._columns | metrics, schema=self.schema | dict.fromkeys(metrics, float))
 
     def parquet(self, run: Mapping[str, Any] | None = None) -> bytes:
         """Return the table as a Parquet file whose metadata explain the columns.
@@ -100,9 +128,15 @@ class Table:
         # Everything that affects the bytes is set here: defaults may depend on the machine or the version.
         self.frame().with_columns(of_run).write_parquet(
             file, compression="zstd", compression_level=3, statistics=True, row_group_size=2**20,
-            metadata={COLUMNS: self._explained},
+            metadata={COLUMNS: json.dumps(self._explain())},
         )  # fmt: skip
         return file.getvalue()
+
+    def _explain(self) -> dict[str, tuple[str, str]]:
+        """Return unit and meaning of every column, in their order."""
+        of_run = {name: self._meanings[name] for name in RunColumns._fields}
+        declared = {name: self._meanings[name] for name in self.schema}
+        return declared | {name: ("metric", f"the metric {name}") for name in sorted(self._metrics)} | of_run
 
 
 class RunTables:
@@ -125,7 +159,7 @@ class RunTables:
         if entry["round"] is not None:
             self._rounds.append(entry["round"][name] for name in self._rounds.schema)
         for evaluation in entry["evals"]:
-            self._evals.append(evaluation[name] for name in self._evals.schema)
+            self._evals.add(evaluation)
         for values in entry["clients"]:
             self._clients.append(values)
 

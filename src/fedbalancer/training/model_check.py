@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedbalancer.core.errors import BadData
+from fedbalancer.core.metrics import ACCURACY_NAME, Metric
 from fedbalancer.core.samples import count_rows, describe, match_ragged, take
 from fedbalancer.core.task import TEST, BaseTask, MadeOnDemand, Samples, check_alike, check_labels
 from fedbalancer.training.tensors import (
@@ -22,11 +23,12 @@ from fedbalancer.training.tensors import (
 if TYPE_CHECKING:
     import torch
 
-    from fedbalancer.training.tensors import Loss, Metric
+    from fedbalancer.training.metrics import Measure
+    from fedbalancer.training.tensors import Loss
 
 
-def check_model(task: BaseTask, module: torch.nn.Module, loss: Loss, metric: Metric) -> int | None:
-    """Run two samples of the first client through model, loss and metric, and check all labels.
+def check_model(task: BaseTask, module: torch.nn.Module, loss: Loss, measures: Sequence[Measure]) -> int | None:
+    """Run two samples of the first client through model, loss and metrics, and check all labels.
 
     The samples of clients that are made on demand are checked later, by `check_client`.
 
@@ -34,7 +36,7 @@ def check_model(task: BaseTask, module: torch.nn.Module, loss: Loss, metric: Met
         task: The task.
         module: Its model.
         loss: Its loss.
-        metric: Its metric.
+        measures: Its metrics.
 
     Returns:
         The number of classes; None if the task has a custom loss.
@@ -57,14 +59,19 @@ def check_model(task: BaseTask, module: torch.nn.Module, loss: Loss, metric: Met
             raise BadData(f"client {client!r}: {describe_failure(features, error)}") from error
         if callable(task.loss) or not has_labels(labels):
             loss(outputs, labels)
-            metric(outputs, labels)
+            _check_metrics(measures, outputs, labels)
             return None
     classes = _count_classes(f"client {client!r}", find_logits(outputs), labels)
-    if callable(task.metric):
-        metric(outputs, labels)
+    _check_metrics(measures, outputs, labels)
     for where, samples in _loaded_samples(task):
         check_labels(samples[1], where, classes)
     return classes
+
+
+def _check_metrics(measures: Sequence[Measure], outputs: torch.Tensor, labels: torch.Tensor) -> None:
+    """Compute every metric of a few samples, so that one that does not fit is reported before training."""
+    for measure in measures:
+        measure.part(outputs, labels)
 
 
 def _count_classes(where: str, outputs: Any, labels: torch.Tensor) -> int:
@@ -97,14 +104,18 @@ def _loaded_samples(task: BaseTask) -> Iterator[tuple[str, Samples]]:
     yield TEST, task.test
 
 
-def check_accuracy(task: BaseTask) -> None:
-    """Check that the model has an accuracy, which a comparison needs for its scores.
+def check_accuracy(task: BaseTask, metric: Metric) -> None:
+    """Check that a task that is scored by its accuracy has one.
+
+    Args:
+        task: The task.
+        metric: The metric that scores use.
 
     Raises:
         BadData: If it has none.
     """
-    if task.metric != "accuracy" or not callable(task.loss):  # the cross-entropy implies classes
-        return
+    if metric.name != ACCURACY_NAME or metric.function is not None or not callable(task.loss):
+        return  # the cross-entropy implies classes
     import torch
 
     features, labels = to_tensors((take(task.test[0], slice(2)), task.test[1][:2]))
@@ -115,8 +126,8 @@ def check_accuracy(task: BaseTask) -> None:
         kind = str(labels.dtype).removeprefix("torch.")
         raise BadData(
             f"task {task.name!r} has no accuracy, by which a comparison scores: its labels are {kind} of shape "
-            f"{tuple(labels.shape[1:])}. Give the task metric=, a function of (outputs, labels) that returns how many "
-            "samples are right and of how many"
+            f"{tuple(labels.shape[1:])}. Give the task metric='loss' or 'mae', or a function of (outputs, labels) that "
+            "returns how many samples are right and of how many"
         )
 
 

@@ -1,10 +1,9 @@
-"""Conversion between a task's arrays and torch: samples, losses, metrics, and a module's weights as one vector."""
+"""Conversion between a task's arrays and torch: samples, losses, and a module's weights as one vector."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     Tensors = tuple[Any, torch.Tensor]
     Loss = Callable[[Any, torch.Tensor], torch.Tensor]
-    Metric = Callable[[Any, torch.Tensor], tuple[float, float]]
 
 CACHE_BYTES = 512 * 1024**2
 """Maximum bytes of samples that a trainer keeps ready."""
@@ -303,36 +301,6 @@ def masked_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     words = outputs.shape[2]
     losses = cross_entropy(outputs.flatten(0, 1), labels.flatten(), ignore_index=words, reduction="none")
     return losses.view(labels.shape).mean(dim=1)
-
-
-def resolve_metric(metric: str | Callable[[Any, Any], tuple[float, float]]) -> Metric:
-    """Return a task's metric as a function of outputs and labels.
-
-    The function returns the number of correct answers and their possible number.
-
-    Args:
-        metric: "accuracy", or a custom function.
-
-    Raises:
-        UnknownName: If there is no metric of this name.
-    """
-    if callable(metric):
-        return lambda outputs, labels: _check_two_numbers(metric(outputs, labels))
-    if metric != "accuracy":
-        raise UnknownName("metric", metric, ["accuracy"])
-    return lambda outputs, labels: (count_correct(outputs, labels), float(count_labelled(labels)))
-
-
-def _check_two_numbers(result: Any) -> tuple[float, float]:
-    """Check that a custom metric returned two numbers."""
-    if not isinstance(result, Mapping):
-        with suppress(TypeError, ValueError):
-            right, counted = result
-            return float(right), float(counted)
-    raise BadData(
-        "the metric must return two numbers: how many samples are right, and of how many; "
-        f"it returned {type(result).__name__} {str(result)[:80]!r}"
-    )
 
 
 def count_correct(outputs: Any, labels: torch.Tensor) -> float:

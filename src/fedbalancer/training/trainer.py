@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +13,12 @@ import numpy as np
 
 from fedbalancer.client.work import epochs
 from fedbalancer.core.errors import BadSetting, MissingData, UnknownName
+from fedbalancer.core.metrics import Metrics, read_metrics
 from fedbalancer.core.randomness import integer_seed
 from fedbalancer.core.samples import take
 from fedbalancer.core.task import BaseTask, Samples, check_client
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
-from fedbalancer.core.types.round import total
+from fedbalancer.training.metrics import Piece, combine_pieces, make_measures
 from fedbalancer.training.model_check import check_model, check_no_batch_norm
 from fedbalancer.training.sgd import PlainSteps, RecordedTraining, Steps, check_finite
 from fedbalancer.training.tensors import (
@@ -29,7 +29,6 @@ from fedbalancer.training.tensors import (
     make_batch,
     prepare_samples,
     resolve_loss,
-    resolve_metric,
     split_batch,
     to_device,
 )
@@ -44,12 +43,9 @@ BACKENDS = ("fast", "plain")
 FORWARD_BATCH = 256
 """Samples per forward pass without gradients, which is one piece of an evaluation."""
 
-Piece = tuple[float, float, float, int]
-"""A part of an evaluation: sum of the losses, correct answers, their possible number, and samples."""
-
 
 class TorchModel:
-    """A `torch.nn.Module` with its loss and metric, as pure functions of weights and samples.
+    """A `torch.nn.Module` with its loss and metrics, as pure functions of weights and samples.
 
     Samples must be as `prepare_samples` returns them. One module is reused for all calls; each call first loads its
     weights. The backend `plain` is the reference, by torch's own operations; `fast` agrees with it within float error.
@@ -59,8 +55,7 @@ class TorchModel:
     Args:
         make: Returns a new `torch.nn.Module`.
         loss: "cross_entropy", or a function of (outputs, labels) that returns one value per sample.
-        metric: "accuracy", or a function of (outputs, labels) that returns the number of correct answers and their
-            possible number.
+        metric: One or several metrics, as in `BaseTask`.
         backend: `fast` or `plain`.
         device: `cpu`, `cuda`, `cuda:1` or `mps`. Other devices than the CPU use the plain backend.
         optimizer: Makes the optimizer of trainings whose optimizer is `custom`, as `optimizer(parameters, lr=...)`.
@@ -79,7 +74,7 @@ class TorchModel:
         make: Callable[[], Any],
         *,
         loss: str | Callable[[Any, Any], Any] = "cross_entropy",
-        metric: str | Callable[[Any, Any], tuple[float, float]] = "accuracy",
+        metric: Metrics = "accuracy",
         backend: str = "fast",
         device: str = "cpu",
         optimizer: MakeOptimizer | None = None,
@@ -98,7 +93,7 @@ class TorchModel:
         self.forward = forward
         self._example = example
         self._loss_name, self.loss = loss, resolve_loss(loss)
-        self.metric = resolve_metric(metric)
+        self.measures = make_measures(read_metrics(metric))
         self.flat = FlatModule(make, device)
 
     @cached_property
@@ -198,8 +193,12 @@ class TorchModel:
         return losses
 
     def evaluate(self, weights: Weights, samples: Samples) -> Evaluation:
-        """Return accuracy and mean loss; the accuracy is NaN if the labels are not classes."""
-        return combine_pieces(self.evaluate_pieces(weights, samples, range(count_pieces(samples))))
+        """Return the metrics and the mean loss; the accuracy is NaN if the labels are not classes."""
+        return self.combine(self.evaluate_pieces(weights, samples, range(count_pieces(samples))))
+
+    def combine(self, pieces: Sequence[Piece]) -> Evaluation:
+        """Combine all pieces of an evaluation, in their order."""
+        return combine_pieces(self.measures, pieces)
 
     def evaluate_pieces(self, weights: Weights, samples: Samples, pieces: Sequence[int]) -> list[Piece]:
         """Evaluate some pieces; a piece does not depend on the others or on the process."""
@@ -221,8 +220,8 @@ class TorchModel:
 
     def _piece(self, samples: Samples, start: int) -> Piece:
         outputs, labels, losses = self._forward(samples, start)
-        right, counted = self.metric(outputs, labels)
-        return float(losses.double().sum()), right, counted, count_labelled(labels)
+        parts = tuple(measure.part(outputs, labels) for measure in self.measures)
+        return float(losses.double().sum()), count_labelled(labels), parts
 
     def _forward(self, samples: Samples, start: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """Return outputs, labels and per-sample losses of the piece that begins at `start`, on the CPU."""
@@ -300,12 +299,6 @@ def count_pieces(samples: Samples) -> int:
     return -(-len(samples[1]) // FORWARD_BATCH)
 
 
-def combine_pieces(pieces: Sequence[Piece]) -> Evaluation:
-    """Combine all pieces of an evaluation, in their order."""
-    loss, right, counted, samples = (total(column) for column in zip(*pieces, strict=True))
-    return Evaluation(right / counted if counted else math.nan, loss / samples if samples else math.nan, int(samples))
-
-
 def _to_array(losses: list[torch.Tensor]) -> FloatArray:
     import torch
 
@@ -357,13 +350,14 @@ class TorchTrainer:
     def __init__(self, task: BaseTask, backend: str = "fast", device: str = "cpu") -> None:
         self._task = task
         self.model = TorchModel(
-            task.model, loss=task.loss, metric=task.metric, backend=backend, device=device,
+            task.model, loss=task.loss, metric=task.metrics, backend=backend, device=device,
             optimizer=task.optimizer if callable(task.optimizer) else None, forward=task.forward,
             example=lambda: take(self._samples[next(iter(task.clients))][0], slice(task.batch_size)),
         )  # fmt: skip
         on_cpu = self.model.flat.module if device == "cpu" else build_module(task.model)
-        self._classes = check_model(task, on_cpu, self.model.loss, self.model.metric)
+        self._classes = check_model(task, on_cpu, self.model.loss, self.model.measures)
         self._samples = SampleCache(self._load)
+        self._tests = SampleCache(self._load_test)
         self._test = prepare_samples(task.test)
 
     @property
@@ -393,12 +387,13 @@ class TorchTrainer:
         return self.model.losses(weights, self._samples[client], client)
 
     def evaluate(self, weights: Weights) -> Evaluation:
-        """Return accuracy and mean loss on the test data; the accuracy is NaN if the labels are not classes."""
+        """Return the metrics and the mean loss on the test data."""
         return self.model.evaluate(weights, self._test)
 
     def evaluate_client(self, weights: Weights, client: str) -> Evaluation:
-        """Return accuracy and mean loss on the client's own samples."""
-        return self.model.evaluate(weights, self._samples[client])
+        """Return the metrics and the mean loss on the client's test data or, if it has none, its training data."""
+        samples = self._tests[client] if client in self._task.client_tests else self._samples[client]
+        return self.model.evaluate(weights, samples)
 
     def evaluation_pieces(self) -> int:
         """Return the number of pieces of an evaluation on the test data."""
@@ -408,7 +403,13 @@ class TorchTrainer:
         """Evaluate some pieces; a piece does not depend on the others or on the process."""
         return self.model.evaluate_pieces(weights, self._test, pieces)
 
-    combine = staticmethod(combine_pieces)
+    def combine(self, pieces: Sequence[Piece]) -> Evaluation:
+        """Combine all pieces of an evaluation, in their order."""
+        return self.model.combine(pieces)
+
+    def _load_test(self, client: str) -> Samples:
+        task = self._task
+        return check_client(task.client_tests[client], client, self._test, self._classes, task.collate_fn)
 
     def _load(self, client: str) -> Samples:
         task = self._task

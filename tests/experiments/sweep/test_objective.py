@@ -1,4 +1,4 @@
-"""What a trial is worth: the time until a target is held_accuracies, or the accuracy at the budget."""
+"""What a trial is worth: the time until a target is held_levels, or the accuracy at the budget."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 
 from fedbalancer.experiments.sweep.objective import (
     Reference,
-    accuracy_at_budget,
-    held_accuracies,
+    held_levels,
     reference,
     time_ratio,
+    value_at_budget,
 )
 from fedbalancer.reporting import RunCurve
 
@@ -23,7 +23,7 @@ def evals(*accuracies: float, step_s: float = 10.0) -> RunCurve:
 
 
 def test_only_the_grid_within_the_budget_counts_and_one_touch_does_not() -> None:
-    found = held_accuracies(evals(0.0, 0.9, 0.0, 0.6, 0.6, 0.6, 0.9), 50.0)
+    found = held_levels(evals(0.0, 0.9, 0.0, 0.6, 0.6, 0.6, 0.9), 50.0)
     assert [at_s for at_s, _ in found] == [20.0, 30.0, 40.0, 50.0]
     assert [level for _, level in found] == pytest.approx([0.3, 0.5, 0.4, 0.6])
 
@@ -44,5 +44,5 @@ def test_time_is_in_that_of_the_reference() -> None:
 
 
 def test_accuracy_is_that_at_the_budget() -> None:
-    assert accuracy_at_budget(evals(0.1, 0.2, 0.3, 0.9), 20.0) == pytest.approx(0.2)
-    assert accuracy_at_budget(evals(0.1), 20.0) is None
+    assert value_at_budget(evals(0.1, 0.2, 0.3, 0.9), 20.0) == pytest.approx(0.2)
+    assert value_at_budget(evals(0.1), 20.0) is None

@@ -6,32 +6,26 @@ The server plans a round (`RoundPlan`), an engine runs it (`RoundResult`), and t
 
 from __future__ import annotations
 
+from fedbalancer.core.types.layout import Arrays, CountArray, FloatArray, IndexArray, Layout, Shapes, Weights
 from fedbalancer.core.types.round import (
     FORWARD_PASS_EPOCHS,
     STEP_BINS,
     UNDER_WAY,
-    Arrays,
     ClientReport,
     ClientWork,
-    CountArray,
     Evaluation,
     FailedClient,
-    FloatArray,
-    IndexArray,
     LateRule,
-    Layout,
     Order,
     Outside,
     Part,
     Release,
     RoundPlan,
     RoundResult,
-    Shapes,
     Summary,
     Timings,
     TrainOptions,
     TrainResult,
-    Weights,
     batches_per_epoch,
     step_bin,
 )

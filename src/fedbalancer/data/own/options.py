@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.cost import ESTIMATED
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
+from fedbalancer.core.metrics import Metrics, read_metrics
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.schedules import RateFunction, Schedule
 from fedbalancer.core.types import IndexArray
@@ -59,7 +60,7 @@ class TaskSettings(TypedDict, total=False):
     prox_mu: float
     sample_selection_deadline: int
     loss: str | Callable[[Any, Any], Any]
-    metric: str | Callable[[Any, Any], tuple[float, float]]
+    metric: Metrics | None
     latency: str | Mapping[str, tuple[float, float]]
     latency_batch_size: int | None
     model_bytes: int | None
@@ -119,6 +120,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     from fedbalancer.core.settings import resolve
     from fedbalancer.simulation.devices import resolve_latency
 
+    read_metrics(settings.get("metric"))
     is_custom = not isinstance(settings.get("latency", ""), str)
     of_run = {key: value for key, value in settings.items() if key not in NOT_OF_A_RUN}
     if of_run.get("latency", ESTIMATED) != ESTIMATED:

@@ -13,8 +13,11 @@ name = "mlp"                # or cnn1d, cnn2d, lstm, or "package.module:function
 hidden = [32]
 [settings]
 rounds = 20                 # any setting of a task
+metric = "f1"               # default: accuracy; several: ["f1", "accuracy"], the main one first
 optimizer = {name = "adamw", weight_decay = 0.01}
 schedule = {name = "cosine", rounds = 20}
+[devices]                   # optional
+file = "fleet.csv"          # or: kind = "synthetic" with its options
 """
 
 from __future__ import annotations
@@ -35,8 +38,9 @@ from fedbalancer.data import check_user_count
 from fedbalancer.data.own.build import from_folder, from_npz
 from fedbalancer.data.own.options import NOT_OF_A_RUN, SETTINGS, check_names
 from fedbalancer.data.task import Task
+from fedbalancer.simulation.devices.fleet_files import fleet_of_table
 
-TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "model_bytes", "latency_batch_size")
+TASK_SETTINGS = (*(key for key in SETTINGS if key not in NOT_OF_A_RUN), "metric", "model_bytes", "latency_batch_size")
 """Keys of [settings]."""
 
 
@@ -101,7 +105,10 @@ def load_toml(path: Path, users: int | None = None, variant: str | None = None) 
         sys.path.append(folder)  # the model's module may be next to the file, also for worker processes
     task = load(data.pop("path"), model=document["model"], name=document["name"], **data, **document["settings"])
     users = check_user_count(users, len(task.clients), str(path))
-    return replace(task, clients=dict(islice(task.clients.items(), users)))
+    clients = dict(islice(task.clients.items(), users))
+    tests = {client: samples for client, samples in task.client_tests.items() if client in clients}
+    devices = fleet_of_table(document["devices"], path.parent) if document["devices"] else None
+    return replace(task, clients=clients, client_tests=tests, devices=devices)
 
 
 def model_name(path: Path) -> str:
@@ -117,9 +124,9 @@ def _read_document(path: Path) -> dict[str, Any]:
         raise BadData(f"cannot read the task file {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path} is not valid TOML: {error}") from error
-    check_names(document, ("name", "data", "model", "settings"), f"key in {path.name}")
-    for table in ("data", "model", "settings"):
-        if table not in document and table != "settings":
+    check_names(document, ("name", "data", "model", "settings", "devices"), f"key in {path.name}")
+    for table in ("data", "model", "settings", "devices"):
+        if table not in document and table in ("data", "model"):
             raise BadSetting(f"{path} has no [{table}]; a task file needs [data] and [model]")
         if not isinstance(document.setdefault(table, {}), dict):
             raise BadSetting(f"{path}: {table} = {document[table]!r} must be a table, [{table}]")

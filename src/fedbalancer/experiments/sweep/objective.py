@@ -1,4 +1,7 @@
-"""The value of a trial. Accuracies follow the fair rule: they are held on the grid of seconds."""
+"""The value of a trial. Metrics follow the fair rule: they are held on the grid of seconds.
+
+Levels are values of the metric times its sign, so that higher is better.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class Reference:
     """The result of FedAvg+1T on one seed.
 
     Args:
-        target: The accuracy to reach.
+        target: The value of the metric to reach.
         time_s: When FedAvg+1T held it.
     """
 
@@ -25,11 +28,11 @@ class Reference:
 
 
 Held = list[tuple[float, float]]
-"""Grid times within the budget, each with the accuracy held at that time."""
+"""Grid times within the budget, each with the level held at that time."""
 
 
-def held_accuracies(curve: RunCurve, budget_s: float) -> Held:
-    """Return the accuracies that a run holds within the budget.
+def held_levels(curve: RunCurve, budget_s: float) -> Held:
+    """Return the levels that a run holds within the budget.
 
     Args:
         curve: The run.
@@ -46,14 +49,15 @@ def time_to_target(held: Held, target: float) -> float | None:
     Interpolates between grid times, because a search compares more finely than a comparison.
 
     Args:
-        held: The accuracies that a run holds.
-        target: The target accuracy.
+        held: The levels that a run holds.
+        target: The target, as a level.
 
     >>> time_to_target([(20.0, 0.3), (30.0, 0.6)], 0.45)
     25.0
     """
-    for (before_s, below), (at_s, level) in pairwise([(0.0, 0.0), *held]):
-        if level >= target > 0:
+    start = min(0.0, held[0][1]) if held else 0.0
+    for (before_s, below), (at_s, level) in pairwise([(0.0, start), *held]):
+        if level >= target and target:
             share = 1.0 if level <= below else max(target - below, 0.0) / (level - below)
             return before_s + share * (at_s - before_s)
     return None
@@ -65,14 +69,14 @@ def reference(curve: RunCurve, budget_s: float, share: float) -> Reference | Non
     Args:
         curve: FedAvg+1T's run.
         budget_s: The budget of the seed.
-        share: The target as a share of FedAvg+1T's final accuracy.
+        share: The target as a share of FedAvg+1T's final value.
 
     Returns:
-        The target; None if the run has too few evaluations or an accuracy of 0.
+        The target; None if the run has too few evaluations or a final value of 0.
     """
-    held = held_accuracies(curve, budget_s)
-    target = share * held[-1][1] if held else 0.0
-    time_s = time_to_target(held, target)
+    held, metric = held_levels(curve, budget_s), curve.metric
+    target = metric.share_of(metric.sign * held[-1][1], share) if held else 0.0
+    time_s = time_to_target(held, metric.sign * target)
     return None if time_s is None else Reference(target, time_s)
 
 
@@ -87,20 +91,20 @@ def time_ratio(curve: RunCurve, budget_s: float, against: Reference) -> float:
         budget_s: The budget in simulated seconds.
         against: The reference.
     """
-    held = held_accuracies(curve, budget_s)
-    time_s = time_to_target(held, against.target)
+    held, target = held_levels(curve, budget_s), curve.metric.sign * against.target
+    time_s = time_to_target(held, target)
     if time_s is not None:
         return time_s / against.time_s
-    best = max((level for _, level in held), default=0.0)
-    return budget_s / against.time_s * (1 + (against.target - best) / against.target)
+    missed = (target - max(level for _, level in held)) / abs(target) if held else 1.0
+    return budget_s / against.time_s * (1 + missed)
 
 
-def accuracy_at_budget(curve: RunCurve, budget_s: float) -> float | None:
-    """Return the accuracy held at the end of the budget; None if there are too few evaluations.
+def value_at_budget(curve: RunCurve, budget_s: float) -> float | None:
+    """Return the value of the metric held at the end of the budget; None if there are too few evaluations.
 
     Args:
         curve: The run.
         budget_s: The budget in simulated seconds.
     """
-    held = held_accuracies(curve, budget_s)
-    return held[-1][1] if held else None
+    held = held_levels(curve, budget_s)
+    return curve.metric.sign * held[-1][1] if held else None

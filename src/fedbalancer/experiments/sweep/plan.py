@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting, UnknownName
+from fedbalancer.core.metrics import LOSS, Metric
 from fedbalancer.experiments.plan import BUDGET_METHOD, ComparisonPlan
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.experiments.sweep.space import Space
 
-TIME, ACCURACY = "time-to-accuracy", "accuracy"
-OBJECTIVES = (TIME, ACCURACY)
+TIME = "time-to-accuracy"
 SAMPLERS = ("grid", "tpe", "random")
 TRIALS = 20
 """Default number of trials of a sweep that is not a grid."""
@@ -26,10 +26,11 @@ class SweepPlan:
     Args:
         comparison: The task, the seeds and their budgets.
         space: The settings to vary.
-        objective: time-to-accuracy (shortest time to the target) or accuracy (highest accuracy at the budget).
+        objective: time-to-accuracy (shortest time to the target, also of another metric), or the name of a metric (best
+            value at the budget).
         sampler: grid, tpe or random.
         trials: Number of trials.
-        share: The target, as a share of FedAvg+1T's final accuracy.
+        share: The target, as a share of FedAvg+1T's final value.
     """
 
     comparison: ComparisonPlan
@@ -56,7 +57,7 @@ class SweepPlan:
         Args:
             base: The method to vary, the task, and the options of all runs.
             spaces: The settings to vary, as on the command line.
-            objective: time-to-accuracy or accuracy.
+            objective: time-to-accuracy, or a metric of the task, such as accuracy.
             sampler: grid, tpe or random. Default: grid for lists of values, otherwise tpe.
             trials: Number of trials. Default: the whole grid, or 20.
             seeds: Number of seeds per trial.
@@ -68,8 +69,6 @@ class SweepPlan:
         """
         space = Space.make(base.method_name, spaces)
         chosen = sampler if sampler is not None else ("grid" if space.is_grid else "tpe")
-        if objective not in OBJECTIVES:
-            raise UnknownName("objective", objective, OBJECTIVES)
         if chosen not in SAMPLERS:
             raise UnknownName("sampler", chosen, SAMPLERS)
         if chosen == "grid" and not space.is_grid:
@@ -77,11 +76,12 @@ class SweepPlan:
         if trials is not None and trials < 1:
             raise BadSetting(f"trials = {trials} must be at least 1")
         if not 0 < share <= 1:
-            raise BadSetting(f"target = {share} must be a share of FedAvg+1T's final accuracy: above 0, at most 1")
+            raise BadSetting(f"target = {share} must be a share of FedAvg+1T's final value: above 0, at most 1")
         comparison = ComparisonPlan.make(
             replace(base, method=BUDGET_METHOD), [BUDGET_METHOD], seeds, 1.0,
             varied=[space.name(values) for values in space.corners()],
         )  # fmt: skip
+        comparison = _score_by(comparison, objective)
         most = len(space.grid()) if chosen == "grid" else None
         requested = trials if trials is not None else most or TRIALS
         count = requested if most is None else min(requested, most)
@@ -95,9 +95,19 @@ class SweepPlan:
         return self.comparison.seeds
 
     @property
+    def metric(self) -> Metric:
+        """The metric of the target, or of the objective."""
+        return self.comparison.metric
+
+    @property
+    def is_time(self) -> bool:
+        """Whether the objective is the time to the target."""
+        return self.objective == TIME
+
+    @property
     def is_minimised(self) -> bool:
         """Whether a lower value is better."""
-        return self.objective == TIME
+        return self.is_time or not self.metric.higher_is_better
 
     @property
     def budgets_s(self) -> dict[int, float]:
@@ -110,7 +120,7 @@ class SweepPlan:
         Args:
             method: The method of the trial.
             seed: The seed.
-            target: An accuracy at which the run ends before its budget.
+            target: A value of the metric at which the run ends before its budget.
         """
         of_seed = next(spec for spec in self.comparison.specs if spec.seed == seed)
         return replace(of_seed, method=method, target=target)
@@ -128,6 +138,18 @@ class SweepPlan:
             "seeds": list(self.seeds),
             "spec": self.comparison.base.to_json(),
         }
+
+
+def _score_by(comparison: ComparisonPlan, objective: str) -> ComparisonPlan:
+    """Return the comparison, scored by the metric of the objective."""
+    names = [metric.name for metric in (*comparison.task.metrics, LOSS)]
+    if objective in (TIME, comparison.metric.name):
+        return comparison
+    if objective not in names:
+        raise UnknownName("objective", objective, [TIME, *names])
+    if comparison.base.target_metric is not None:
+        raise BadSetting(f"objective = {objective} differs from target_metric = {comparison.base.target_metric}")
+    return replace(comparison, base=replace(comparison.base, target_metric=objective))
 
 
 def run_folder(out: Path, method: str, seed: int) -> Path:

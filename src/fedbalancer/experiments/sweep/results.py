@@ -52,7 +52,7 @@ class Sweep:
     """The trials of a sweep.
 
     Args:
-        objective: time-to-accuracy or accuracy.
+        objective: time-to-accuracy, or the name of a metric.
         minimised: Whether a lower value is better.
         trials: All trials that were started.
         stopped: Whether the sweep was interrupted.
@@ -146,7 +146,7 @@ def _draw_progress(axes: Axes, plan: SweepPlan, trials: Sequence[Trial], valued:
     axes.step([t.number for t in valued], best, where="post", color=RED, label="best until then")
     for number in (trial.number for trial in trials if trial.state == "given up"):
         axes.axvline(number, color=GREY, linewidth=0.8, linestyle=(0, (1, 2)))
-    axes.set(xlabel="Trial (dotted: given up)", ylabel="Time, FedAvg+1T = 1" if plan.is_minimised else "Accuracy")
+    axes.set(xlabel="Trial (dotted: given up)", ylabel="Time, FedAvg+1T = 1" if plan.is_time else plan.metric.heading)
     axes.legend(fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -167,13 +167,14 @@ def _draw_setting(axes: Axes, key: str, texts: list[str] | None, valued: Sequenc
 def value_caption(plan: SweepPlan) -> str:
     """Return a sentence that explains the values."""
     seeds = f"mean of {len(plan.seeds)} seeds" if len(plan.seeds) > 1 else "one seed"
-    if plan.is_minimised:
+    if plan.is_time:
         return (
-            f"Value: time until {plan.share:.0%} of FedAvg+1T's final accuracy is held, divided by FedAvg+1T's own "
-            f"time; lower is better; {seeds}. A trial that misses the target counts as the budget, increased by the "
-            "share that it missed."
+            f"Value: time until {plan.share:.0%} of FedAvg+1T's final {plan.metric.title} is held, divided by "
+            f"FedAvg+1T's own time; lower is better; {seeds}. A trial that misses the target counts as the budget, "
+            "increased by the share that it missed."
         )
-    return f"Value: accuracy at the end of FedAvg+1T's budget; higher is better; {seeds}."
+    better = "lower" if plan.is_minimised else "higher"
+    return f"Value: {plan.metric.title} at the end of FedAvg+1T's budget; {better} is better; {seeds}."
 
 
 def rows(sweep: Sweep) -> list[tuple[str, str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from fedbalancer.experiments.comparison import SHARED_RESULTS, shared_results
 from fedbalancer.experiments.jobs import Job, JobPool
 from fedbalancer.experiments.plan import BUDGET_METHOD
 from fedbalancer.experiments.progress import JobEvent, Progress
-from fedbalancer.experiments.sweep.objective import Reference, accuracy_at_budget, reference, time_ratio
+from fedbalancer.experiments.sweep.objective import Reference, reference, time_ratio, value_at_budget
 from fedbalancer.experiments.sweep.plan import SweepPlan, run_folder
 from fedbalancer.experiments.sweep.results import Sweep, write_results
 from fedbalancer.reporting import RunCurve
@@ -76,7 +77,7 @@ def run_sweep(
         plan: The sweep.
         out: Its folder. A sweep in it continues if it has the same plan.
         jobs: Number of parallel runs. Default: one per core.
-        prune: Stop trials whose accuracy is below the median of the others.
+        prune: Stop trials whose metric is worse than the median of the others.
         overwrite: Replace a sweep that exists in the folder.
         listen: Called for every event.
         stopped: Checked several times per second; if it returns True, the sweep saves its state and stops.
@@ -248,7 +249,7 @@ class Search:
 
     def run(self) -> None:
         """Run all trials that are left."""
-        if self.plan.is_minimised and not self._run_references():
+        if self.plan.is_time and not self._run_references():
             return
         begun = count_finished(self.study)
         while True:
@@ -277,7 +278,8 @@ class Search:
             if event.kind == "done" and event.curve is not None:
                 result = reference(event.curve, self.plan.budgets_s[seed], self.plan.share)
                 if result is None:
-                    raise FedBalancerError(f"{BUDGET_METHOD} seed {seed} has no accuracy from which to set a target")
+                    title = self.plan.metric.title
+                    raise FedBalancerError(f"{BUDGET_METHOD} seed {seed} has no {title} from which to set a target")
                 self.references[seed] = result
         return len(self.references) == len(self.plan.seeds)
 
@@ -316,14 +318,15 @@ class Search:
         self._finish(trial, event)
 
     def _report(self, trial: _RunningTrial, key: tuple[str, int], now: Progress) -> None:
-        """Report the accuracy of a trial to optuna, and stop the trial if optuna prunes it."""
+        """Report the metric of a trial to optuna, and stop the trial if optuna prunes it."""
         share = (len(trial.curves) + now.share) / len(self.plan.seeds)
         self.listen(Event(trial.trial.number, trial.method, "running", share, _progress_text(now)))
         step = int(STEPS * now.share)
-        if trial.curves or now.accuracy is None or step <= trial.step:
-            return  # only the first seed is compared: accuracies of other seeds differ at the same time
+        if trial.curves or now.value is None or step <= trial.step:
+            return  # only the first seed is compared: values of other seeds differ at the same time
         trial.step = step
-        trial.trial.report(1 - now.accuracy if self.plan.is_minimised else now.accuracy, step)
+        level = self.plan.metric.sign * now.value
+        trial.trial.report(1 - level if self.plan.is_minimised else level, step)
         if trial.trial.should_prune() and step < STEPS:
             trial.is_pruned = True
             self.pool.stop(key)
@@ -351,10 +354,11 @@ class Search:
 
     def _value(self, seed: int, curve: RunCurve) -> float:
         budget_s = self.plan.budgets_s[seed]
-        if self.plan.is_minimised:
+        if self.plan.is_time:
             return time_ratio(curve, budget_s, self.references[seed])
-        return accuracy_at_budget(curve, budget_s) or 0.0
+        value = value_at_budget(curve, budget_s)
+        return value if value is not None else math.inf if self.plan.is_minimised else 0.0
 
 
 def _progress_text(now: Progress) -> str:
-    return f"clock {now.clock_s:,.0f} s" + ("" if now.accuracy is None else f", accuracy {now.accuracy:.3f}")
+    return f"clock {now.clock_s:,.0f} s{now.value_text}"

@@ -31,7 +31,7 @@ from fedbalancer.paper.testbed.twin import Twin, read_rounds, twin
 from fedbalancer.reporting import Comparison, write_report
 from fedbalancer.reporting.plotting import plot_latencies, write_figure
 from fedbalancer.reporting.results import load_run
-from fedbalancer.reporting.rule import final_accuracy, is_fedavg, select_evaluations
+from fedbalancer.reporting.rule import final_level, is_fedavg, select_evaluations
 from fedbalancer.store import ComparisonFile, RunFolder, check_free, read_manifest, read_status
 from fedbalancer.training.open_model import SUFFIXES, open_model
 from fedbalancer.training.trainer import TorchTrainer
@@ -160,7 +160,7 @@ class RunningBed:
             self.budget_s = float(pl.read_parquet(run / "rounds.parquet", glob=False)["end_s"].max())  # type: ignore[arg-type]
             self._write_comparison()
         if is_reference:
-            reached = final_accuracy(select_evaluations(load_run(run).curve, self.budget_s, "paper"), self.budget_s)
+            reached = final_level(select_evaluations(load_run(run).curve, self.budget_s, "paper"), self.budget_s)
             self.target = max(self.target, reached or 0.0)
         phones = gather(self.plan.phone_logs(method), run)
         chosen = self.plan.method(method)

@@ -1,6 +1,7 @@
 """Device models and availability: how fast devices and their networks are, and when devices may work."""
 
 from fedbalancer.simulation.devices.availability import AlwaysOn, Traces, are_available, read_traces
+from fedbalancer.simulation.devices.fleet import Device, Fleet
 from fedbalancer.simulation.devices.models import (
     CLASS_WEIGHTS,
     LATENCY_MS,
@@ -24,8 +25,10 @@ __all__ = [
     "PROFILES",
     "AlwaysOn",
     "CleaningReport",
+    "Device",
     "DeviceDraw",
     "DeviceDraws",
+    "Fleet",
     "Network",
     "Phones",
     "Replay",

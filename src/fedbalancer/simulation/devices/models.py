@@ -72,7 +72,7 @@ LATENCY_MS: Mapping[str, Mapping[str, tuple[float, float]]] = {
 }
 """Mean and standard deviation of the milliseconds per batch, by task and class. Batches of 10; Shakespeare: 100."""
 
-_MIN_SHARE_OF_MEAN = 0.01
+MIN_SHARE_OF_MEAN = 0.01
 """Lower bound of a drawn latency, because a normal distribution has none. The published rows never reach it."""
 
 _BLOCK = 1 << 16
@@ -214,18 +214,33 @@ class Network:
         return seconds[:, 0], seconds[:, 1]
 
     def _draw_kb_s(self, keys: Keys, round_number: int) -> FloatArray:
-        """Draw one row of download and upload speed per client, again while a speed is not positive."""
-        table, ways = _PROFILES[self.profiles(keys)], np.arange(2, dtype=np.uint64)
-        mean, std = table[:, ::2], table[:, 1::2]
-        speeds = normals(self.seed, "network speed", round_number, keys[:, None], mean, std, ways)
-        drawn = 2
-        while (again := speeds <= 0).any():
-            row, way = np.nonzero(again)
-            speeds[again] = normals(
-                self.seed, "network speed", round_number, keys[row], mean[again], std[again], ways[way] + drawn
-            )
-            drawn += 2
-        return speeds if self.floor is None else np.maximum(speeds, self.floor * mean)
+        table = _PROFILES[self.profiles(keys)]
+        return draw_speeds(self.seed, round_number, keys, table[:, ::2], table[:, 1::2], self.floor)
+
+
+def draw_speeds(
+    seed: int, round_number: int, keys: Keys, mean: FloatArray, std: FloatArray, floor: float | None
+) -> FloatArray:
+    """Draw one row of download and upload speed per client, again while a speed is not positive.
+
+    Args:
+        seed: The run's seed.
+        round_number: The round.
+        keys: Random keys of the clients.
+        mean: Mean speeds, one row of download and upload per client.
+        std: Standard deviations, likewise.
+        floor: Lowest speed, as a share of the mean speed. None: no limit.
+    """
+    ways = np.arange(2, dtype=np.uint64)
+    speeds = normals(seed, "network speed", round_number, keys[:, None], mean, std, ways)
+    drawn = 2
+    while (again := speeds <= 0).any():
+        row, way = np.nonzero(again)
+        speeds[again] = normals(
+            seed, "network speed", round_number, keys[row], mean[again], std[again], ways[way] + drawn
+        )
+        drawn += 2
+    return speeds if floor is None else np.maximum(speeds, floor * mean)
 
 
 def resolve_latency(latency: str | Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
@@ -355,7 +370,7 @@ class Phones:
         row = self._latency_ms[self._class_numbers(keys)]
         mean, std = row[..., 0], row[..., 1]
         drawn_ms = normals(self.seed, purpose, round_number, keys, mean, std, number)
-        return np.asarray(np.maximum(drawn_ms, _MIN_SHARE_OF_MEAN * mean) / 1000)
+        return np.asarray(np.maximum(drawn_ms, MIN_SHARE_OF_MEAN * mean) / 1000)
 
 
 @dataclass(frozen=True, eq=False)

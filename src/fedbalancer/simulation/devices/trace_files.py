@@ -75,7 +75,7 @@ def load_intervals(path: str | Path) -> dict[str, FloatArray]:
         BadData: If the file is malformed; the message names file, id and index.
     """
     try:
-        content = json.loads(_read(str(path)))
+        content = json.loads(read_file(str(path)))
     except (ValueError, RecursionError) as error:
         raise BadData(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
@@ -148,7 +148,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def _read(path: str) -> bytes:
+def read_file(path: str) -> bytes:
     """Return the bytes of a file, or of a member of a zip file written as `archive.zip:member`."""
     head, colon, member = path.partition(".zip:")
     archive = Path(head + ".zip" if colon else path)

@@ -96,13 +96,13 @@ class CachingExecutor:
         (evaluation,) = self._get_or_compute(
             [self._key("evaluate", weights)],
             lambda places: [self._executor.evaluate(weights)],
-            lambda e: {"values": np.array([e.accuracy, e.loss]), "samples": np.array([e.samples])},
-            lambda place, arrays: Evaluation(*arrays["values"].tolist(), *arrays["samples"].tolist()),
+            _evaluation_arrays,
+            lambda place, arrays: _evaluation_of(arrays),
         )
         return evaluation
 
     def evaluate_clients(self, weights: Weights, clients: Sequence[str]) -> list[Evaluation]:
-        """Evaluate a model on the data of every client; not cached, because it happens once per run."""
+        """Evaluate a model on the data of every client; not cached, because few runs have the same late models."""
         return self._executor.evaluate_clients(weights, clients)
 
     def close(self) -> None:
@@ -132,6 +132,24 @@ class CachingExecutor:
         digest = hashlib.blake2b(weights.tobytes(), digest_size=20)
         digest.update(repr((kind, self._about, parts)).encode())
         return digest.hexdigest()
+
+
+_METRIC = "metric."
+"""Prefix of the names of arrays with further metrics."""
+
+
+def _evaluation_arrays(evaluation: Evaluation) -> Arrays:
+    metrics = {f"{_METRIC}{name}": np.array([value]) for name, value in evaluation.metrics.items()}
+    values = np.array([evaluation.accuracy, evaluation.loss])
+    return {"values": values, "samples": np.array([evaluation.samples]), **metrics}
+
+
+def _evaluation_of(arrays: Arrays) -> Evaluation:
+    metrics = {
+        name.removeprefix(_METRIC): float(array[0]) for name, array in arrays.items() if name.startswith(_METRIC)
+    }
+    accuracy, loss = arrays["values"].tolist()
+    return Evaluation(accuracy, loss, int(arrays["samples"][0]), metrics)
 
 
 def _values(work: ClientWork) -> list[object]:
