@@ -55,7 +55,7 @@ def make_task(clients: int) -> fb.Task:
         epochs=1,
         learning_rate=0.3,
         eval_every=1,
-        latency="femnist",
+        latency="flops",
     )
 
 

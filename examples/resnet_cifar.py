@@ -65,7 +65,7 @@ def make_task(data: Path | None, clients: int, images: int, width: int) -> fb.Ta
     return fb.Task.from_arrays(
         *train, test=test, partition="dirichlet", alpha=0.5, clients=clients, model=partial(make_resnet, width),
         name="resnet", clients_per_round=min(10, clients), batch_size=20, epochs=1, learning_rate=0.1, eval_every=1,
-        latency="celeba",
+        latency="flops",
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ def test_public_names() -> None:
         "Fleet",
         "Method",
         "Metric",
+        "Ragged",
         "RunResult",
         "STOP",
         "Settings",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from prepare import client_name
-from work import Work, orders
+from work import Work, orders, trained_mask
 
 from fedbalancer.core.interfaces import Executor
 from fedbalancer.data import Task
@@ -37,9 +37,10 @@ def run(order: dict[str, Any], engine: str, executors: dict[str, Executor]) -> d
         while executors:  # one pool at a time: idle ones would hold memory
             executors.popitem()[1].close()
         executors[order["workload"]] = make_executor(task, engine, int(os.environ["PEERS_CORES"]))
-    weights = np.load(work.folder / "weights.npy")
-    result = time_rounds(task, executors[order["workload"]], weights, order["rounds"])
-    np.save(order["out"], result.weights)
+    weights, trained = np.load(work.folder / "weights.npy"), trained_mask(work.workload.model())
+    result = time_rounds(task, executors[order["workload"]], weights[trained], order["rounds"])
+    weights[trained] = result.weights
+    np.save(order["out"], weights)
     return {"seconds": result.seconds, "samples": result.samples}
 
 

@@ -87,6 +87,76 @@ class Characters(nn.Module):
         return self.dense(self.lstm(self.embedding(x))[0][:, -1])
 
 
+class Block(nn.Module):
+    """Two convolutions with group norms, and a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first, self.second = normed(inputs, outputs, 3, stride), normed(outputs, outputs, 3, 1)
+        self.shortcut = nn.Identity() if inputs == outputs and stride == 1 else normed(inputs, outputs, 1, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.relu(self.second(nn.functional.relu(self.first(x))) + self.shortcut(x))
+
+
+def normed(inputs: int, outputs: int, size: int, stride: int) -> nn.Module:
+    """A convolution and its norm."""
+    return nn.Sequential(nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.GroupNorm(8, outputs))
+
+
+def resnet18() -> nn.Module:
+    """ResNet-18 for images of 32 by 32, with group norms: 11.2 M weights."""
+    layers, inputs = [normed(3, 64, 3, 1), nn.ReLU()], 64
+    for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Block(inputs, outputs, stride), Block(outputs, outputs, 1)]
+        inputs = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
+
+
+class Adapted(nn.Module):
+    """A frozen dense layer with a trained adapter of rank 4 (LoRA)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(width, width).requires_grad_(False)
+        self.down, self.up = nn.Linear(width, 4, bias=False), nn.Linear(4, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.frozen(x) + 2 * self.up(self.down(x))
+
+
+class Encoder(nn.Module):
+    """A layer of BERT, frozen except for the adapters of its queries and values."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.value = Adapted(width), Adapted(width)
+        self.key, self.out = (nn.Linear(width, width).requires_grad_(False) for _ in range(2))
+        self.wide = nn.Linear(width, 2 * width).requires_grad_(False)
+        self.narrow = nn.Linear(2 * width, width).requires_grad_(False)
+        self.norms = nn.ModuleList(nn.LayerNorm(width).requires_grad_(False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value))
+        mixed = nn.functional.scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2)
+        x = self.norms[0](x + self.out(mixed))
+        return self.norms[1](x + self.narrow(nn.functional.gelu(self.wide(x))))
+
+
+class SmallBert(nn.Module):
+    """A BERT of two layers, 32 wide, with LoRA: 1,090 of 25,346 weights are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = (nn.Embedding(count, 32).requires_grad_(False) for count in (200, 24))
+        self.layers = nn.Sequential(Encoder(32, 2), Encoder(32, 2))
+        self.head = nn.Linear(32, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(self.words(x) + self.places.weight)[:, 0])
+
+
 WORKLOADS = {
     "femnist": Workload("FEMNIST CNN, 6.6 M weights, batch 10", femnist, (1, 28, 28), 62, 180),
     "cnn1d": Workload("1-D CNN, 196 filters of 16, dense 1024, batch 10", lambda: conv1d(196, 1024), (9, 128), 6, 300),
@@ -101,6 +171,18 @@ WORKLOADS = {
         symbols=80,
         epochs=1,
         check_learning_rate=0.1,
+    ),
+    "resnet18": Workload(
+        "ResNet-18 with group norms, 11.2 M weights, batch 20",
+        resnet18,
+        (3, 32, 32),
+        10,
+        40,
+        batch_size=20,
+        epochs=1,
+    ),
+    "bert-lora": Workload(
+        "small BERT with LoRA, 24 tokens, batch 10", SmallBert, (24,), 2, 60, symbols=200, check_learning_rate=0.1
     ),
     "tiny": Workload(
         "tiny clients: one step of 610 weights",
@@ -152,6 +234,11 @@ class Work:
         module = self.workload.model()
         nn.utils.vector_to_parameters(torch.from_numpy(self._array("weights")), module.parameters())
         return module
+
+
+def trained_mask(module: nn.Module) -> Any:
+    """Whether each number of a module's vector is trained."""
+    return np.concatenate([np.full(each.numel(), each.requires_grad) for each in module.parameters()])
 
 
 def save_weights(module: nn.Module, path: str) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedbalancer.core import schedules
     from fedbalancer.core.errors import FedBalancerError
     from fedbalancer.core.metrics import Metric
+    from fedbalancer.core.samples import Ragged
     from fedbalancer.core.settings import Settings
     from fedbalancer.data import Task, load_task
     from fedbalancer.experiments import STOP, RunResult, compare, merge, resume, run
@@ -31,6 +32,7 @@ _HOMES = {
     "Fleet": "simulation.devices",
     "Method": "methods",
     "Metric": "core.metrics",
+    "Ragged": "core.samples",
     "RunResult": "experiments",
     "STOP": "experiments",
     "Settings": "core.settings",
@@ -52,6 +54,7 @@ __all__ = [
     "Fleet",
     "Method",
     "Metric",
+    "Ragged",
     "RunResult",
     "Settings",
     "Task",

@@ -75,6 +75,14 @@ def test_an_epoch_of_larger_batches_costs_the_same_samples(batch_size: int, refe
     assert least * (1 - 1e-9) <= epoch <= least + unit + 1e-9 * epoch
 
 
+@given(st.integers(11, 200), st.integers(0, 2000))
+def test_batches_that_are_never_short_are_whole(batch_size: int, more: int) -> None:
+    """An epoch that drops its short batch, or that ends after one batch."""
+    scale, samples = LatencyScale.published("har", batch_size), batch_size + more
+    for batches in (batches_per_epoch(samples, batch_size, drop_last=True), 1):
+        assert scale.batch_factors(np.array([samples]), np.array([batches])).tolist() == [pytest.approx(1.0)]
+
+
 @given(costs, sizes, sizes)
 def test_the_manifest_holds_the_whole_scale(cost: BatchCost, size: int, reference: int) -> None:
     for scale in (

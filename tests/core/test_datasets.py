@@ -83,6 +83,12 @@ def test_a_collate_function_sees_one_item_at_a_time() -> None:
     features, labels = read_dataset(PAIRS["torch data set"], collate_fn=collate)
     np.testing.assert_array_equal(features, X * 2)
     np.testing.assert_array_equal(labels, Y)
+    as_list = read_dataset(PAIRS["torch data set"], collate_fn=torch.utils.data.default_collate)
+    np.testing.assert_array_equal(as_list[0], X)
+    rows = read_dataset(
+        PAIRS["torch data set"], collate_fn=lambda items: ([x for x, _ in items], [y for _, y in items])
+    )
+    np.testing.assert_array_equal(rows[1], Y)
     with pytest.raises(BadData, match=r"it: collate_fn\(\[item\]\) must return a batch of one row"):
         read_dataset(PAIRS["torch data set"], "it", lambda items: (torch.zeros(2, 3), torch.zeros(2)))
 

@@ -16,6 +16,7 @@ NOW = (
     "fedbalancer flower new my_app",
     "fedbalancer flower new my_device --framework litert",
     "fedbalancer doctor",
+    "fedbalancer doctor synthetic --set optimizer=adamw",
 )
 """Typed in an empty folder, in this order."""
 
@@ -38,6 +39,9 @@ _DATA = "needs data that a checkout does not have; on the embedded task: "
 _NODES = "starts real nodes; typed by "
 
 NOT_TYPED = {
+    "fedbalancer run my_task.toml --device cuda": "the reader's own file and a GPU; on the CPU: tests/test_examples.py",
+    "fedbalancer fleet show fleet.csv --out fleet.png": "the reader's fleet: tests/cli/test_fleet.py",
+    "fedbalancer compare watch --devices fleet.csv": "the reader's fleet: tests/cli/test_fleet.py",
     "fedbalancer compare --add runs/compare-watch --seeds 10..12 --methods canter": _HOURS + "tests/cli/test_cli.py",
     "fedbalancer merge runs/array/seed-0 runs/array/seed-1 --out runs/array/merged": (
         "folders of a cluster: tests/examples/test_slurm.py"
@@ -68,6 +72,7 @@ NOT_TYPED = {
     "fedbalancer compare watch --methods fedbalancer,fedbalancer+robust --attack utility-liar:3": (
         _HOURS + "tests/cli/test_cli.py"
     ),
+    "python benchmarks/memory.py": "five minutes and gigabytes; smaller: tests/simulation/test_engine_fold.py",
     "make demo": "sets up an environment of its own; its command, smaller: tests/cli/test_cli.py",
     "make test": "runs these tests",
     "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/paper/bench/test_peers.py",
@@ -159,7 +164,14 @@ PATTERNS = {
 }
 """Whole families, by a regular expression of the command."""
 
-RUN = ("docs/how-to/fine-tune.md",)
+RUN = (
+    "docs/explanation/clock.md",
+    "docs/how-to/bring-your-data.md",
+    "docs/how-to/bring-your-model.md",
+    "docs/how-to/fine-tune.md",
+    "docs/how-to/optimizers.md",
+    "docs/reference/fleets.md",
+)
 """Pages whose blocks marked as Python run from top to bottom."""
 
 PYTHON = {

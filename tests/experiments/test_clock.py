@@ -84,6 +84,14 @@ def test_a_client_with_few_samples_does_not_pay_for_a_whole_large_batch() -> Non
     assert 0.9 * 0.95 < clock_s(few, **large) / clock_s(few) <= 1
 
 
+def test_epochs_without_their_short_batch_pay_for_whole_ones() -> None:
+    """Of 110 samples, one batch of 100 is trained; with the short one it is two, of 55 on average."""
+    task = sized(110)
+    kept, dropped = (batch_s(task, settings={"batch_size": 100, "drop_last": drop}) for drop in (False, True))
+    assert kept / dropped == pytest.approx((FIXED_SHARE + 0.9 * 5.5) / (FIXED_SHARE + 0.9 * 10))
+    assert batch_s(task, settings={"batch_size": 100}, method="oort") == dropped
+
+
 @pytest.mark.parametrize("method", ["fedbalancer", "oort", "fedavg+1t+forwardpass", "refl", "canter"])
 def test_every_kind_of_method_runs_with_other_batches(method: str) -> None:
     settings = {"batch_size": 25, "latency": "flops"}

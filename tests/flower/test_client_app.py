@@ -56,7 +56,7 @@ class Nodes:
     def __init__(self, apps: int, model: Any = net, data: Any = samples, **options: Any) -> None:
         self.clock, self.replies = Clock(), []
         app = client_app(model, data, **options)
-        contexts = [make_context(n + 2, **{"partition-id": n}) for n in range(apps)]
+        contexts = self.contexts = [make_context(n + 2, **{"partition-id": n}) for n in range(apps)]
 
         def node(context: Any) -> Any:
             def handle(message: Message, sent_s: float) -> Any:
@@ -67,6 +67,10 @@ class Nodes:
             return handle
 
         self.grid = FakeGrid(self.clock, {context.node_id: node(context) for context in contexts})
+
+    def trained(self) -> list[Any]:
+        """The replies with an update."""
+        return [reply for reply in self.replies if "arrays" in reply.content.array_records]
 
     def start(
         self,
@@ -98,6 +102,19 @@ def test_one_round_is_what_the_simulators_trainer_gives() -> None:
     assert np.abs(update).max() > 0.01
     assert got == pytest.approx(weights + update, abs=1e-6)
     assert result.arrays["1.num_batches_tracked"].numpy() == sent["1.num_batches_tracked"].numpy()
+
+
+def test_clients_report_every_metric_and_leave_out_an_accuracy_that_they_do_not_have() -> None:
+    def numbers(context: Any) -> Any:
+        features, _ = samples(context)
+        return features, features.sum(axis=1, keepdims=True)
+
+    _, result = Nodes(2, metric=["f1", "accuracy", "top2"]).start("fedavg+wfa", 1, federated_evaluate=True)
+    assert {"f1", "accuracy", "top2", "loss", "num-examples"} == set(result.evaluate_metrics_clientapp[1])
+    loss = lambda outputs, labels: ((outputs - labels) ** 2).mean(dim=1)  # noqa: E731
+    fitting = Nodes(2, lambda: torch.nn.Linear(5, 1), numbers, loss=loss, metric=["mae", "accuracy"])
+    _, result = fitting.start("fedavg+wfa", 1, federated_evaluate=True)
+    assert {"mae", "loss", "num-examples"} == set(result.evaluate_metrics_clientapp[1])
 
 
 def test_fedbalancer_learns_and_is_evaluated_by_the_clients() -> None:
@@ -219,6 +236,23 @@ def test_the_server_chooses_how_clients_train_as_in_the_simulator(options: dict[
         seed, training = integer_seed(0, "train", number, "client-0"), TrainOptions(**options)
         work = ClientWork("client-0", np.arange(40), 0, 12, 0.1 / 2 ** (number - 1), 0.0, None, seed, None, training)
         weights = weights + trainer.train(weights, replace(work, batches=2 * work.per_epoch)).update
+    got = np.concatenate([result.arrays[name].numpy().ravel() for name, _ in trainer.layout])
+    assert got == pytest.approx(weights, abs=1e-6)
+
+
+def test_a_client_keeps_its_optimizers_state_as_in_the_simulator() -> None:
+    settings = {"optimizer": "adam", "optimizer_state": "keep"}
+    sent, result = Nodes(1, model=linear).start("fedavg+wfa", 3, initial=linear, settings=settings)
+    x, y = samples(make_context(2, **{"partition-id": 0}))
+    trainer = TorchTrainer(Task(clients={"client-0": (x, y)}, test=(x, y), model=linear))
+    weights = np.concatenate([sent[name].numpy().ravel() for name, _ in trainer.layout])
+    state: Any = {}
+    for number in (1, 2, 3):
+        seed = integer_seed(0, "train", number, "client-0")
+        training = TrainOptions("adam", optimizer_state="keep")
+        work = ClientWork("client-0", np.arange(40), 10, 8, 0.1, 0.0, None, seed, training=training, state=state)
+        trained = trainer.train(weights, work)
+        weights, state = weights + trained.update, trained.state
     got = np.concatenate([result.arrays[name].numpy().ravel() for name, _ in trainer.layout])
     assert got == pytest.approx(weights, abs=1e-6)
 

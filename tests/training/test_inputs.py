@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
+from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,10 @@ import fedbalancer as fb
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.samples import Ragged
 from fedbalancer.core.types import ClientWork
+from fedbalancer.data.catalogue.summary import count_labels, describe_task
+from fedbalancer.training.flops import count_flops
+from fedbalancer.training.open_model import check_file_samples
+from fedbalancer.training.tensors import find_logits, to_device, to_float32
 from fedbalancer.training.trainer import TorchTrainer
 
 torch = pytest.importorskip("torch", reason="models need the extra [torch]")
@@ -297,3 +303,102 @@ def test_clients_without_sizes_are_counted_once_and_a_run_says_so() -> None:
         second = fb.run(make_task(Listed, clients=sized), "fedavg+1t", rounds=2)
     assert sized.loads < 40
     assert first.evals.equals(second.evals)
+
+
+def test_the_manifest_says_why_the_plain_backend_trains(tmp_path: Any) -> None:
+    def why(task: fb.Task, name: str) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fb.run(task, "fedavg+1t", rounds=1, out=tmp_path / name)
+        training = json.loads((tmp_path / name / "manifest.json").read_text())["training"]
+        return training["path"], training["why"]
+
+    assert why(make_task(padded), "a") == ("plain", "the features are a dictionary; the fast backend takes one array")
+    assert why(make_task(in_order), "b")[1].startswith("the features are a tuple")
+    assert why(make_task(tags, Tags), "c")[1].startswith("the features are ragged")
+    assert why(make_task(padded, forward=lambda model, x: model(**x)), "d")[1].startswith(
+        "the task has its own forward"
+    )
+
+
+class Listing(Sized):
+    """Clients on demand, from a function."""
+
+    def __init__(self, load: Any) -> None:
+        super().__init__(3)
+        self.load = load
+
+    def __getitem__(self, client: str) -> Any:
+        return self.load(int(client[1:]))
+
+
+def test_a_client_made_on_demand_may_have_rows_of_equal_length_by_chance() -> None:
+    def even(seed: int) -> Any:
+        return np.ones((12, 2), int), np.ones((12, 2), int)
+
+    assert len(run(make_task(tags, Tags, clients=Listing(even)))) == 8
+    words = "client 'c0' has 12 features but 11 labels"
+    with pytest.raises(BadData, match=words):
+        run(make_task(tags, Tags, clients=Listing(lambda seed: (np.ones((12, 2), int), np.ones((11, 2), int)))))
+    with pytest.raises(BadData, match=r"client 'c[012]' has 7 samples, but `sizes` of the clients has 12"):
+        run(make_task(tags, Tags, clients=Listing(lambda seed: (np.ones((7, 2), int), np.ones((7, 2), int)))))
+
+
+def test_a_run_with_an_ignored_label_counts_the_other_classes() -> None:
+    def some(seed: int) -> Any:
+        x = np.random.default_rng(seed).normal(size=(12, 3)).astype(np.float32)
+        labels = (x[:, 0] > 0).astype(int)
+        labels[::4] = -100
+        return x, labels
+
+    values = run(make_task(some, lambda: nn.Linear(3, 2)))
+    assert values[3] < values[0]
+    assert run(make_task(some, lambda: nn.Linear(3, 2)), settings={"label_noise": 0.2})
+
+
+def test_outputs_of_any_form_are_moved_and_converted() -> None:
+    half = torch.ones(2, dtype=torch.bfloat16)
+    Named = namedtuple("Named", ["scores", "ids"])
+    forms = [
+        half,
+        (half, 1),
+        [half],
+        {"logits": half},
+        SimpleNamespace(logits=half, n=3),
+        Named(half, torch.ones(2).int()),
+    ]
+    for form in forms:
+        changed = to_float32(form)
+        assert type(changed) is type(form)
+        scores = find_logits(changed[0] if isinstance(changed, list) else changed)
+        assert scores.dtype == torch.float32
+        moved = to_device(form, "meta")
+        assert find_logits(moved[0] if isinstance(moved, list) else moved).device.type == "meta"
+    assert half.dtype == torch.bfloat16
+    assert forms[4].logits is half  # type: ignore[union-attr]
+    assert to_device("text", "meta") == "text"
+
+
+def test_a_summary_describes_every_form() -> None:
+    assert "ids: 1 to 5 steps per sample, int64, from 1 to 8" in describe_task(make_task(ragged))
+    assert "0: 5 per sample, int32" in describe_task(make_task(in_order))
+    assert "labels    none" in describe_task(make_task(numbers, Reconstructs))
+    assert count_labels(make_task(tags, Tags)).all_labels == 3
+
+
+def test_the_clock_counts_samples_of_typical_length() -> None:
+    def long_first(seed: int) -> Any:
+        rows, _ = sentences(seed)
+        return Ragged([np.ones(50, int), *rows[1:]]), [[-100, *[0] * (len(row) - 1)] for row in [range(50), *rows[1:]]]
+
+    short, long = (count_flops(make_task(form, Tags, latency=None)).train_flops for form in (tags, long_first))
+    assert 0 < long < 2 * short
+
+
+def test_a_model_file_refuses_what_only_torch_can_train() -> None:
+    plain = np.ones((2, 3), np.float32), np.array([0, 1])
+    assert check_file_samples(plain, "ann") is plain
+    with pytest.raises(BadData, match="ann: a model file takes one array of features and one of labels"):
+        check_file_samples(padded(0), "ann")
+    with pytest.raises(BadData, match="ann: a model file cannot ignore labels of -100"):
+        check_file_samples((plain[0], np.array([0, -100])), "ann")

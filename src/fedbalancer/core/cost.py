@@ -177,7 +177,7 @@ class LatencyScale:
         """Whether short batches are cheaper than whole ones: only batches larger than the measured ones are."""
         return self.cost.batch_size > self.reference.batch_size
 
-    def batch_factors(self, samples: IndexArray) -> FloatArray:
+    def batch_factors(self, samples: IndexArray, batches: IndexArray | None = None) -> FloatArray:
         """Return the mean seconds of a batch in an epoch, as a multiple of a whole batch.
 
         The last batch of an epoch is short. It counts as whole up to the measured batch size, as published. Beyond it,
@@ -185,6 +185,7 @@ class LatencyScale:
 
         Args:
             samples: Samples of the epoch, one value per client.
+            batches: Batches of the epoch. Default: enough for all samples.
 
         >>> LatencyScale.published("femnist", batch_size=100).batch_factors(np.array([15, 100, 110])).round(3).tolist()
         [0.209, 1.0, 0.555]
@@ -192,7 +193,7 @@ class LatencyScale:
         if not self.counts_samples:
             return np.ones(len(samples))
         size, unit = self.cost.batch_size, self.reference.batch_size
-        batches = batches_per_epoch(samples, size)
+        batches = batches_per_epoch(samples, size) if batches is None else batches
         charged = np.minimum(-(-np.maximum(samples, 1) // unit) * unit, batches * size)
         mean = 1 + (1 - FIXED_SHARE) * (charged / batches / unit - 1)
         return np.asarray(mean / _size_factor(size, unit))

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from fedbalancer.core.errors import BadData, UnknownName
-from fedbalancer.core.samples import Ragged, as_array, as_column, as_features, as_labels, count_rows, map_columns
+from fedbalancer.core.samples import (
+    IGNORED,
+    Ragged,
+    as_array,
+    as_column,
+    as_features,
+    as_labels,
+    count_rows,
+    map_columns,
+)
 
 LABELS = ("label", "labels")
 """Columns of a data set that hold the labels unless specified."""
@@ -96,7 +105,10 @@ def read_dataset(
     else:
         items = [_collate(collate_fn, dataset[row], where) for row in range(len(dataset))]
         parts = split_columns(_join(items, where), where, features, label)
-    return _set_padding(parts[0], ragged or {}, padding, mask), parts[1]
+    labels = parts[1]
+    if isinstance(labels, Ragged):
+        labels = Ragged.join(labels.values, labels.lengths, IGNORED)
+    return _set_padding(parts[0], ragged or {}, padding, mask), labels
 
 
 def _is_hugging_face(dataset: Any) -> bool:
@@ -132,15 +144,15 @@ def _collate(collate_fn: Collate | None, item: Any, where: str) -> Any:
     def first(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {name: first(part) for name, part in value.items()}
-        if isinstance(value, tuple | list) and not (value and np.isscalar(value[0])):
+        if isinstance(value, tuple):
             return tuple(first(part) for part in value)
         if value is None:
             return None
-        if not hasattr(value, "__len__") or len(value) != 1:
+        if getattr(value, "shape", None) == () or not hasattr(value, "__len__") or len(value) != 1:
             raise BadData(f"{where}: collate_fn([item]) must return a batch of one row, not {type(value).__name__}")
         return value[0]
 
-    return first(batch)
+    return first(tuple(batch) if isinstance(batch, list) else batch)
 
 
 def _join(items: list[Any], where: str) -> Any:
@@ -196,7 +208,11 @@ def _set_padding(
     """Set the padding of ragged columns. Rows that happen to have equal lengths become ragged where stated."""
     if isinstance(features, Mapping):
         values = padding if isinstance(padding, Mapping) else dict.fromkeys(features, padding)
-        return {name: _pad(column, ragged.get(name), values.get(name, 0), mask) for name, column in features.items()}
+        padded = {name: _pad(part, ragged.get(name), values.get(name, 0), None) for name, part in features.items()}
+        first = next((part for part in padded.values() if isinstance(part, Ragged)), None)
+        if first is not None:
+            first.mask = mask
+        return padded
     value = next(iter(padding.values()), 0) if isinstance(padding, Mapping) else padding
     return map_columns(features, lambda column: _pad(column, next(iter(ragged.values()), None), value, mask))
 

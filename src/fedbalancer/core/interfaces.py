@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from fedbalancer.core.types import (
@@ -14,6 +14,7 @@ from fedbalancer.core.types import (
     RoundPlan,
     RoundResult,
     TrainResult,
+    UpdateFold,
     Weights,
 )
 
@@ -69,6 +70,9 @@ class Executor(Protocol):
 
     def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
         """Train clients."""
+
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+        """Train clients and yield each result as soon as all earlier ones were yielded; few are in memory at once."""
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
         """Return the loss of every sample of these clients."""
@@ -128,8 +132,10 @@ class Engine(Protocol):
     def available(self, clock_s: float) -> IndexArray:
         """Return the ledger rows of the clients that can be selected now."""
 
-    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
-        """Run a round."""
+    def run(
+        self, plan: RoundPlan, weights: Weights, clock_s: float, fold: Callable[[], UpdateFold | None] | None = None
+    ) -> RoundResult:
+        """Run a round. An engine may use `fold` to add updates instead of returning them."""
 
     def evaluate(self, weights: Weights) -> Evaluation:
         """Evaluate weights on the test data."""

@@ -1,4 +1,4 @@
-"""What samples are made of: single arrays, sequences of different lengths, and dictionaries or tuples of these.
+"""Parts of samples: single arrays, sequences of different lengths, and dictionaries or tuples of these.
 
 A part of the samples (features or labels) has one row per sample. `Ragged` holds rows of different lengths and pads
 them per batch. A dictionary holds the named inputs of a model, a tuple its positional inputs.
@@ -103,7 +103,11 @@ class Ragged:
         return (len(self), "any", *self.values.shape[1:])
 
     def astype(self, dtype: Any) -> Ragged:
-        """Return the same rows in another type."""
+        """Return the same rows in another type.
+
+        Args:
+            dtype: The type.
+        """
         return Ragged.join(self.values.astype(dtype, copy=False), self.lengths, self.padding, self.mask)
 
     def pad(self) -> NDArray[Any]:
@@ -222,6 +226,24 @@ def take(part: Any, rows: Any) -> Any:
     {'x': array([1]), 'words': Ragged(1 rows of 2 to 2, int64)}
     """
     return part[rows] if isinstance(part, np.ndarray) else map_columns(part, lambda column: column[rows])
+
+
+def typical_rows(part: Any, count: int) -> NDArray[np.int64]:
+    """Return the first rows or, if rows differ in length, those of about the median length.
+
+    Args:
+        part: Features.
+        count: Number of rows.
+
+    >>> typical_rows(Ragged([[1, 2, 3, 4], [5], [6, 7], [8, 9, 1]]), 2)
+    array([2, 3])
+    """
+    lengths = [column.lengths for column in columns_of(part).values() if isinstance(column, Ragged)]
+    if not lengths:
+        return np.arange(min(count, count_rows(part)))
+    order = np.argsort(lengths[0], kind="stable")
+    start = max(len(order) // 2 - count // 2, 0)
+    return order[start : start + count]
 
 
 def count_rows(part: Any) -> int:

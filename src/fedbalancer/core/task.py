@@ -396,9 +396,11 @@ def check_client(samples: Any, client: str, test: Samples, classes: int | None, 
         BadData: If shape, type or labels differ.
     """
     where = f"client {client!r}"
-    if not is_plain(samples):
+    if not (is_plain(samples) and is_plain(test)):
         features, labels = to_samples(samples, where, collate_fn)
         samples = match_ragged(features, test[0]), match_ragged(labels, test[1])
+        if check_part(samples[0], where, "feature") != len(samples[1]):
+            raise BadData(f"{where} has {count_rows(samples[0])} features but {len(samples[1])} labels")
     check_alike({TEST: test, where: samples})
     if classes is not None:
         check_labels(samples[1], where, classes)

@@ -47,6 +47,9 @@ def reactions(policy: Policy) -> frozenset[Private]:
 STATE_METHODS = ("init", "observe", "after")
 """Methods that return a policy's state. A wrapper has its own state, so it must define them."""
 
+NOT_FORWARDED = ("fold",)
+"""Questions about how a policy computes. The answer of `inner` would leave out what the wrapper does."""
+
 
 class Wrapping(Policy):
     """Base of policies that change what another policy, `inner`, decides.
@@ -68,7 +71,8 @@ class Wrapping(Policy):
         if not issubclass(cls, tuple(SLOTS.values())):
             raise TypeError(f"{cls.__name__} must also derive from the base of its slot, for example DeadlinePolicy")
         for name, declared in questions(SLOTS[cls.slot]).items():
-            if inspect.getattr_static(cls, name) is not declared or _is_abstract(declared):
+            own = inspect.getattr_static(cls, name) is not declared or name in NOT_FORWARDED
+            if own or _is_abstract(declared):
                 continue
             setattr(cls, name, _require(declared) if name in STATE_METHODS else _forward(name, declared))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.task import BaseTask
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class Task(BaseTask):
     """A learning problem: the clients' data, the test data, the model and the settings of the training.
 
     Only `clients`, `test` and `model` are required. `BaseTask` documents all fields. The class methods build a task
-    from arrays, from a folder of files or from a Parquet file.
+    from arrays, files, folders, Hugging Face data sets and the partitions of flwr-datasets.
 
     >>> import numpy as np
     >>> x, y = np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1])
@@ -29,23 +30,44 @@ class Task(BaseTask):
     {'ann': 4, 'bob': 4}
     """
 
+    def hold_out_tests(self, share: float = 0.2, seed: int = 0) -> Task:
+        """Return the task with a share of every client's samples held out as the client's own test data.
+
+        Args:
+            share: Share of the samples, at least one sample per client. A client with a single sample keeps it.
+            seed: Draws the samples.
+
+        Raises:
+            BadSetting: If the share is not between 0 and 1.
+            BadData: If the task has such tests already.
+
+        >>> import numpy as np
+        >>> x, y = np.zeros((10, 3), dtype=np.float32), np.arange(10) % 2
+        >>> task = Task(clients={"ann": (x, y)}, test=(x, y), model=lambda: None).hold_out_tests(0.2)
+        >>> task.sizes, len(task.client_tests["ann"][1])
+        ({'ann': 8}, 2)
+        """
+        from fedbalancer.data.clients import hold_out_tests
+
+        return hold_out_tests(self, share, seed)
+
     @classmethod
     def from_arrays(
         cls,
-        x: ArrayLike,
-        y: ArrayLike,
+        x: Any,
+        y: Any,
         *,
         model: Model,
         users: ArrayLike | None = None,
-        test: tuple[ArrayLike, ArrayLike] | None = None,
+        test: tuple[Any, Any] | None = None,
         classes: int | None = None,
         **options: Unpack[OwnOptions],
     ) -> Task:
         """Build a task from arrays with one row per sample.
 
         Args:
-            x: Features.
-            y: Labels: 0, 1, 2, ... or text.
+            x: Features: an array, tensor, list or `Ragged`, or a dictionary or tuple of these.
+            y: Labels: 0, 1, 2, ... or text. None: there are no labels.
             model: Name of a built-in model (mlp, cnn1d, cnn2d or lstm), an import path "package.module:function", a
                 mapping of such a name and options, or a function that returns a model.
             users: User of every row. Without users, `partition` (dirichlet, shards or iid) and `clients` distribute
@@ -54,7 +76,7 @@ class Task(BaseTask):
                 if there are no users.
             classes: Number of classes. Default: from the labels.
             **options: Options of the split (`partition`, `clients`, `alpha`, `shards_per_client`, `test_share`,
-                `seed`) and settings of the task.
+                `client_test_share`, `seed`) and settings of the task.
 
         Raises:
             BadData: If the data cannot be used.
@@ -115,7 +137,7 @@ class Task(BaseTask):
         *,
         model: Model,
         label: str,
-        features: str | Sequence[str],
+        features: str | Sequence[str] | None = None,
         user: str | None = None,
         shape: Sequence[int] | None = None,
         test: Path | str | None = None,
@@ -128,7 +150,7 @@ class Task(BaseTask):
             path: The file.
             model: See `from_arrays`.
             label: Column of the labels.
-            features: Columns of numbers, or one column of lists.
+            features: Columns of numbers, or one column of lists. Default: all but the label and the user.
             user: Column of the users. Without it, `partition` and `clients` are required, as in `from_arrays`.
             shape: Shape of a sample. Default: the length of its list.
             test: File with the test data, with the same columns.
@@ -152,11 +174,210 @@ class Task(BaseTask):
         """
         from fedbalancer.data.own.build import from_table
         from fedbalancer.data.own.options import check_options, split_options
-        from fedbalancer.data.own.parquet import read_table
+        from fedbalancer.data.own.parquet import list_features, read_table
 
         split, settings = split_options(options)
         check_options(split, user is not None, test is not None)
+        features = features if features is not None else list_features(Path(path), label, user)
         samples, users = read_table(Path(path), features, label, shape, user)
         test_samples = read_table(Path(test), features, label, shape, None)[0] if test is not None else None
         settings.setdefault("name", Path(path).stem)
         return from_table(samples, users, test_samples, model, classes, split, settings, str(path))
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: Path | str,
+        *,
+        model: Model,
+        label: str,
+        features: str | Sequence[str] | None = None,
+        user: str | None = None,
+        shape: Sequence[int] | None = None,
+        test: Path | str | None = None,
+        classes: int | None = None,
+        **options: Unpack[OwnOptions],
+    ) -> Task:
+        """Build a task from a CSV file with a header and one row per sample.
+
+        Args:
+            path: The file. Values are separated by commas, or by tabs if the name ends in `.tsv`.
+            model: See `from_arrays`.
+            label: Column of the labels.
+            features: Columns of numbers. Default: all but the label and the user.
+            user: Column of the users. Without it, `partition` and `clients` are required, as in `from_arrays`.
+            shape: Shape of a sample. Default: one number per column.
+            test: File with the test data, with the same columns.
+            classes: Number of classes. Default: from the labels.
+            **options: Options of the split and settings of the task, as in `from_arrays`.
+
+        Raises:
+            BadData: If the data cannot be used.
+            BadSetting: If an option is invalid.
+
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "rooms.csv"
+        ...     _ = file.write_text("who,light,room\\nann,3,hall\\nann,9,attic\\nbob,2,hall\\nbob,8,attic\\n")
+        ...     task = Task.from_csv(file, user="who", label="room", model="mlp", test_share=0.5)
+        >>> task.name, task.notes["labels"], task.test[0].shape
+        ('rooms', ['attic', 'hall'], (2, 1))
+        """
+        from fedbalancer.data.own.parquet import CSV
+
+        for file in (path, test):
+            if file is not None and Path(file).suffix.lower() not in CSV:
+                raise BadSetting(f"{file}: the name of a CSV file ends in {' or '.join(CSV)}")
+        return cls.from_parquet(
+            path, model=model, label=label, features=features, user=user, shape=shape, test=test, classes=classes,
+            **options,
+        )  # fmt: skip
+
+    @classmethod
+    def from_images(
+        cls,
+        path: Path | str,
+        *,
+        model: Model,
+        by: str = "class",
+        size: Sequence[int] | None = None,
+        color: str = "rgb",
+        test: Path | str | None = None,
+        classes: int | None = None,
+        **options: Unpack[OwnOptions],
+    ) -> Task:
+        """Build a task from a folder of images. Samples are bytes of shape (channels, height, width).
+
+        Args:
+            path: The folder: `FOLDER/CLASS/image.png`, or `FOLDER/USER/CLASS/image.png` with users.
+            model: See `from_arrays`. Built-in models divide the bytes by 255.
+            by: "class" if the folder has one folder per class; then `partition` and `clients` are required, as in
+                `from_arrays`. "user" if it has one folder per user.
+            size: Height and width to which images are scaled. Default: all images have the same size.
+            color: "rgb" (3 channels) or "grey" (1 channel).
+            test: Folder of the test data, with the same structure.
+            classes: Number of classes. Default: from the names of the folders.
+            **options: Options of the split and settings of the task, as in `from_arrays`.
+
+        Raises:
+            BadData: If the images cannot be used.
+            BadSetting: If an option is invalid.
+            MissingData: If Pillow is not installed.
+        """
+        from fedbalancer.data.own.build import from_table
+        from fedbalancer.data.own.images import LAYOUTS, read_images
+        from fedbalancer.data.own.options import check_names, check_options, split_options
+
+        split, settings = split_options(options)
+        check_names([by], LAYOUTS, "by")
+        check_options(split, by == "user", test is not None)
+        samples, users, sides = read_images(Path(path), by, size, color)
+        test_samples = read_images(Path(test), by, sides, color)[0] if test is not None else None
+        settings.setdefault("name", Path(path).resolve().name)
+        return from_table(samples, users, test_samples, model, classes, split, settings, str(path))
+
+    @classmethod
+    def from_huggingface(
+        cls,
+        dataset: Any,
+        *,
+        model: Model,
+        partition_by: str | None = None,
+        features: str | Sequence[str] | None = None,
+        label: str | None = None,
+        test: Any = None,
+        split: str = "train",
+        subset: str | None = None,
+        padding: float | Mapping[str, float] = 0,
+        mask: str | None = None,
+        classes: int | None = None,
+        **options: Unpack[OwnOptions],
+    ) -> Task:
+        """Build a task from a Hugging Face data set. Clients are read when they train.
+
+        A column of lists of different lengths is padded per batch. A format or transform of the data set is kept.
+
+        Args:
+            dataset: A `datasets.Dataset`, a `DatasetDict`, or the name of a data set, which is downloaded.
+            model: See `from_arrays`. It is called as `model(**features)` if there are several columns of features.
+            partition_by: Column of the users. Without it, `partition` and `clients` are required, as in `from_arrays`.
+            features: Column or list of columns. One name gives one input, a list gives named inputs. Default: all
+                columns but the label and the users.
+            label: Column of the labels. Default: `label` or `labels`; without such a column there are no labels.
+            test: Test data, or the name of a split. Default: the split `test`, or a held-out share as in
+                `from_arrays`.
+            split: Split of the training data, if the data set has splits.
+            subset: Configuration of a data set by name.
+            padding: Value that fills shorter lists, for all columns or by column. Padded labels are ignored.
+            mask: Name of a mask that the model receives with padded features: 1 for values, 0 for padding.
+            classes: Number of classes. Default: from the labels.
+            **options: Options of the split and settings of the task, as in `from_arrays`.
+
+        Raises:
+            BadData: If the data cannot be used.
+            BadSetting: If an option is invalid.
+            MissingData: If `fedbalancer[data]` is not installed.
+
+        >>> import datasets  # doctest: +SKIP
+        >>> notes = datasets.Dataset.from_dict(
+        ...     {"who": ["ann", "bob", "cy"] * 4, "ids": [[1, 2], [3], [4, 5, 6]] * 4, "label": ["no", "yes"] * 6}
+        ... )  # doctest: +SKIP
+        >>> task = Task.from_huggingface(notes, partition_by="who", model=make_model)  # doctest: +SKIP
+        >>> task.sizes, task.notes["labels"]  # doctest: +SKIP
+        ({'bob': 4, 'cy': 4}, ['no', 'yes'])
+        """
+        from fedbalancer.data.own.huggingface import from_huggingface
+
+        return from_huggingface(
+            dataset, model=model, partition_by=partition_by, features=features, label=label, test=test, split=split,
+            subset=subset, padding=padding, mask=mask, classes=classes, **options,
+        )  # fmt: skip
+
+    @classmethod
+    def from_flower_datasets(
+        cls,
+        data: Any,
+        *,
+        model: Model,
+        features: str | Sequence[str] | None = None,
+        label: str | None = None,
+        test: Any = None,
+        split: str | None = None,
+        padding: float | Mapping[str, float] = 0,
+        mask: str | None = None,
+        classes: int | None = None,
+        **options: Unpack[OwnOptions],
+    ) -> Task:
+        """Build a task whose clients are the partitions of flwr-datasets. Clients are read when they train.
+
+        All partitioners that split rows work. A natural id names its client. Empty partitions are left out.
+
+        Args:
+            data: A `FederatedDataset`, or a pair (dataset, partitioner).
+            model: See `from_huggingface`.
+            features: See `from_huggingface`.
+            label: See `from_huggingface`.
+            test: Test data, or the name of a split of the `FederatedDataset`. Default: its split `test`, or
+                `test_share` (0.1) of the partitions is held out.
+            split: Partitioned split. Default: the only one.
+            padding: See `from_huggingface`.
+            mask: See `from_huggingface`.
+            classes: Number of classes. Default: from the labels.
+            **options: `test_share`, `seed` and settings of the task.
+
+        Raises:
+            BadData: If the data cannot be used.
+            BadSetting: If an option is invalid.
+            MissingData: If `fedbalancer[data]` is not installed.
+
+        >>> from flwr_datasets.partitioner import DirichletPartitioner  # doctest: +SKIP
+        >>> parts = DirichletPartitioner(num_partitions=20, partition_by="label", alpha=0.5)  # doctest: +SKIP
+        >>> task = Task.from_flower_datasets((dataset, parts), model=make_model)  # doctest: +SKIP
+        """
+        from fedbalancer.data.own.huggingface import from_flower_datasets
+
+        return from_flower_datasets(
+            data, model=model, features=features, label=label, test=test, split=split, padding=padding, mask=mask,
+            classes=classes, **options,
+        )  # fmt: skip

@@ -16,7 +16,7 @@ from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.schedules import rate_of_round, read_schedule
 from fedbalancer.core.settings import Settings, resolve
-from fedbalancer.core.types import Layout, Ledger, Order
+from fedbalancer.core.types import Layout, Ledger, Order, batches_per_epoch
 from fedbalancer.data import Task
 from fedbalancer.experiments.clock import fleet_batch_s, latency_row, latency_scale, recorded_scale, scale_for_devices
 from fedbalancer.experiments.executor_cache import ExecutorCache, trainer_for
@@ -175,7 +175,8 @@ def build(
         network_s = costs.estimate_network_s(devices, clients, order)
         batch_s = batch_s * costs.batch_factors(clients, order)[:, None]
     if scale.counts_samples:  # a client with few samples has only short batches to measure
-        batch_s = batch_s * scale.batch_factors(sizes)[:, None]
+        batches = batches_per_epoch(sizes, settings.batch_size, resolved.server.epoch_batches, settings.drop_last)
+        batch_s = batch_s * scale.batch_factors(sizes, batches)[:, None]
     ledger = Ledger.start(clients, sizes, network_s, batch_s)
     engine = SimulatedEngine(
         policies=resolved.client,

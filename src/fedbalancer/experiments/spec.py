@@ -10,8 +10,6 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypedDict
 
-import numpy as np
-
 from fedbalancer.core.contracts import SLOTS
 from fedbalancer.core.errors import BadSetting, RunFolderError, UnknownName
 from fedbalancer.core.metrics import Metric, choose_metric
@@ -285,7 +283,7 @@ class RunSpec:
             settings=describe_settings(settings, method),
             clock=latency_scale(task, settings).to_json(),
             kernels=self.kernels(),
-            training=self.training(task, settings, method),
+            training=self.training(settings, task, method),
             **self.manifest_fields(),
         )
 
@@ -293,17 +291,17 @@ class RunSpec:
         """Return the processor and the implementation of every kernel, as far as known."""
         return describe_environment(self.backend if self.device == "cpu" and not self.timing_only else "none")
 
-    def training(self, task: Task, settings: Settings, method: Method) -> dict[str, Any]:
+    def training(self, settings: Settings, task: Task | None = None, method: Method | None = None) -> dict[str, Any]:
         """Return how clients are trained: the backend that takes the steps, why, and the options.
 
         Args:
-            task: The loaded task.
             settings: The resolved settings.
+            task: The loaded task.
             method: The method.
         """
         options = settings.training()
-        why = "nothing is trained" if self.timing_only else why_plain(options, self.backend, self.device)
-        why = why or _why_no_kernels(task, method)
+        why = why_plain(options, self.backend, self.device, task) or ("" if method is None else _why_policies(method))
+        why = "nothing is trained" if self.timing_only else why
         path = "none" if self.timing_only else "plain" if why else "fast"
         rate = {"learning_rate": describe_rate(settings.learning_rate), "schedule": settings.schedule}
         return {"path": path, "why": why, **rate, **asdict(options)}
@@ -318,6 +316,13 @@ class RunSpec:
             "device": self.device,
             "spec": self.to_json(),
         }
+
+
+def _why_policies(method: Method) -> str:
+    """Return which policies of a method need the plain backend; "" if none does."""
+    policies = [] if method.train.is_plain else [f"train {type(method.train).__name__}"]
+    policies += [] if method.part.is_whole else [f"part {type(method.part).__name__}"]
+    return f"the method changes local training ({', '.join(policies)})" if policies else ""
 
 
 def from_manifest(
@@ -398,18 +403,6 @@ def _check_target(target: Any, timing_only: bool) -> None:
         raise BadSetting(f"target = {target!r} must be a finite number, such as 0.8")
     if timing_only:
         raise BadSetting(f"target = {target:g}: a run that only simulates the clock (timing_only) has no accuracy")
-
-
-def _why_no_kernels(task: Task, method: Method) -> str:
-    """Return why the fast backend cannot train this task or method; an empty text if it can."""
-    for slot, is_usual in (("train", method.train.is_plain), ("part", method.part.is_whole)):
-        if not is_usual:
-            return f"{type(getattr(method, slot)).__name__} in slot {slot} runs on torch's own step"
-    if task.forward is not None:
-        return "the task has a function forward, which calls the model"
-    if not isinstance(task.test[0], np.ndarray):
-        return "the features of a sample are not one array"
-    return ""
 
 
 def _recorded_devices(recorded: Any, devices: Any) -> Any:

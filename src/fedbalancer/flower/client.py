@@ -25,8 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.live import DeviceClock, LiveRound, WallClock
 from fedbalancer.client.policies import ClientPolicies, bind_labels
+from fedbalancer.client.training import make_part
 from fedbalancer.core.errors import BadData, BadSetting
-from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, TrainResult, Weights
+from fedbalancer.core.types import ClientWork, FloatArray, IndexArray, Order, TrainResult, Weights
 from fedbalancer.flower.compat import (
     Array,
     ArrayRecord,
@@ -54,6 +55,7 @@ from fedbalancer.flower.messages import (
     pack_report,
     pack_stopped,
     pack_update,
+    read_arrays,
     read_text,
 )
 from fedbalancer.flower.mods import check_app_mods
@@ -221,10 +223,18 @@ class LocalRound:
     ) -> None:  # fmt: skip
         self._clock, self._began_s = clock, clock.now_s()
         self.message, self.context, self.instruction, self.policies = message, context, instruction, policies
-        self.order, self.client = instruction.order, instruction.client
+        self.order, self.client = self._with_arrays(instruction.order), instruction.client
         self._size, self._fingerprint = size, fingerprint
         self._live: LiveRound | None = None
         self._uses_batches = False
+
+    def _with_arrays(self, order: Order) -> Order:
+        """Return the order with the method's arrays, which travel in their own record."""
+        declared = self.policies.train.down_arrays(self.layout.layout)
+        try:
+            return replace(order, arrays=read_arrays(self.message.content, declared)) if declared else order
+        except InvalidMessage as problem:
+            raise BadSetting(f"the order has {problem}") from problem
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -330,6 +340,11 @@ class LocalRound:
             BadData: Losses, metrics or the model are invalid.
             BadSetting: A needed argument is missing.
         """
+        if not (self.policies.train.is_plain and self.policies.part.is_whole):
+            raise BadSetting(
+                f"method {self.instruction.method!r} changes local training (slots train and part); train with "
+                "fedbalancer.flower.client_app, which follows it"
+            )
         live, custom = self.live, check_metrics(metrics)
         if not self._uses_batches:
             live.note_training(epochs)
@@ -361,12 +376,21 @@ class LocalRound:
             self._memory_store().save(SavedMemory(live.memory, saved=self._saved))
             return self._reply_with(pack_stopped(self.client, self.order, measured, live.reported_batch_s()))
         self._memory_store().save(SavedMemory(live.memory, released.memory, self.order.round, self._saved))
-        arrays = self._named_model(released.sent) if as_model else pack_update(released.sent)
+        arrays = self._named_model(released.sent) if as_model else pack_update(self._sent_part(released.sent))
         size = None if self.policies.summary.is_private else live.size
-        content = pack_report(self.client, self.order, arrays, released.summary, measured, metrics, size)
+        content = pack_report(
+            self.client, self.order, arrays, released.summary, measured, metrics, size, released.arrays
+        )
         return self._reply_with(content)
 
+    def _sent_part(self, sent: Weights | bytes) -> Weights | bytes:
+        """Return the trained part of an update."""
+        part = self.live.part
+        return sent if part is None or isinstance(sent, bytes) else sent[part.mask]
+
     def _named_model(self, sent: Weights | bytes) -> ArrayRecord:
+        if self.live.part is not None:
+            raise BadSetting(f"method {self.instruction.method!r} sends parts of the model, which mods cannot read")
         if isinstance(sent, bytes):
             raise BadSetting(f"method {self.instruction.method!r} compresses updates, which Flower's mods cannot read")
         return self.layout.record(np.asarray(self.weights() + sent, dtype=np.float32))
@@ -383,6 +407,7 @@ class LocalRound:
             self.policies, self.order, self.client, store.size, saved.confirmed(instruction.accepted_round),
             instruction.batch_s, budget_s=instruction.budget_s, clock=self._clock, began_s=self._began_s,
             late_counts=instruction.late_counts,
+            part=make_part(self.policies.part, self.layout.layout, self.client, instruction.rank, self.order),
         )  # fmt: skip
 
     def _memory_store(self) -> MemoryStore:

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fedbalancer.client.live import HeldClock, WallClock
-from fedbalancer.core.errors import BadData
+from fedbalancer.client.training import start_model
 from fedbalancer.core.interfaces import Draw, Training
 from fedbalancer.core.metrics import Metrics
 from fedbalancer.core.optimizers import CUSTOM, optimizer_text
 from fedbalancer.core.samples import columns_of, take
-from fedbalancer.core.task import Samples, check_samples, is_plain
-from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, TrainResult, Weights
+from fedbalancer.core.task import Samples, check_samples
+from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, Part, TrainResult, Weights
 from fedbalancer.flower.client import LocalRound, balanced, introduce
 from fedbalancer.flower.compat import ClientApp, Context, Message, MetricRecord, RecordDict, reply_to
-from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, reorder, round_of
+from fedbalancer.flower.messages import ARRAYS, METRICS, ModelLayout, reorder, reorder_arrays, round_of
 from fedbalancer.flower.mods import Mod, check_mods, skip_without_arrays
 from fedbalancer.training.tensors import prepare_samples
 
@@ -162,8 +162,9 @@ def device_app(
         return open_model(file, threads)
 
     def load_for(samples: Samples) -> ModelFile:
-        if not is_plain(samples):
-            raise BadData("a model file takes one array of features and one of labels; other samples need client_app")
+        from fedbalancer.training.open_model import check_file_samples
+
+        check_file_samples(samples, "the client's data")
         return load()
 
     return model_app(load_for, data, test=test, method=method, mods=mods, hold=hold)
@@ -258,15 +259,31 @@ def model_app(
 
 def _train(work: LocalRound, model: LocalModel, samples: Samples, own_optimizer: bool) -> TrainResult | None:
     """Train as ordered; returns the part that counts, in the order of the model that was sent."""
-    sent = work.layout.layout
-    weights = reorder(work.weights(), sent, model.layout)
-    work.select(forward=lambda: model.losses(weights, samples, work.client))
-    client_work = work.client_work()
+    sent, own = work.layout.layout, model.layout
+    weights = reorder(work.weights(), sent, own)
+    work.select(forward=lambda: model.losses(_start_model(work, weights, own), samples, work.client))
+    todo = work.client_work()
+    todo = replace(todo, arrays=reorder_arrays(todo.arrays, sent, own), part=_reorder_part(work.live.part, sent, own))
     if own_optimizer:
-        client_work = replace(client_work, training=replace(client_work.training, optimizer=CUSTOM))
-    with model.training(weights, samples, client_work) as training:
+        todo = replace(todo, training=replace(todo.training, optimizer=CUSTOM))
+    with model.training(weights, samples, todo) as training:
         trained = work.live.train(training)
-    return None if trained is None else replace(trained, update=reorder(trained.update, model.layout, sent))
+    if trained is None:
+        return None
+    arrays = reorder_arrays(trained.arrays, own, sent)
+    return replace(trained, update=reorder(trained.update, own, sent), arrays=arrays)
+
+
+def _start_model(work: LocalRound, weights: Weights, own: Layout) -> Weights:
+    """Return the model that the client starts from, with its local layers if the method has them."""
+    part = _reorder_part(work.live.part, work.layout.layout, own)
+    return start_model(weights, part, work.live.memory.state)
+
+
+def _reorder_part(part: Part | None, order: Layout, wanted: Layout) -> Part | None:
+    if part is None:
+        return None
+    return replace(part, mask=reorder(part.mask.astype(np.float32), order, wanted).astype(bool))
 
 
 def _fingerprint(samples: Samples) -> str:

@@ -110,7 +110,9 @@ class GridEngine:
         self._events = EventLog(log)
         self.counts = self._events.counts
         self.late_counts = method.late.rule() != "lost"
-        self.mailbox = Mailbox(grid, ReplyLimit.of(layout), waiting.clock, waiting.background)
+        self.mailbox = Mailbox(
+            grid, ReplyLimit.of(layout, method.client.train.up_arrays(layout.layout)), waiting.clock, waiting.background
+        )
         request = greeting_request(run_key, settings.batch_size, settings.latency_samples)
         self.nodes = Nodes(self.mailbox, request, waiting.clock, self.log_event, most_samples, authenticated_nodes)
         self.spending = spending_for(method, settings, ["unavailable", UNDER_WAY])
@@ -248,8 +250,8 @@ class GridEngine:
 
     # A round
 
-    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
-        """Send the orders of a round and collect replies until it closes."""
+    def run(self, plan: RoundPlan, weights: Weights, clock_s: float, fold: Any = None) -> RoundResult:
+        """Send the orders of a round and collect replies until it closes; all updates are kept until then."""
         began = self._clock()
         limit_s = min(plan.order.deadline_s if plan.cohort else math.inf, self.waiting.timeout_s)
         self._round = current = OpenRound(self, plan, weights)

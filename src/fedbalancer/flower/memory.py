@@ -26,6 +26,8 @@ FOLDER, FOLDER_KEY = "FEDBALANCER_CLIENT_FOLDER", "fedbalancer-folder"
 """Folder of the file: this environment variable, or this key of the node configuration; `off` for no file."""
 
 _STATE, _KEY = "fedbalancer.memory", "fedbalancer.key"
+_OF_METHOD, _PENDING = "state.", "pending_state."
+"""Prefixes of the arrays that a method keeps on the client."""
 _log = logging.getLogger("flwr.fedbalancer")
 
 
@@ -60,6 +62,9 @@ class SavedMemory:
         if self.pending is not None:
             lists |= {"pending_losses": self.pending.losses, "pending_residual": self.pending.residual}
         present = {name: values for name, values in lists.items() if values is not None}
+        present |= {f"{_OF_METHOD}{name}": values for name, values in self.now.state.items()}
+        if self.pending is not None:
+            present |= {f"{_PENDING}{name}": values for name, values in self.pending.state.items()}
         return {"batch_s_sum": np.array([self.now.batch_s_sum]), "counts": counts, **present}
 
     @classmethod
@@ -73,8 +78,14 @@ class SavedMemory:
         lists = {name: np.array(arrays[name]) for name in arrays if name not in ("counts", "batch_s_sum")}
         if any(lists[name].shape != (size,) for name in ("losses", "pending_losses") if name in lists):
             return None
-        now = ClientMemory(lists.get("losses"), total_s, count, lists.get("residual"))
-        pending = replace(now, losses=lists.get("pending_losses"), residual=lists.get("pending_residual"))
+        kept = {
+            prefix: {name.removeprefix(prefix): lists[name] for name in lists if name.startswith(prefix)}
+            for prefix in (_OF_METHOD, _PENDING)
+        }
+        now = ClientMemory(lists.get("losses"), total_s, count, lists.get("residual"), state=kept[_OF_METHOD])
+        pending = replace(
+            now, losses=lists.get("pending_losses"), residual=lists.get("pending_residual"), state=kept[_PENDING]
+        )
         return cls(now, pending if pending_round else None, pending_round, saved)
 
 

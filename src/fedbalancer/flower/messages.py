@@ -19,7 +19,7 @@ from fedbalancer.client.policies import ClientPolicies
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.fields import check_fields
 from fedbalancer.core.optimizers import optimizer_text
-from fedbalancer.core.types import Layout, Order, Summary, TrainOptions, Weights
+from fedbalancer.core.types import Arrays, Layout, Order, Shapes, Summary, TrainOptions, Weights
 from fedbalancer.flower.compat import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 STYPE = "numpy.ndarray"
@@ -165,6 +165,8 @@ VERSION = 3
 
 FEDBALANCER, ARRAYS, CONFIG, METRICS = "fedbalancer", "arrays", "config", "metrics"
 """Records of a message. All but the first have Flower's usual names."""
+METHOD_ARRAYS = "fedbalancer.arrays"
+"""Record with the named arrays that a method sends besides the model, in both directions."""
 
 HELLO = "query.fedbalancer"
 TRAIN, EVALUATE = "train", "evaluate"
@@ -189,6 +191,7 @@ class Instruction:
         method: Name of the method.
         policies: The method's client policies (`ClientPolicies.to_json`); "" for custom policies.
         late_counts: Whether a report counts after the deadline.
+        rank: Share of the clients that are slower, by which the policy in slot `part` decides.
     """
 
     client: str
@@ -200,6 +203,7 @@ class Instruction:
     method: str
     policies: str
     late_counts: bool = False
+    rank: float = 0.0
 
     def record(self) -> ConfigRecord:
         """Return the instruction as a record."""
@@ -212,7 +216,7 @@ class Instruction:
             "budget-s": float(self.budget_s), "learning-rate": order.learning_rate,
             "clip-norm": float(_NONE) if order.clip_norm is None else order.clip_norm,
             "accepted-round": self.accepted_round, "batch-s": self.batch_s, "run-key": self.run_key,
-            "method": self.method, "policies": self.policies, "late-counts": self.late_counts,
+            "method": self.method, "policies": self.policies, "late-counts": self.late_counts, "rank": self.rank,
             "optimizer": order.training.optimizer, "accumulate": order.training.accumulate,
             "dtype": order.training.dtype, "drop-last": order.training.drop_last,
             "batch-norm": order.training.batch_norm, "optimizer-state": order.training.optimizer_state,
@@ -250,6 +254,7 @@ class Instruction:
             method=read_text(record, "method"),
             policies=read_text(record, "policies", POLICIES_CHARACTERS),
             late_counts=record.get("late-counts", False) is True,
+            rank=_number({"rank": record.get("rank", 0.0)}, "rank"),
         )
 
     def client_policies(self) -> ClientPolicies:
@@ -344,7 +349,7 @@ class ClientMeasurements:
 
 def pack_report(
     client: str, order: Order, arrays: ArrayRecord, summary: Summary, measured: ClientMeasurements,
-    more: Mapping[str, float] | None = None, size: int | None = None,
+    more: Mapping[str, float] | None = None, size: int | None = None, sent: Arrays | None = None,
 ) -> RecordDict:  # fmt: skip
     """Pack a report.
 
@@ -356,6 +361,7 @@ def pack_report(
         measured: The client's measurements.
         more: Custom metrics.
         size: Current number of samples; None to withhold it.
+        sent: Named arrays of the method.
     """
     metrics: dict[str, Any] = {WEIGHT: summary.trained} | ({} if size is None else {SIZE: size})
     metrics |= {metric_key(name): float(getattr(summary, name)) for name in SUMMARY}
@@ -363,9 +369,46 @@ def pack_report(
     metrics |= more or {}
     if summary.released:
         metrics[RELEASED] = list(summary.released)
-    return RecordDict(
-        {ARRAYS: arrays, METRICS: MetricRecord(metrics), FEDBALANCER: _header(client, order, TRAINED, "")}
-    )
+    header = _header(client, order, TRAINED, "")
+    return RecordDict({ARRAYS: arrays, METRICS: MetricRecord(metrics), FEDBALANCER: header, **pack_arrays(sent or {})})
+
+
+def pack_arrays(arrays: Arrays) -> dict[str, ArrayRecord]:
+    """Return the record with a method's named arrays; nothing if there are none."""
+    if not arrays:
+        return {}
+    packed = {name: Array(np.ascontiguousarray(values, dtype=np.float32)) for name, values in arrays.items()}
+    return {METHOD_ARRAYS: ArrayRecord(packed)}
+
+
+def read_arrays(content: RecordDict, shapes: Shapes) -> Arrays:
+    """Return the named arrays of a method.
+
+    Args:
+        content: Content of a message.
+        shapes: Declared names and shapes.
+
+    Raises:
+        InvalidMessage: Names, shapes or types differ from the declared ones.
+    """
+    record: Mapping[str, Array] = content.array_records.get(METHOD_ARRAYS, {})
+    if different := sorted(set(record) ^ set(shapes)):
+        wanted = ", ".join(sorted(shapes)) or "none"
+        raise InvalidMessage(f"arrays that differ in {different[0][:50]!r} from the declared ones ({wanted})")
+    float32 = np.dtype(np.float32)
+    return {name: read_array(name, record[name], tuple(shape), float32) for name, shape in shapes.items()}
+
+
+def reorder_arrays(arrays: Arrays, order: Layout, wanted: Layout) -> Arrays:
+    """Reorder the arrays with one value per parameter from one layout to another.
+
+    Args:
+        arrays: Named arrays.
+        order: Layout of these vectors.
+        wanted: Layout of the result.
+    """
+    size = (order.parameters,)
+    return {name: reorder(each, order, wanted) if each.shape == size else each for name, each in arrays.items()}
 
 
 def check_metrics(metrics: Mapping[str, float] | None) -> dict[str, float]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fedbalancer.client.round import decode_summaries
+from fedbalancer.client.training import make_part, rank_speeds
+from fedbalancer.core.arrays import find_array_fault
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import UNDER_WAY, ClientReport, FailedClient, Ledger, RoundPlan, RoundResult, Weights
 from fedbalancer.flower.compat import ArrayRecord, ConfigRecord, Grid, Message, MetricRecord, RecordDict
@@ -18,6 +20,7 @@ from fedbalancer.flower.messages import (
     ARRAYS,
     CONFIG,
     FEDBALANCER,
+    METHOD_ARRAYS,
     METRICS,
     TRAIN,
     WEIGHT,
@@ -25,6 +28,7 @@ from fedbalancer.flower.messages import (
     InvalidMessage,
     ModelLayout,
     custom_metrics,
+    pack_arrays,
 )
 from fedbalancer.flower.nodes import Nodes
 from fedbalancer.flower.reading import Expected, UnannouncedSize, batch_s_of, split_timings, unpack
@@ -71,6 +75,7 @@ class OpenRound:
         self.missing: dict[str, FailedClient] = {}
         self.metrics: dict[str, RecordDict] = {}
         self.up_bytes = 0
+        self._ranks = {} if host.method.part.is_whole else rank_clients(host.ledger)
 
     @property
     def is_over(self) -> bool:
@@ -90,9 +95,10 @@ class OpenRound:
 
     def messages(self, arrays: ArrayRecord, config: ConfigRecord) -> list[Message]:
         """Build one message for each connected client of the round. Flower uploads the shared model once."""
+        sent = pack_arrays(self.plan.order.arrays)
         return [
             Message(
-                RecordDict({ARRAYS: arrays, CONFIG: config, FEDBALANCER: self._instruction(client).record()}),
+                RecordDict({ARRAYS: arrays, CONFIG: config, FEDBALANCER: self._instruction(client).record(), **sent}),
                 node,
                 TRAIN,
             )
@@ -108,6 +114,7 @@ class OpenRound:
             timeout_s: Longest duration of a round without a deadline, in seconds.
         """
         host, number = self._host, self.plan.order.round
+        self._check_order()
         arrays, config = host.layout.record(self.weights), host.train_config
         config["server-round"] = number
         if host.configure_train is None:
@@ -122,8 +129,17 @@ class OpenRound:
                 why = "its node is gone" if gone else "nothing was sent to it"
                 self._mark_missing(client, "unavailable", why)
 
+    def _check_order(self) -> None:
+        """Check the arrays that the aggregator sends against those that the clients need."""
+        train = self._host.method.train
+        if problem := find_array_fault(self.plan.order.arrays, train.down_arrays(self._host.layout.layout)):
+            raise BadSetting(
+                f"the aggregator's order_arrays returned {problem}; {type(train).__name__}.down_arrays declares what "
+                "the clients need"
+            )
+
     def _instruction(self, client: str) -> Instruction:
-        return self._host.instruction(self.plan, client)
+        return replace(self._host.instruction(self.plan, client), rank=self._ranks.get(client, 0.0))
 
     def _outgoing(self, message: Message, arrays: ArrayRecord, timeout_s: float) -> OutgoingMessage:
         """Check a message of `configure_train`, which a user may have overridden."""
@@ -138,6 +154,8 @@ class OpenRound:
         instruction = self._instruction(client)
         if FEDBALANCER not in content.config_records:
             content = RecordDict({**content, FEDBALANCER: instruction.record()})
+        if self.plan.order.arrays and METHOD_ARRAYS not in content.array_records:
+            content = RecordDict({**content, **pack_arrays(self.plan.order.arrays)})
         return OutgoingMessage(node, client, content, min(instruction.budget_s, timeout_s))
 
     def handle_reply(self, received: ReceivedReply) -> None:
@@ -210,7 +228,8 @@ class OpenRound:
         reports.sort(key=lambda report: report.client)
         decoded = self._decode_summaries(reports)
         missing = tuple(self.missing[client] for client in sorted(self.missing))
-        down_bytes = self._host.layout.layout.wire_bytes * len(self.plan.cohort)
+        order_bytes = sum(array.nbytes for array in self.plan.order.arrays.values())
+        down_bytes = (self._host.layout.layout.wire_bytes + order_bytes) * len(self.plan.cohort)
         return RoundResult(
             self.plan, decoded, missing, seconds, window_s, down_bytes, self.up_bytes, under_way, validated=True
         )
@@ -244,10 +263,12 @@ class OpenRound:
         return under_way
 
     def _expected(self, client: str) -> Expected:
-        host, policies = self._host, self._host.method.client
+        host, policies, layout = self._host, self._host.method.client, self._host.layout.layout
+        part = make_part(policies.part, layout, client, self._ranks.get(client, 0.0), self.plan.order)
         return Expected(
             client, self._size_of(client), self.plan.order, self.weights, host.layout, policies.compress,
-            policies.summary, host.nodes.most_samples,
+            policies.summary, host.nodes.most_samples, policies.train.up_arrays(layout),
+            None if part is None else part.mask,
         )  # fmt: skip
 
     def _size_of(self, client: str) -> int:
@@ -358,6 +379,11 @@ class LateReports:
         ended = self.ended | {client: FailedClient(client, SILENT) for client in gone}
         self._under_way, self.ended = still, {}
         return ended, tuple(sorted(still))
+
+
+def rank_clients(ledger: Ledger) -> dict[str, float]:
+    """Return the share of slower clients, by client id."""
+    return dict(zip(ledger.clients, rank_speeds(ledger.batch_s).tolist(), strict=True))
 
 
 def metrics_and_bytes(report: ClientReport, received: ReceivedReply) -> tuple[RecordDict, int]:

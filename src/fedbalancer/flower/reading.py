@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedbalancer.client.round import decode_update
 from fedbalancer.core.contracts import Compressor, Summarizer
 from fedbalancer.core.errors import BadSetting
-from fedbalancer.core.types import ClientReport, Order, Summary, Timings, Weights
+from fedbalancer.core.types import ClientReport, Order, Shapes, Summary, Timings, Weights
 from fedbalancer.flower.compat import (
     ArrayRecord,
     ConfigRecord,
@@ -40,6 +41,7 @@ from fedbalancer.flower.messages import (
     check_version,
     metric_key,
     read_array,
+    read_arrays,
     read_text,
 )
 from fedbalancer.server.report_check import find_fault, find_size_fault
@@ -73,6 +75,8 @@ class Expected:
         compress: The method's compression.
         summary: The method's summary.
         most_samples: Largest number of samples.
+        arrays: Names and shapes of the method's arrays.
+        part: Which parameters the client trains. None: all.
     """
 
     client: str
@@ -83,6 +87,8 @@ class Expected:
     compress: Compressor
     summary: Summarizer
     most_samples: int = MOST_SAMPLES
+    arrays: Shapes = field(default_factory=dict)
+    part: NDArray[np.bool_] | None = None
 
 
 def unpack(message: Message, expected: Expected, round_trip_s: float) -> tuple[ClientReport | None, ClientMeasurements]:
@@ -142,9 +148,12 @@ def _report(
         raise InvalidMessage(problem)
     update = _update(content, expected)
     weight = 1.0 if withheld else float(trained)
-    report = ClientReport(expected.client, update, weight, measured.epochs, summary, timings, size=size)
-    noise = expected.summary.loss_noise
-    if problem := find_fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S):
+    report = ClientReport(
+        expected.client, update, weight, measured.epochs, summary, timings, size=size,
+        arrays=read_arrays(content, expected.arrays), part=expected.part,
+    )  # fmt: skip
+    noise, arrays = expected.summary.loss_noise, expected.arrays
+    if problem := find_fault(report, expected.weights, expected.size, expected.order, noise, CLOCK_SLACK_S, arrays):
         raise InvalidMessage(problem)
     if np.abs(update).max(initial=0.0) > BIGGEST_CHANGE:
         raise InvalidMessage(f"a change of {np.abs(update).max():g} in one parameter")
@@ -224,10 +233,21 @@ def _update(content: RecordDict, expected: Expected) -> Weights:
 
 def _plain_update(arrays: ArrayRecord, expected: Expected) -> Weights:
     """Return an uncompressed update: as one vector, or the difference between a named model and the old one."""
+    if expected.part is not None:
+        return _update_of_part(arrays, expected.weights, expected.part)
     if set(arrays) == {VECTOR}:
         return read_array(VECTOR, arrays[VECTOR], expected.weights.shape, np.dtype(np.float32))
     with np.errstate(all="ignore"):
         return np.asarray(expected.layout.flat(arrays) - expected.weights, dtype=np.float32)
+
+
+def _update_of_part(arrays: ArrayRecord, weights: Weights, part: NDArray[np.bool_]) -> Weights:
+    """Return the update of a client that trained a part of the model; 0 outside of it."""
+    if set(arrays) != {VECTOR}:
+        raise InvalidMessage(f"arrays {sorted(arrays)[:3]} in place of one vector")
+    update = np.zeros_like(weights)
+    update[part] = read_array(VECTOR, arrays[VECTOR], (int(part.sum()),), np.dtype(np.float32))
+    return update
 
 
 def _measured(metrics: Mapping[str, Any], phase: str, round_trip_s: float) -> ClientMeasurements:

@@ -78,6 +78,9 @@ class GrowingServer:
         """Plan the next round."""
         return self._server.plan(state, available)
 
+    def fold(self, state: ServerState, plan: RoundPlan) -> None:
+        """Return None: replies arrive in any order and are kept until the round closes."""
+
     def cohort_faults(self, state: ServerState) -> CohortFaults:
         """Return the check that compares the reports of a round with each other."""
         return self._server.cohort_faults(state)

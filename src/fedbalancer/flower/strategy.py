@@ -29,6 +29,7 @@ from fedbalancer.methods.composition import with_local_statistics
 from fedbalancer.methods.modifiers import LAST
 from fedbalancer.methods.names import parse_method_name
 from fedbalancer.methods.robust import robust as robust_of
+from fedbalancer.methods.slots import check_composition
 from fedbalancer.methods.table import Method
 from fedbalancer.methods.table import method as method_of
 from fedbalancer.server.report_check import MOST_WEIGHT
@@ -147,6 +148,12 @@ class Strategy(RoundHooks):
         composed = method_of(method, self.settings) if isinstance(method, str) else method
         composed = with_local_statistics(composed, self.settings)
         self.method = composed if aggregate is None else with_aggregator(composed, aggregate)
+        check_composition(self.method)
+        if self.method.train.tuning_epochs:
+            raise BadSetting(
+                f"train {type(self.method.train).__name__} fine-tunes before evaluations, which clients on Flower do "
+                "not; use it in the simulator (fedbalancer run)"
+            )
         if self.method.summary.needs_secure_aggregation:
             raise BadSetting(
                 f"summary {type(self.method.summary).__name__} needs secure aggregation of loss statistics, and "

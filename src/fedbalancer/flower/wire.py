@@ -21,7 +21,9 @@ from typing import Any
 import httpx
 from flwr.app import Array, Error, Message, Metadata, RecordDict
 
+from fedbalancer.core.arrays import count_bytes
 from fedbalancer.core.errors import MissingData
+from fedbalancer.core.types import Shapes
 from fedbalancer.flower.compat import Grid
 from fedbalancer.flower.messages import HEADER_BYTES, ModelLayout
 
@@ -305,12 +307,17 @@ class ReplyLimit:
     bytes: int
 
     @classmethod
-    def of(cls, layout: ModelLayout) -> ReplyLimit:
-        """Return the limit for a model: its number of arrays, and twice its bytes plus 1 MiB."""
-        arrays = len(layout.dtypes) + len(layout.others)
+    def of(cls, layout: ModelLayout, sent: Shapes | None = None) -> ReplyLimit:
+        """Return the limit for a model: its number of arrays, and twice its bytes plus 1 MiB.
+
+        Args:
+            layout: Layout of the model.
+            sent: Names and shapes of the arrays that the method's clients send with it.
+        """
+        arrays = len(layout.dtypes) + len(layout.others) + len(sent or {})
         trained = sum(math.prod(shape) * max(layout.dtypes[name].itemsize, 4) for name, shape in layout.layout)
         fixed = sum(len(array.data) for array in layout.others.values())
-        return cls(arrays, 2 * (trained + fixed + arrays * HEADER_BYTES) + MORE_BYTES)
+        return cls(arrays, 2 * (trained + fixed + count_bytes(sent or {}) + arrays * HEADER_BYTES) + MORE_BYTES)
 
     @property
     def objects(self) -> int:

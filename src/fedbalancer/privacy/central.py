@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedbalancer.core.contracts import NOTHING, Aggregator, Private
+from fedbalancer.core.contracts import NOTHING, Private, SumAggregator
 from fedbalancer.core.fields import Bounds
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import ClientReport, ServerState, Setup, Weights
 
 
 @dataclass(frozen=True)
-class PrivateMean(Aggregator):
+class PrivateMean(SumAggregator):
     """Clip every update and add noise to the mean: central differential privacy of the model.
 
     The step is the sum of the clipped updates plus N(0, `noise_multiplier` x `clip_norm`) in every parameter, divided
@@ -50,15 +49,41 @@ class PrivateMean(Aggregator):
         """Whether everyone who knows the seed can remove the noise."""
         return self.draws == "seed"
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
-        total = np.zeros(state.weights.shape, dtype=np.float64)
-        for report in sorted(reports, key=lambda report: report.client):
-            update = report.update.astype(np.float64)
-            total += update * min(1.0, self.clip_norm / max(float(np.linalg.norm(update)), 1e-12))
-        total += self._generator(setup, state).normal(0.0, self.noise_multiplier * self.clip_norm, size=total.shape)
-        return (state.weights + total / setup.clients_per_round).astype(np.float32), None
+    def start(self, setup: Setup, state: ServerState) -> ClippedFold:
+        return ClippedFold(self, setup, state)
 
-    def _generator(self, setup: Setup, state: ServerState) -> np.random.Generator:
+    def generator(self, setup: Setup, state: ServerState) -> np.random.Generator:
+        """Return the source of a round's noise.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The state before the round.
+        """
         if self.noise_is_known:
             return stream(setup.seed, "model noise", state.round + 1)
         return np.random.default_rng()
+
+
+class ClippedFold:
+    """Adds clipped updates, and noise at the end.
+
+    Args:
+        policy: The policy.
+        setup: What the server knows before the first round.
+        state: The state before the round.
+    """
+
+    def __init__(self, policy: PrivateMean, setup: Setup, state: ServerState) -> None:
+        self._policy, self._setup, self._state = policy, setup, state
+        self._total = np.zeros(state.weights.shape, dtype=np.float64)
+
+    def add(self, report: ClientReport) -> None:
+        """Add a report."""
+        update = report.update.astype(np.float64)
+        self._total += update * min(1.0, self._policy.clip_norm / max(float(np.linalg.norm(update)), 1e-12))
+
+    def finish(self) -> tuple[Weights, None]:
+        """Add the noise and return the new weights."""
+        scale = self._policy.noise_multiplier * self._policy.clip_norm
+        self._total += self._policy.generator(self._setup, self._state).normal(0.0, scale, size=self._total.shape)
+        return (self._state.weights + self._total / self._setup.clients_per_round).astype(np.float32), None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from fedbalancer.core.interfaces import Engine
-from fedbalancer.core.types import IndexArray, RoundPlan, RoundResult, ServerState, Setup
+from fedbalancer.core.types import IndexArray, RoundPlan, RoundResult, ServerState, Setup, UpdateFold
 from fedbalancer.server.report_check import CohortFaults, drop_invalid_reports
 
 
@@ -18,6 +19,7 @@ class RoundServer(Protocol):
     def setup(self) -> Setup: ...
     def prepare(self, state: ServerState) -> ServerState: ...
     def plan(self, state: ServerState, available: IndexArray) -> RoundPlan: ...
+    def fold(self, state: ServerState, plan: RoundPlan) -> UpdateFold | None: ...
     def cohort_faults(self, state: ServerState) -> CohortFaults: ...
     def observe(self, state: ServerState, result: RoundResult) -> ServerState: ...
 
@@ -39,7 +41,8 @@ def rounds(
     while not stop(state):
         state = server.prepare(state)
         plan = server.plan(state, engine.available(state.clock_s))
-        result = engine.run(plan, state.weights, state.clock_s)
+        result = engine.run(plan, state.weights, state.clock_s, partial(server.fold, state, plan))
         result = drop_invalid_reports(result, state, server.setup, server.cohort_faults(state))
         state = server.observe(state, replace(result, validated=True))
+        result = replace(result, folded=None)  # it is as large as the model
         yield state, result

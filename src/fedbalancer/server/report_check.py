@@ -18,6 +18,7 @@ import numpy as np
 from fedbalancer.core.arrays import find_array_fault
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.types import (
+    FOLDED,
     ClientReport,
     FailedClient,
     FloatArray,
@@ -181,7 +182,7 @@ def find_fault(
         if problem := find_size_fault(report.size, size):
             return problem
         size = report.size
-    problem = _update_fault(report, weights) or _summary_fault(report, size, DEVIATIONS * (loss_noise or 0.0))
+    problem = find_update_fault(report, weights) or _summary_fault(report, size, DEVIATIONS * (loss_noise or 0.0))
     if problem is None and arrays is not None and (arrays or report.arrays):
         problem = find_array_fault(report.arrays, arrays)
     if problem is None and order is not None:
@@ -293,8 +294,23 @@ def _reject(result: RoundResult, reports: Mapping[str, ClientReport], problems: 
     return replace(result, reports=tuple(reports.values()), missing=missing)
 
 
-def _update_fault(report: ClientReport, weights: Weights) -> str | None:
-    update = report.update
+def find_update_fault(report: ClientReport, weights: Weights) -> str | None:
+    """Return what is wrong with the update or the weight of a report, or None.
+
+    An update that was added to a sum was checked before.
+
+    Args:
+        report: The report.
+        weights: The current global model.
+    """
+    if report.update is not FOLDED and (problem := _array_fault(report.update, weights)):
+        return problem
+    if not (math.isfinite(report.weight) and report.weight > 0):
+        return f"weight {report.weight}, which must be a finite number over 0"
+    return None
+
+
+def _array_fault(update: Weights, weights: Weights) -> str | None:
     if update.shape != weights.shape:
         return f"an update of shape {update.shape} for weights of shape {weights.shape}"
     if update.dtype.kind != "f":
@@ -304,8 +320,6 @@ def _update_fault(report: ClientReport, weights: Weights) -> str | None:
         return NOT_FINITE
     if max(-low, high) > MAX_CHANGE:
         return f"a change of {max(-low, high):g} in one parameter, which must be at most {MAX_CHANGE:g}"
-    if not (math.isfinite(report.weight) and report.weight > 0):
-        return f"weight {report.weight}, which must be a finite number over 0"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from numbers import Real
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,7 +20,18 @@ from fedbalancer.core.contracts import (
 )
 from fedbalancer.core.errors import BadSetting, TrainingDiverged
 from fedbalancer.core.fields import Count, check_fields
-from fedbalancer.core.types import IndexArray, Order, RoundPlan, RoundResult, ServerState, Setup, Weights
+from fedbalancer.core.types import (
+    ClientReport,
+    FoldedUpdates,
+    IndexArray,
+    Order,
+    RoundPlan,
+    RoundResult,
+    ServerState,
+    Setup,
+    UpdateFold,
+    Weights,
+)
 from fedbalancer.server.aggregate import WeightedMean
 from fedbalancer.server.clients import Uniform
 from fedbalancer.server.deadline import WaitForShare
@@ -170,7 +181,9 @@ class Server:
         known = replace(state, ledger=state.ledger.record(result))
         weights, aggregate = state.weights, state.aggregate
         aggregates = bool(result.reports) or self.policies.aggregate.model_noise_multiplier is not None
-        if aggregates:
+        if aggregates and result.folded is not None:
+            weights, aggregate = self._finish_fold(state, result.folded, result.reports)
+        elif aggregates:
             weighted = self.policies.late.weighted(self.setup, known, result.reports)
             weights, aggregate = self.policies.aggregate.aggregate(self.setup, known, weighted)
         # Reports that joined late say nothing about how this round was planned.
@@ -188,6 +201,33 @@ class Server:
             "suspensions": _suspensions(state).after(result),
         }
         return replace(known, round=state.round + 1, clock_s=clock_s, **changes, **slots)
+
+    def _finish_fold(
+        self, state: ServerState, folded: FoldedUpdates, reports: tuple[ClientReport, ...]
+    ) -> tuple[Weights, Any]:
+        """Return the result of a fold. If a report was rejected after its update was added, fold the others again."""
+        kept = {report.client: report.weight for report in reports}
+        if kept == folded.weights:
+            return folded.fold.finish()
+        fold = self.policies.aggregate.fold(self.setup, state)
+        assert fold is not None
+        for report in folded.again(kept):
+            fold.add(replace(report, weight=kept[report.client]))
+        return fold.finish()
+
+    def fold(self, state: ServerState, plan: RoundPlan) -> UpdateFold | None:
+        """Return a fold for the updates of a round; None if a policy needs them after the round.
+
+        Args:
+            state: The state before the round.
+            plan: The round, whose late reports must be lost: others are kept anyway.
+        """
+        from fedbalancer.core.wrapping import reactions
+
+        readers = [getattr(self.policies, slot) for slot in (*OBSERVING_SLOTS, "late")]
+        if plan.late != "lost" or any("updates" in reactions(policy) for policy in readers):
+            return None
+        return self.policies.aggregate.fold(self.setup, state)
 
     def cohort_faults(self, state: ServerState) -> CohortFaults:
         """Return the function that compares the reports of a round with each other."""

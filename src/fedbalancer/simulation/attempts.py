@@ -121,7 +121,7 @@ def simulate_attempts(
     forward_s = np.array([client_round.forward_batches for client_round in rounds]) * draws.batch_s
     if scale is not None:
         forward_s = forward_s * scale.batch_factors(np.array([client_round.size for client_round in rounds]))
-        draws = replace(draws, batch_s=draws.batch_s * scale.batch_factors(samples))
+        draws = replace(draws, batch_s=draws.batch_s * scale.batch_factors(samples, all_batches // order.epochs))
     before_s = draws.download_s + forward_s
     columns = (before_s, draws.batch_s, draws.upload_s)
     in_time, started = np.zeros(len(rounds), dtype=np.int64), np.zeros(len(rounds), dtype=bool)

@@ -7,8 +7,9 @@ reports count. That training is pure work, which an executor may distribute; res
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
@@ -16,13 +17,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedbalancer.client.policies import ClientPolicies, bind_labels
-from fedbalancer.client.round import ClientRound, decode_summaries, decode_update
+from fedbalancer.client.round import ClientMemory, ClientRound, decode_summaries, decode_update
 from fedbalancer.client.training import start_model
 from fedbalancer.core.cost import LatencyScale
 from fedbalancer.core.errors import TrainingDiverged
 from fedbalancer.core.interfaces import Availability, DeviceModel, Executor
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import (
+    FOLDED,
     FORWARD_PASS_EPOCHS,
     UNDER_WAY,
     ClientReport,
@@ -30,6 +32,7 @@ from fedbalancer.core.types import (
     Evaluation,
     FailedClient,
     FloatArray,
+    FoldedUpdates,
     IndexArray,
     Ledger,
     Order,
@@ -38,10 +41,11 @@ from fedbalancer.core.types import (
     RoundResult,
     Timings,
     TrainResult,
+    UpdateFold,
     Weights,
 )
 from fedbalancer.privacy.accounting import RELEASES, Spending
-from fedbalancer.server.report_check import INVALID
+from fedbalancer.server.report_check import INVALID, find_update_fault
 from fedbalancer.simulation.attacks import Attackers
 from fedbalancer.simulation.attempts import Attempts, RoundClock, close_round, simulate_attempts
 from fedbalancer.simulation.devices import AlwaysOn, DeviceDraws, are_available, draw_devices
@@ -53,6 +57,8 @@ SENT_NOTHING = ("download", "forward", "train", "unavailable", UNDER_WAY)
 
 A client that fails during its upload may have sent everything. A client whose report counts late is charged then.
 """
+KEEP_BYTES = 256 * 1024**2
+"""Largest size of a round's updates in memory, if the aggregator can add them one by one."""
 LOST_ROUND_S = 1.0
 """Duration of a round without any event or selection window, so that the clock always advances."""
 
@@ -121,6 +127,7 @@ class SimulatedEngine:
         self.costs = costs
         self.memory = Memories(ledger)
         self.pending = PendingReports()
+        self.keep_bytes = KEEP_BYTES
         self.seen_losses: SeenLosses | None = None
         """Quantiles of the last round's losses, for its record."""
 
@@ -146,13 +153,16 @@ class SimulatedEngine:
             return self._all_rows
         return np.flatnonzero(are_available(self.availability, self.ledger.clients, at_s))
 
-    def run(self, plan: RoundPlan, weights: Weights, clock_s: float) -> RoundResult:
+    def run(
+        self, plan: RoundPlan, weights: Weights, clock_s: float, fold: Callable[[], UpdateFold | None] | None = None
+    ) -> RoundResult:
         """Simulate one round: predict its outcome, then train the clients whose reports count.
 
         Args:
             plan: The server's plan.
             weights: The global model.
             clock_s: Second on the run's clock at which the selection window starts.
+            fold: Makes the fold that adds updates if they are too large to keep; it may make none.
 
         Returns:
             The reports, the failed clients, and the duration of the round.
@@ -176,15 +186,19 @@ class SimulatedEngine:
         timings = attempts.timings()
         late = attempts.will_report & ~accepted & late_counts
         places = np.flatnonzero(accepted | late).tolist()
-        trained = self._train(order, weights, [rounds[p].work(int(attempts.batches[p])) for p in places])
+        works = [rounds[p].work(int(attempts.batches[p])) for p in places]
+        make = partial(self._report, rounds, attempts, timings)
+        folding = self._start_fold(fold, weights, works)
+        trained, reports = [], {}
+        for place, each in zip(places, self._train(order, weights, works, folding is not None), strict=True):
+            report, memory = make(place, each)
+            self.memory.put(int(rows[place]), memory)
+            if self.classes is not None:
+                self.classes.note(report.client, each.seen)
+            reports[place] = report if folding is None else folding.add(report)
+            trained.append(each if folding is None else replace(each, update=FOLDED))
         # A run that only simulates the clock has no losses.
         self.seen_losses = seen_losses(trained) if self.saves_losses and len(weights) else None
-        reports = {
-            p: self._report(rounds[p], int(rows[p]), attempts, p, t, timings[p])
-            for p, t in zip(places, trained, strict=True)
-        }
-        if self.attackers is not None:
-            reports = {p: self.attackers.falsify(report, order) for p, report in reports.items()}
         arrives_s = clock.start_s + attempts.elapsed_s
         pending = [PendingReport(reports[p], order.round, float(arrives_s[p])) for p in places if late[p]]
         self.pending = self.pending.remove(stale).add(pending)
@@ -195,7 +209,11 @@ class SimulatedEngine:
         failed = tuple(sorted((*failed, *unreadable), key=lambda each: each.client)) if unreadable else failed
         uploaded = [rounds[p] for p in np.flatnonzero(attempts.is_in_time).tolist()] if not late_counts else received
         down_bytes, up_bytes = self._count_bytes(rounds, uploaded)
-        result = RoundResult(plan, read, failed, seconds, self.window_s, down_bytes, up_bytes, self.pending.clients)
+        again = partial(self._report_again, order, weights, make, dict(zip(places, works, strict=True)))
+        folded = None if folding is None else FoldedUpdates(folding.fold, folding.weights, again)
+        result = RoundResult(
+            plan, read, failed, seconds, self.window_s, down_bytes, up_bytes, self.pending.clients, folded=folded
+        )
         if self.spending is not None:
             self.spending.note(result)
         return result
@@ -304,9 +322,34 @@ class SimulatedEngine:
         models = [start_model(weights, client_round.part, client_round.memory.state) for client_round in rounds]
         return [self.executor.losses(model, [client])[0] for model, client in zip(models, clients, strict=True)]
 
-    def _train(self, order: Order, weights: Weights, works: list[ClientWork]) -> list[TrainResult]:
+    def _start_fold(
+        self, fold: Callable[[], UpdateFold | None] | None, weights: Weights, works: list[ClientWork]
+    ) -> Folding | None:
+        """Start to fold the updates of a round if they are too large to keep, and of the whole model."""
+        large = len(works) * weights.nbytes > self.keep_bytes
+        if fold is None or not large or self.attackers is not None or any(work.part is not None for work in works):
+            return None
+        made = fold()
+        return None if made is None else Folding(made, weights)
+
+    def _report_again(
+        self,
+        order: Order,
+        weights: Weights,
+        make: Callable[[int, TrainResult], tuple[ClientReport, ClientMemory]],
+        works: Mapping[int, ClientWork],
+        clients: Collection[str],
+    ) -> Iterator[ClientReport]:
+        """Train some of a round's clients again, which gives the same updates."""
+        chosen = {place: work for place, work in works.items() if work.client in clients}
+        for place, each in zip(chosen, self._train(order, weights, list(chosen.values()), True), strict=True):
+            yield make(place, each)[0]
+
+    def _train(
+        self, order: Order, weights: Weights, works: list[ClientWork], one_by_one: bool
+    ) -> Iterator[TrainResult]:
         with _errors_name_round(order):
-            return self.executor.train(weights, works)
+            yield from (self.executor.train_each if one_by_one else self.executor.train)(weights, works)
 
     def _split_unreadable(self, reports: list[ClientReport]) -> tuple[list[ClientReport], list[FailedClient]]:
         """Separate reports whose release an attacker made unreadable; one would spoil the whole cohort's decoding."""
@@ -322,31 +365,50 @@ class SimulatedEngine:
         return [report for report in reports if not problems[report.client]], unreadable
 
     def _report(
-        self,
-        client_round: ClientRound,
-        row: int,
-        attempts: Attempts,
-        place: int,
-        trained: TrainResult,
-        timings: Timings,
-    ) -> ClientReport:
-        """Return a client's report as the server receives it, encoded and decoded."""
+        self, rounds: list[ClientRound], attempts: Attempts, timings: list[Timings], place: int, trained: TrainResult
+    ) -> tuple[ClientReport, ClientMemory]:
+        """Return a client's report as the server receives it, encoded and decoded, and what the client remembers."""
+        client_round = rounds[place]
         order, layout = client_round.order, self.executor.layout
         noise = stream(order.seed, "noise", order.round, client_round.client)
         released = client_round.prepare_report(trained, float(attempts.draws.batch_s[place]), layout, noise)
         if isinstance(released.sent, bytes) and len(released.sent) != self._encoded_bytes:
             policy = type(self.policies.compress).__name__
             raise ValueError(f"{policy} sent {len(released.sent)} bytes but promised {self._encoded_bytes}")
-        self.memory.put(row, released.memory)
-        if self.classes is not None:
-            self.classes.note(client_round.client, trained.seen)
         update = decode_update(released.sent, self.policies.compress, layout, order, client_round.client)
         epochs = client_round.reported_epochs(int(attempts.batches[place]))
         weight = 1.0 if released.summary.withholds_counts else float(len(trained.seen))
         part = None if client_round.part is None else client_round.part.mask
-        return ClientReport(
-            client_round.client, update, weight, epochs, released.summary, timings, arrays=released.arrays, part=part
-        )
+        report = ClientReport(
+            client_round.client, update, weight, epochs, released.summary, timings[place], arrays=released.arrays,
+            part=part,
+        )  # fmt: skip
+        if self.attackers is not None:
+            report = self.attackers.falsify(report, order)
+        return report, released.memory
+
+
+class Folding:
+    """Adds the updates of valid reports to a fold, and removes them from the reports.
+
+    Args:
+        fold: The fold.
+        weights: The global model.
+    """
+
+    def __init__(self, fold: UpdateFold, weights: Weights) -> None:
+        self.fold = fold
+        self.weights: dict[str, float] = {}
+        """The weight of each folded report."""
+        self._model = weights
+
+    def add(self, report: ClientReport) -> ClientReport:
+        """Add a report and return it without its update; an invalid one stays as it is and will be rejected."""
+        if find_update_fault(report, self._model) is not None:
+            return report
+        self.fold.add(report)
+        self.weights[report.client] = report.weight
+        return replace(report, update=FOLDED)
 
 
 def seen_losses(trained: Sequence[TrainResult]) -> SeenLosses | None:

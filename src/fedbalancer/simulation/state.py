@@ -234,7 +234,8 @@ class ClassCounts:
     the same proportions.
 
     Args:
-        labels: Returns the labels of a client's samples, as integers from 0.
+        labels: Returns the labels of a client's samples, as integers from 0. Negative ones, which training ignores, are
+            not counted.
     """
 
     def __init__(self, labels: Callable[[str], ArrayLike]) -> None:
@@ -249,8 +250,9 @@ class ClassCounts:
             seen: Indices of the samples that it trained.
         """
         labels = self._labels(client)
-        self.held = _add_counts(self.held, np.bincount(labels))
-        self.trained = _add_counts(self.trained, np.bincount(labels[seen], minlength=len(self.held)))
+        trained = labels[seen]
+        self.held = _add_counts(self.held, np.bincount(labels[labels >= 0]))
+        self.trained = _add_counts(self.trained, np.bincount(trained[trained >= 0], minlength=len(self.held)))
 
     def to_arrays(self) -> dict[str, Any]:
         """Return the counts as arrays."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, get_args
@@ -17,6 +17,7 @@ from fedbalancer.core.contracts import LocalRun
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import (
+    ClientReport,
     ClientWork,
     FloatArray,
     LateRule,
@@ -143,9 +144,19 @@ def check_aggregate(checked: Checked) -> None:
             shape = scene.state.weights.shape
             checked.require(weights.shape == shape, f"aggregates to shape {weights.shape}, not {shape}")
             checked.require(bool(np.isfinite(weights).all()), "aggregates to weights that are not finite")
+            _check_fold(checked, scene, arrived, result)
             for reordered in (arrived[::-1], arrived[1:] + arrived[:1]):
                 again = checked.call("aggregate", scene.setup, scene.state, reordered)
                 checked.require(same(result, again), "aggregates to other weights if the reports come in another order")
+
+
+def _check_fold(checked: Checked, scene: Any, arrived: Sequence[ClientReport], result: Any) -> None:
+    """Check that a policy with a fold computes the same bytes by it."""
+    fold = checked.policy.fold(scene.setup, scene.state)
+    if fold is not None:
+        for report in sorted(arrived, key=lambda report: report.client):
+            fold.add(report)
+        checked.require(same(result, fold.finish()), "computes other weights or another state by its fold")
 
 
 def check_model_average(checked: Checked) -> None:

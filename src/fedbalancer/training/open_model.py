@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from fedbalancer.core.task import BaseTask
+from fedbalancer.core.errors import BadData
+from fedbalancer.core.samples import IGNORED
+from fedbalancer.core.task import BaseTask, Samples, is_plain
 from fedbalancer.core.types import ClientWork, FloatArray, Layout, TrainResult, Weights
 from fedbalancer.training.model_file import ModelFile
 from fedbalancer.training.tensors import SampleCache
@@ -48,6 +50,23 @@ def runtime_of(path: Path) -> str:
         return "executorch" if file.read(8)[MARK[0]] == MARK[1] else "litert"
 
 
+def check_file_samples(samples: Samples, where: str) -> Samples:
+    """Return samples, if a model file can train them.
+
+    Args:
+        samples: Features and labels.
+        where: Whose samples these are, for the message.
+
+    Raises:
+        BadData: If they are not two arrays, or a label is ignored.
+    """
+    if not is_plain(samples):
+        raise BadData(f"{where}: a model file takes one array of features and one of labels; other samples need torch")
+    if samples[1].dtype.kind in "iu" and (samples[1] == IGNORED).any():
+        raise BadData(f"{where}: a model file cannot ignore labels of {IGNORED}; leave these samples out, or use torch")
+    return samples
+
+
 class FileTrainer:
     """Trains the clients of a task with a model file.
 
@@ -60,7 +79,7 @@ class FileTrainer:
 
     def __init__(self, task: BaseTask, path: Path | str) -> None:
         self._path = path
-        self._samples = SampleCache(task.samples)
+        self._samples = SampleCache(lambda client: check_file_samples(task.samples(client), f"client {client!r}"))
 
     @cached_property
     def model(self) -> ModelFile:

@@ -16,6 +16,8 @@ from fedbalancer.core.types import Arrays, TrainOptions
 if TYPE_CHECKING:
     import torch
 
+    from fedbalancer.core.task import BaseTask
+
 MakeOptimizer = Callable[..., Any]
 """A `torch.optim.Optimizer` class, a partial of one, or any function (parameters, lr=...) that returns one."""
 
@@ -160,13 +162,14 @@ def load_state(optimizer: Any, arrays: Arrays) -> None:
         raise BadSetting(f"optimizer_state = 'keep': the client's state does not fit the optimizer: {error}") from error
 
 
-def why_plain(options: TrainOptions, backend: str, device: str) -> str:
+def why_plain(options: TrainOptions, backend: str, device: str, task: BaseTask | None = None) -> str:
     """Return why a training runs on the plain backend; an empty text if it runs on the fast one.
 
     Args:
         options: How batches become steps.
         backend: The requested backend.
         device: Where torch computes.
+        task: The task, whose features and `forward` may need the plain backend.
 
     Example:
         >>> why_plain(TrainOptions("adamw"), "fast", "cpu")
@@ -182,4 +185,16 @@ def why_plain(options: TrainOptions, backend: str, device: str) -> str:
         return f"accumulate = {options.accumulate}; the fast backend takes one step per batch"
     if options.dtype != "float32":
         return f"dtype = {options.dtype}; the fast backend computes in float32"
-    return ""
+    return "" if task is None else _why_plain_inputs(task)
+
+
+def _why_plain_inputs(task: BaseTask) -> str:
+    """Return why the samples of a task need the plain backend; an empty text if they do not."""
+    if task.forward is not None:
+        return "the task has its own forward; the fast backend calls the model itself"
+    if isinstance(task.test[0], np.ndarray):
+        return ""
+    kind = (
+        "a dictionary" if isinstance(task.test[0], dict) else "a tuple" if isinstance(task.test[0], tuple) else "ragged"
+    )
+    return f"the features are {kind}; the fast backend takes one array"

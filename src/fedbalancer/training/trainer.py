@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedbalancer.client.work import epochs
-from fedbalancer.core.errors import BadSetting, MissingData, UnknownName
+from fedbalancer.core.errors import BadData, BadSetting, MissingData, UnknownName
 from fedbalancer.core.metrics import Metrics, read_metrics
 from fedbalancer.core.randomness import integer_seed
 from fedbalancer.core.samples import take
-from fedbalancer.core.task import BaseTask, Samples, check_client
+from fedbalancer.core.task import BaseTask, MadeOnDemand, Samples, check_client
 from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, IndexArray, Layout, TrainResult, Weights
 from fedbalancer.training.metrics import Piece, combine_pieces, make_measures
 from fedbalancer.training.model_check import check_model, check_no_batch_norm
@@ -413,4 +413,8 @@ class TorchTrainer:
 
     def _load(self, client: str) -> Samples:
         task = self._task
-        return check_client(task.clients[client], client, self._test, self._classes, task.collate_fn)
+        samples = check_client(task.clients[client], client, self._test, self._classes, task.collate_fn)
+        if isinstance(task.clients, MadeOnDemand) and len(samples[1]) != task.clients.sizes[client]:
+            size = task.clients.sizes[client]
+            raise BadData(f"client {client!r} has {len(samples[1])} samples, but `sizes` of the clients has {size}")
+        return samples

@@ -107,7 +107,9 @@ def nan_at(row: int) -> Any:
         ({"x": nan_at(7)}, BadData, r"NaN or infinite feature in row 7 \(user 'cy'\)"),
         ({"x": X[:5]}, BadData, "5 rows of features but 60 labels"),
         ({"x": X.astype(str)}, BadData, "must be numbers"),
-        ({"x": [[1, 2], [3]]}, BadData, "the same shape"),
+        ({"x": [[1, 2], [3]]}, BadData, "the data has 2 rows of features but"),
+        ({"x": [[[1, 2]], [3]]}, BadData, "must be .features, labels., two arrays of the same length"),
+        ({"x": [[1, 2], *([[3]] * (len(Y) - 1))]}, BadSetting, "a model by name takes one array of features"),
         ({"x": X[:0], "y": Y[:0]}, BadData, "no samples"),
         ({"y": Y - 1}, BadData, "label -1 in sample"),
         ({"y": Y + 0.5}, BadData, "label [012].5 in sample"),
@@ -228,3 +230,24 @@ def test_one_file_may_hold_everything(tmp_path: Path) -> None:
         from_npz(tmp_path / "half.npz", model="mlp")
     with pytest.raises(BadData, match=r"absent\.npz does not exist"):
         from_npz(tmp_path / "absent.npz", model="mlp")
+
+
+def test_dictionaries_tuples_tensors_and_lists_of_lists_are_split_by_user() -> None:
+    torch = pytest.importorskip("torch")
+
+    def model() -> Any:
+        return torch.nn.Linear(3, 3)
+
+    plain = fb.Task.from_arrays(X, Y, users=USERS, model=model)
+    lists = [row[: 1 + number % 2] for number, row in enumerate(X.tolist())]
+    named = {"left": torch.tensor(X[:, :1], requires_grad=True), "right": lists}
+    task = fb.Task.from_arrays(named, torch.tensor(Y), users=USERS, model=model)
+    assert task.sizes == plain.sizes
+    for client in plain.clients:
+        features, labels = task.samples(client)
+        np.testing.assert_array_equal(features["left"], plain.clients[client][0][:, :1])
+        np.testing.assert_array_equal([row[0] for row in features["right"]], plain.clients[client][0][:, 0])
+        np.testing.assert_array_equal(labels, plain.clients[client][1])
+    pair = fb.Task.from_arrays((X[:, :1], X[:, 1:]), None, users=USERS, model=model)
+    assert pair.test[1].shape[1:] == (0,)
+    assert [part.shape[1:] for part in pair.test[0]] == [(1,), (2,)]

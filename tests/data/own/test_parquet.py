@@ -116,3 +116,41 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     pl.DataFrame(COLUMNS)[:0].write_parquet(tmp_path / "empty.parquet")
     with pytest.raises(BadData, match=r"empty\.parquet has no rows"):
         fb.Task.from_parquet(tmp_path / "empty.parquet", **options)
+
+
+PEOPLE, KINDS = ["007", "7", "9"] * 4, ["run", "walk"] * 6
+CSV = "".join(["person,kind,a,b\n", *(f"{PEOPLE[row]},{KINDS[row]},{row}.5,{row}\n" for row in range(ROWS))])
+
+
+def load_csv(folder: Path, text: str = CSV, name: str = "d.csv", **changes: Any) -> fb.Task:
+    (folder / name).write_text(text)
+    return fb.Task.from_csv(folder / name, **{"user": "person", "label": "kind", "model": "mlp", **changes})
+
+
+def test_a_csv_file_is_read_with_all_other_columns_as_features(tmp_path: Path) -> None:
+    task = load_csv(tmp_path)
+    assert (task.name, task.notes["labels"]) == ("d", ["run", "walk"])
+    assert sorted([*task.clients, *task.notes["held_out"]]) == ["007", "7", "9"]
+    assert sorted(everything(task).tolist()) == [[row + 0.5, row] for row in range(ROWS)]
+    tabs = load_csv(tmp_path, CSV.replace(",", "\t"), "d.tsv", features="a")
+    assert everything(tabs).shape == (ROWS, 1)
+    other = load_csv(tmp_path, name="train.csv", test=tmp_path / "d.csv")
+    assert (len(other.clients), len(other.test[1])) == (3, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error", "words"),
+    [
+        (CSV, {"label": "kid"}, UnknownName, "did you mean kind"),
+        (CSV, {"features": []}, BadSetting, "features must name at least one column"),
+        (CSV.replace("3.5", ""), {}, BadData, "column 'a' is empty in row 3"),
+        (CSV.replace("3.5", "many"), {}, BadData, "feature column 'a' holds String"),
+        ("", {}, BadData, "d.csv cannot be read as CSV"),
+        (CSV, {"name": "d.txt"}, BadSetting, "d.txt: the name of a CSV file ends in .csv or .tsv"),
+    ],
+)
+def test_mistakes_in_a_csv_file_are_named(
+    tmp_path: Path, text: str, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        load_csv(tmp_path, text, **options)

@@ -169,7 +169,7 @@ def test_compare_loads_a_model_beside_the_file_in_every_worker(place: Path) -> N
         ("test_share = 0.3", "test_share = 3", "test_share = 3.0 must be"),
         ("test_share = 0.3", "shape = [3]", "unknown key in [data] of my_task.toml 'shape'"),
         ('kind = "npz"', 'kind = "npy"', "unknown kind of data in my_task.toml 'npy'; did you mean npz"),
-        ('kind = "npz"\n', "", "[data] has no kind; it must be parquet, folder, npz"),
+        ('kind = "npz"\n', "", "[data] has no kind; it must be parquet, csv, images, folder, npz"),
         ('kind = "npz"', 'kind = "parquet"', "[data] has no label, which kind = 'parquet' needs"),
         ('path = "data/tiny.npz"\n', "", "[data] has no path"),
         ("data/tiny.npz", "data/tyni.npz", "tyni.npz"),
@@ -238,3 +238,16 @@ def test_a_file_that_is_not_there() -> None:
     assert done.exit_code == 2
     assert "cannot read the task file" in done.stderr
     assert "nowhere.toml: No such file" in done.stderr
+
+
+def test_a_csv_file_is_run_from_the_command_line(place: Path) -> None:
+    rows = [f"u{number % 6},{number % 7},{number % 2},{'ab'[number % 2]}" for number in range(60)]
+    (place / "home" / "rooms.csv").write_text("\n".join(["who,x,y,kind", *rows]))
+    data = 'kind = "csv"\npath = "rooms.csv"\nuser = "who"\nlabel = "kind"'
+    text = GOOD.replace('kind = "npz"\npath = "data/tiny.npz"\nuser = "who"', data)
+    (place / "home" / "my_task.toml").write_text(text)
+    done = cli(place / "home", "run", "my_task.toml", "--method", "fedavg+1t", "--out", "r")
+    assert done.returncode == 0, done.stderr
+    (place / "home" / "my_task.toml").write_text(text.replace('label = "kind"', 'label = "kid"'))
+    done = cli(place / "home", "run", "my_task.toml", "--out", "r2")
+    assert (done.returncode, "did you mean kind" in done.stderr) == (2, True)

@@ -9,14 +9,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Unchanged, make_report, make_setup, make_state
+from builders import Unchanged, make_report, make_setup, make_state, same
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedbalancer.core.types import ClientReport, ServerState
-from fedbalancer.server.aggregate import QFFL, FedNova, MajorityVote, WeightedMean
-from fedbalancer.server.aggregate.mean import local_steps
+from fedbalancer.privacy.central import PrivateMean
+from fedbalancer.server.aggregate import (
+    QFFL,
+    ClippedAround,
+    ExtrapolatedMomentum,
+    FedAdagrad,
+    FedAdam,
+    FedExP,
+    FedNova,
+    FedYogi,
+    Krum,
+    MajorityVote,
+    Median,
+    ServerMomentum,
+    TrimmedMean,
+    WeightedMean,
+)
+from fedbalancer.server.aggregate.mean import CHUNK, local_steps, mean_update
 from fedbalancer.testing import check_policy
 
 values = st.floats(-100, 100, width=32)
@@ -50,6 +66,60 @@ def test_the_order_of_arrival_changes_no_byte(world: tuple[ServerState, list[Cli
     policy = WeightedMean()
     first, second = (policy.aggregate(make_setup(), state, order)[0] for order in (reports, shuffled))
     assert first.tobytes() == second.tobytes()
+
+
+SUMS = [
+    WeightedMean(), ServerMomentum(), FedExP(), ExtrapolatedMomentum(), FedAdam(), FedYogi(), FedAdagrad(),
+    MajorityVote(), PrivateMean(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", SUMS, ids=lambda policy: type(policy).__name__)
+@given(world=rounds())
+def test_a_fold_of_one_report_after_the_other_has_the_same_bytes(
+    policy: Any, world: tuple[ServerState, list[ClientReport]]
+) -> None:
+    state, reports = world
+    state = replace(state, aggregate=policy.init(make_setup()))
+    fold = policy.fold(make_setup(), state)
+    for report in reports:
+        fold.add(report)
+    assert same(fold.finish(), policy.aggregate(make_setup(), state, reports[::-1]))
+
+
+def test_a_fold_of_more_weights_than_a_chunk_has_the_same_bytes() -> None:
+    rng = np.random.default_rng(0)
+    reports = [
+        make_report(f"c{i}", rng.normal(size=2 * CHUNK + 7).astype(np.float32).tolist(), 1.0 + i) for i in range(3)
+    ]
+    state = make_state(weights=rng.normal(size=2 * CHUNK + 7).astype(np.float32))
+    fold = WeightedMean().start(make_setup(), state)
+    for report in reports:
+        fold.add(report)
+    assert same(fold.finish(), WeightedMean().aggregate(make_setup(), state, reports))
+
+
+class Halved(WeightedMean):
+    """Computes something else of all reports."""
+
+    def aggregate(self, setup: Any, state: ServerState, reports: Any) -> Any:
+        weights, own = super().aggregate(setup, state, reports)
+        return weights / 2, own
+
+
+class Suspicious(WeightedMean):
+    """Compares the updates of a round."""
+
+    def cohort_faults(self, state: ServerState, reports: Any) -> Any:
+        return {report.client: "long" for report in reports if abs(report.update).max() > 9}
+
+
+@pytest.mark.parametrize(
+    "policy", [Halved(), Suspicious(), ClippedAround(), Median(), TrimmedMean(), Krum(), FedNova(), QFFL()]
+)
+def test_policies_that_need_all_updates_have_no_fold(policy: Any) -> None:
+    state = make_state(weights=np.zeros(2, dtype=np.float32))
+    assert policy.fold(make_setup(), state) is None
 
 
 def test_clients_count_by_their_samples_and_not_by_their_epochs() -> None:
@@ -157,3 +227,11 @@ def test_the_step_is_the_learning_rate_unless_given() -> None:
         make_setup(learning_rate=0.03), make_state(), [make_report("a", [2.0, -7.0], 1.0)]
     )
     assert weights == pytest.approx([0.03, -0.03])
+
+
+def test_each_parameter_is_averaged_over_the_clients_that_trained_it() -> None:
+    whole = make_report("c0", [1.0, 2.0, 3.0], 10.0)
+    part = replace(make_report("c1", [4.0, 0.0, 0.0], 30.0), part=np.array([True, False, False]))
+    nobody = replace(make_report("c2", [4.0, 5.0, 0.0], 20.0), part=np.array([True, True, False]))
+    assert mean_update([part, whole]).tolist() == [(10 + 120) / 40, 2.0, 3.0]
+    assert mean_update([nobody, part]).tolist() == [(120 + 80) / 50, 5.0, 0.0]

@@ -30,6 +30,7 @@ def check_equal(executor: Any, trainer: Any, count: int) -> None:
         trained = executor.train(weights, works(count))
         assert same(trained, expected)
         assert all(each.update.flags.writeable for each in trained)
+        assert same(list(executor.train_each(weights, works(count))), expected)
     clients = [each.client for each in works(count)]
     assert same(executor.losses(weights, clients), inline.losses(weights, clients))
     assert executor.evaluate(weights) == inline.evaluate(weights)

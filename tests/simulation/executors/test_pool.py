@@ -60,6 +60,30 @@ def test_without_shared_memory_messages_carry_everything(monkeypatch: pytest.Mon
         executor.close()
 
 
+def test_clients_one_by_one_survive_a_killed_worker_and_stop_at_the_first_error(
+    pool_of_two: PoolExecutor, tmp_path: Path
+) -> None:
+    weights = pool_of_two.initial_weights(0)
+    everybody = [*works(4), work("victim", batches=9), *works(6)]
+    killer = Killer(tmp_path)
+    trained = list(pool_of_two.train_each(weights, everybody))
+    assert not alive(killer.victim())
+    assert same(trained, InlineExecutor(Large(tmp_path)).train(weights, everybody))
+    results = pool_of_two.train_each(weights, [*works(3), work("broken"), *works(3)])
+    assert [next(results).client for _ in range(3)] == [each.client for each in works(3)]
+    with pytest.raises(RuntimeError, match="Awkward: 1 and 2"):
+        next(results)
+    assert same(pool_of_two.train(weights, works(3)), trained[:3])
+
+
+def test_a_consumer_that_stops_early_leaves_a_pool_that_works(pool_of_two: PoolExecutor) -> None:
+    weights = pool_of_two.initial_weights(0)
+    results = pool_of_two.train_each(weights, works(11))
+    first = next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert same([first], pool_of_two.train(weights, works(11))[:1])
+
+
 def test_updates_outlive_the_pool() -> None:
     executor = PoolExecutor(Large, 1)
     weights = executor.initial_weights(0)

@@ -23,6 +23,7 @@ from fedbalancer.core.contracts.server import (
     PacePolicy,
     Ratios,
     ServerPolicy,
+    SumAggregator,
     ThresholdPolicy,
 )
 from fedbalancer.core.contracts.training import LocalRun, LocalTraining, PartPolicy
@@ -48,6 +49,7 @@ __all__ = [
     "Ratios",
     "SampleSelector",
     "ServerPolicy",
+    "SumAggregator",
     "Summarizer",
     "ThresholdPolicy",
     "WorkPolicy",

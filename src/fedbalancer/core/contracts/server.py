@@ -15,6 +15,7 @@ from fedbalancer.core.types import (
     RoundResult,
     ServerState,
     Setup,
+    UpdateFold,
     Weights,
 )
 
@@ -182,6 +183,18 @@ class Aggregator(ServerPolicy):
             reports: At least one report, unless the policy has a `model_noise_multiplier`.
         """
 
+    def fold(self, setup: Setup, state: ServerState) -> UpdateFold | None:
+        """Return a fold that computes the same as `aggregate`; None if the policy needs all updates at once.
+
+        With a fold, the memory of a round does not grow with the number of its reports. Derive from `SumAggregator` to
+        have one.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The state before the round.
+        """
+        return None
+
     @property
     def handles_parts(self) -> bool:
         """Whether it averages each parameter over the clients that trained it (`ClientReport.part`)."""
@@ -204,6 +217,34 @@ class Aggregator(ServerPolicy):
             reports: The reports of the round.
         """
         return {}
+
+
+class SumAggregator(Aggregator):
+    """Base of aggregators that need only a sum over the updates, never two updates at the same time."""
+
+    @abstractmethod
+    def start(self, setup: Setup, state: ServerState) -> UpdateFold:
+        """Return a fold without reports.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The state before the round.
+        """
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
+        fold = self.start(setup, state)
+        for report in sorted(reports, key=lambda report: report.client):
+            fold.add(report)
+        return fold.finish()
+
+    def fold(self, setup: Setup, state: ServerState) -> UpdateFold | None:
+        """Return `start`; None for a subclass that aggregates or compares reports in its own way."""
+        bases = type(self).__mro__
+        start, aggregate, compare = (
+            next(place for place, base in enumerate(bases) if name in vars(base))
+            for name in ("start", "aggregate", "cohort_faults")
+        )
+        return self.start(setup, state) if start <= aggregate and bases[compare] is Aggregator else None
 
 
 class ModelAverage(ServerPolicy):

@@ -6,8 +6,19 @@ The server plans a round (`RoundPlan`), an engine runs it (`RoundResult`), and t
 
 from __future__ import annotations
 
-from fedbalancer.core.types.layout import Arrays, CountArray, FloatArray, IndexArray, Layout, Shapes, Weights
+from fedbalancer.core.types.layout import (
+    Arrays,
+    CountArray,
+    FloatArray,
+    IndexArray,
+    Layout,
+    Outside,
+    Part,
+    Shapes,
+    Weights,
+)
 from fedbalancer.core.types.round import (
+    FOLDED,
     FORWARD_PASS_EPOCHS,
     STEP_BINS,
     UNDER_WAY,
@@ -15,10 +26,9 @@ from fedbalancer.core.types.round import (
     ClientWork,
     Evaluation,
     FailedClient,
+    FoldedUpdates,
     LateRule,
     Order,
-    Outside,
-    Part,
     Release,
     RoundPlan,
     RoundResult,
@@ -26,12 +36,14 @@ from fedbalancer.core.types.round import (
     Timings,
     TrainOptions,
     TrainResult,
+    UpdateFold,
     batches_per_epoch,
     step_bin,
 )
 from fedbalancer.core.types.state import RECENT_COUNTS, Ledger, ServerState, Setup
 
 __all__ = [
+    "FOLDED",
     "FORWARD_PASS_EPOCHS",
     "RECENT_COUNTS",
     "STEP_BINS",
@@ -43,6 +55,7 @@ __all__ = [
     "Evaluation",
     "FailedClient",
     "FloatArray",
+    "FoldedUpdates",
     "IndexArray",
     "LateRule",
     "Layout",
@@ -60,6 +73,7 @@ __all__ = [
     "Timings",
     "TrainOptions",
     "TrainResult",
+    "UpdateFold",
     "Weights",
     "batches_per_epoch",
     "step_bin",

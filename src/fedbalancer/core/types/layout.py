@@ -1,11 +1,12 @@
-"""Array types, and the layout of a model in one vector."""
+"""Array types, the layout of a model in one vector, and parts of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,3 +77,21 @@ class Layout(tuple[tuple[str, tuple[int, ...]], ...]):
         """
         parts = [np.ravel(tensors[name]) for name, _ in self]
         return np.concatenate([np.zeros(0, dtype=np.float32), *parts], dtype=np.float32)
+
+
+Outside = Literal["absent", "frozen", "local"]
+"""What the parameters outside a client's part are: absent (zero, as in a smaller model), frozen (as received), or
+local (trained, but kept on the client)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The part of the model that a client trains and sends.
+
+    Args:
+        mask: Whether each parameter belongs to the part.
+        outside: What the other parameters are.
+    """
+
+    mask: NDArray[np.bool_]
+    outside: Outside = "absent"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedbalancer.core.types.layout import Arrays, FloatArray, IndexArray, Weights
+from fedbalancer.core.types.layout import Arrays, FloatArray, IndexArray, Part, Weights
 
 
 def total(values: Iterable[float]) -> float:
@@ -182,24 +182,6 @@ def step_bin(steps: IndexArray) -> IndexArray:
         [0, 1, 1, 2, 2, 3, 11]
     """
     return np.asarray(np.minimum(np.frexp(steps + 1.0)[1] - 1, STEP_BINS - 1), dtype=np.int64)
-
-
-Outside = Literal["absent", "frozen", "local"]
-"""What the parameters outside a client's part are: absent (zero, as in a smaller model), frozen (as received), or
-local (trained, but kept on the client)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """The part of the model that a client trains and sends.
-
-    Args:
-        mask: Whether each parameter belongs to the part.
-        outside: What the other parameters are.
-    """
-
-    mask: NDArray[np.bool_]
-    outside: Outside = "absent"
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,6 +386,35 @@ class FailedClient:
     problem: str = ""
 
 
+FOLDED: Weights = np.empty(0, dtype=np.float32)
+"""`ClientReport.update` of a report whose update was added to a sum and is no longer kept."""
+
+
+class UpdateFold(Protocol):
+    """Adds the updates of a round one by one, so that they need not be in memory at the same time."""
+
+    def add(self, report: ClientReport) -> None:
+        """Add a report. Reports come in the order of client ids."""
+
+    def finish(self) -> tuple[Weights, Any]:
+        """Return the new weights and the aggregator's next state."""
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedUpdates:
+    """The updates of a round whose reports no longer have them.
+
+    Args:
+        fold: The fold, which has all of these updates.
+        weights: The weight of each of these reports, by client id.
+        again: Computes the updates of some clients again and yields their reports, in the order of client ids.
+    """
+
+    fold: UpdateFold
+    weights: Mapping[str, float]
+    again: Callable[[Collection[str]], Iterator[ClientReport]]
+
+
 NOT_FOR_TIME = ("invalid", "error")
 """`FailedClient.why` of failures that a longer deadline would not prevent."""
 
@@ -423,6 +434,7 @@ class RoundResult:
         under_way: Sorted ids of clients whose reports are expected later and will count.
         validated: Whether every report has been checked (`server.report_check`). An engine for real clients checks
             reports on arrival.
+        folded: The sum of the updates, if the reports do not have their own (`FOLDED`).
     """
 
     plan: RoundPlan
@@ -434,6 +446,7 @@ class RoundResult:
     up_bytes: int = 0
     under_way: tuple[str, ...] = ()
     validated: bool = False
+    folded: FoldedUpdates | None = None
 
     @property
     def ran_out_of_time(self) -> bool:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
+from fedbalancer.core.samples import Ragged, as_features, as_labels, check_part, columns_of, count_rows, take
 from fedbalancer.core.task import TEST, Samples, check_samples, check_shapes
-from fedbalancer.data.clients import concatenate_users
-from fedbalancer.data.own.models import Model, convert_features, make_factory
+from fedbalancer.data.clients import concatenate_users, hold_out_tests
+from fedbalancer.data.own.models import Model, convert_features, is_built_in, make_factory
 from fedbalancer.data.own.options import (
     OwnOptions,
     check_options,
@@ -51,13 +52,18 @@ def from_table(
     check_table(features, labels, users, where)
     if test is not None:
         check_table(*test, None, TEST)
-    rows = split_rows(labels, users, split, test is not None, where)
+    rows = split_rows(np.asarray(labels), users, split, test is not None, where)
     if test is None:
         assert rows.test is not None
-        test = features[rows.test], labels[rows.test]
-    clients = {client: (features[chosen], labels[chosen]) for client, chosen in rows.clients.items()}
+        test = take(features, rows.test), labels[rows.test]
+    clients = {client: (take(features, chosen), labels[chosen]) for client, chosen in rows.clients.items()}
     notes = {"source": where, **split_notes(split, rows.held_out, users is not None, rows.test is None)}
-    return assemble(clients, test, model, classes, settings, notes)
+    return _add_client_tests(assemble(clients, test, model, classes, settings, notes), split)
+
+
+def _add_client_tests(task: Task, split: Mapping[str, Any]) -> Task:
+    share = split.get("client_test_share")
+    return task if share is None else hold_out_tests(task, share, split.get("seed", 0))
 
 
 def as_samples(samples: Any, where: str) -> Samples:
@@ -71,29 +77,37 @@ def as_samples(samples: Any, where: str) -> Samples:
         BadData: If it is not a pair of arrays, or the features are not numbers.
     """
     try:
-        features, labels = (np.asarray(part) for part in samples)
-    except (TypeError, ValueError) as error:
+        features, labels = samples
+        features = as_features(features)
+        labels = as_labels(labels, count_rows(features))
+    except (TypeError, ValueError, BadData) as error:
         raise BadData(
             f"{where} must be (features, labels), two arrays of the same length; all samples must have the same shape"
         ) from error
-    if features.ndim == 0 or labels.ndim == 0:
-        raise BadData(f"{where} must be (features, labels), two arrays with one row per sample, not single values")
-    if features.dtype.kind not in "iubf":
-        raise BadData(f"{where} has features of type {features.dtype}; they must be numbers")
+    for column in (*columns_of(features).values(), labels):
+        if np.ndim(column) == 0:
+            raise BadData(f"{where} must be (features, labels), two arrays with one row per sample, not single values")
+    for column in columns_of(features).values():
+        kind = column.values.dtype if isinstance(column, Ragged) else column.dtype
+        if kind.kind not in "iubf":
+            raise BadData(f"{where} has features of type {kind}; they must be numbers")
     return features, labels
 
 
-def check_table(features: NDArray[Any], labels: NDArray[Any], users: NDArray[Any] | None, where: str) -> None:
+def check_table(features: Any, labels: Any, users: NDArray[Any] | None, where: str) -> None:
     """Check the whole table, so that errors name its rows.
 
     Raises:
         BadData: If lengths differ, there are no samples, or a feature is NaN or infinite.
     """
-    if len(features) != len(labels):
-        raise BadData(f"{where} has {len(features)} rows of features but {len(labels)} labels")
+    rows = count_rows(features)
+    if rows != len(labels):
+        raise BadData(f"{where} has {rows} rows of features but {len(labels)} labels")
     if len(labels) == 0:
         raise BadData(f"{where} has no samples")
-    if features.dtype.kind == "f":
+    if not isinstance(features, np.ndarray):
+        check_part(features, where, "feature")
+    elif features.dtype.kind == "f":
         bad = np.flatnonzero(~np.isfinite(features.reshape(len(features), -1)).all(axis=1))
         if len(bad):
             whose = f" (user {str(users[bad[0]])!r})" if users is not None and len(users) == len(labels) else ""
@@ -101,7 +115,7 @@ def check_table(features: NDArray[Any], labels: NDArray[Any], users: NDArray[Any
 
 
 TEST_FILE = "test.npz"
-OPTIONS = ("test_share", "seed")
+OPTIONS = ("test_share", "client_test_share", "seed")
 
 
 def from_folder(path: Path | str, *, model: Model, classes: int | None = None, **options: Unpack[OwnOptions]) -> Task:
@@ -127,7 +141,7 @@ def from_folder(path: Path | str, *, model: Model, classes: int | None = None, *
     clients = {user: samples for user, samples in users.items() if user not in set(held_out)}
     notes = {"source": str(folder), **split_notes(split, held_out, has_users=True, has_test=has_test)}
     settings.setdefault("name", folder.resolve().name)
-    return assemble(clients, test, model, classes, settings, notes, places)
+    return _add_client_tests(assemble(clients, test, model, classes, settings, notes, places), split)
 
 
 def read_client(file: Path) -> Samples:
@@ -215,9 +229,11 @@ def assemble(
     check_shapes(parts)
     labels, names = number_labels([(where, y) for where, (_, y) in parts.items()], callable(settings.get("loss")))
     count = count_classes(list(zip(parts, labels, strict=True)), classes)
-    features = [np.asarray(x) for x, _ in parts.values()]
+    features = [x for x, _ in parts.values()]
     for where, x, y in zip(parts, features, labels, strict=True):
         check_samples((x, y), where, count)
+    if not isinstance(features[0], np.ndarray) and is_built_in(model):
+        raise BadSetting("a model by name takes one array of features; give a function that returns the model")
     factory = make_factory(model, features, count)
     samples = [(convert_features(factory, x), y) for x, y in zip(features, labels, strict=True)]
     settings = {"clients_per_round": min(10, len(clients)), **settings}
@@ -229,11 +245,11 @@ def assemble(
 MOST_CLASSES = 65_536
 """Largest number of classes that is read from labels: a column of ids, used by mistake, would give a huge model."""
 
-LabelPart = tuple[str, NDArray[Any]]
+LabelPart = tuple[str, Any]
 """The origin of labels, and the labels."""
 
 
-def number_labels(parts: Sequence[LabelPart], keep_floats: bool) -> tuple[list[NDArray[Any]], list[str]]:
+def number_labels(parts: Sequence[LabelPart], keep_floats: bool) -> tuple[list[Any], list[str]]:
     """Convert labels to class numbers.
 
     Args:
@@ -246,6 +262,8 @@ def number_labels(parts: Sequence[LabelPart], keep_floats: bool) -> tuple[list[N
     Raises:
         BadData: If the labels are not whole numbers or text, or parts differ.
     """
+    if any(isinstance(labels, Ragged) or (labels.ndim == 2 and not labels.shape[1]) for _, labels in parts):
+        return [labels for _, labels in parts], []  # lists of labels, or none
     arrays = [(where, _check_type(where, labels)) for where, labels in parts]
     text = [array.dtype.kind == "U" for _, array in arrays]
     if all(text):
@@ -273,6 +291,7 @@ def count_classes(parts: Sequence[LabelPart], given: int | None) -> int | None:
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise BadSetting(f"classes = {given!r} must be a whole number of at least 1")
         return given
+    parts = [(where, np.asarray(labels)) for where, labels in parts]
     if any(labels.dtype.kind not in "iu" for _, labels in parts):
         return None
     top = max(int(labels.max()) for _, labels in parts)

@@ -80,19 +80,31 @@ def make_factory(model: Model, features: Sequence[NDArray[Any]], classes: int | 
     if not isinstance(name, str):
         raise BadSetting(f"model needs a name: one of {', '.join(MODELS)}, or package.module:function")
     if ":" in name:
-        return _import_factory(name, options, features[0].shape[1:], classes)
+        shape = features[0].shape[1:] if isinstance(features[0], np.ndarray) else ()
+        return _import_factory(name, options, shape, classes)
     check_names([name], MODELS, "model")
     return _make_built_in(name, options, features, classes)
 
 
-def convert_features(factory: Callable[[], Any], features: NDArray[Any]) -> NDArray[Any]:
+def is_built_in(model: Model) -> bool:
+    """Whether a model is one of `MODELS`, by its name."""
+    name = model.get("name") if isinstance(model, Mapping) else model
+    return isinstance(name, str) and ":" not in name
+
+
+def convert_features(factory: Callable[[], Any], features: Any) -> Any:
     """Convert features for a model: built-in models need floats, except for tokens and bytes.
 
     Args:
         factory: Factory of the model.
         features: The features.
     """
-    if isinstance(factory, BuiltIn) and not factory.reading.tokens and features.dtype.kind in "iu":
+    if (
+        isinstance(features, np.ndarray)
+        and isinstance(factory, BuiltIn)
+        and not factory.reading.tokens
+        and features.dtype.kind in "iu"
+    ):
         return features if features.dtype == np.uint8 else features.astype(np.float32)
     return features
 

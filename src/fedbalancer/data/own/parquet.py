@@ -1,9 +1,9 @@
-"""Samples from a Parquet file with a column of labels, columns of features (or one of lists) and a column of users."""
+"""Samples from a Parquet or CSV file with a column of labels, columns of features and a column of users."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedbalancer.core.task import Samples
 def read_table(
     path: Path, features: str | Sequence[str], label: str, shape: Sequence[int] | None, user: str | None
 ) -> tuple[Samples, NDArray[Any] | None]:
-    """Read the samples of a file.
+    """Read the samples of a file: CSV if its name ends in .csv or .tsv, else Parquet.
 
     Args:
         path: The file.
@@ -36,10 +36,15 @@ def read_table(
     """
     names = [features] if isinstance(features, str) else list(features)
     if not names:
-        raise BadSetting("features = [] must name at least one column")
+        raise BadSetting(f"features must name at least one column of {path}")
     frame = read_columns(path, [*names, label, *([user] if user is not None else [])], user)
     samples = _convert_samples(frame, names, label, shape, path, user)
     return samples, frame[user].to_numpy() if user is not None else None
+
+
+def list_features(path: Path, label: str, user: str | None) -> list[str]:
+    """Return all columns of a file but the label and the user."""
+    return [name for name in _open(path, user)[0] if name not in (label, user)]
 
 
 def read_columns(path: Path, columns: Sequence[str], user: str | None) -> pl.DataFrame:
@@ -50,16 +55,11 @@ def read_columns(path: Path, columns: Sequence[str], user: str | None) -> pl.Dat
         columns: The columns.
         user: Column of users, which errors name.
     """
-    if not path.is_file():
-        raise BadData(f"the file {path} does not exist")
-    try:
-        known = pl.read_parquet_schema(path)
-        for column in columns:
-            if column not in known:
-                raise UnknownName(f"column of {path}", column, known)
-        frame = pl.read_parquet(path, columns=list(dict.fromkeys(columns)), glob=False)
-    except pl.exceptions.PolarsError as error:
-        raise BadData(f"{path} cannot be read as Parquet: {error}") from error
+    known, read = _open(path, user)
+    for column in columns:
+        if column not in known:
+            raise UnknownName(f"column of {path}", column, known)
+    frame = read(list(dict.fromkeys(columns)))
     for column in frame.columns:
         if frame[column].null_count():
             row = int(frame[column].is_null().arg_true()[0])
@@ -67,6 +67,27 @@ def read_columns(path: Path, columns: Sequence[str], user: str | None) -> pl.Dat
         if isinstance(frame[column].dtype, pl.Categorical | pl.Enum):
             frame = frame.with_columns(pl.col(column).cast(pl.String))
     return frame
+
+
+CSV = {".csv": ",", ".tsv": "\t"}
+"""Separators of files with columns of text."""
+
+
+def _open(path: Path, user: str | None) -> tuple[list[str], Callable[[list[str]], pl.DataFrame]]:
+    """Return the columns of a file, and a function that reads some of them."""
+    if not path.is_file():
+        raise BadData(f"the file {path} does not exist")
+    try:
+        if path.suffix.lower() not in CSV:
+            return list(pl.read_parquet_schema(path)), lambda names: pl.read_parquet(path, columns=names, glob=False)
+        as_text = {user: pl.String} if user is not None else None  # the users 7 and 007 are two
+        frame = pl.read_csv(
+            path, separator=CSV[path.suffix.lower()], schema_overrides=as_text, infer_schema_length=None, glob=False
+        )
+        return frame.columns, frame.select
+    except pl.exceptions.PolarsError as error:
+        kind = "CSV" if path.suffix.lower() in CSV else "Parquet"
+        raise BadData(f"{path} cannot be read as {kind}: {error}") from error
 
 
 def _convert_samples(

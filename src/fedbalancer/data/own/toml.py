@@ -2,7 +2,7 @@
 
 name = "rooms"              # default: the name of the file
 [data]
-kind = "parquet"            # or "folder", or "npz"
+kind = "parquet"            # or "csv", "images", "folder", "npz"
 path = "rooms.parquet"      # relative to this file, or absolute
 user = "person"             # or: partition = "dirichlet", clients = 20, alpha = 0.5
 label = "activity"
@@ -53,6 +53,7 @@ class _Folder(BaseModel):
     path: str
     classes: int | None = None
     test_share: float | None = None
+    client_test_share: float | None = None
     seed: int | None = None
 
 
@@ -68,13 +69,26 @@ class _Npz(_Folder):
 
 class _Parquet(_Npz):
     label: str
-    features: str | list[str]  # type: ignore[assignment] # columns instead of one array
+    features: str | list[str] | None = None  # type: ignore[assignment] # columns instead of one array
     shape: list[int] | None = None
+    test: str | None = None
+
+
+class _Images(_Folder):
+    by: str = "class"
+    size: list[int] | None = None
+    color: str = "rgb"
+    partition: str | None = None
+    clients: int | None = None
+    alpha: float | None = None
+    shards_per_client: int | None = None
     test: str | None = None
 
 
 KINDS: Mapping[str, tuple[type[_Folder], Callable[..., Task]]] = {
     "parquet": (_Parquet, Task.from_parquet),
+    "csv": (_Parquet, Task.from_csv),
+    "images": (_Images, Task.from_images),
     "folder": (_Folder, from_folder),
     "npz": (_Npz, from_npz),
 }

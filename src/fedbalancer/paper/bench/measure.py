@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from fedbalancer.experiments.simulation import build
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.paper.bench.workloads import SHAPES, NaiveLoop, bench_task, make_executor, path_name, time_rounds
 from fedbalancer.server.loop import rounds as run_rounds
-from fedbalancer.training.tensors import resolve_loss, to_tensors
+from fedbalancer.training.flops import count_flops
 
 NAIVE, LIMIT = "naive", "limit"
 PEAK_SHARE = 0.2
@@ -107,7 +106,7 @@ def measure_task(
     clients = choose_clients(name, seconds, workers)
     task = bench_task(name, clients)
     visits = sum(task.sizes.values()) * task.epochs
-    flop = flop_per_sample(task)
+    flop = count_flops(task).train_flops  # products and convolutions only, so the limit cannot be reached
     with _open_paths(task, workers, threads) as (paths, parameters):
         paths[LIMIT] = lambda: visits * flop / peak_flop_per_s(PEAK_SHARE * seconds, threads)
         for path, round_s in paths.items():  # warm-up: worker start, compiled kernels, caches
@@ -164,31 +163,6 @@ def choose_clients(name: str, seconds: float, workers: int) -> int:
     fitting = seconds / max(loop.round_s(), 1e-9)
     most = max(1, 50_000 // SHAPES[name].samples)
     return workers * max(1, round(min(fitting, most) / workers))
-
-
-def flop_per_sample(task: Task) -> float:
-    """Count the floating-point operations of one sample's forward and backward pass in a batch of the task's size.
-
-    Torch counts matrix products and convolutions only, so the resulting limit cannot be reached in practice.
-
-    Example:
-        >>> from torch import nn
-        >>> data = np.zeros((4, 3), dtype=np.float32), np.zeros(4, dtype=np.int64)
-        >>> flop_per_sample(Task({"ann": data}, data, lambda: nn.Linear(3, 2), batch_size=2))  # 2 x (2 x 3 x 2)
-        24.0
-    """
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    features, labels = (part[: task.batch_size] for part in to_tensors(next(iter(task.clients.values()))))
-    module = task.model()
-    counter = FlopCounterMode(display=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about TF32 on some graphics cards
-        # The counter does not support the LSTM of oneDNN, which is a single operation.
-        with torch.backends.mkldnn.flags(enabled=False), counter:
-            torch.autograd.backward(resolve_loss(task.loss)(module(features), labels).mean())
-    return float(counter.get_total_flops()) / len(labels)
 
 
 def peak_flop_per_s(seconds: float, threads: int) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import Aggregator
+from fedbalancer.core.contracts import Aggregator, SumAggregator
 from fedbalancer.core.fields import Bounds, UpTo100
 from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
 from fedbalancer.core.types.round import total
@@ -56,6 +58,83 @@ def _mean_of_parts(ordered: Sequence[ClientReport]) -> FloatArray:
     return mean
 
 
+@dataclass(frozen=True, eq=False)
+class MeanUpdate:
+    """The weighted mean of a round's updates.
+
+    Args:
+        value: One value per parameter.
+        weights: Weight of each report, in the order of client ids.
+        squares: Squared norm of each update, for policies that use it.
+    """
+
+    value: FloatArray
+    weights: tuple[float, ...]
+    squares: tuple[float, ...] = ()
+
+
+class MeanFold:
+    """Computes a `MeanUpdate` report by report, with the bytes of `mean_update`.
+
+    Args:
+        size: Number of parameters.
+        with_squares: Whether to compute the squared norms.
+        step: Computes weights and state from the mean.
+    """
+
+    def __init__(self, size: int, with_squares: bool, step: Callable[[MeanUpdate], tuple[Weights, Any]]) -> None:
+        self._total, self._scratch = np.zeros(size), np.empty(min(size, CHUNK))
+        self._weights: list[float] = []
+        self._squares: list[float] = []
+        self._with_squares, self._step = with_squares, step
+
+    def add(self, report: ClientReport) -> None:
+        """Add a report."""
+        for start in range(0, len(self._total), CHUNK):
+            part = self._total[start : start + CHUNK]
+            weighted = self._scratch[: len(part)]
+            part += np.multiply(report.update[start : start + CHUNK], report.weight, out=weighted, dtype=np.float64)
+        self._weights.append(report.weight)
+        if self._with_squares:
+            self._squares.append(squared_norm(report.update))
+
+    def finish(self) -> tuple[Weights, Any]:
+        """Return the new weights and the policy's next state."""
+        self._total /= total_of(self._weights)
+        return self._step(MeanUpdate(self._total, tuple(self._weights), tuple(self._squares)))
+
+
+def squared_norm(update: Weights) -> float:
+    """Return the squared norm of an update, in double precision."""
+    return float(np.dot(update, update.astype(np.float64)))
+
+
+class MeanAggregator(SumAggregator):
+    """Base of aggregators that use updates only through their weighted mean, and through their norms."""
+
+    needs_norms: ClassVar[bool] = False
+    """Whether `step` uses the norms of the single updates."""
+
+    @abstractmethod
+    def step(self, setup: Setup, state: ServerState, mean: MeanUpdate) -> tuple[Weights, Any]:
+        """Return the new weights and the policy's next state.
+
+        Args:
+            setup: What the server knows before the first round.
+            state: The state before the round.
+            mean: The mean update.
+        """
+
+    def start(self, setup: Setup, state: ServerState) -> MeanFold:
+        return MeanFold(len(state.weights), self.needs_norms, partial(self.step, setup, state))
+
+    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Any]:
+        ordered = sort_by_client(reports)  # all of them are in memory: adding them chunk by chunk is faster
+        squares = tuple(squared_norm(report.update) for report in ordered) if self.needs_norms else ()
+        weights = tuple(report.weight for report in ordered)
+        return self.step(setup, state, MeanUpdate(mean_update(ordered), weights, squares))
+
+
 def sort_by_client(reports: Sequence[ClientReport]) -> list[ClientReport]:
     """Return the reports in order of client id.
 
@@ -66,7 +145,7 @@ def sort_by_client(reports: Sequence[ClientReport]) -> list[ClientReport]:
 
 
 @dataclass(frozen=True)
-class WeightedMean(Aggregator):
+class WeightedMean(MeanAggregator):
     """FedAvg: add the mean update, each client weighted by its number of trained samples.
 
     This is the paper's aggregation (figure 3, step 5).
@@ -79,8 +158,12 @@ class WeightedMean(Aggregator):
 
     handles_parts: ClassVar[bool] = True
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
-        return (state.weights + mean_update(reports)).astype(np.float32), None
+    def step(self, setup: Setup, state: ServerState, mean: MeanUpdate) -> tuple[Weights, None]:
+        weights = np.empty_like(state.weights)
+        for start in range(0, len(weights), CHUNK):  # without a copy of all weights in double precision
+            piece = slice(start, start + CHUNK)
+            weights[piece] = state.weights[piece] + mean.value[piece]
+        return weights, None
 
 
 def local_steps(setup: Setup, report: ClientReport) -> float:
@@ -167,7 +250,7 @@ class QFFL(Aggregator):
 
 
 @dataclass(frozen=True)
-class MajorityVote(Aggregator):
+class MajorityVote(SumAggregator):
     """signSGD's majority vote: every parameter moves by a fixed step in the direction of the majority.
 
     Every client has one vote per parameter. A parameter with a tie does not move (Bernstein et al., "signSGD with
@@ -188,9 +271,26 @@ class MajorityVote(Aggregator):
 
     step: Annotated[float, Bounds(gt=0)] | None = None
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
-        step = setup.rate_in(state.round + 1) if self.step is None else self.step
-        votes = np.zeros(state.weights.shape)
-        for report in sort_by_client(reports):
-            votes += np.sign(report.update)
-        return (state.weights + step * np.sign(votes)).astype(np.float32), None
+    def start(self, setup: Setup, state: ServerState) -> VoteFold:
+        return VoteFold(state.weights, setup.rate_in(state.round + 1) if self.step is None else self.step)
+
+
+class VoteFold:
+    """Counts votes report by report.
+
+    Args:
+        weights: The weights before the round.
+        step: Step length.
+    """
+
+    def __init__(self, weights: Weights, step: float) -> None:
+        self._weights, self._step = weights, step
+        self._votes = np.zeros(weights.shape)
+
+    def add(self, report: ClientReport) -> None:
+        """Add a report."""
+        self._votes += np.sign(report.update)
+
+    def finish(self) -> tuple[Weights, None]:
+        """Return the new weights."""
+        return (self._weights + self._step * np.sign(self._votes)).astype(np.float32), None

@@ -6,16 +6,14 @@ The adaptive ones are from Reddi et al., "Adaptive Federated Optimization", ICLR
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from fedbalancer.core.contracts import Aggregator
 from fedbalancer.core.fields import BelowOne, Step
-from fedbalancer.core.types import ClientReport, FloatArray, ServerState, Setup, Weights
-from fedbalancer.server.aggregate.mean import mean_update, sort_by_client
+from fedbalancer.core.types import FloatArray, ServerState, Setup, Weights
+from fedbalancer.server.aggregate.mean import MeanAggregator, MeanUpdate
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +28,7 @@ class Velocity:
 
 
 @dataclass(frozen=True)
-class ServerMomentum(Aggregator):
+class ServerMomentum(MeanAggregator):
     """FedAvgM: momentum on the server.
 
     v = beta v + D, x += eta v, where D is the mean update (Hsu et al., "Measuring the Effects of Non-Identical Data
@@ -54,15 +52,15 @@ class ServerMomentum(Aggregator):
     def init(self, setup: Setup) -> Velocity:
         return Velocity(np.zeros(0))
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Velocity]:
-        velocity = mean_update(reports)
+    def step(self, setup: Setup, state: ServerState, mean: MeanUpdate) -> tuple[Weights, Velocity]:
+        velocity = mean.value
         old: Velocity = state.aggregate
         if len(old.value):
             velocity = self.beta * old.value + velocity
         return (state.weights + self.eta * velocity).astype(np.float32), Velocity(velocity)
 
 
-def extrapolation_factor(reports: Sequence[ClientReport], mean: FloatArray) -> float:
+def extrapolation_factor(mean: MeanUpdate) -> float:
     """Return FedExP's step length as a multiple of the mean update.
 
     The factor is sum p |D_i|^2 / (2 |mean|^2), where p are the normalised client weights. It is at least 1 and at most
@@ -70,23 +68,20 @@ def extrapolation_factor(reports: Sequence[ClientReport], mean: FloatArray) -> f
     n / 2.
 
     Args:
-        reports: At least one report.
-        mean: Their mean update.
+        mean: The mean update, with the squared norms of the single updates.
 
     Returns:
         The factor, or 1 if the mean update is 0.
     """
-    ordered = sort_by_client(reports)
-    shares = np.array([report.weight for report in ordered]) / sum(report.weight for report in ordered)
-    squares = [float(np.dot(report.update, report.update.astype(np.float64))) for report in ordered]
-    length = float(np.dot(mean, mean))
+    shares = np.array(mean.weights) / sum(mean.weights)
+    length = float(np.dot(mean.value, mean.value))
     if length == 0:
         return 1.0
-    return max(1.0, min(float(shares @ squares) / (2 * length), 1 / (2 * float(shares @ shares))))
+    return max(1.0, min(float(shares @ mean.squares) / (2 * length), 1 / (2 * float(shares @ shares))))
 
 
 @dataclass(frozen=True)
-class FedExP(Aggregator):
+class FedExP(MeanAggregator):
     """FedExP: a longer server step where clients disagree.
 
     x += eta D, where D is the mean update and eta its `extrapolation_factor` (Jhunjhunwala, Wang and Joshi, "FedExP:
@@ -101,13 +96,14 @@ class FedExP(Aggregator):
         FedExP()
     """
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, None]:
-        mean = mean_update(reports)
-        return (state.weights + extrapolation_factor(reports, mean) * mean).astype(np.float32), None
+    needs_norms: ClassVar[bool] = True
+
+    def step(self, setup: Setup, state: ServerState, mean: MeanUpdate) -> tuple[Weights, None]:
+        return (state.weights + extrapolation_factor(mean) * mean.value).astype(np.float32), None
 
 
 @dataclass(frozen=True)
-class ExtrapolatedMomentum(Aggregator):
+class ExtrapolatedMomentum(MeanAggregator):
     """Ours, used by canter: server momentum over extrapolated mean updates.
 
     v = beta v + eta D, x += v, where D is the mean update and eta FedExP's `extrapolation_factor`. Short rounds produce
@@ -123,14 +119,15 @@ class ExtrapolatedMomentum(Aggregator):
         ExtrapolatedMomentum(beta=0.5)
     """
 
+    needs_norms: ClassVar[bool] = True
+
     beta: BelowOne = 0.5
 
     def init(self, setup: Setup) -> Velocity:
         return Velocity(np.zeros(0))
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Velocity]:
-        mean = mean_update(reports)
-        velocity, old = extrapolation_factor(reports, mean) * mean, state.aggregate.value
+    def step(self, setup: Setup, state: ServerState, mean: MeanUpdate) -> tuple[Weights, Velocity]:
+        velocity, old = extrapolation_factor(mean) * mean.value, state.aggregate.value
         if len(old):
             velocity = self.beta * old + velocity
         return (state.weights + velocity).astype(np.float32), Velocity(velocity)
@@ -164,7 +161,7 @@ def _adaptive_step(state: ServerState, moments: Moments, eta: float, tau: float)
 
 
 @dataclass(frozen=True)
-class FedAdam(Aggregator):
+class FedAdam(MeanAggregator):
     """Adam on the server.
 
     m = b1 m + (1 - b1) D, v = b2 v + (1 - b2) D^2, x += eta' m / (sqrt(v) + tau), where D is the mean update.
@@ -192,8 +189,8 @@ class FedAdam(Aggregator):
     def init(self, setup: Setup) -> Moments:
         return Moments.empty()
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Moments]:
-        delta = mean_update(reports)
+    def step(self, setup: Setup, state: ServerState, mean: MeanUpdate) -> tuple[Weights, Moments]:
+        delta = mean.value
         old: Moments = state.aggregate.or_zeros(len(delta))
         moments = Moments(
             self.beta_1 * old.first + (1 - self.beta_1) * delta,
@@ -205,7 +202,7 @@ class FedAdam(Aggregator):
 
 
 @dataclass(frozen=True)
-class FedYogi(Aggregator):
+class FedYogi(MeanAggregator):
     """Yogi on the server.
 
     m = b1 m + (1 - b1) D, v -= (1 - b2) D^2 sign(v - D^2), x += eta m / (sqrt(v) + tau), where D is the mean update.
@@ -232,8 +229,8 @@ class FedYogi(Aggregator):
     def init(self, setup: Setup) -> Moments:
         return Moments.empty()
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Moments]:
-        delta = mean_update(reports)
+    def step(self, setup: Setup, state: ServerState, mean: MeanUpdate) -> tuple[Weights, Moments]:
+        delta = mean.value
         old: Moments = state.aggregate.or_zeros(len(delta))
         squared = delta**2
         moments = Moments(
@@ -244,7 +241,7 @@ class FedYogi(Aggregator):
 
 
 @dataclass(frozen=True)
-class FedAdagrad(Aggregator):
+class FedAdagrad(MeanAggregator):
     """Adagrad on the server.
 
     v += D^2, x += eta D / (sqrt(v) + tau), where D is the mean update. There is no momentum (beta_1 = 0), as in the
@@ -268,7 +265,7 @@ class FedAdagrad(Aggregator):
     def init(self, setup: Setup) -> Moments:
         return Moments.empty()
 
-    def aggregate(self, setup: Setup, state: ServerState, reports: Sequence[ClientReport]) -> tuple[Weights, Moments]:
-        delta = mean_update(reports)
+    def step(self, setup: Setup, state: ServerState, mean: MeanUpdate) -> tuple[Weights, Moments]:
+        delta = mean.value
         moments = Moments(delta, state.aggregate.or_zeros(len(delta)).second + delta**2)
         return _adaptive_step(state, moments, self.eta, self.tau), moments

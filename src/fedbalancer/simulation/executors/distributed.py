@@ -22,6 +22,8 @@ from fedbalancer.core.types import ClientWork, Evaluation, FloatArray, Layout, T
 
 CHUNK_BYTES = 128 * 1024**2
 """Maximum bytes of updates in one chunk, which a worker holds until it answers."""
+AHEAD = 2
+"""Trainings per worker that `train_each` starts before their turn, to keep all workers busy."""
 SHARE = 0.5
 """Part of an even share of the remaining work that a worker gets at once; the rest evens out cost errors."""
 
@@ -247,6 +249,25 @@ class DistributedExecutor(ABC):
         """Train every client from these weights."""
         return self._map("train", weights, works, [training_cost(work) for work in works])
 
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+        """Train the clients in their order; at most `AHEAD` results per worker wait for an earlier one."""
+        self._start_absent()
+        results: dict[int, Any] = {}
+        errors: dict[int, Exception] = {}
+        chunks: list[Chunk] = []
+        offered = 0
+        with self._share(weights) as shared, self._end_busy_workers():
+            for position in range(len(works)):
+                while position not in results and position not in errors:
+                    most = min(len(works), position + AHEAD * self.workers)
+                    chunks += [Chunk((each,)) for each in range(offered, most)]
+                    offered = max(offered, most)
+                    self._assign(chunks, "train", works, shared)
+                    self._collect(chunks, results, errors)
+                if position in errors:
+                    raise errors[position]
+                yield results.pop(position)
+
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
         """Return the loss of every sample of every client."""
         return self._map("losses", weights, clients, [self._sizes.get(client, 1) for client in clients])
@@ -277,18 +298,22 @@ class DistributedExecutor(ABC):
         errors: dict[int, Exception] = {}
         with self._share(weights) as shared, self._end_busy_workers():
             while self._assign(chunks, verb, items, shared):
-                for chunk, answer in self._receive(None):
-                    if answer is None:
-                        chunks.insert(0, _count_loss(chunk))
-                        continue
-                    results.update(zip(chunk.positions, answer.values, strict=False))
-                    if answer.error is not None:
-                        errors[chunk.positions[len(answer.values)]] = answer.error
+                self._collect(chunks, results, errors)
                 if errors:  # only an earlier error could still matter
                     chunks = [part for chunk in chunks if (part := chunk.before(min(errors))).positions]
         if errors:
             raise errors[min(errors)]
         return [results[position] for position in range(len(items))]
+
+    def _collect(self, chunks: list[Chunk], results: dict[int, Any], errors: dict[int, Exception]) -> None:
+        """Wait for answers and note them by position. The chunk of a dead worker is added again."""
+        for chunk, answer in self._receive(None):
+            if answer is None:
+                chunks.insert(0, _count_loss(chunk))
+                continue
+            results.update(zip(chunk.positions, answer.values, strict=False))
+            if answer.error is not None:
+                errors[chunk.positions[len(answer.values)]] = answer.error
 
     def _assign(self, chunks: list[Chunk], verb: str, items: Sequence[Any], shared: Any) -> bool:
         """Assign chunks to idle workers; return whether anything is left to wait for."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from fedbalancer.core.errors import FedBalancerError
@@ -40,6 +41,10 @@ class InlineExecutor:
         """Train every client from these weights."""
         return [self.trainer.train(weights, work) for work in works]
 
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+        """Train the clients one by one."""
+        return (self.trainer.train(weights, work) for work in works)
+
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
         """Return the loss of every sample of every client."""
         return [self.trainer.losses(weights, client) for client in clients]
@@ -54,6 +59,10 @@ class InlineExecutor:
 
     def close(self) -> None:
         """Do nothing: there are no workers."""
+
+
+def _train_one(weights: Weights, work: ClientWork, executor: Executor) -> list[TrainResult]:
+    return executor.train(weights, [work])
 
 
 class AdaptiveExecutor:
@@ -82,6 +91,14 @@ class AdaptiveExecutor:
     def train(self, weights: Weights, works: Sequence[ClientWork]) -> list[TrainResult]:
         """Train every client from these weights."""
         return self._run(lambda executor: executor.train(weights, works))
+
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+        """Train the clients one by one; the pool may take over between two of them."""
+        for number, work in enumerate(works):
+            if self._executor is self._pool:
+                yield from self._executor.train_each(weights, works[number:])
+                return
+            yield from self._run(partial(_train_one, weights, work))
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
         """Return the loss of every sample of every client."""

@@ -109,6 +109,7 @@ def serve(pipe: Any, make_trainer: SharedValue) -> None:
             sent = SharedValue(answer)
             sent.send(pipe, os.getppid())
             sent.close()
+            del sent, answer  # updates may be large
             verb, items = cloudpickle.loads(pipe.recv_bytes())
             answer = worker.answer(verb, items, SharedValue.receive(pipe))
     except (EOFError, OSError):

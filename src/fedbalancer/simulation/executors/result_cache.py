@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,6 +81,10 @@ class CachingExecutor:
             lambda result: {name: array for name in _TRAIN_FIELDS if (array := getattr(result, name)) is not None},
             lambda place, arrays: TrainResult(works[place].client, *map(arrays.get, _TRAIN_FIELDS)),  # type: ignore[arg-type]
         )
+
+    def train_each(self, weights: Weights, works: Sequence[ClientWork]) -> Iterator[TrainResult]:
+        """Train clients one by one; not cached, because a round that needs it is too large."""
+        return self._executor.train_each(weights, works)
 
     def losses(self, weights: Weights, clients: Sequence[str]) -> list[FloatArray]:
         """Return the loss of every sample of every client."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -229,12 +229,11 @@ def _gradients(
     for own in held:
         own.step(1.0)
         own.end()
-    steps = [(was - now.detach()) for was, now in zip(before, parameters, strict=True)]
-    gradients = [
-        (step if parameter.grad is None else parameter.grad, float(was.norm()))
-        for parameter, step, was in zip(parameters, steps, before, strict=True)
-    ]
+    gradients = []
     for parameter in parameters:
+        was = before.pop(0)  # large models: no copy is kept longer than needed
+        norm = float(was.norm())
+        gradients.append((was.sub_(parameter.detach()) if parameter.grad is None else parameter.grad, norm))
         parameter.grad = None
     return gradients, outputs.detach()
 
@@ -252,17 +251,19 @@ def perturb(module: nn.Module, seed: int = 0) -> Iterator[Callable[[], None]]:
     """
     tensors = [*module.parameters(), *module.buffers()]
     state, originals = torch.get_rng_state(), [tensor.detach().clone() for tensor in tensors]
-    generator = torch.Generator().manual_seed(seed)
-    moved = [_move(original, generator) for original in originals]
 
-    def write(values: Sequence[Tensor]) -> None:
+    def write(values: Iterable[Tensor]) -> None:
         torch.set_rng_state(state)
         for tensor, value in zip(tensors, values, strict=True):
             tensor.data.copy_(value)
 
-    write(moved)
+    def write_moved() -> None:
+        generator = torch.Generator().manual_seed(seed)  # again each time: another copy of the model would stay
+        write(_move(original, generator) for original in originals)
+
+    write_moved()
     try:
-        yield lambda: write(moved)
+        yield write_moved
     finally:
         write(originals)
 
