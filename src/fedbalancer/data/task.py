@@ -364,7 +364,7 @@ class Task(BaseTask):
             padding: See `from_huggingface`.
             mask: See `from_huggingface`.
             classes: Number of classes. Default: from the labels.
-            **options: `test_share`, `seed` and settings of the task.
+            **options: `test_share`, `client_test_share`, `seed` and settings of the task.
 
         Raises:
             BadData: If the data cannot be used.

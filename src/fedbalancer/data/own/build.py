@@ -58,10 +58,16 @@ def from_table(
         test = take(features, rows.test), labels[rows.test]
     clients = {client: (take(features, chosen), labels[chosen]) for client, chosen in rows.clients.items()}
     notes = {"source": where, **split_notes(split, rows.held_out, users is not None, rows.test is None)}
-    return _add_client_tests(assemble(clients, test, model, classes, settings, notes), split)
+    return add_client_tests(assemble(clients, test, model, classes, settings, notes), split)
 
 
-def _add_client_tests(task: Task, split: Mapping[str, Any]) -> Task:
+def add_client_tests(task: Task, split: Mapping[str, Any]) -> Task:
+    """Hold out the tests of clients, if the options of the split ask for them.
+
+    Args:
+        task: The task.
+        split: Options of the split.
+    """
     share = split.get("client_test_share")
     return task if share is None else hold_out_tests(task, share, split.get("seed", 0))
 
@@ -141,7 +147,7 @@ def from_folder(path: Path | str, *, model: Model, classes: int | None = None, *
     clients = {user: samples for user, samples in users.items() if user not in set(held_out)}
     notes = {"source": str(folder), **split_notes(split, held_out, has_users=True, has_test=has_test)}
     settings.setdefault("name", folder.resolve().name)
-    return _add_client_tests(assemble(clients, test, model, classes, settings, notes, places), split)
+    return add_client_tests(assemble(clients, test, model, classes, settings, notes, places), split)
 
 
 def read_client(file: Path) -> Samples:
