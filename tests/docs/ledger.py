@@ -32,7 +32,7 @@ LATER = (
     "fedbalancer run watch --track tensorboard",
     "fedbalancer bench --tasks watch --json",
 )
-"""Typed in this order: a run in a folder of its own, the others in one, so that later ones read earlier ones."""
+"""Typed in this order: each run in its own folder, the others in one, where later ones read what earlier ones wrote."""
 
 _HOURS = "hours of training; its page has what it gave; with fewer rounds: "
 _DATA = "needs data that a checkout does not have; on the embedded task: "
