@@ -38,6 +38,8 @@ _DATA = "needs data that a checkout does not have; on the embedded task: "
 _NODES = "starts real nodes; typed by "
 
 NOT_TYPED = {
+    "fedbalancer fleet show fleet.csv --out fleet.png": "the reader's fleet: tests/cli/test_fleet.py",
+    "fedbalancer compare watch --devices fleet.csv": "the reader's fleet: tests/cli/test_fleet.py",
     "fedbalancer compare --add runs/compare-watch --seeds 10..12 --methods canter": _HOURS + "tests/cli/test_cli.py",
     "fedbalancer merge runs/array/seed-0 runs/array/seed-1 --out runs/array/merged": (
         "folders of a cluster: tests/examples/test_slurm.py"
@@ -167,6 +169,7 @@ RUN = (
     "docs/explanation/clock.md",
     "docs/how-to/bring-your-data.md",
     "docs/how-to/fine-tune.md",
+    "docs/reference/fleets.md",
 )
 """Pages whose blocks marked as Python run from top to bottom."""
 

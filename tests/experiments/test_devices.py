@@ -19,6 +19,7 @@ from fedbalancer.experiments.clock import fleet_batch_s, latency_scale
 from fedbalancer.experiments.run_warnings import warnings_for_run
 from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.experiments.spec import RunSpec
+from fedbalancer.experiments.sweep.plan import SweepPlan
 from fedbalancer.simulation.devices import DeviceDraw
 from fedbalancer.store import read_manifest
 
@@ -274,3 +275,10 @@ def test_own_seconds_need_no_estimate() -> None:
     for devices, estimated in ((None, True), (equal_devices(), False), (Steady(), False), ("paper", True)):
         spec = RunSpec(task=task, devices=devices)
         assert any("has no latency" in text for text in warnings_for_run(spec, task)) == estimated
+
+
+def test_the_runs_of_a_sweep_have_the_devices() -> None:
+    base = RunSpec(task="synthetic", users=12, rounds=1, devices=equal_devices())
+    plan = SweepPlan.make(base, ["w=1,2"])
+    assert plan.spec("fedbalancer[w=1]", 0).devices == equal_devices()
+    assert plan.to_json()["spec"]["devices"]["sha256"] == equal_devices().digest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,10 @@ import fedbalancer as fb
 from fedbalancer.core.errors import BadData
 from fedbalancer.core.samples import Ragged
 from fedbalancer.core.types import ClientWork
+from fedbalancer.data.catalogue.summary import count_labels, describe_task
+from fedbalancer.training.flops import count_flops
 from fedbalancer.training.open_model import check_file_samples
+from fedbalancer.training.tensors import find_logits, to_device, to_float32
 from fedbalancer.training.trainer import TorchTrainer
 
 torch = pytest.importorskip("torch", reason="models need the extra [torch]")
@@ -350,6 +354,45 @@ def test_a_run_with_an_ignored_label_counts_the_other_classes() -> None:
     values = run(make_task(some, lambda: nn.Linear(3, 2)))
     assert values[3] < values[0]
     assert run(make_task(some, lambda: nn.Linear(3, 2)), settings={"label_noise": 0.2})
+
+
+def test_outputs_of_any_form_are_moved_and_converted() -> None:
+    half = torch.ones(2, dtype=torch.bfloat16)
+    Named = namedtuple("Named", ["scores", "ids"])
+    forms = [
+        half,
+        (half, 1),
+        [half],
+        {"logits": half},
+        SimpleNamespace(logits=half, n=3),
+        Named(half, torch.ones(2).int()),
+    ]
+    for form in forms:
+        changed = to_float32(form)
+        assert type(changed) is type(form)
+        scores = find_logits(changed[0] if isinstance(changed, list) else changed)
+        assert scores.dtype == torch.float32
+        moved = to_device(form, "meta")
+        assert find_logits(moved[0] if isinstance(moved, list) else moved).device.type == "meta"
+    assert half.dtype == torch.bfloat16
+    assert forms[4].logits is half  # type: ignore[union-attr]
+    assert to_device("text", "meta") == "text"
+
+
+def test_a_summary_describes_every_form() -> None:
+    assert "ids: 1 to 5 steps per sample, int64, from 1 to 8" in describe_task(make_task(ragged))
+    assert "0: 5 per sample, int32" in describe_task(make_task(in_order))
+    assert "labels    none" in describe_task(make_task(numbers, Reconstructs))
+    assert count_labels(make_task(tags, Tags)).all_labels == 3
+
+
+def test_the_clock_counts_samples_of_typical_length() -> None:
+    def long_first(seed: int) -> Any:
+        rows, _ = sentences(seed)
+        return Ragged([np.ones(50, int), *rows[1:]]), [[-100, *[0] * (len(row) - 1)] for row in [range(50), *rows[1:]]]
+
+    short, long = (count_flops(make_task(form, Tags, latency=None)).train_flops for form in (tags, long_first))
+    assert 0 < long < 2 * short
 
 
 def test_a_model_file_refuses_what_only_torch_can_train() -> None:

@@ -14,6 +14,7 @@ from fedbalancer.cli.data import data
 from fedbalancer.cli.doctor import doctor
 from fedbalancer.cli.errors import Commands, with_clear_errors
 from fedbalancer.cli.export import export
+from fedbalancer.cli.fleet import fleet
 from fedbalancer.cli.flower import flower
 from fedbalancer.cli.leaderboard import leaderboard
 from fedbalancer.cli.list import list_
@@ -62,6 +63,7 @@ app.command("list")(with_clear_errors(list_))
 app.command("bench")(with_clear_errors(bench))
 app.command("doctor")(with_clear_errors(doctor))
 app.add_typer(data, name="data")
+app.add_typer(fleet, name="fleet")
 app.command("export")(with_clear_errors(export))
 app.command("testbed")(with_clear_errors(bed))
 app.add_typer(paper, name="paper")

@@ -228,6 +228,24 @@ def take(part: Any, rows: Any) -> Any:
     return part[rows] if isinstance(part, np.ndarray) else map_columns(part, lambda column: column[rows])
 
 
+def typical_rows(part: Any, count: int) -> NDArray[np.int64]:
+    """Return the first rows or, if rows differ in length, those of about the median length.
+
+    Args:
+        part: Features.
+        count: Number of rows.
+
+    >>> typical_rows(Ragged([[1, 2, 3, 4], [5], [6, 7], [8, 9, 1]]), 2)
+    array([2, 3])
+    """
+    lengths = [column.lengths for column in columns_of(part).values() if isinstance(column, Ragged)]
+    if not lengths:
+        return np.arange(min(count, count_rows(part)))
+    order = np.argsort(lengths[0], kind="stable")
+    start = max(len(order) // 2 - count // 2, 0)
+    return order[start : start + count]
+
+
 def count_rows(part: Any) -> int:
     """Return the number of samples of a part, which may also hold tensors."""
     return len(next(iter(columns_of(part).values())))

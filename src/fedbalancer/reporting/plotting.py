@@ -19,6 +19,8 @@ from fedbalancer.core.files import write_bytes
 from fedbalancer.core.types import FloatArray, IndexArray
 from fedbalancer.data.catalogue.summary import OTHER, LabelCounts
 from fedbalancer.reporting.style import BLUE, DASHES, GREY, ORANGE, RED, SKY, choose_looks
+from fedbalancer.simulation.devices import Fleet, estimate_network_s, sample_batch_s
+from fedbalancer.simulation.devices.fleet_check import online_hours, sort_classes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +35,8 @@ FLOOR = 0.6
 """Start of the y axis in `accuracy_panels`, as a share of the task's best accuracy."""
 MOST_BARS, MOST_NAMES = 120, 32
 """Maximum number of clients in `plot_holdings`, and up to how many their names are shown."""
+MOST_DEVICES, FLEET_DRAWS, MEGABYTE = 400, 10, 10**6
+"""Maximum number of lines in `plot_fleet`, latencies that are averaged, and bytes by which networks are compared."""
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -227,6 +231,68 @@ def plot_holdings(held: LabelCounts) -> Figure:
             frameon=False, fontsize=8, title_fontsize=8,
         )  # fmt: skip
     return figure
+
+
+def plot_fleet(fleet: Fleet, title: str) -> Figure:
+    """Plot who is how fast and when online: speeds against networks, the share online, and every device's hours.
+
+    Devices without their own seconds or network are drawn as in a run of femnist with seed 0.
+
+    Args:
+        fleet: A fleet that has devices.
+        title: Title of the figure.
+    """
+    ids = tuple(device.id for device in fleet.devices)
+    model = fleet.device_model(ids)
+    batch_s = sample_batch_s(model, ids, FLEET_DRAWS).mean(axis=1)
+    megabyte_s = estimate_network_s(model, ids, MEGABYTE, 0)
+    hours = online_hours(fleet)
+    figure = new_figure(11.0, 7.0)
+    figure.suptitle(
+        f"{title}: {len(ids):,} devices", x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK, parse_math=False
+    )
+    grid = figure.add_gridspec(2, 2, height_ratios=(3, 2))
+    speeds, shares, rows = (figure.add_subplot(place) for place in (grid[0, 0], grid[1, 0], grid[:, 1]))
+    _draw_speeds(speeds, [device.device_class for device in fleet.devices], batch_s, 8 / megabyte_s)
+    _draw_hours(shares, hours)
+    _draw_devices(rows, hours[np.argsort(batch_s, kind="stable")])
+    return figure
+
+
+def _draw_speeds(axes: Axes, classes: Sequence[str], batch_s: FloatArray, mbit_s: FloatArray) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    names = tuple(sort_classes(classes))
+    for name, colour in zip(names, _label_colours(names), strict=True):
+        rows = np.array([each == name for each in classes])
+        axes.scatter(batch_s[rows], mbit_s[rows], s=14, alpha=0.6, linewidths=0, color=colour, label=name or "no class")
+    style_axes(axes, "Seconds per batch", "Download, Mbit/s", "Speed and network")
+    for axis, values, scale in ((axes.xaxis, batch_s, axes.set_xscale), (axes.yaxis, mbit_s, axes.set_yscale)):
+        scale("log")
+        steps = (1.0, 2.0, 5.0) if values.max() < 100 * values.min() else (1.0,)
+        axis.set_major_locator(LogLocator(subs=steps))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if len(names) > 1:
+        legend = axes.legend(frameon=False, fontsize=8)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+
+
+def _draw_hours(axes: Axes, hours: FloatArray) -> None:
+    axes.stairs(hours.mean(axis=0), np.arange(25), fill=True, color=BLUE, alpha=0.85)
+    style_axes(axes, "Hour of the day", "Share online", "Devices online")
+    axes.set(xlim=(0, 24), ylim=(0, 1), xticks=range(0, 25, 4))
+
+
+def _draw_devices(axes: Axes, hours: FloatArray) -> None:
+    """Draw a line per device, the fastest at the top; of many devices, some at equal distances."""
+    rows = np.unique(np.linspace(0, len(hours) - 1, min(len(hours), MOST_DEVICES)).astype(np.int64))
+    axes.imshow(hours[rows], aspect="auto", cmap="Blues", vmin=0, vmax=1, extent=(0, 24, len(rows), 0))
+    some = "" if len(rows) == len(hours) else f" ({len(rows)} of {len(hours):,})"
+    style_axes(axes, "Hour of the day", f"Devices{some}, fastest at the top", "When each device is online")
+    axes.grid(visible=False)
+    axes.set(xticks=range(0, 25, 4), yticks=[])
 
 
 def _draw_clients(axes: Axes, held: LabelCounts) -> None:

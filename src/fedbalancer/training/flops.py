@@ -13,7 +13,7 @@ import numpy as np
 
 from fedbalancer.core.cost import BatchCost
 from fedbalancer.core.errors import MissingData
-from fedbalancer.core.samples import take
+from fedbalancer.core.samples import take, typical_rows
 from fedbalancer.core.task import BaseTask
 from fedbalancer.core.types import ClientWork
 
@@ -28,7 +28,8 @@ def count_flops(task: BaseTask) -> BatchCost:
 
     Two samples of a client are trained in one step of the plain backend, so the count includes the loss and respects
     frozen parameters. The counter knows products of matrices and convolutions. Fused LSTM and attention kernels
-    are replaced by these for the count. Elementwise operations and embeddings are not counted.
+    are replaced by these for the count. Elementwise operations and embeddings are not counted. If samples differ in
+    length, the two have about the median length.
 
     Args:
         task: The task.
@@ -62,7 +63,9 @@ def _count(task: BaseTask) -> BatchCost:
     from fedbalancer.training.trainer import TorchTrainer
 
     client = next((name for name, size in task.sizes.items() if size >= COUNTED_SAMPLES), next(iter(task.sizes)))
-    features, labels = (take(part, slice(COUNTED_SAMPLES)) for part in task.samples(client))
+    samples = task.samples(client)
+    rows = typical_rows(samples[0], COUNTED_SAMPLES)
+    features, labels = (take(part, rows) for part in samples)
     small = replace(task, clients={client: (features, labels)}, test=(features, labels))
     trainer, size = TorchTrainer(small, "plain"), len(labels)
     work = ClientWork(client, np.arange(size), 1, size, 1e-9, 0.0, None, 0)

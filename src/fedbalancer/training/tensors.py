@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,28 +129,40 @@ def call_model(model: Callable[..., Any], features: Any, forward: Callable[[Any,
     return model(*features) if isinstance(features, tuple) else model(features)
 
 
-def to_device(values: Any, device: str) -> Any:
-    """Move tensors, and those in dictionaries, tuples and outputs of transformers, to a device."""
-    if hasattr(values, "to"):
-        return values.to(device)
-    if isinstance(values, Mapping):
-        moved = {name: to_device(value, device) for name, value in values.items()}
-        return moved if type(values) is dict else type(values)(**moved)  # keeps `.logits`
-    if isinstance(values, tuple | list):
-        return type(values)(to_device(value, device) for value in values) if type(values) in (tuple, list) else values
-    return values
+def map_tensors(values: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Apply a function to a tensor, and to those in dictionaries, tuples, lists and objects with outputs.
 
-
-def to_float32(values: Any) -> Any:
-    """Convert floating-point tensors, and those in dictionaries, tuples and outputs of transformers, to float32."""
+    Args:
+        values: Features or outputs of a model.
+        change: The function.
+    """
     import torch
 
     if isinstance(values, torch.Tensor):
-        return values.float() if values.is_floating_point() else values
+        return change(values)
     if isinstance(values, Mapping):
-        converted = {name: to_float32(value) for name, value in values.items()}
-        return converted if type(values) is dict else type(values)(**converted)
-    return type(values)(map(to_float32, values)) if type(values) in (tuple, list) else values
+        changed = {name: map_tensors(value, change) for name, value in values.items()}
+        return changed if type(values) is dict else type(values)(**changed)  # keeps `.logits`
+    if type(values) in (tuple, list):
+        return type(values)(map_tensors(value, change) for value in values)
+    if isinstance(values, tuple):  # with names
+        return type(values)(*(map_tensors(value, change) for value in values))
+    if not hasattr(values, "logits") and not hasattr(values, "loss"):
+        return values
+    copied = copy(values)
+    for name, value in vars(values).items():
+        object.__setattr__(copied, name, map_tensors(value, change))
+    return copied
+
+
+def to_device(values: Any, device: str) -> Any:
+    """Move the tensors of features or outputs to a device."""
+    return map_tensors(values, lambda tensor: tensor.to(device))
+
+
+def to_float32(values: Any) -> Any:
+    """Convert the floating-point tensors of outputs to float32."""
+    return map_tensors(values, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
 
 
 def find_logits(outputs: Any) -> Any:

@@ -84,7 +84,7 @@ def _column(columns: Sequence[Any]) -> str:
     high = max(array.max() for array in arrays if array.size)
     if isinstance(columns[0], Ragged):
         lengths = np.concatenate([column.lengths for column in columns])
-        return f"{lengths.min()} to {lengths.max()} rows per sample, {arrays[0].dtype}, from {low:.4g} to {high:.4g}"
+        return f"{lengths.min()} to {lengths.max()} steps per sample, {arrays[0].dtype}, from {low:.4g} to {high:.4g}"
     shape = arrays[0].shape[1:]
     sides = " x ".join(str(side) for side in shape) if shape else "1"
     return f"{sides} per sample, {arrays[0].dtype}, from {low:.4g} to {high:.4g}"

@@ -232,9 +232,9 @@ class Fleet:
         cls,
         count: int = 1000,
         *,
-        slow: Group = CLASS_WEIGHTS["slow"],
-        mid: Group = CLASS_WEIGHTS["mid"],
-        fast: Group = CLASS_WEIGHTS["fast"],
+        slow: Group | None = None,
+        mid: Group | None = None,
+        fast: Group | None = None,
         bandwidth: Distribution | Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> Fleet:
@@ -246,9 +246,10 @@ class Fleet:
 
         Args:
             count: Number of devices.
-            slow: Share of slow devices, relative to the other two, or a mapping with `share`, `batch_s` or `sample_s`
-                (a distribution), `spread` (standard deviation between rounds as a share of the mean), `model`,
-                `flops`, `batch_size` and `bandwidth`. Without seconds, the devices have the latency of their class.
+            slow: Share of slow devices, or a mapping with `share`, `batch_s` or `sample_s` (a distribution), `spread`
+                (standard deviation between rounds as a share of the mean), `model`, `flops`, `batch_size` and
+                `bandwidth`. Without seconds, the devices have the latency of their class. Classes without a share have
+                the rest, in the paper's proportions. If all three have one, the shares are relative.
             mid: Share of mid devices, as for `slow`.
             fast: Share of fast devices, as for `slow`.
             bandwidth: Mbit/s in both directions (a distribution), or a mapping with `down`, `up` and `spread`. Default:

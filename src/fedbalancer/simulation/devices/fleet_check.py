@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,9 +58,10 @@ def summarise(fleet: Fleet) -> FleetSummary:
         for name in ("batch_s", "sample_s", "down_mbit_s", "up_mbit_s")
     }
     hours = online_hours(fleet)
+    counted = Counter(device.device_class for device in fleet.devices)
     return FleetSummary(
         devices=len(fleet),
-        classes=dict(sorted(Counter(device.device_class for device in fleet.devices).items(), key=_class_order)),
+        classes={name: counted[name] for name in sort_classes(counted)},
         quantiles={name: np.quantile(values, QUANTILES).tolist() for name, values in columns.items() if len(values)},
         counts={name: len(values) for name, values in columns.items() if len(values)},
         online_by_hour=hours.mean(axis=0).tolist(),
@@ -161,6 +162,11 @@ def _equal_values(devices: Sequence[Device]) -> Iterator[str]:
             yield f"all {len(values):,} devices have the same {name}{shown}"
 
 
-def _class_order(item: tuple[str, int]) -> tuple[int, str]:
-    order = list(CLASS_WEIGHTS)
-    return (order.index(item[0]) if item[0] in order else len(order), item[0])
+def sort_classes(classes: Collection[str]) -> list[str]:
+    """Return the distinct classes: slow, mid and fast first, then the others by name.
+
+    >>> sort_classes(["tablet", "fast", "", "slow", "fast"])
+    ['slow', 'fast', '', 'tablet']
+    """
+    known = [name for name in CLASS_WEIGHTS if name in set(classes)]
+    return [*known, *sorted(set(classes) - set(known))]

@@ -14,7 +14,7 @@ from fedbalancer.core.errors import BadSetting, UnknownName
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import FloatArray
 from fedbalancer.simulation.devices.fleet import Device
-from fedbalancer.simulation.devices.models import MIN_SHARE_OF_MEAN
+from fedbalancer.simulation.devices.models import CLASS_WEIGHTS, MIN_SHARE_OF_MEAN
 
 Distribution = float | Mapping[str, Sequence[float]] | Callable[[np.random.Generator, int], ArrayLike]
 """A number, a name with parameters, or a function of a generator and a count."""
@@ -25,7 +25,7 @@ BANDWIDTH_KEYS = ("down", "up", "spread")
 
 
 def draw_fleet(
-    count: int, groups: Mapping[str, Group], bandwidth: Distribution | Mapping[str, Any] | None, seed: int
+    count: int, groups: Mapping[str, Group | None], bandwidth: Distribution | Mapping[str, Any] | None, seed: int
 ) -> list[Device]:
     """Draw the devices of a fleet.
 
@@ -38,7 +38,7 @@ def draw_fleet(
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 10**6:
         raise BadSetting(f"count = {count!r} must be a number of devices from 1 to 1,000,000")
     tables = {name: _group(name, group) for name, group in groups.items()}
-    counts = _split(count, {name: table["share"] for name, table in tables.items()})
+    counts = _split(count, _shares({name: table.get("share") for name, table in tables.items()}))
     digits = len(str(count - 1))
     devices: list[Device] = []
     for name, table in tables.items():
@@ -63,16 +63,28 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any] | None:
     return plain
 
 
-def _group(name: str, group: Group) -> dict[str, Any]:
-    table = dict(group) if isinstance(group, Mapping) else {"share": group}
+def _group(name: str, group: Group | None) -> dict[str, Any]:
+    table = dict(group) if isinstance(group, Mapping) else {} if group is None else {"share": group}
     _check_keys(name, table, GROUP_KEYS)
-    share = table.get("share")
+    share = table.get("share", 0)
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < math.inf:
         raise BadSetting(f"{name} = {group!r} must have a share of 0 or more, such as 0.5 or {{'share': 0.5, ...}}")
     if "batch_s" not in table and "sample_s" not in table and table.keys() - {"share", "bandwidth"}:
         extra = sorted(table.keys() - {"share", "bandwidth"})[0]
         raise BadSetting(f"{name}: {extra} needs batch_s or sample_s, the seconds that it belongs to")
     return table
+
+
+def _shares(given: Mapping[str, float | None]) -> dict[str, float]:
+    """Return the shares of all classes; classes without one have the rest, in the paper's proportions."""
+    stated = {name: share for name, share in given.items() if share is not None}
+    if len(stated) == len(given):
+        return stated
+    rest = 1 - math.fsum(stated.values())
+    if rest < -1e-9:
+        raise BadSetting(f"the shares of {', '.join(stated)} add up to {1 - rest:g}; they must be at most 1")
+    weights = {name: CLASS_WEIGHTS[name] for name in given if name not in stated}
+    return {**stated, **{name: max(rest, 0.0) * weight / sum(weights.values()) for name, weight in weights.items()}}
 
 
 def _split(count: int, shares: Mapping[str, float]) -> dict[str, int]:

@@ -1,0 +1,31 @@
+"""The picture of a fleet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedbalancer.reporting.plotting import MOST_DEVICES, plot_fleet, write_figure
+from fedbalancer.simulation.devices import Device, Fleet
+
+
+def test_who_is_how_fast_and_when_online(tmp_path: Path) -> None:
+    fleet = Fleet([
+        Device(id="a", batch_s=2, device_class="tablet $x$", down_mbit_s=8, up_mbit_s=4, online=[(0, 43200)]),
+        Device(id="b", batch_s=0.5, device_class="fast", down_mbit_s=80, up_mbit_s=4),
+    ])  # fmt: skip
+    figure = plot_fleet(fleet, "my $fleet.csv")
+    speeds, shares, rows = figure.axes
+    points = {tuple(point) for drawn in speeds.collections for point in drawn.get_offsets().round(9).tolist()}  # type: ignore[attr-defined]
+    assert points == {(2.0, 8.0), (0.5, 80.0)}
+    assert shares.patches[0].get_data().values.tolist() == [1.0] * 12 + [0.5] * 12  # type: ignore[attr-defined]
+    picture = rows.images[0].get_array()
+    assert picture is not None
+    assert picture[:, 20].tolist() == [1.0, 0.0], "the fastest is at the top"
+    assert write_figure(figure, tmp_path / "fleet.png").read_bytes()[:4] == b"\x89PNG"
+    assert b"my $fleet.csv" in write_figure(plot_fleet(fleet, "my $fleet.csv"), tmp_path / "fleet.svg").read_bytes()
+
+
+def test_many_devices_without_speeds_fit() -> None:
+    figure = plot_fleet(Fleet.synthetic(2000), "many")
+    assert figure.axes[2].images[0].get_array().shape == (MOST_DEVICES, 24)  # type: ignore[union-attr]
+    assert "(400 of 2,000)" in figure.axes[2].get_ylabel()
