@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,18 @@ def test_a_resnet_trains_on_synthetic_images_and_on_files_of_cifar(real: bool, t
     data = ("--data", str(tmp_path)) if real else ("--images", "60")
     (line,) = run("resnet_cifar.py", tmp_path, *data, "--clients", "2", "--width", "4", "--rounds", "1")
     assert line.startswith("44,622 parameters; 1 rounds")
+
+
+def test_model_data_fleet_method_metric_and_tests_of_ones_own_fit_one_short_script(tmp_path: Path) -> None:
+    for package in ("datasets", "flwr_datasets", "peft", "transformers"):
+        pytest.importorskip(package)
+    assert len((EXAMPLES / "bring_your_own.py").read_text().splitlines()) < 120
+    lines = run("bring_your_own.py", tmp_path, "--authors", "5", "--rounds", "2")
+    number = r"(\d+\.\d+|nan)"
+    for line, method in zip(lines, ("fedavg+wfa", "fedbalancer[w=2]", "scaffold"), strict=True):
+        pattern = rf"{re.escape(method)}: 2 rounds, \d+ s, F1 {number}, worst tenth of authors {number}"
+        assert re.fullmatch(pattern, line), line
+    assert (tmp_path / "fleet.csv").read_text().count("author-") == 5
 
 
 def test_my_task_is_a_task_of_what_own_parquet_writes(tmp_path: Path) -> None:

@@ -26,13 +26,20 @@ from pathlib import Path
 from typing import Any
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
-EXTRAS = {"cluster": "torch,demo,ray", "from-flower": "torch,demo,flower", "private-run": "torch,demo,privacy"}
-"""What a notebook installs on Colab, by page."""
+EXTRAS = {
+    "bring-your-model": "torch,data,metrics",
+    "cluster": "torch,demo,ray",
+    "from-flower": "torch,demo,flower",
+    "private-run": "torch,demo,privacy",
+}
+"""Extras that a notebook installs on Colab, by page."""
+FURTHER = {"bring-your-model": ("peft", "transformers")}
+"""Packages that it installs besides."""
 INSTALL = """# Google Colab: install the package. Elsewhere this cell does nothing.
 import subprocess, sys
 
 if "google.colab" in sys.modules:  # or the path of a wheel, or 'fedbalancer[...] @ git+URL'
-    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", "fedbalancer[{extras}]"])
+    subprocess.check_call([sys.executable, "-m", "pip", "install", "-q", "fedbalancer[{extras}]"{more}])
 """
 FENCE = re.compile(r"^```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -91,7 +98,8 @@ def rewritten(page: str, said: dict[Block, str]) -> str:
 
 def notebook(page: str, name: str) -> str:
     """The page as a notebook: what runs are cells, and files are written by cells. The first one installs on Colab."""
-    install = INSTALL.format(extras=EXTRAS.get(name, "torch,demo"))
+    more = "".join(f', "{package}"' for package in FURTHER.get(name, ()))
+    install = INSTALL.format(extras=EXTRAS.get(name, "torch,demo"), more=more)
     cells, last = [_cell("code", install)], 0
     for block in blocks(page):
         if block.kind == "text" and block.title is None:
@@ -116,9 +124,14 @@ def pages() -> list[Path]:
     return sorted(path for path in TUTORIALS.glob("*.md") if path.name != "index.md")
 
 
+def notebook_pages() -> list[Path]:
+    """All pages that are notebooks too: the tutorials, and the guide to models."""
+    return [*pages(), TUTORIALS.parent / "how-to" / "bring-your-model.md"]
+
+
 def write_notebooks() -> None:
-    """One beside each tutorial."""
-    for path in pages():
+    """One beside each page."""
+    for path in notebook_pages():
         path.with_suffix(".ipynb").write_text(notebook(path.read_text(), path.stem))
 
 

@@ -38,6 +38,7 @@ _DATA = "needs data that a checkout does not have; on the embedded task: "
 _NODES = "starts real nodes; typed by "
 
 NOT_TYPED = {
+    "fedbalancer run my_task.toml --device cuda": "the reader's own file and a GPU; on the CPU: tests/test_examples.py",
     "fedbalancer fleet show fleet.csv --out fleet.png": "the reader's fleet: tests/cli/test_fleet.py",
     "fedbalancer compare watch --devices fleet.csv": "the reader's fleet: tests/cli/test_fleet.py",
     "fedbalancer compare --add runs/compare-watch --seeds 10..12 --methods canter": _HOURS + "tests/cli/test_cli.py",
@@ -169,6 +170,7 @@ PATTERNS = {
 RUN = (
     "docs/explanation/clock.md",
     "docs/how-to/bring-your-data.md",
+    "docs/how-to/bring-your-model.md",
     "docs/how-to/fine-tune.md",
     "docs/reference/fleets.md",
 )

@@ -10,8 +10,8 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from contextlib import suppress
-from importlib.metadata import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "docs" / "tutorials.py"
 TUTORIALS = ROOT / "docs" / "tutorials"
 LONG = ("cluster", "from-flower")  # real nodes and processes: minutes
-QUICK = ("own-data", "own-policy", "private-run", "run-folder")
+QUICK = ("own-data", "own-policy", "scaffold", "heterofl", "personal", "private-run", "run-folder")
 PATIENCE_S = 840  # each takes seconds; the machine may have other work
 
 
@@ -84,13 +84,13 @@ def test_every_tutorial_is_run_by_one_of_these(tutorials: ModuleType) -> None:
 
 
 def test_notebooks_are_made_of_the_pages(tutorials: ModuleType) -> None:
-    for path in tutorials.pages():
+    for path in tutorials.notebook_pages():
         made = tutorials.notebook(path.read_text(), path.stem)
         assert path.with_suffix(".ipynb").read_text() == made, "run: python scripts/docs/tutorials.py notebooks"
 
 
 def test_every_block_that_runs_is_a_cell_of_the_notebook(tutorials: ModuleType) -> None:
-    for path in tutorials.pages():
+    for path in tutorials.notebook_pages():
         content = json.loads(path.with_suffix(".ipynb").read_text())
         assert (content["nbformat"], content["nbformat_minor"]) == (4, 5)
         cells = content["cells"]
@@ -117,8 +117,9 @@ def test_the_first_cell_installs_on_colab_and_does_nothing_elsewhere(
     monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
     exec(cell, {})
     assert commands == [[sys.executable, "-m", "pip", "install", "-q", "fedbalancer[torch,demo,privacy]"]]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for extras in tutorials.EXTRAS.values():
-        assert set(extras.split(",")) <= set(metadata("fedbalancer").get_all("Provides-Extra") or [])
+        assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
 def test_what_is_not_a_number_must_stay(tutorials: ModuleType) -> None:

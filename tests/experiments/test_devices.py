@@ -16,6 +16,7 @@ from fedbalancer.core.cost import PUBLISHED
 from fedbalancer.core.errors import BadData, BadSetting, RunFolderError
 from fedbalancer.core.types import FloatArray
 from fedbalancer.experiments.clock import fleet_batch_s, latency_scale
+from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.run_warnings import warnings_for_run
 from fedbalancer.experiments.simulation import resolve_spec
 from fedbalancer.experiments.spec import RunSpec
@@ -163,8 +164,19 @@ def test_resume_refuses_devices_that_the_run_did_not_have(tmp_path: Path) -> Non
         fb.resume(tmp_path / "run", devices=Steady())
 
 
-@pytest.mark.parametrize("kind", ["fleet", "model"])
-def test_the_processes_of_a_comparison_get_the_devices(kind: str, tmp_path: Path) -> None:
+def compared(out: Path, devices: Any) -> None:
+    """Compare in another process, and check that the run there had the devices."""
+    table = fb.compare(
+        "synthetic", ["fedavg+1t"], seeds=1, rounds=2, extend=1, jobs=1, devices=devices, out=out, **OPTIONS
+    )
+    assert not table.notes
+    alone = fb.run("synthetic", "fedavg+1t", rounds=2, timing_only=True, devices=devices, **OPTIONS)
+    there = fb.resume(out / "fedavg+1t" / "seed-0", devices=devices)
+    assert there.clients["download_s"].equals(alone.clients["download_s"])
+    assert there.clients["train_s"].equals(alone.clients["train_s"])
+
+
+def test_the_processes_of_a_comparison_get_a_device_model(tmp_path: Path) -> None:
     class Local:  # the processes cannot import this file
         def expected_network_s(self, client: str, down_bytes: int, up_bytes: int) -> float:
             return 2.0
@@ -175,28 +187,24 @@ def test_the_processes_of_a_comparison_get_the_devices(kind: str, tmp_path: Path
         def draw(self, client: str, round_number: int, down_bytes: int, up_bytes: int) -> DeviceDraw:
             return DeviceDraw(1.0, 1.0, 1.0)
 
-    devices = equal_devices() if kind == "fleet" else Local()
-    methods = ["fedavg+1t", "prox+1t"]
-    table = fb.compare(
-        "synthetic", methods, seeds=1, rounds=2, extend=2, jobs=2, devices=devices, out=tmp_path / "c", **OPTIONS
-    )
-    assert not table.notes
-    for method in methods:
-        alone = fb.run("synthetic", method, rounds=2, timing_only=True, devices=devices, **OPTIONS)
-        again = fb.resume(tmp_path / "c" / method / "seed-0", devices=devices)
-        assert again.clients["download_s"][:4].equals(alone.clients["download_s"][:4])
-        assert alone.clients["download_s"].n_unique() == 1
+    compared(tmp_path / "c", Local())
+    with pytest.raises(fb.FedBalancerError, match="from Python"):
+        ComparisonPlan.read(tmp_path / "c")
 
 
-def test_a_comparison_on_a_file_can_resume(tmp_path: Path) -> None:
-    from fedbalancer.experiments.plan import ComparisonPlan
-
+def test_the_processes_of_a_comparison_get_a_fleet_and_it_can_resume(tmp_path: Path) -> None:
     path = tmp_path / "fleet.csv"
     equal_devices().to_csv(path)
-    fb.compare(
-        "synthetic", ["fedavg+1t"], seeds=1, rounds=2, extend=1, jobs=1, devices=path, out=tmp_path / "c", **OPTIONS
-    )
+    compared(tmp_path / "c", path)
     assert ComparisonPlan.read(tmp_path / "c").base.devices == equal_devices()
+    other = tmp_path / "copy.csv"
+    equal_devices().to_csv(other)
+    fb.compare(methods=[], add=tmp_path / "c", devices=other)  # the same devices in another place
+    with pytest.raises(BadSetting, match="devices is"):
+        fb.compare(methods=[], add=tmp_path / "c", devices=equal_devices(9.0))
+    equal_devices(3.0).to_csv(other)
+    with pytest.raises(BadData, match="has changed"):
+        ComparisonPlan.read(tmp_path / "c")
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,19 @@ def test_one_round_is_what_the_simulators_trainer_gives() -> None:
     assert result.arrays["1.num_batches_tracked"].numpy() == sent["1.num_batches_tracked"].numpy()
 
 
+def test_clients_report_every_metric_and_leave_out_an_accuracy_that_they_do_not_have() -> None:
+    def numbers(context: Any) -> Any:
+        features, _ = samples(context)
+        return features, features.sum(axis=1, keepdims=True)
+
+    _, result = Nodes(2, metric=["f1", "accuracy", "top2"]).start("fedavg+wfa", 1, federated_evaluate=True)
+    assert {"f1", "accuracy", "top2", "loss", "num-examples"} == set(result.evaluate_metrics_clientapp[1])
+    loss = lambda outputs, labels: ((outputs - labels) ** 2).mean(dim=1)  # noqa: E731
+    fitting = Nodes(2, lambda: torch.nn.Linear(5, 1), numbers, loss=loss, metric=["mae", "accuracy"])
+    _, result = fitting.start("fedavg+wfa", 1, federated_evaluate=True)
+    assert {"mae", "loss", "num-examples"} == set(result.evaluate_metrics_clientapp[1])
+
+
 def test_fedbalancer_learns_and_is_evaluated_by_the_clients() -> None:
     _, result = Nodes(3).start("fedbalancer", 6, federated_evaluate=True)
     found = [result.evaluate_metrics_clientapp[n]["accuracy"] for n in (0, 6)]

@@ -17,6 +17,7 @@ from flwr.app import Error, Message, MetricRecord, RecordDict
 from fedbalancer.core.errors import FedBalancerError
 from fedbalancer.flower.evaluation import missing_metrics, to_evaluation
 from fedbalancer.flower.messages import custom_metrics
+from fedbalancer.reporting.results import load_run
 
 
 class Evaluating(Phone):
@@ -44,8 +45,21 @@ def test_metrics_of_any_name_are_pooled_and_in_the_table(tmp_path: Path) -> None
     )
     row = pl.read_parquet(tmp_path / "mine" / "evals.parquet").row(-1, named=True)
     assert (row["accuracy"], row["loss"]) == (pytest.approx(0.3), pytest.approx(1.5))
+    assert row["f1"] == 0.5
+    spread = ("tested_clients", "client_mean", "client_std", "client_worst_decile", "client_best_decile")
+    assert [row[name] for name in spread] == [2, *map(pytest.approx, (0.4, 0.2, 0.24, 0.56))]
     assert not world.of("not among the metrics")
     assert [config["server-round"] for config in first.configs] == [0, 1]
+
+
+def test_a_regression_is_reported_by_its_loss_and_its_other_errors(tmp_path: Path) -> None:
+    world = World(Evaluating(0, {"num-examples": 3, "loss": 0.5, "mean-error": 1.0, "round": 7.0}))
+    world.start(1, "fedavg+wfa", federated_evaluate=True, checkpoint_dir=tmp_path, run_key="mine")
+    run = load_run(tmp_path / "mine")
+    assert run.curve.metric.name == "loss"
+    assert run.curve.last_value == 0.5
+    row = run.curve.evals.row(-1, named=True)
+    assert (row["mean_error"], row["client_mean"], row["round"]) == (1.0, 0.5, 1)
 
 
 def test_a_metric_that_has_no_name_of_ours_is_said_once() -> None:

@@ -89,6 +89,8 @@ def test_only_the_part_is_uploaded() -> None:
 def test_what_flower_cannot_do_is_refused_by_name() -> None:
     with pytest.raises(BadSetting, match="train FineTuning fine-tunes before evaluations"):
         Strategy(fb.method("fedavg+wfa", train=FineTuning()))
+    with pytest.raises(BadSetting, match="LocalLayers keeps layers on the clients, and evaluations on Flower"):
+        Strategy(METHODS["ditto with local layers"], federated_evaluate=True)
     with pytest.raises(BadSetting, match=r"Scaffold\.down_arrays declares what the clients need"):
         Nodes(1, method=METHODS["scaffold"]).start(fb.method("fedavg+wfa", train=Scaffold()), 1)
 

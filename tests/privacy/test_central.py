@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from builders import make_report, make_setup, make_state
 from experiments import tinytask
+from scaffold import FirstRows, Scaffold, ScaffoldServer
 
 import fedbalancer as fb
-from fedbalancer.core.contracts import NOTHING
+from fedbalancer.client.summary import Histogram
+from fedbalancer.client.training import FineTuning, LocalLayers
+from fedbalancer.core.contracts import NOTHING, Private
 from fedbalancer.core.errors import BadSetting
 from fedbalancer.core.types import ClientReport
 from fedbalancer.experiments.simulation import build
@@ -168,3 +172,36 @@ def test_a_round_without_reports_adds_noise_too(averaged: str) -> None:
         assert not np.array_equal(made.server.model(state), start.weights)
     steps = np.diff(np.stack([start.weights, *models]), axis=0) * made.settings.clients_per_round
     assert steps.std() == pytest.approx(4, rel=0.15)
+
+
+@dataclass(frozen=True)
+class Declared(Scaffold):
+    reacts_to: ClassVar[frozenset[Private]] = NOTHING
+
+
+class TestLocalTraining:
+    """A policy that changes local training has no finite epsilon, unless it declares that it reveals nothing more."""
+
+    def test_an_undeclared_policy_has_no_epsilon(self) -> None:
+        private: Any = {"summary": Histogram(noise_multiplier=3.0)}
+        assert whole_claim(fb.method("oort", **private)).noise_multiplier == 3
+        for slots in ({"train": Scaffold(), "aggregate": ScaffoldServer()}, {"part": FirstRows()}):
+            claim = whole_claim(fb.method("oort", **private, **slots))
+            assert claim.noise_multiplier == 0
+            assert "may send or keep arrays that depend on a client's data" in claim.why
+
+    def test_a_declared_one_and_the_built_in_ones_have(self) -> None:
+        private: Any = {"summary": Histogram(noise_multiplier=3.0)}
+        for slots in ({"train": Declared()}, {"train": FineTuning()}, {"part": LocalLayers("bias")}):
+            assert whole_claim(fb.method("oort", **private, **slots)).noise_multiplier == 3
+
+    def test_noise_on_the_model_does_not_help(self) -> None:
+        claim = model_claim(fb.method("fedavg+1t", aggregate=PrivateMean(1.0, 4.0), train=Scaffold()))
+        assert claim is not None
+        assert claim.noise_multiplier == 0
+        assert claim.why.startswith("Scaffold may send or keep arrays")
+
+    def test_a_budget_is_refused(self) -> None:
+        method = fb.method("oort", summary=Histogram(noise_multiplier=3.0), part=FirstRows())
+        with pytest.raises(BadSetting, match=r"epsilon is infinite, because FirstRows may send or keep arrays"):
+            fb.run("synthetic", method, users=8, rounds=1, settings={"epsilon_budget": 8})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,10 @@ def test_wrappers_forward_the_arrays() -> None:
 
 def test_timing_only_runs_have_the_same_clock() -> None:
     assert run(scaffold(), timing_only=True).rounds["end_s"][-1] == run(scaffold()).rounds["end_s"][-1]
+
+
+def test_the_manifest_names_the_policies_that_need_the_plain_backend(tmp_path: Path) -> None:
+    fb.run("experiments.tinytask:load", SCAFFOLD, rounds=1, out=tmp_path / "run")
+    training = json.loads((tmp_path / "run" / "manifest.json").read_text())["training"]
+    assert training["path"] == "plain"
+    assert training["why"] == "the method changes local training (train Scaffold)"

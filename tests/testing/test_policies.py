@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scaffold import Ditto, Doubled, FirstRows, Scaffold, ScaffoldServer
 
 from fedbalancer.client.compress import NoCompression
 from fedbalancer.client.samples import EverySample
 from fedbalancer.client.summary import LossStatistics
+from fedbalancer.client.training import LocalLayers
 from fedbalancer.client.work import AllOrNothing
-from fedbalancer.core.contracts import Aggregator, ClientSelector, PacePolicy, ThresholdPolicy
+from fedbalancer.core.contracts import Aggregator, ClientSelector, LocalTraining, PacePolicy, ThresholdPolicy
 from fedbalancer.core.errors import UnknownName
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import ClientReport, Layout, RoundResult, ServerState, Setup, Summary, Weights
@@ -577,3 +579,70 @@ class InTurn(ClientSelector):
 @pytest.mark.parametrize("policy", [Largest(), InTurn(), Uniform()])
 def test_a_selector_that_decides_without_a_draw_may_ignore_the_seed(policy: Any) -> None:
     assert check_policy(policy) == "clients"
+
+
+@dataclass(frozen=True)
+class SendsTooLittle(Scaffold):
+    def finish(self, update: Any, run: Any) -> Any:
+        return update
+
+
+@dataclass(frozen=True)
+class AddsInPlace(LocalTraining):
+    def gradient(self, gradient: Any, weights: Any, run: Any) -> Any:
+        gradient += weights
+        return gradient
+
+
+@dataclass(frozen=True)
+class DrawsGlobally(LocalTraining):
+    def gradient(self, gradient: Any, weights: Any, run: Any) -> Any:
+        return gradient + np.float32(random.random())
+
+
+@dataclass(frozen=True)
+class BadName(LocalTraining):
+    def client_state(self, layout: Layout) -> Any:
+        return {"my array": (3,)}
+
+
+@dataclass(frozen=True)
+class EmptyPart(FirstRows):
+    def mask(self, layout: Layout, client: str, rank: float, order: Any) -> Any:
+        return np.zeros(layout.parameters, dtype=bool)
+
+
+@dataclass(frozen=True)
+class FloatPart(FirstRows):
+    def mask(self, layout: Layout, client: str, rank: float, order: Any) -> Any:
+        return np.ones(layout.parameters)
+
+
+@dataclass(frozen=True)
+class SendsDoubles(ScaffoldServer):
+    def order_arrays(self, setup: Any, state: Any) -> Any:
+        return {"c": np.zeros(3)}
+
+
+@pytest.mark.parametrize(
+    "policy", [Scaffold(), Ditto(), Doubled(), FirstRows(), LocalLayers("*bias"), ScaffoldServer()]
+)
+def test_policies_that_change_local_training_keep_their_promises(policy: Any) -> None:
+    assert check_policy(policy) == policy.slot
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        (SendsTooLittle(), "sends arrays that differ in 'c' from the declared ones"),
+        (AddsInPlace(), "changed its arguments in gradient"),
+        (DrawsGlobally(), "is not deterministic"),
+        (BadName(), "declares wrong arrays: client_state names an array 'my array'"),
+        (EmptyPart(), "leaves nothing to train"),
+        (FloatPart(), "as a mask; it must be an array of bool"),
+        (SendsDoubles(), "sends array 'c' of float64, which must be float32"),
+    ],
+)
+def test_policies_that_break_the_rules_of_local_training_are_refused(policy: Any, why: str) -> None:
+    with pytest.raises(PolicyError, match=why):
+        check_policy(policy)

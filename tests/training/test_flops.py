@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,6 +144,12 @@ def test_samples_of_several_columns_and_lengths_are_counted() -> None:
     samples = {"words": [[1, 2], [3], [4, 5, 6], [7]]}, np.array([0, 1, 0, 1])
     task = Task(clients={"ann": samples}, test=samples, model=Net)
     assert count_flops(task).forward_flops == 2 * 4 * 2
+
+
+def test_tests_of_clients_do_not_change_the_count() -> None:
+    samples = np.zeros((12, 3), np.float32), np.arange(12) % 2
+    task = Task(clients={"ann": samples, "bob": samples}, test=samples, model=partial(torch.nn.Linear, 3, 2))
+    assert count_flops(replace(task, client_tests={"bob": samples})) == count_flops(task)
 
 
 def test_an_estimate_without_torch_says_what_to_install() -> None:

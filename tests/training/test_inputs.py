@@ -402,3 +402,27 @@ def test_a_model_file_refuses_what_only_torch_can_train() -> None:
         check_file_samples(padded(0), "ann")
     with pytest.raises(BadData, match="ann: a model file cannot ignore labels of -100"):
         check_file_samples((plain[0], np.array([0, -100])), "ann")
+
+
+class Wraps(Net):  # type: ignore[misc]
+    """Layers that the fast backend knows, with outputs in any form."""
+
+    def __init__(self, outputs: str) -> None:
+        super().__init__()
+        self.first, self.last, self.outputs = nn.Linear(64, 128), nn.Linear(128, 3), outputs
+
+    def forward(self, x: Any) -> Any:
+        scores = self.last(torch.relu(self.first(x)))
+        kinds = {"object": SimpleNamespace(logits=scores), "dictionary": {"logits": scores}, "tuple": (scores, x)}
+        return kinds.get(self.outputs, scores)
+
+
+def wide(seed: int) -> Any:
+    x = np.random.default_rng(seed).normal(size=(12, 64)).astype(np.float32)
+    return x, x[:, :3].argmax(axis=1)
+
+
+@pytest.mark.parametrize("outputs", ["object", "dictionary", "tuple"])
+def test_the_fast_backend_accepts_every_form_of_the_outputs(outputs: str) -> None:
+    expected = run(make_task(wide, lambda: Wraps("tensor")), backend="plain")
+    assert run(make_task(wide, lambda: Wraps(outputs)), backend="fast") == pytest.approx(expected, abs=1e-5)

@@ -80,7 +80,7 @@ class LocalLayers(PartPolicy):
 
     With the last layers this is FedPer (Arivazhagan et al., "Federated Learning with Personalization Layers", 2019).
     With the batch norms it is FedBN (Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch
-    Normalization", ICLR 2021). A client without a report so far uses the layers of the initial model.
+    Normalization", ICLR 2021). Before its first report, a client uses the layers of the initial model.
 
     Args:
         names: Names of tensors, separated by spaces, with `*` for any text, for example "head.* norm.*".

@@ -1,4 +1,4 @@
-"""Mappings of clients to samples: slices of one array, and clients with wrong labels."""
+"""Mappings of clients to samples: slices of one array, held-out shares, and clients with wrong labels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from fedbalancer.core.errors import BadData, BadSetting
 from fedbalancer.core.randomness import stream
-from fedbalancer.core.samples import IGNORED
+from fedbalancer.core.samples import IGNORED, take
 from fedbalancer.core.task import Samples
+from fedbalancer.data.partition import check_seed
 from fedbalancer.data.task import Task
 
 
@@ -120,8 +121,63 @@ def _find_repeated(names: Sequence[str]) -> str:
     return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
 
 
-_NOTE = "label_noise"
 AnyTask = TypeVar("AnyTask", bound=Task)
+
+
+def hold_out_tests(task: AnyTask, share: float, seed: int = 0) -> AnyTask:
+    """Return the task with a share of every client's samples held out as the client's own test data.
+
+    Args:
+        task: The task.
+        share: Share of the samples, at least one sample per client. A client with a single sample keeps it.
+        seed: Draws the samples.
+
+    Raises:
+        BadSetting: If the share is not between 0 and 1.
+        BadData: If the task has such tests already.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        raise BadSetting(f"client_test_share = {share!r} must be greater than 0 and less than 1")
+    check_seed(seed)
+    if task.client_tests:
+        raise BadData(f"task {task.name!r} has tests of clients already")
+    parts = (_Split(task, share, seed, held_out) for held_out in (False, True))
+    return replace(task, clients=next(parts), client_tests=next(parts))
+
+
+@dataclass(frozen=True, eq=False)
+class _Split(Mapping[str, Samples]):
+    """The samples of clients that are kept for training, or those that are held out; made on demand."""
+
+    whole: Task
+    share: float
+    seed: int
+    held_out: bool
+    sizes: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes = {client: self._count(size) for client, size in self.whole.sizes.items()}
+        object.__setattr__(self, "sizes", {client: size for client, size in sizes.items() if size})
+
+    def _count(self, size: int) -> int:
+        held_out = min(max(1, round(self.share * size)), size - 1)
+        return held_out if self.held_out else size - held_out
+
+    def __getitem__(self, client: str) -> Samples:
+        count = self.sizes[client]
+        features, labels = self.whole.samples(client)
+        order = stream(self.seed, "held-out samples of a client", 0, client).permutation(len(labels))
+        rows = np.sort(order[:count] if self.held_out else order[len(labels) - count :])
+        return take(features, rows), take(labels, rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+_NOTE = "label_noise"
 
 
 def add_label_noise(task: AnyTask, share: float) -> AnyTask:

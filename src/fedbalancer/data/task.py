@@ -30,6 +30,27 @@ class Task(BaseTask):
     {'ann': 4, 'bob': 4}
     """
 
+    def hold_out_tests(self, share: float = 0.2, seed: int = 0) -> Task:
+        """Return the task with a share of every client's samples held out as the client's own test data.
+
+        Args:
+            share: Share of the samples, at least one sample per client. A client with a single sample keeps it.
+            seed: Draws the samples.
+
+        Raises:
+            BadSetting: If the share is not between 0 and 1.
+            BadData: If the task has such tests already.
+
+        >>> import numpy as np
+        >>> x, y = np.zeros((10, 3), dtype=np.float32), np.arange(10) % 2
+        >>> task = Task(clients={"ann": (x, y)}, test=(x, y), model=lambda: None).hold_out_tests(0.2)
+        >>> task.sizes, len(task.client_tests["ann"][1])
+        ({'ann': 8}, 2)
+        """
+        from fedbalancer.data.clients import hold_out_tests
+
+        return hold_out_tests(self, share, seed)
+
     @classmethod
     def from_arrays(
         cls,
@@ -55,7 +76,7 @@ class Task(BaseTask):
                 if there are no users.
             classes: Number of classes. Default: from the labels.
             **options: Options of the split (`partition`, `clients`, `alpha`, `shards_per_client`, `test_share`,
-                `seed`) and settings of the task.
+                `client_test_share`, `seed`) and settings of the task.
 
         Raises:
             BadData: If the data cannot be used.
@@ -343,7 +364,7 @@ class Task(BaseTask):
             padding: See `from_huggingface`.
             mask: See `from_huggingface`.
             classes: Number of classes. Default: from the labels.
-            **options: `test_share`, `seed` and settings of the task.
+            **options: `test_share`, `client_test_share`, `seed` and settings of the task.
 
         Raises:
             BadData: If the data cannot be used.

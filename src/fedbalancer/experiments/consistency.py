@@ -47,6 +47,8 @@ class RunRecord:
         """The values that all runs of a comparison share, by name: task, options and settings of the run."""
         spec, task = self.manifest.get("spec") or {}, self.manifest.get("task")
         options = {name: value for name, value in spec.items() if name not in OF_ONE_RUN}
+        if isinstance(devices := options.get("devices"), Mapping):  # a fleet is the same wherever its file is
+            options["devices"] = devices.get("sha256", devices)
         settings = self._without_grid(spec.get("settings") or {})
         resolved = self._without_grid(self.manifest.get("settings") or {})
         own = _own_settings(self.method)

@@ -285,7 +285,7 @@ class RunSpec:
             settings=describe_settings(settings, method),
             clock=latency_scale(task, settings).to_json(),
             kernels=self.kernels(),
-            training=self.training(settings, task),
+            training=self.training(settings, task, method),
             **self.manifest_fields(),
         )
 
@@ -293,15 +293,17 @@ class RunSpec:
         """Return the processor and the implementation of every kernel, as far as known."""
         return describe_environment(self.backend if self.device == "cpu" and not self.timing_only else "none")
 
-    def training(self, settings: Settings, task: Task | None = None) -> dict[str, Any]:
+    def training(self, settings: Settings, task: Task | None = None, method: Method | None = None) -> dict[str, Any]:
         """Return how clients are trained: the backend that takes the steps, why, and the options.
 
         Args:
             settings: The resolved settings.
             task: The loaded task.
+            method: The method.
         """
         options = settings.training()
-        why = "nothing is trained" if self.timing_only else why_plain(options, self.backend, self.device, task)
+        why = why_plain(options, self.backend, self.device, task) or ("" if method is None else _why_policies(method))
+        why = "nothing is trained" if self.timing_only else why
         path = "none" if self.timing_only else "plain" if why else "fast"
         rate = {"learning_rate": describe_rate(settings.learning_rate), "schedule": settings.schedule}
         return {"path": path, "why": why, **rate, **asdict(options)}
@@ -316,6 +318,13 @@ class RunSpec:
             "device": self.device,
             "spec": self.to_json(),
         }
+
+
+def _why_policies(method: Method) -> str:
+    """Return which policies of a method need the plain backend; "" if none does."""
+    policies = [] if method.train.is_plain else [f"train {type(method.train).__name__}"]
+    policies += [] if method.part.is_whole else [f"part {type(method.part).__name__}"]
+    return f"the method changes local training ({', '.join(policies)})" if policies else ""
 
 
 def from_manifest(

@@ -6,16 +6,21 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from fedbalancer.core.errors import BadSetting
+from fedbalancer.core.metrics import ACCURACY as ACCURACY_METRIC
+from fedbalancer.core.metrics import LOSS as LOSS_METRIC
+from fedbalancer.core.metrics import RESERVED
 from fedbalancer.core.randomness import stream
 from fedbalancer.core.types import Evaluation
 from fedbalancer.flower.compat import Message, MetricRecord, RecordDict
 from fedbalancer.flower.events import LogEvent
 from fedbalancer.flower.messages import WEIGHT, InvalidMessage
 from fedbalancer.server.report_check import MAX_LOSS, MOST_WEIGHT, weight_limit
+from fedbalancer.store.rows import ClientSpread
 
 MOST_NAMES = 100
 """Custom metrics that a run records."""
@@ -167,8 +172,34 @@ def weighted_mean(contents: list[RecordDict], key: str) -> MetricRecord:
 
 
 def to_evaluation(metrics: Mapping[str, Any]) -> Evaluation:
-    """Pick accuracy and loss for the tables; NaN where no metric has a matching name."""
-    return Evaluation(_number(metrics, ACCURACY), _number(metrics, LOSS), int(metrics.get(WEIGHT, 0)))
+    """Pick accuracy and loss for the tables, NaN if no name matches; every other number has its own column."""
+    fixed = {_matching_name(metrics, words) for words in (ACCURACY, LOSS)}
+    others = {
+        column: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and name not in (*fixed, WEIGHT)
+        and (column := re.sub(r"\W", "_", name, flags=re.ASCII)) not in RESERVED | {"accuracy", "loss"}
+    }  # fmt: skip
+    return Evaluation(_number(metrics, ACCURACY), _number(metrics, LOSS), int(metrics.get(WEIGHT, 0)), others)
+
+
+def spread_over_clients(answers: Iterable[Message]) -> ClientSpread | None:
+    """Summarize the accuracies of the clients that answered, or their losses if no client reports an accuracy.
+
+    Args:
+        answers: The clients' replies; unusable ones do not count.
+
+    Returns:
+        The summary; None without a usable reply.
+    """
+    usable = []
+    for answer in answers:
+        with suppress(InvalidMessage):
+            usable.append(to_evaluation(_metrics(_check_answer(answer))))
+    if not usable:
+        return None
+    metric = ACCURACY_METRIC if any(math.isfinite(each.accuracy) for each in usable) else LOSS_METRIC
+    return ClientSpread.of((each.value(metric.name) for each in usable), metric)
 
 
 def missing_metrics(metrics: Mapping[str, Any]) -> list[str]:

@@ -20,6 +20,7 @@ from fedbalancer.methods.fields import describe_settings
 from fedbalancer.store import ClientRow, EvalRow, RoundRow, RunFolder, new_manifest
 from fedbalancer.store.checkpoint import Checkpoints
 from fedbalancer.store.contents import CHECKPOINT, MANIFEST
+from fedbalancer.store.rows import ROUNDS, ClientSpread
 
 FIXED = ("engine", "method", "seed", "aggregate")
 """Fields of the manifest that must not change when a run resumes."""
@@ -151,17 +152,21 @@ class RunRecorder:
 
     def round(
         self, before: ServerState, after: ServerState, result: RoundResult, evaluation: Evaluation | None,
-        metrics: Mapping[str, Any],
+        metrics: Mapping[str, Any], clients: ClientSpread | None = None,
     ) -> None:  # fmt: skip
-        """Record the rows of a round and its metrics in Flower's `Result`."""
-        evaluations = [] if evaluation is None else [EvalRow.from_evaluation(after, before.clock_s, evaluation)]
+        """Record the rows of a round and its metrics in Flower's `Result`; `clients` summarizes their evaluations."""
+        evaluations = [] if evaluation is None else [
+            EvalRow.from_evaluation(after, before.clock_s, evaluation, clients=clients)
+        ]  # fmt: skip
         self.folder.record(
             RoundRow.from_round(before, after, result), evaluations, ClientRow.from_round(result), metrics
         )
 
-    def start(self, evaluation: Evaluation, metrics: Mapping[str, Any]) -> None:
+    def start(self, evaluation: Evaluation, metrics: Mapping[str, Any], clients: ClientSpread | None = None) -> None:
         """Record the evaluation before the first round."""
-        self.folder.record(None, [EvalRow(0, 0.0, 0.0, evaluation.accuracy, evaluation.loss)], (), metrics)
+        spread = clients if clients is not None else ClientSpread()
+        row = EvalRow(0, 0.0, 0.0, evaluation.accuracy, evaluation.loss, ROUNDS, *spread, metrics=evaluation.metrics)
+        self.folder.record(None, [row], (), metrics)
 
     def checkpoint(self, state: ServerState, first: Ledger, engine: Mapping[str, Any]) -> None:
         """Save a checkpoint and all tables."""

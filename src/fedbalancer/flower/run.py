@@ -22,7 +22,7 @@ from fedbalancer.flower.compat import (
     config_from_text,
     config_to_text,
 )
-from fedbalancer.flower.evaluation import missing_metrics, to_evaluation, weighted_mean
+from fedbalancer.flower.evaluation import missing_metrics, spread_over_clients, to_evaluation, weighted_mean
 from fedbalancer.flower.failures import FailedRounds
 from fedbalancer.flower.grid_engine import GridEngine
 from fedbalancer.flower.hooks import ActiveRun, RoundHooks, overrides
@@ -33,6 +33,7 @@ from fedbalancer.flower.server import GrowingServer
 from fedbalancer.methods.table import setup_of
 from fedbalancer.server.loop import rounds
 from fedbalancer.store.privacy import describe_privacy, privacy_rows
+from fedbalancer.store.rows import ClientSpread
 
 TRAIN_HOOK, EVALUATE_HOOK = "configure_train", "configure_evaluate"
 """Hooks whose configuration is saved with the checkpoint: as in Flower, their changes persist."""
@@ -72,6 +73,7 @@ class Run:
         )
         self.evaluate_fn, self.evaluate_config = evaluate_fn, ConfigRecord(dict(evaluate_config or {}))
         self._logged_as_missing: set[str] = set()
+        self.spread: ClientSpread | None = None
         self.state: ServerState
         self.record: RunRecorder
         self.saved: Weights | None = None  # the model of the last checkpoint
@@ -174,7 +176,7 @@ class Run:
         server = self._server(self.engine.update_ledger(make_ledger(greetings), self.strategy.measure_network))
         state = server.init(self.weights)
         if (evaluation := self._evaluate(self.model(state), 0)) is not None:
-            self.record.start(evaluation, metrics_of_round(self.result, 0))
+            self.record.start(evaluation, metrics_of_round(self.result, 0), self.spread)
         return server, state
 
     def _server(self, ledger: Ledger) -> GrowingServer:
@@ -195,7 +197,7 @@ class Run:
         evaluation = self._evaluate(self.model(self.state), number) if due else None
         self._publish(self.state)
         self.result.train_metrics_clientapp[number] = self._train_metrics(result)
-        self.record.round(before, self.state, result, evaluation, metrics_of_round(self.result, number))
+        self.record.round(before, self.state, result, evaluation, metrics_of_round(self.result, number), self.spread)
         self.record.checkpoint(self.state, first, self.engine.snapshot() | self._saved_configs())
         self.saved = self.model(self.state)
         if (spending := self.engine.spending) is not None:
@@ -230,7 +232,7 @@ class Run:
 
     def _evaluate(self, weights: Weights, round_number: int) -> Evaluation | None:
         """Evaluate a model on the server, on the clients, or on both. The tables prefer the server's numbers."""
-        server = None
+        server, self.spread = None, None
         if self.evaluate_fn is not None:
             server = self.evaluate_fn(round_number, self.layout.record(weights))
             if server is not None:
@@ -250,6 +252,7 @@ class Run:
         self.evaluate_config["server-round"] = round_number
         messages = strategy.configure_evaluate(round_number, arrays, self.evaluate_config, engine.grid)
         replies = engine.collect_evaluations(messages, round_number)
+        self.spread = spread_over_clients(replies)
         metrics = strategy.aggregate_evaluate(round_number, replies)
         if metrics is not None:
             self.result.evaluate_metrics_clientapp[round_number] = metrics

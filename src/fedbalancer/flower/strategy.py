@@ -168,6 +168,11 @@ class Strategy(RoundHooks):
         needs_evaluation = [] if evaluate_metrics_aggr_fn is None else ["evaluate_metrics_aggr_fn"]
         needs_evaluation += [name for name in ("configure_evaluate", "aggregate_evaluate") if overrides(self, name)]
         self.evaluators = Evaluators.of(federated_evaluate, fraction_evaluate, min_evaluate_nodes, needs_evaluation)
+        if self.evaluators.fraction and self.method.part.outside == "local":
+            raise BadSetting(
+                f"part {type(self.method.part).__name__} keeps layers on the clients, and evaluations on Flower's "
+                "clients use the server's layers; leave federated_evaluate out, or evaluate in the simulator"
+            )
         self.checkpoint_dir, self.run_key, self.task = checkpoint_dir, run_key, task
         self.train_metrics_aggr_fn, self.evaluate_metrics_aggr_fn = train_metrics_aggr_fn, evaluate_metrics_aggr_fn
         self.accept_changes, self.max_failed_rounds = accept_changes, check_max_failed_rounds(max_failed_rounds)

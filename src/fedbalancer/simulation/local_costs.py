@@ -22,7 +22,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class LocalCosts:
-    """What the policies in slots `train` and `part` change about a client's transfers and batches.
+    """Costs of a client's transfers and batches under the policies in slots `train` and `part`.
 
     Args:
         policies: The method's client policies.

@@ -297,7 +297,7 @@ def check_train(checked: Checked) -> None:
 
 
 def _train_twice(checked: Checked, policy: Any, layout: Layout) -> Any:
-    """Train two steps in each of two rounds; return the updates and arrays of both."""
+    """Train two steps in each of two rounds; return the directions, updates and arrays of both."""
     rng, size = stream(0, "training"), layout.parameters
     results: list[Any] = []
     state: dict[str, Weights] = {}
@@ -314,6 +314,7 @@ def _train_twice(checked: Checked, policy: Any, layout: Layout) -> Any:
             _check_vector(checked, np.asarray(direction), start, "steps along")
             unchanged = same(before, (gradient, now, run.start, run.arrays))
             checked.require(unchanged, "changed its arguments in gradient(); return a new vector")
+            results.append(direction)
             run.steps = step + 1
         update = _call(checked, policy.finish, now - start, run)
         _check_vector(checked, update, start, "sends")

@@ -66,7 +66,7 @@ def _count(task: BaseTask) -> BatchCost:
     samples = task.samples(client)
     rows = typical_rows(samples[0], COUNTED_SAMPLES)
     features, labels = (take(part, rows) for part in samples)
-    small = replace(task, clients={client: (features, labels)}, test=(features, labels))
+    small = replace(task, clients={client: (features, labels)}, test=(features, labels), client_tests={})
     trainer, size = TorchTrainer(small, "plain"), len(labels)
     work = ClientWork(client, np.arange(size), 1, size, 1e-9, 0.0, None, 0)
     weights = trainer.initial_weights(0)

@@ -34,7 +34,7 @@ Piece = tuple[float, int, tuple[Part, ...]]
 
 @dataclass(frozen=True)
 class Measure:
-    """How a metric is computed.
+    """Computes one metric.
 
     Args:
         metric: The metric.

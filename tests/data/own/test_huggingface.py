@@ -229,6 +229,20 @@ def test_a_federated_data_set_trains_a_bert(tmp_path: Any) -> None:
     assert values[2] < values[0]
 
 
+def test_every_client_may_have_tests_of_its_own() -> None:
+    parts = partitioners.NaturalIdPartitioner("who")
+    flower = fb.Task.from_flower_datasets(
+        (NOTES, parts), features=TOKENS, label="label", model=bert, client_test_share=0.25, **OPTIONS
+    )
+    for task in (notes(client_test_share=0.25), flower):
+        assert set(task.sizes.values()) == {15}
+        assert task.client_tests.keys() == task.clients.keys()
+        client = next(iter(task.clients))
+        features, labels = task.client_tests[client]
+        assert len(labels) == len(features["input_ids"]) == 5
+    assert len(run(flower)) == 6
+
+
 def test_what_is_no_partition_is_refused() -> None:
     with pytest.raises(BadData, match=r"must be a FederatedDataset or a pair .dataset, partitioner., not Dataset"):
         fb.Task.from_flower_datasets(NOTES, model=bert)

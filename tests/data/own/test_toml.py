@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import fedbalancer as fb
 from fedbalancer.cli.app import app
 from fedbalancer.data.catalogue.summary import describe_task
+from fedbalancer.store import read_manifest
 
 GOOD = """
 name = "tiny"
@@ -92,6 +93,19 @@ def test_the_file_is_the_task(place: Path) -> None:
     fewer = fb.load_task(str(place / "home" / "my_task.toml"), users=3)
     assert list(fewer.clients) == list(task.clients)[:3]
     np.testing.assert_array_equal(fewer.test[1], task.test[1])
+
+
+def test_a_file_names_the_devices_of_its_runs(place: Path) -> None:
+    file = place / "home" / "my_task.toml"
+    fleet = fb.Fleet([fb.Device(id="u0", batch_s=2.0), fb.Device(id="other", batch_s=1.0)])
+    fleet.to_csv(place / "home" / "data" / "fleet.csv")
+    file.write_text(GOOD + '[devices]\nfile = "data/fleet.csv"\n')
+    assert fb.load_task(str(file)).devices == fleet
+    fb.run(str(file), "fedavg+1t", rounds=1, timing_only=True, out=place / "run")
+    assert read_manifest(place / "run")["spec"]["devices"]["sha256"] == fleet.digest
+    file.write_text('devices = "fleet.csv"\n' + GOOD)
+    with pytest.raises(fb.FedBalancerError, match=r"devices = 'fleet.csv' must be a table, \[devices\]"):
+        fb.load_task(str(file))
 
 
 def test_folder_and_parquet_and_test_are_found_beside_the_file(place: Path) -> None:

@@ -32,7 +32,7 @@ from fedbalancer.server.aggregate import (
     TrimmedMean,
     WeightedMean,
 )
-from fedbalancer.server.aggregate.mean import CHUNK, local_steps
+from fedbalancer.server.aggregate.mean import CHUNK, local_steps, mean_update
 from fedbalancer.testing import check_policy
 
 values = st.floats(-100, 100, width=32)
@@ -227,3 +227,11 @@ def test_the_step_is_the_learning_rate_unless_given() -> None:
         make_setup(learning_rate=0.03), make_state(), [make_report("a", [2.0, -7.0], 1.0)]
     )
     assert weights == pytest.approx([0.03, -0.03])
+
+
+def test_each_parameter_is_averaged_over_the_clients_that_trained_it() -> None:
+    whole = make_report("c0", [1.0, 2.0, 3.0], 10.0)
+    part = replace(make_report("c1", [4.0, 0.0, 0.0], 30.0), part=np.array([True, False, False]))
+    nobody = replace(make_report("c2", [4.0, 5.0, 0.0], 20.0), part=np.array([True, True, False]))
+    assert mean_update([part, whole]).tolist() == [(10 + 120) / 40, 2.0, 3.0]
+    assert mean_update([nobody, part]).tolist() == [(120 + 80) / 50, 5.0, 0.0]

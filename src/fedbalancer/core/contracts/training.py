@@ -149,7 +149,7 @@ class PartPolicy(Policy):
 
     @property
     def outside(self) -> Outside:
-        """What the parameters outside the part are on the client: "absent", "frozen" or "local"."""
+        """State of the parameters outside the part on the client: "absent", "frozen" or "local"."""
         return "absent"
 
     @abstractmethod

@@ -471,7 +471,11 @@ class UpdateFold(Protocol):
     """Adds the updates of a round one by one, so that they need not be in memory at the same time."""
 
     def add(self, report: ClientReport) -> None:
-        """Add a report. Reports come in the order of client ids."""
+        """Add a report. Reports come in the order of client ids.
+
+        Args:
+            report: The report.
+        """
 
     def finish(self) -> tuple[Weights, Any]:
         """Return the new weights and the aggregator's next state."""
@@ -556,6 +560,9 @@ class Evaluation:
 
     def value(self, name: str) -> float:
         """Return a metric by its name; NaN if it was not computed.
+
+        Args:
+            name: Name of the metric.
 
         Example:
             >>> evaluation = Evaluation(0.5, 1.2, 10, {"f1": 0.4})

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedbalancer.core.errors import BadData, BadSetting, UnknownName
 from fedbalancer.core.samples import Ragged, as_features, as_labels, check_part, columns_of, count_rows, take
 from fedbalancer.core.task import TEST, Samples, check_samples, check_shapes
-from fedbalancer.data.clients import concatenate_users
+from fedbalancer.data.clients import concatenate_users, hold_out_tests
 from fedbalancer.data.own.models import Model, convert_features, is_built_in, make_factory
 from fedbalancer.data.own.options import (
     OwnOptions,
@@ -58,7 +58,18 @@ def from_table(
         test = take(features, rows.test), labels[rows.test]
     clients = {client: (take(features, chosen), labels[chosen]) for client, chosen in rows.clients.items()}
     notes = {"source": where, **split_notes(split, rows.held_out, users is not None, rows.test is None)}
-    return assemble(clients, test, model, classes, settings, notes)
+    return add_client_tests(assemble(clients, test, model, classes, settings, notes), split)
+
+
+def add_client_tests(task: Task, split: Mapping[str, Any]) -> Task:
+    """Hold out the tests of clients, if the options of the split ask for them.
+
+    Args:
+        task: The task.
+        split: Options of the split.
+    """
+    share = split.get("client_test_share")
+    return task if share is None else hold_out_tests(task, share, split.get("seed", 0))
 
 
 def as_samples(samples: Any, where: str) -> Samples:
@@ -110,7 +121,7 @@ def check_table(features: Any, labels: Any, users: NDArray[Any] | None, where: s
 
 
 TEST_FILE = "test.npz"
-OPTIONS = ("test_share", "seed")
+OPTIONS = ("test_share", "client_test_share", "seed")
 
 
 def from_folder(path: Path | str, *, model: Model, classes: int | None = None, **options: Unpack[OwnOptions]) -> Task:
@@ -136,7 +147,7 @@ def from_folder(path: Path | str, *, model: Model, classes: int | None = None, *
     clients = {user: samples for user, samples in users.items() if user not in set(held_out)}
     notes = {"source": str(folder), **split_notes(split, held_out, has_users=True, has_test=has_test)}
     settings.setdefault("name", folder.resolve().name)
-    return assemble(clients, test, model, classes, settings, notes, places)
+    return add_client_tests(assemble(clients, test, model, classes, settings, notes, places), split)
 
 
 def read_client(file: Path) -> Samples:

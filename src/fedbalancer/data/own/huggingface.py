@@ -17,7 +17,7 @@ from fedbalancer.core.errors import BadData, BadSetting, MissingData, UnknownNam
 from fedbalancer.core.samples import IGNORED, Ragged, concatenate, map_columns
 from fedbalancer.core.task import Samples
 from fedbalancer.core.types import IndexArray
-from fedbalancer.data.own.build import count_classes, number_labels
+from fedbalancer.data.own.build import OPTIONS, add_client_tests, count_classes, number_labels
 from fedbalancer.data.own.models import Model, convert_features, is_built_in, make_factory
 from fedbalancer.data.own.options import (
     check_options,
@@ -189,7 +189,9 @@ def from_huggingface(
     sizes = {client: len(chosen) for client, chosen in rows.clients.items()}
     notes = {"source": where, **split_notes(of_split, rows.held_out, users is not None, rows.test is None)}
     settings.setdefault("name", where.rpartition("/")[2] if isinstance(dataset, str) else "custom")
-    return _assemble(RowParts(train, rows.clients), sizes, train, [test_part], columns, model, classes, settings, notes)
+    parts = RowParts(train, rows.clients)
+    task = _assemble(parts, sizes, train, [test_part], columns, model, classes, settings, notes)
+    return add_client_tests(task, of_split)
 
 
 def from_flower_datasets(
@@ -206,7 +208,7 @@ def from_flower_datasets(
     **options: Any,
 ) -> Task:
     """Build a task from partitions of flwr-datasets. See `Task.from_flower_datasets`."""
-    of_split, settings = split_options(options, ("test_share", "seed"))
+    of_split, settings = split_options(options, OPTIONS)
     partitioner, test = _find_partitioner(data, split, test)
     check_options(of_split, has_users=True, has_test=test is not None)
     dataset = partitioner.dataset
@@ -224,7 +226,8 @@ def from_flower_datasets(
     notes["clients"] = f"partitioned by {type(partitioner).__name__}"
     if len(counted) > len(sizes) + len(held_out):
         notes["left_out"] = [client for client, size in counted.items() if not size]
-    return _assemble(parts, sizes, dataset, tests, columns, model, classes, settings, notes)
+    task = _assemble(parts, sizes, dataset, tests, columns, model, classes, settings, notes)
+    return add_client_tests(task, of_split)
 
 
 def _assemble(

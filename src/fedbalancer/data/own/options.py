@@ -27,7 +27,9 @@ class SplitOptions(TypedDict, total=False):
         alpha: Concentration of the Dirichlet distribution. Default: 0.5.
         shards_per_client: Number of shards per client. Default: 2.
         test_share: Share of the users, or of the samples without users, that is held out for the test. Default: 0.1.
-        seed: Seed of the partition and of the held-out share. Default: 0.
+        client_test_share: Share of every client's samples that is held out as the client's own test data
+            (`client_tests`). Default: none.
+        seed: Seed of the partition and of the held-out shares. Default: 0.
     """
 
     partition: str
@@ -35,6 +37,7 @@ class SplitOptions(TypedDict, total=False):
     alpha: float
     shards_per_client: int
     test_share: float
+    client_test_share: float
     seed: int
 
 

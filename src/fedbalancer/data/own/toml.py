@@ -53,6 +53,7 @@ class _Folder(BaseModel):
     path: str
     classes: int | None = None
     test_share: float | None = None
+    client_test_share: float | None = None
     seed: int | None = None
 
 
