@@ -33,6 +33,32 @@ def test_every_client_has_its_own_rows_again(lengths: list[int]) -> None:
         assert np.shares_memory(clients[name][0], features)
 
 
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.floats(0.01, 0.99), st.integers(0, 9))
+def test_held_out_tests_and_the_rest_are_the_samples_of_each_client(sizes: list[int], share: float, seed: int) -> None:
+    ends = np.cumsum(sizes)
+    parts = {f"c{place}": np.arange(end - size, end) for place, (size, end) in enumerate(zip(sizes, ends, strict=True))}
+    clients = {name: (rows[:, None].astype(np.float32), rows) for name, rows in parts.items()}
+    task = Task(clients, (np.zeros((1, 1), np.float32), np.array([0])), lambda: None)
+    tested = task.hold_out_tests(share, seed)
+    assert set(tested.client_tests) == {name for name, rows in parts.items() if len(rows) > 1}
+    for name, rows in parts.items():
+        kept = tested.samples(name)[1]
+        held_out = tested.client_tests[name][1] if name in tested.client_tests else kept[:0]
+        assert sorted([*kept, *held_out]) == rows.tolist()
+        assert len(kept) == tested.sizes[name] >= 1
+    again = task.hold_out_tests(share, seed)
+    assert all(np.array_equal(again.client_tests[name][1], labels) for name, (_, labels) in tested.client_tests.items())
+
+
+def test_tests_are_held_out_once_and_by_a_share() -> None:
+    samples = (np.zeros((4, 1), np.float32), np.zeros(4, int))
+    task = Task({"a": samples}, samples, lambda: None)
+    with pytest.raises(BadSetting, match="client_test_share = 1 must be greater than 0 and less than 1"):
+        task.hold_out_tests(1)
+    with pytest.raises(BadData, match="task 'custom' has tests of clients already"):
+        task.hold_out_tests().hold_out_tests()
+
+
 def test_a_task_takes_them_without_looking_at_them() -> None:
     clients = SlicedClients(("a", "b"), (2, 1), np.zeros((3, 2)), np.array([0, 1, 1]))
     assert isinstance(clients, MadeOnDemand)

@@ -115,5 +115,7 @@ def test_short_commands_run_as_they_stand(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(6000)
 def test_long_commands_run_as_they_stand(tmp_path: Path) -> None:
-    for command in LATER:
-        typed(command, tmp_path)
+    for number, command in enumerate(LATER):
+        folder = tmp_path / (f"run-{number}" if command.startswith("fedbalancer run ") else "all")
+        folder.mkdir(exist_ok=True)
+        typed(command, folder)

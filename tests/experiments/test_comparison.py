@@ -26,6 +26,8 @@ from fedbalancer.experiments.plan import ComparisonPlan
 from fedbalancer.experiments.progress import JobEvent
 from fedbalancer.experiments.spec import RunSpec
 from fedbalancer.reporting import score_folder
+from fedbalancer.reporting.leaderboard import write_leaderboard
+from fedbalancer.reporting.leaderboard_entries import add_comparison
 from fedbalancer.reporting.summary import write_headline
 from fedbalancer.simulation.executors import Resources
 from fedbalancer.store import ComparisonFile, MemoryRecorder
@@ -186,6 +188,9 @@ def test_a_regression_is_compared_by_its_loss_or_another_error_of_which_lower_is
     page = (out / "report.html").read_text()
     assert "Target loss" in page
     assert not re.search(r">[^<]*accuracy", page.split("<script")[0], re.IGNORECASE)
+    add_comparison(out, tmp_path / "board", "ann")
+    entries = write_leaderboard(tmp_path / "board").entries
+    assert {(entry.rule, entry.accuracy) for entry in entries} == {("fair, by loss", None)}
     several = regression(metric=["mae", "r2"])
     assert fb.compare(several, methods, seeds=1, jobs=1).metric.name == "mae"
     by_r2 = fb.compare(several, methods, seeds=1, jobs=1, target_metric="r2")

@@ -112,8 +112,9 @@ def test_clients_report_every_metric_and_leave_out_an_accuracy_that_they_do_not_
     _, result = Nodes(2, metric=["f1", "accuracy", "top2"]).start("fedavg+wfa", 1, federated_evaluate=True)
     assert {"f1", "accuracy", "top2", "loss", "num-examples"} == set(result.evaluate_metrics_clientapp[1])
     loss = lambda outputs, labels: ((outputs - labels) ** 2).mean(dim=1)  # noqa: E731
-    fitting = Nodes(2, lambda: torch.nn.Linear(5, 1), numbers, loss=loss, metric=["mae", "accuracy"])
-    _, result = fitting.start("fedavg+wfa", 1, federated_evaluate=True)
+    fit = partial(torch.nn.Linear, 5, 1)
+    fitting = Nodes(2, fit, numbers, loss=loss, metric=["mae", "accuracy"])
+    _, result = fitting.start("fedavg+wfa", 1, initial=fit, federated_evaluate=True)
     assert {"mae", "loss", "num-examples"} == set(result.evaluate_metrics_clientapp[1])
 
 
@@ -164,9 +165,9 @@ def test_named_inputs_data_sets_and_a_forward_function_train_as_arrays_do() -> N
     ]
     arrays = []
     for model, data, options in ways:
-        result = Nodes(2, model=model, data=data, **options).start("fedbalancer", 2, initial=model)[1]
+        result = Nodes(2, model=model, data=data, **options).start("fedavg+wfa", 2, initial=model)[1]
         arrays.append(result.arrays["layer.weight"].numpy())
-    plain = Nodes(2, model=linear, backend="plain").start("fedbalancer", 2, initial=linear)[1]
+    plain = Nodes(2, model=linear, backend="plain").start("fedavg+wfa", 2, initial=linear)[1]
     for found in arrays:
         assert found == pytest.approx(plain.arrays["weight"].numpy(), abs=1e-5)
 

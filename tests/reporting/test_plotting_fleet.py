@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from fedbalancer.reporting.plotting import MOST_DEVICES, plot_fleet, write_figure
 from fedbalancer.simulation.devices import Device, Fleet
@@ -15,11 +16,12 @@ def test_who_is_how_fast_and_when_online(tmp_path: Path) -> None:
     ])  # fmt: skip
     figure = plot_fleet(fleet, "my $fleet.csv")
     speeds, shares, rows = figure.axes
-    points = {tuple(point) for drawn in speeds.collections for point in drawn.get_offsets().round(9).tolist()}  # type: ignore[attr-defined]
+    offsets: list[Any] = [drawn.get_offsets() for drawn in speeds.collections]
+    points = {tuple(point) for each in offsets for point in each.round(9).tolist()}
     assert points == {(2.0, 8.0), (0.5, 80.0)}
-    assert shares.patches[0].get_data().values.tolist() == [1.0] * 12 + [0.5] * 12  # type: ignore[attr-defined]
-    picture = rows.images[0].get_array()
-    assert picture is not None
+    stairs: Any = shares.patches[0]
+    assert stairs.get_data().values.tolist() == [1.0] * 12 + [0.5] * 12
+    picture: Any = rows.images[0].get_array()
     assert picture[:, 20].tolist() == [1.0, 0.0], "the fastest is at the top"
     assert write_figure(figure, tmp_path / "fleet.png").read_bytes()[:4] == b"\x89PNG"
     assert b"my $fleet.csv" in write_figure(plot_fleet(fleet, "my $fleet.csv"), tmp_path / "fleet.svg").read_bytes()
@@ -27,5 +29,6 @@ def test_who_is_how_fast_and_when_online(tmp_path: Path) -> None:
 
 def test_many_devices_without_speeds_fit() -> None:
     figure = plot_fleet(Fleet.synthetic(2000), "many")
-    assert figure.axes[2].images[0].get_array().shape == (MOST_DEVICES, 24)  # type: ignore[union-attr]
+    picture: Any = figure.axes[2].images[0].get_array()
+    assert picture.shape == (MOST_DEVICES, 24)
     assert "(400 of 2,000)" in figure.axes[2].get_ylabel()

@@ -140,6 +140,9 @@ class Metric:
     def from_json(cls, content: object) -> Metric:
         """Return the metric that a manifest records, without its function; the accuracy if it records none.
 
+        Args:
+            content: The values in the manifest.
+
         Example:
             >>> Metric.from_json({"name": "dice", "higher_is_better": True}).name, Metric.from_json(None).name
             ('dice', 'accuracy')

@@ -20,7 +20,7 @@ from fedbalancer.reporting import Comparison, write_report
 from fedbalancer.store import COMPARISON, ComparisonFile, check_free
 from fedbalancer.store.contents import FILES, MODEL, POPULATION, find_damaged_files, make_folder, refuse_links
 
-RULES = ("task", "variant", "scale", "rounds", "extend", "rule", "targets")
+RULES = ("task", "variant", "scale", "rounds", "extend", "rule", "targets", "metric")
 """Fields of comparison.json that must be equal."""
 OWN = (COMPARISON, "summary.json", "table.md", "report.html", "figures", LOCK)
 """Files of a comparison folder besides its methods."""

@@ -23,6 +23,7 @@ import polars as pl
 
 from fedbalancer.core.errors import BadSetting, RunFolderError
 from fedbalancer.core.files import write_bytes, write_json
+from fedbalancer.core.metrics import ACCURACY
 from fedbalancer.reporting.comparison import Comparison, MethodScore
 from fedbalancer.reporting.results import Results, load
 from fedbalancer.reporting.rule import is_fedavg
@@ -57,7 +58,7 @@ class Entry:
         method: Name of the method.
         scale: Scale of the task.
         variant: Variant of the task.
-        rule: The scoring rule.
+        rule: The scoring rule, with the metric if it is not the accuracy.
         target_share: The target as a share of the reference's final accuracy.
         seeds: Number of seeds.
         reached: Number of seeds on which the target was reached.
@@ -375,9 +376,12 @@ def make_slug(name: str) -> str:
 
 
 def _comparison_rows(results: Results, comparison: Comparison) -> list[dict[str, Any]]:
-    common = {"task": results.task, "scale": results.scale, "variant": results.variant, "rule": comparison.rule}
+    by_accuracy = comparison.metric == ACCURACY
+    rule = comparison.rule if by_accuracy else f"{comparison.rule}, by {comparison.metric.title}"
+    common = {"task": results.task, "scale": results.scale, "variant": results.variant, "rule": rule}
+    without = {} if by_accuracy else dict.fromkeys(("accuracy", "accuracy_low", "accuracy_high"))
     return [
-        {**common, "target_share": share, "method": method.method, **_score_values(method, share)}
+        {**common, "target_share": share, "method": method.method, **_score_values(method, share), **without}
         for method in comparison.methods
         if method.scores
         for share in comparison.targets

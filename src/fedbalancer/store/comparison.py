@@ -10,6 +10,7 @@ from typing import Any
 
 from fedbalancer.core.errors import RunFolderError
 from fedbalancer.core.files import write_json
+from fedbalancer.core.metrics import ACCURACY, Metric
 
 COMPARISON = "comparison.json"
 TARGETS = (1.0, 0.95, 0.9)
@@ -31,7 +32,7 @@ class ComparisonFile:
         extend: Factor by which runs may exceed the budget.
         rule: Rule by which the runs are evaluated and stopped.
         targets: Shares of the reference's final value.
-        metric: Name and direction of the metric of targets and scores. Empty: the accuracy.
+        metric: Name and direction of the metric of targets and scores. Default: the accuracy.
         spec: The `RunSpec` that all runs share, as a dictionary. Empty if runs cannot be started from this file.
     """
 
@@ -45,7 +46,7 @@ class ComparisonFile:
     extend: float = 1.0
     rule: str = "paper"
     targets: tuple[float, ...] = TARGETS
-    metric: Mapping[str, Any] = field(default_factory=dict)
+    metric: Mapping[str, Any] = field(default_factory=ACCURACY.to_json)
     spec: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
@@ -87,6 +88,6 @@ class ComparisonFile:
             extend=float(content.get("extend") or cls.extend),
             rule=str(content.get("rule") or cls.rule),
             targets=tuple(map(float, content.get("targets") or cls.targets)),
-            metric=content.get("metric") or {},
+            metric=Metric.from_json(content.get("metric")).to_json(),
             spec=content.get("spec") or {},
         )
