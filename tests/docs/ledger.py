@@ -31,7 +31,7 @@ LATER = (
     "fedbalancer run watch --track tensorboard",
     "fedbalancer bench --tasks watch --json",
 )
-"""Typed in this order: a run in a folder of its own, the others in one, where later ones read what earlier ones wrote."""
+"""Typed in this order: each run in its own folder, the others in one, where later ones read what earlier ones wrote."""
 
 _HOURS = "hours of training; its page has what it gave; with fewer rounds: "
 _DATA = "needs data that a checkout does not have; on the embedded task: "
