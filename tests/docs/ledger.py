@@ -72,7 +72,11 @@ NOT_TYPED = {
     "fedbalancer compare watch --methods fedbalancer,fedbalancer+robust --attack utility-liar:3": (
         _HOURS + "tests/cli/test_cli.py"
     ),
+    "python benchmarks/peers/one_client.py": "a minute of timings; its parts: tests/paper/bench/test_peers.py",
     "python benchmarks/memory.py": "five minutes and gigabytes; smaller: tests/simulation/test_engine_fold.py",
+    "fedbalancer run synthetic --device cuda --workers 4 --gpus 0.25": (
+        "needs a GPU; shares: tests/simulation/executors/test_resources.py"
+    ),
     "make demo": "sets up an environment of its own; its command, smaller: tests/cli/test_cli.py",
     "make test": "runs these tests",
     "make bench-peers": "installs two other frameworks, half an hour; its parts: tests/paper/bench/test_peers.py",

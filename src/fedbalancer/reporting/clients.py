@@ -129,8 +129,8 @@ def measure_fairness(population: pl.DataFrame | None, metric: Metric = ACCURACY)
     """Compute the fairness of a run.
 
     Args:
-        population: A row per client with the metrics, `selected` (number of rounds) and `device`; `tested_on` tells on
-            which data a client was evaluated.
+        population: A row per client with the metrics, `selected` (number of rounds) and `device`; `tested_on` names
+            the data of the evaluation.
         metric: The metric to compare.
 
     Returns:

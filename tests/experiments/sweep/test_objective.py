@@ -1,10 +1,13 @@
-"""What a trial is worth: the time until a target is held_levels, or the accuracy at the budget."""
+"""What a trial is worth: the time until a target is held, or the accuracy at the budget."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
+from fedbalancer.core.metrics import Metric
 from fedbalancer.experiments.sweep.objective import (
     Reference,
     held_levels,
@@ -46,3 +49,18 @@ def test_time_is_in_that_of_the_reference() -> None:
 def test_accuracy_is_that_at_the_budget() -> None:
     assert value_at_budget(evals(0.1, 0.2, 0.3, 0.9), 20.0) == pytest.approx(0.2)
     assert value_at_budget(evals(0.1), 20.0) is None
+
+
+def test_of_an_error_the_lowest_value_is_the_best() -> None:
+    errors = pl.DataFrame({
+        "start_s": [0.0] * 5, "clock_s": [10.0, 20.0, 30.0, 40.0, 50.0], "mae": [4.0, 3.0, 2.0, 1.0, 1.0],
+    })  # fmt: skip
+    run = RunCurve("m", 0, errors, grid=errors, metric=Metric("mae"))
+    assert value_at_budget(run, 50.0) == pytest.approx(4 / 3)
+    own = reference(run, 50.0, 0.5)
+    assert own is not None
+    assert own.target == pytest.approx(8 / 3)
+    assert 30.0 <= own.time_s <= 40.0
+    assert time_ratio(run, 50.0, own) == 1.0
+    worse = replace(run, grid=errors.with_columns(pl.col("mae") + 3))
+    assert time_ratio(worse, 50.0, own) > 50.0 / own.time_s
